@@ -76,7 +76,7 @@ def test_snapshots_that_aws_never_expires_are_expired(lake: Lake) -> None:
     assert len(lake.runtime.catalog.load(NAME).metadata.snapshots) == 1
     assert lake.runtime.health(NAME).warnings["bucket_jobs_failed"] == (
         f"of the table bucket's own maintenance icebergSnapshotManagement failed: {TAGS} "
-        "(that lasts, so Icekeeper does it)"
+        "(this will last, so Icekeeper does it)"
     )
 
 

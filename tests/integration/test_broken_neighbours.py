@@ -403,8 +403,7 @@ class TestNames:
         grow_old_in_history(ruled.victim)
         told = ruled.command(*RUN)
         assert (
-            f"{namespace}.{name} failed: no pass can be told of it: a part of its name is empty or holds a dot"
-            in told.out
+            f"{namespace}.{name} failed: no pass can refer to it: a part of its name is empty or has a dot" in told.out
         )
         assert "is damaged" not in told.out + told.err
         assert ruled.command("history", "victim.t0").code == 0  # the state can be read

@@ -81,7 +81,7 @@ def test_settings_are_unset_and_reset(command: Command) -> None:
     assert answer.code == 0
     assert settings_of(command) == {"write.target-file-size-bytes": "1048576", "owner": "me"}
     assert [k for k, v in answer.json["policy"].items() if v["source"] != "default"] == ["target_file_size_mb"]
-    assert command("policy", "reset", "ns.t").out == "ns.t: nothing changed, its settings were so already\n"
+    assert command("policy", "reset", "ns.t").out == "ns.t: nothing changed, it already had these settings\n"
 
 
 WRONG = {
@@ -379,7 +379,7 @@ def test_a_change_is_told_from_what_to_what(command: Command) -> None:
     assert (answer.code, answer.json["changes"]) == (0, [change])
     assert answer.err == f"ns.t: min_input_files: 5 (default) → 9 ({source})\n"
     assert command("policy", "set", "ns.t", "min_input_files=9").out == (
-        "ns.t: nothing changed, its settings were so already\n"
+        "ns.t: nothing changed, it already had these settings\n"
     )
     assert command("policy", "unset", "ns.t", "min_input_files").out == (
         f"ns.t: min_input_files: 9 ({source}) → 5 (default)\n"
@@ -394,7 +394,7 @@ def test_changes_of_schedules_are_told_and_later_ones_claim_no_loss(command: Com
         f"ns.t: schedules.nightly.interval: not set → 24h (table property {prefix}.interval)",
         f"ns.t: schedules.nightly.operations: not set → compact (table property {prefix}.operations)",
     ]
-    assert command("policy", "set", "ns.t", *said).out == "ns.t: nothing changed, its settings were so already\n"
+    assert command("policy", "set", "ns.t", *said).out == "ns.t: nothing changed, it already had these settings\n"
     other = command("policy", "set", "ns.t", "min_input_files=9")
     assert other.out == "ns.t: min_input_files: 5 (default) → 9 (table property icekeeper.min_input_files)\n"
     assert command("policy", "set", "ns.t", "schedules.nightly.interval=12h").out == (

@@ -256,7 +256,7 @@ def test_what_fails_for_good_is_ours_and_told(message: str) -> None:
     assert set(found.owned) == {Operation.COMPACT, Operation.REWRITE_POSITION_DELETES, Operation.REMOVE_ORPHANS}
     assert found.warnings == {
         "bucket_jobs_failed": "of the table bucket's own maintenance icebergSnapshotManagement failed: "
-        f"{message} (that lasts, so Icekeeper does it)"
+        f"{message} (this will last, so Icekeeper does it)"
     }
 
 
@@ -294,7 +294,7 @@ def test_jobs_that_may_not_be_read_are_taken_to_run() -> None:
     assert found.owned[Operation.EXPIRE_SNAPSHOTS] == OWNED
     assert found.warnings == {
         "bucket_jobs_unreadable": "whether the table bucket's own maintenance works cannot be read (S3 Tables failed "
-        "with AccessDenied), so it is taken to; allow s3tables:GetTableMaintenanceJobStatus"
+        "with AccessDenied), so Icekeeper assumes that it does; allow s3tables:GetTableMaintenanceJobStatus"
     }
 
 

@@ -101,11 +101,11 @@ def test_the_first_time_of_the_current_spec_is_taken_unless_one_is_named() -> No
         ),
         (
             {"partition_time_column": "dt"},
-            "names 'dt', whose partitions tell no time by themselves; set partition_t",
+            "names 'dt', whose partitions have no time by themselves; set partition_t",
         ),
-        ({"partition_time_column": "id"}, "names 'id', whose partitions tell no time"),
+        ({"partition_time_column": "id"}, "names 'id', whose partitions have no time"),
         ({"partition_time_pattern": "%Y-%m-%d"}, "needs partition_time_column, or the name of every field: dt=%Y"),
-        ({"partition_time_pattern": "id=%Y"}, "reads id, which no partition spec of the table has as they are"),
+        ({"partition_time_pattern": "id=%Y"}, "reads id, which no partition spec of the table has untransformed"),
         ({"partition_time_pattern": "nope=%Y"}, "not partitioned by 'nope'"),
     ],
 )

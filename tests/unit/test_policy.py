@@ -412,7 +412,7 @@ def test_later_layers_win_in_the_documented_order() -> None:
     ]
     for step, value, source in steps:
         row = next(row for row in step.rows() if row[0] == "target_file_size_mb")
-        assert row == ("target_file_size_mb", value, source, "size that rewritten data files aim at, in MB (2^20)")
+        assert row == ("target_file_size_mb", value, source, "target size of rewritten data files, in MB (2^20)")
 
 
 def test_icebergs_own_properties_convert_exactly() -> None:

@@ -598,7 +598,7 @@ def test_what_a_scan_could_not_record_the_next_one_does(
         report = scan(gathering_state, fleet)
     assert sorted(caplog.messages) == [
         "lake stats cannot be written, so this scan leaves them: the disk is full",
-        "when first sweeps are due could not be recorded, so the next scan decides it again: the disk is full",
+        "the times of first sweeps could not be recorded; the next scan decides them again: the disk is full",
     ]
     assert remembered(gathering_state) == (0, 0)
     assert names(scan(gathering_state, fleet)) == names(report)

@@ -336,7 +336,7 @@ def test_intervals(text: str, hours: float) -> None:
         ),
         ("schedules.nightly.interval", "24", "write a time like 30m, 6h or 7d, at most 366d, or none"),
         ("schedules.nightly.interval", "367d", "write a time like 30m, 6h or 7d, at most 366d, or none"),
-        ("schedules.nightly.where", "ts < now() - 1 day", "after now() stands no interval"),
+        ("schedules.nightly.where", "ts < now() - 1 day", "after now() an interval is missing"),
         (
             "schedules.new.where",
             "id = 1",

@@ -198,13 +198,13 @@ def test_a_file_as_it_should_be() -> None:
 def test_every_part_of_a_blob_is_compared(change: Callable[[dict[str, Any]], object]) -> None:
     found = problems(told(lambda entry: change(entry["blob-metadata"][0])))
     assert [kind for kind, _ in found] == [ProblemKind.STATISTICS] * 2
-    assert found[0][1].startswith("the table says that it holds a blob ")
-    assert found[1][1] == "it holds a blob kind of fields [1] that the table does not know so"
+    assert found[0][1].startswith("the metadata lists a blob ")
+    assert found[1][1] == "it has a blob kind of fields [1] that the metadata does not list"
 
 
 def test_a_blob_that_the_table_does_not_name() -> None:
     found = problems(told(lambda entry: entry["blob-metadata"].pop()))
-    assert found == [(ProblemKind.STATISTICS, "it holds a blob kind of fields [2] that the table does not know so")]
+    assert found == [(ProblemKind.STATISTICS, "it has a blob kind of fields [2] that the metadata does not list")]
 
 
 def test_a_footer_of_another_size() -> None:

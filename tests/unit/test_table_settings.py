@@ -185,7 +185,7 @@ def test_a_tighter_value_always_counts(key: str) -> None:
 def test_the_deployment_lets_tables_set_a_key_to_any_value(key: str) -> None:
     environment = stated(key, f"default,{key}")
     if MAY[key].kind == "never":
-        assert refusal({}, environment).endswith(f"'{key}' never counts from a table")
+        assert refusal({}, environment).endswith(f"'{key}' cannot be set by a table")
         return
     for words in (key, "all"):
         for resolved in policies(key, MAY[key].loose, stated(key, f"schedules,{words}")):
@@ -359,7 +359,7 @@ def test_a_table_setting_that_is_no_key_is_an_error() -> None:
         "'orphan_min_sighting' is no policy key (did you mean 'orphan_min_sightings'?); write keys, default, all, "
         "schedules or none"
     )
-    assert "never counts from a table" in refusal({}, {"ICEKEEPER_TABLE_SETTINGS": "table_filter"})
+    assert "cannot be set by a table" in refusal({}, {"ICEKEEPER_TABLE_SETTINGS": "table_filter"})
     assert refusal({"icekeeper.table_settings": "all"}).endswith("table_settings is a setting of the deployment")
 
 

@@ -290,7 +290,7 @@ def test_every_kind_of_predicate(where: str, value: PartitionValue, selected: bo
 @pytest.mark.parametrize(
     ("where", "reason"),
     [
-        ("ts < now() - 1 hour", "after now() stands no interval"),
+        ("ts < now() - 1 hour", "after now() an interval is missing"),
         ("ts < now() - interval '1 fortnight'", "'interval '1 fortnight'' is no interval of second, minute, hour"),
         ("ts < now() - interval '1'", "'interval '1'' is no interval of second, minute, hour"),
         ("ts - interval '1 hour' < now()", "interval '1 hour' must follow now() or current_date"),

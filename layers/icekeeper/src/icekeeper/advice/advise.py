@@ -1,4 +1,7 @@
-"""The rules of advice about a table's design, and the numbers they read (pure)."""
+"""Advice about a table's design: the numbers of a table, and the rules that read them.
+
+:func:`advise` and :func:`advise_all` apply all rules.  Everything here is pure.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +18,16 @@ from icekeeper.metadata.transforms import NO_BUCKETS, parse_transform
 from icekeeper.model import PartitionValue
 from icekeeper.text import counted, size_text
 
-# Statements of Spark SQL with Iceberg's extensions (pure).
+# Statements of Spark SQL with Iceberg's extensions.
 
 
 def drop_field(table: str, field: str) -> str:
-    """Drop a partition field."""
+    """The statement that drops a partition field."""
     return f"ALTER TABLE {_name(table)} DROP PARTITION FIELD {_name(field)}"
 
 
 def replace_field(table: str, field: str, column: str, transform: str, buckets: int | None = None) -> str:
-    """Replace a partition field by a transform of a column, with its number of buckets if it has one."""
+    """The statement that replaces a partition field by a transform of a column."""
     number = "" if buckets is None else f"{buckets}, "
     return (
         f"ALTER TABLE {_name(table)} REPLACE PARTITION FIELD {_name(field)} WITH {transform}({number}{_name(column)})"
@@ -32,18 +35,17 @@ def replace_field(table: str, field: str, column: str, transform: str, buckets: 
 
 
 def order_by(table: str, column: str) -> str:
-    """Give the table a sort order."""
+    """The statement that sets a sort order."""
     return f"ALTER TABLE {_name(table)} WRITE ORDERED BY {_name(column)}"
 
 
 def set_properties(table: str, properties: Mapping[str, str]) -> str:
-    """Set table properties."""
+    """The statement that sets table properties."""
     listed = ", ".join(f"{_text(key)}={_text(value)}" for key, value in properties.items())
     return f"ALTER TABLE {_name(table)} SET TBLPROPERTIES ({listed})"
 
 
 def _name(name: str) -> str:
-    """Parts that are no plain words stand in backticks."""
     return ".".join(
         part if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", part) else "`" + part.replace("`", "``") + "`"
         for part in name.split(".")
@@ -55,34 +57,31 @@ def _text(text: str) -> str:
     return f"'{escaped}'"
 
 
-# What advice is given from: the numbers of one table, small and frozen (pure).
-
 MB = 1024 * 1024
 GB = 1024 * MB
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """One thing to change, with what carries it."""
+    """One recommended change."""
 
     kind: str
     message: str
-    """What was found, in one sentence with its numbers."""
+    """The finding, in one sentence with its numbers."""
     numbers: Mapping[str, int | float | str]
     gain: str
-    """What the change would bring, in one sentence."""
+    """The benefit of the change, in one sentence."""
     statement: str
-    """The command or the SQL (of Spark, with Iceberg's extensions) that does it."""
+    """The command or SQL that makes the change."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionField:
-    """A field of the current partition spec."""
+    """A field of the current partition spec; ``type`` is the Iceberg type of the column."""
 
     name: str
     column: str
     type: str
-    """Iceberg type of the column."""
     transform: str
 
     @property
@@ -103,46 +102,45 @@ class PartitionTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnFacts:
-    """A column that something is known of."""
+    """The known facts of a column."""
 
     name: str
     type: str
     depth: OverlapDepth | None = None
     """Within partitions; ``None``: not measured."""
     distinct: int | None = None
-    """Estimated number of distinct values, by the sketch in the newest statistics file."""
+    """Estimated number of distinct values, from the sketch in the newest statistics file."""
     value_bytes: float | None = None
     """Bytes on disk per value."""
     is_key: bool = False
-    """Whether rows are looked up by it: an identifier field of the schema, or a key of equality deletes."""
+    """Lookups use it: it is an identifier field of the schema or a key of equality deletes."""
     has_bloom_filter: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteFacts:
-    """What the known history says of deletes and of the passes that applied them."""
+    """The deletes in the known snapshots, and the passes that applied them."""
 
     commits: int = 0
     """Snapshots that added delete files."""
     passes: int = 0
-    """Snapshots of ours that removed delete files."""
+    """Our snapshots that removed delete files."""
     bytes_rewritten: int = 0
     """Bytes of the data files that those passes replaced."""
     positions: int = 0
-    """Rows that were deleted by position."""
+    """Added position deletes."""
     equalities: int = 0
-    """Equality deletes that were added."""
+    """Added equality deletes."""
     came_back: bool = False
-    """Whether delete files were added after the last of those passes."""
+    """Delete files were added after the last of those passes."""
 
 
 @dataclass(frozen=True, slots=True)
 class StatisticsFacts:
-    """Statistics of the columns' values."""
+    """Whether statistics exist, and the share of the rows that were added or deleted since."""
 
     exist: bool = False
     changed_share: float = 0.0
-    """Rows that came or went since they were computed, as a share of the rows there are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,44 +161,44 @@ class TableSummary:
     bytes_by_format: Mapping[str, int] = field(default_factory=dict)
     """Format of data files, in capitals → their bytes."""
     fields: tuple[PartitionField, ...] = ()
-    """Of the current spec, without those under a void transform."""
+    """Of the current spec, without void transforms."""
     partitions: tuple[PartitionTotals, ...] = ()
     """Of the current spec, with the values of ``fields``."""
     columns: tuple[ColumnFacts, ...] = ()
     clustered_by: tuple[str, ...] = ()
-    """The columns by which passes cluster files; none: they are merged as they come."""
+    """The columns by which passes cluster files; empty: they do not."""
     deletes: DeleteFacts = DeleteFacts()
     statistics: StatisticsFacts = StatisticsFacts()
     metadata_log: int = 0
     metadata_log_limit: int = 100
     drops_old_metadata: bool = False
-    """Whether metadata files that leave the log are deleted."""
+    """Metadata files that leave the log are deleted."""
 
     @property
     def files_per_partition(self) -> float:
-        """On average over bytes: what a lookup in a partition chooses from."""
+        """The average over bytes: the files among which a lookup in a partition selects."""
         size = sum(p.size for p in self.partitions)
         return sum(p.files * p.size for p in self.partitions) / size if size else 0.0
 
 
-# Advice on the order of rows: columns worth sorting by, clustering that wore off, bloom filters (pure).
+# Advice on the order of rows: columns to sort by, worn clustering, bloom filters.
 
-# So many files opened per lookup are worth one sort of the table.
+# This many files opened per lookup are worth sorting the table once.
 DEEP = 8
-# In tiers, the limit is passed on the way; three times the limit is what a pass would not leave.
+# Clustering in tiers may exceed the limit temporarily; no pass leaves three times the limit.
 WORN = 3
-# A z-order curve serves so many columns well; with more each gets too few bits.
+# With more columns on a z-order curve, each gets too few bits.
 MOST_CURVE_COLUMNS = 4
-# Sketches: below, dictionaries of the row groups do what a bloom filter would.
+# With fewer distinct values, the dictionaries of the row groups are as good as a bloom filter.
 MANY_VALUES, DISTINCT_SHARE = 100_000, 0.1
-# A value is looked for in nearly every file, so that bounds skip none.
+# A lookup opens this share of the files: bounds skip practically none.
 COVERING_SHARE = 0.9
-# Longer values are texts, which nobody looks up.
+# Values of more bytes are texts, which are not looked up.
 LONGEST_VALUE = 64
 
 
 def sort_advice(table: TableSummary) -> Iterator[Advice]:
-    """Sort by keys that lookups go by, or sort anew what a pass of these settings would not leave so."""
+    """Sort by the columns of lookups, or sort again if clustering has worn off."""
     if table.clustered_by:
         yield from _worn(table)
         return
@@ -228,7 +226,7 @@ def sort_advice(table: TableSummary) -> Iterator[Advice]:
 def _worn(table: TableSummary) -> Iterator[Advice]:
     first = next((c for c in table.columns if c.name == table.clustered_by[0]), None)
     if len(table.clustered_by) > 1 or first is None or first.depth is None:
-        return  # on a curve files overlap in every single column
+        return  # on a curve, files overlap in each single column
     if first.depth.point <= WORN * table.depth_limit:
         return
     yield Advice(
@@ -242,7 +240,7 @@ def _worn(table: TableSummary) -> Iterator[Advice]:
 
 
 def bloom_advice(table: TableSummary) -> Iterator[Advice]:
-    """Bloom filters on columns of very many values whose bounds skip no file."""
+    """Bloom filters on columns with very many values whose bounds skip no file."""
     sorted_by = table.clustered_by[:1]
     for column in table.columns:
         if column.name not in sorted_by and not column.has_bloom_filter and _wants_bloom(table, column):
@@ -271,26 +269,22 @@ def _wants_bloom(table: TableSummary, column: ColumnFacts) -> bool:
     return has_many and covers_all and table.files_per_partition >= DEEP and not is_text
 
 
-# Advice on partitions: too many for their bytes, too many or too few buckets, skewed buckets (pure).
+# Advice on partitions: partitions that are too small, too many or too few buckets, skewed buckets.
 
 # Fewer partitions cost little, however small they are.
 FEWEST_PARTITIONS = 20
-# So many of them must be too small: one slow week among full ones is no fault of the spec.
+# At least this share must be too small: a few small partitions among full ones are no fault of the spec.
 SMALL_SHARE = 0.8
-# One bucket per 128 GB is what a single task still sorts in minutes; below 100 MB a bucket never fills a file.
+# A single task sorts a bucket of 128 GB in minutes; a bucket below 100 MB never fills a file.
 BUCKET_BYTES, LEAST_BUCKET_BYTES = 128 * GB, 100 * MB
-# By chance the largest of many buckets is hardly twice the mean.
+# By chance, the largest of many buckets rarely exceeds twice the mean.
 SKEW = 4
-# Each transform of a time, and the next coarser one: how many of the finer make one of the coarser, about.
-_COARSER: Mapping[str, tuple[str, float]] = {
-    "hour": ("day", 24),
-    "day": ("month", 30.436875),
-    "month": ("year", 12),
-}
+# Time transform → the next coarser one, and about how many of the finer units it contains.
+_COARSER: Mapping[str, tuple[str, float]] = {"hour": ("day", 24), "day": ("month", 30.436875), "month": ("year", 12)}
 
 
 def partition_advice(table: TableSummary) -> Iterator[Advice]:
-    """A coarser transform, or no partitioning, where most partitions can never fill a file."""
+    """A coarser transform, or no partitioning, if most partitions can never fill a file."""
     sizes = [p.size for p in table.partitions]
     if len(sizes) < FEWEST_PARTITIONS:
         return
@@ -309,13 +303,13 @@ def partition_advice(table: TableSummary) -> Iterator[Advice]:
         f"{small} of {len(sizes)} partitions hold less than {size_text(table.small_bytes)} and can never fill a file; "
         f"the median holds {size_text(median)}",
         {"partitions": len(sizes), "small_partitions": small, "median_bytes": median, "files": table.files},
-        f"{counted(after, 'partition')} instead of {len(sizes)}: about as many files fewer to open and to list",
+        f"{counted(after, 'partition')} instead of {len(sizes)}: correspondingly fewer files to open and to list",
         statement,
     )
 
 
 def _coarser(table: TableSummary, number: int, chosen: PartitionField) -> tuple[str | None, int]:
-    """The first transform whose partitions would fill a file, and how many there would be; ``None``: no such one."""
+    """The first coarser transform whose partitions fill a file (``None``: drop the field), and their number."""
     sizes = {p.values: p.size for p in table.partitions}
     transform = "day" if chosen.transform == "identity" and chosen.type == "date" else chosen.transform
     while transform in _COARSER:
@@ -336,7 +330,7 @@ def _regrouped(
 
 
 def fitting_buckets(size: int) -> int:
-    """How many buckets suit so many bytes: one per 128 GB, a power of two, and none below 100 MB."""
+    """The number of buckets for a size in bytes: one per 128 GB, a power of two, none below 100 MB."""
     buckets = 1 << max(0, math.ceil(size / BUCKET_BYTES) - 1).bit_length()
     while buckets > 1 and size / buckets < LEAST_BUCKET_BYTES:
         buckets //= 2
@@ -344,7 +338,7 @@ def fitting_buckets(size: int) -> int:
 
 
 def bucket_advice(table: TableSummary) -> Iterator[Advice]:
-    """Another number of buckets, or another column where they are skewed."""
+    """Another number of buckets, or another column if they are skewed."""
     for number, chosen in enumerate(table.fields):
         if chosen.buckets is None or not table.partitions:
             continue
@@ -386,7 +380,7 @@ def _skew(
         return
     others = [c for c in table.columns if c.name != chosen.column and (c.distinct or 0) >= 100 * buckets]
     statement = shlex.join(("icekeeper", "maintain", table.table, "--operations", "compute_statistics"))
-    gain = "statistics tell which column has values enough to bucket by"
+    gain = "statistics show which column has enough distinct values to bucket by"
     if others:
         best = max(others, key=lambda c: c.distinct or 0)
         statement = replace_field(table.table, chosen.name, best.name, "bucket", buckets)
@@ -401,13 +395,11 @@ def _skew(
     )
 
 
-# Advice across tables: keys that several tables are bucketed by, with different numbers of buckets (pure).
-
-
 def shared_key_advice(tables: Sequence[TableSummary]) -> Iterator[tuple[str, Advice]]:
-    """The table to change and the advice: equal keys, bucketed by different N, cannot be joined bucket by bucket.
+    """The table to change and the advice: the same key with different numbers of buckets prevents joins by bucket.
 
-    A key is equal where column name and type are.  The smaller table is changed, and only if its buckets keep 100 MB.
+    A key is the same if column name and type are equal.  The smaller table is changed, and only if its buckets keep at
+    least 100 MB.
     """
     by_key: defaultdict[tuple[str, str], list[tuple[TableSummary, PartitionField]]] = defaultdict(list)
     for table in tables:
@@ -433,21 +425,21 @@ def shared_key_advice(tables: Sequence[TableSummary]) -> Iterator[tuple[str, Adv
             )
 
 
-# Advice on what a table's settings cost its upkeep: deletes, metadata log, statistics, formats (pure).
+# Advice on properties: deletes, metadata log, statistics, formats.
 
-# Debt that came back after so many passes is how the table is written, not a chance.
+# If deletes return after this many passes, it is the way the table is written, and not a coincidence.
 RETURNING_PASSES = 3
-# So few deleting commits a pass cost less rewritten at once than read by every query and rewritten by the pass.
+# With at most this many deleting commits per pass, copy-on-write is cheaper than merge-on-read plus the pass.
 RARE_COMMITS = 2
-# A metadata document is read and written by every commit; with its log of 500 entries it passes 100 KB.
+# Every commit reads and writes the metadata document; a log of 500 entries makes it larger than 100 KB.
 LONGEST_LOG, USUAL_LOG = 500, 100
-# Below, planners need no statistics; from a fifth of changed rows on they mislead.
+# With fewer rows, planners need no statistics; with a fifth of the rows changed, statistics mislead.
 ROWS_WORTH_STATISTICS, STALE_SHARE = 1_000_000, 0.2
 AVRO_SHARE = 0.5
 
 
 def delete_advice(table: TableSummary) -> Iterator[Advice]:
-    """Copy-on-write, or deletion vectors, where position deletes return after every pass."""
+    """Copy-on-write, or deletion vectors, if position deletes return after every pass."""
     found = table.deletes
     if found.passes < RETURNING_PASSES or not found.came_back or found.equalities or not found.positions:
         return
@@ -482,7 +474,7 @@ def delete_advice(table: TableSummary) -> Iterator[Advice]:
 
 
 def metadata_advice(table: TableSummary) -> Iterator[Advice]:
-    """A metadata log that leaves files behind, or that is so long that every commit carries it."""
+    """A metadata log that leaves files in the store, or that is too long."""
     numbers = {"metadata_log": table.metadata_log, "limit": table.metadata_log_limit}
     if table.metadata_log >= table.metadata_log_limit and not table.drops_old_metadata:
         yield Advice(
@@ -503,16 +495,16 @@ def metadata_advice(table: TableSummary) -> Iterator[Advice]:
 
 
 def statistics_advice(table: TableSummary) -> Iterator[Advice]:
-    """Statistics where planners miss them, or are misled by old ones."""
+    """Statistics that are missing or out of date."""
     found = table.statistics
     if table.records < ROWS_WORTH_STATISTICS or (found.exist and found.changed_share < STALE_SHARE):
         return
-    said = "it has no statistics of its columns"
+    why = "it has no statistics of its columns"
     if found.exist:
-        said = f"{found.changed_share * 100:.0f} % of its rows changed since statistics were computed"
+        why = f"{found.changed_share * 100:.0f} % of its rows changed since statistics were computed"
     yield Advice(
         "statistics",
-        f"the table has {table.records} rows, and {said}",
+        f"the table has {table.records} rows, and {why}",
         {"records": table.records, "changed_share": round(found.changed_share, 2)},
         "planners that choose joins by the number of distinct values",
         shlex.join(("icekeeper", "maintain", table.table, "--operations", "compute_statistics")),
@@ -540,8 +532,6 @@ def format_advice(table: TableSummary) -> Iterator[Advice]:
         )
 
 
-# All rules over one table or over all tables of a catalog (pure).
-
 _RULES: Sequence[Callable[[TableSummary], Iterator[Advice]]] = (
     partition_advice,
     sort_advice,
@@ -554,20 +544,20 @@ _RULES: Sequence[Callable[[TableSummary], Iterator[Advice]]] = (
 
 
 def advise(table: TableSummary) -> list[Advice]:
-    """What to change about one table; empty where the numbers carry nothing."""
+    """The advice for one table."""
     buckets = list(bucket_advice(table))
-    # Fewer buckets may be all that the partitions need.
+    # Another number of buckets may be all that the partitions need.
     rules = _RULES[1:] if any(a.kind == "bucket_count" for a in buckets) else _RULES
     return buckets + [advice for rule in rules for advice in rule(table)]
 
 
 def advise_all(tables: Sequence[TableSummary]) -> Mapping[str, list[Advice]]:
-    """Table → what to change about it, also for what tables have in common."""
+    """Table → its advice, with that of rules across tables."""
     found: defaultdict[str, list[Advice]] = defaultdict(list)
     for table in tables:
         found[table.table] = advise(table)
     for name, advice in shared_key_advice(tables):
-        # A table whose number of buckets is wrong by itself is told one number only.
+        # Do not recommend two different numbers of buckets.
         if not any(other.kind == "bucket_count" for other in found[name]):
             found[name].append(advice)
     return found

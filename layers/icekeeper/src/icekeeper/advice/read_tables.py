@@ -1,4 +1,4 @@
-"""Reads documents and manifests of one table or of all, and sums them up for advice."""
+"""Read the metadata documents and manifests of tables, but no data files, and summarise them for advice."""
 
 from __future__ import annotations
 
@@ -38,8 +38,6 @@ from icekeeper.policy import Policy, ResolvedPolicy
 from icekeeper.rows.arrow_schema import LeafColumn, leaf_columns
 from icekeeper.storage.storage import Storage
 
-# Sums up one table for advice, from its metadata document and the live entries of its manifests (pure).
-
 _Partition = tuple[int, tuple[PartitionValue, ...]]
 
 
@@ -52,7 +50,7 @@ def summarise(
     deletes: Callable[[], Iterable[LiveEntry]],
     data: Callable[[], Iterable[LiveEntry]],
 ) -> TableSummary:
-    """The numbers of a table at ``head``; ``deletes`` and ``data`` give its live entries, each read once."""
+    """The numbers of a table at ``head``; ``deletes`` and ``data`` return its live entries, and are called once."""
     history = [] if head is None else list(metadata.ancestors(head.snapshot_id))
     leaves = {leaf.field_id: leaf for leaf in leaf_columns(metadata.current_schema) if not leaf.repeated}
     keys = {int(i) for i in metadata.current_schema.get("identifier-field-ids") or ()}
@@ -89,7 +87,7 @@ def summarise(
 
 @dataclass(slots=True)
 class _Files:
-    """What data files add up to, and where their values lie in the measured columns (field id → type)."""
+    """Sums over the data files, and the extents of values in the measured columns (``types``: field id → type)."""
 
     types: Mapping[int, str]
     records: int = 0
@@ -118,7 +116,7 @@ class _Files:
                 self.values[field_id] += values
 
     def totals(self, spec_id: int, positions: Sequence[int]) -> tuple[PartitionTotals, ...]:
-        """Those of one spec, with the values at these positions."""
+        """The partitions of one spec, with the values at these positions."""
         return tuple(
             PartitionTotals(tuple(partition[1][p] for p in positions), count, self.size[partition])
             for partition, count in self.count.items()
@@ -144,7 +142,7 @@ def _column(
 
 
 def _fields(metadata: TableMetadata, leaves: Mapping[int, LeafColumn]) -> list[tuple[int, PartitionField]]:
-    """The current spec's fields that divide rows, each with its position among all."""
+    """The current spec's fields except void ones, each with its position among all."""
     found = []
     for position, raw in enumerate(metadata.specs[metadata.default_spec_id]["fields"]):
         leaf = leaves.get(int(raw.get("source-id") or 0))
@@ -157,7 +155,7 @@ def _clustered_by(metadata: TableMetadata, policy: Policy, leaves: Mapping[int, 
     """The columns of a curve, or the first one of a sort order."""
     try:
         recipe = choose_recipe(metadata, policy)
-    except (PolicyError, TableUnsupported):  # compaction and health say so
+    except (PolicyError, TableUnsupported):  # compaction and health report it
         return ()
     if recipe is None:
         return ()
@@ -166,7 +164,7 @@ def _clustered_by(metadata: TableMetadata, policy: Policy, leaves: Mapping[int, 
 
 
 def _distinct_values(metadata: TableMetadata, history: Sequence[Snapshot]) -> dict[int, int]:
-    """Field id → distinct values, by the newest sketch of the history."""
+    """Field id → number of distinct values, from the newest sketch."""
     files = statistics_by_snapshot(metadata)
     found: dict[int, int] = {}
     for snapshot in history:
@@ -216,17 +214,15 @@ def _statistics_facts(metadata: TableMetadata, history: Sequence[Snapshot]) -> S
     return StatisticsFacts()
 
 
-# Reads what advice goes by, of one table or of all: documents and manifests, no data file.
-
 SettingsOf = Callable[[LoadedTable], ResolvedPolicy]
-"""The settings that hold for a table; raises PolicyError."""
+"""Resolves the settings of a table; raises PolicyError."""
 
 
 def advise_table(catalog: Catalog, table: TableName, settings_of: SettingsOf) -> Sequence[Advice]:
-    """What to change about one table.
+    """The advice for one table.
 
     Raises:
-        PolicyError: unknown table, or settings that are wrong.
+        PolicyError: the table is unknown, or its settings are wrong.
         MetadataUnreadable: a manifest list or manifest cannot be read.
         StorageError: the catalog does not answer.
     """
@@ -237,9 +233,9 @@ def advise_table(catalog: Catalog, table: TableName, settings_of: SettingsOf) ->
 def advise_catalog(
     catalog: Catalog, settings_of: SettingsOf
 ) -> tuple[Mapping[str, Sequence[Advice]], Mapping[str, str]]:
-    """Table → what to change about it, and table → why it could not be read.
+    """Table → its advice, and table → why it could not be read.
 
-    A table with wrong settings is advised by the default ones; health and passes say what is wrong with them.
+    For a table with wrong settings, the defaults are used; health and passes report the errors.
 
     Raises:
         StorageError: the catalog cannot be listed.

@@ -1,4 +1,7 @@
-"""Decides from metadata, policy and memory whether a table needs work, and how long it has waited (pure)."""
+"""Decide from metadata, policy and recorded passes whether a table needs work, and how urgently.
+
+Everything here is pure.
+"""
 
 from __future__ import annotations
 
@@ -29,39 +32,37 @@ from icekeeper.operations.compaction.where import why_not_rewritten
 from icekeeper.policy import Operation, ResolvedPolicy, gc_enabled
 from icekeeper.state.store import LastSeen
 
-# Does one table need work, and why?  Pure: table metadata, policy and memory in, a proposal or a reason out.
-
 _PRIORITY_DIGITS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFindings:
-    """What was found out about a table beside its metadata and policy."""
+    """What is known of a table besides its metadata and policy."""
 
     now_ms: int
-    """Epoch milliseconds at which the table is assessed."""
+    """Epoch milliseconds."""
     expirable: int
-    """How many snapshots the expiry plan of this moment holds, pins considered."""
+    """How many snapshots the current expiry plan contains; it respects pins."""
     expirable_refs: int = 0
-    """How many branches and tags it holds."""
+    """How many branches and tags the plan contains."""
     last_seen: LastSeen | None = None
-    """What the last pass saw.  Where it found nothing to do, under this very policy at this very snapshot, the head's
-    summary is no sign of work."""
+    """The record of the last pass.  If that pass found nothing to do at the same snapshot with the same policy, the
+    head's summary is no sign of work."""
     manifest_count: int | None = None
-    """How many manifests the head's manifest list has, where it was read."""
+    """The number of entries of the head's manifest list, if it was read."""
     failed_loads: int = 0
-    """How many failed loads are past the grace period.  A pass cleans up after them also where maintenance is disabled
+    """How many failed loads are past the grace period.  A pass removes their files even if maintenance is disabled
     (rule: clean-failed-loads-from-record), unless the deployment forbids it."""
     due: tuple[Signal, ...] = ()
-    """Signals of what an interval makes due, whatever the metadata say: the sweep for orphans."""
+    """Signals that depend only on an interval: the orphan sweep."""
     clustering: str | None = None
-    """The recipe by which compaction would cluster files; ``None`` where it would not."""
+    """The recipe by which compaction would cluster files; ``None``: it would not."""
     has_unreadable: bool = False
-    """Whether passes met files that cannot be read: no first statistics can be made then."""
+    """Passes found unreadable files, so first statistics cannot be computed."""
 
 
 def assess(table: str, metadata: TableMetadata, resolved: ResolvedPolicy, found: TableFindings) -> Proposal | Skip:
-    """Propose a table for maintenance, or say why not."""
+    """Propose a table for maintenance, or return the reason against it."""
     now_ms, last_seen = found.now_ms, found.last_seen
     uuid = metadata.uuid or ""
     cleaning = [] if resolved.is_stopped or not gc_enabled(metadata) else list(load_signals(found.failed_loads))
@@ -92,7 +93,7 @@ def assess(table: str, metadata: TableMetadata, resolved: ResolvedPolicy, found:
             look = partial(outlook, metadata, head, resolved, seen, clusters=clusters, now_ms=now_ms)
             ahead = look()
             of_layout = _layout_signals(metadata, head, resolved, found, ahead, seen)
-            # Asked last, for it goes through the schema.
+            # Last, because it reads the whole schema.
             why = why_not_rewritten(metadata) if of_layout and resolved.runs(Operation.COMPACT) else None
             if why is not None:
                 ahead = look(refused={Operation.COMPACT: why})
@@ -109,7 +110,7 @@ def assess(table: str, metadata: TableMetadata, resolved: ResolvedPolicy, found:
 
 
 def _telling(last_seen: LastSeen | None, resolved: ResolvedPolicy, now_ms: int) -> LastSeen | None:
-    """What the last pass saw, unless it was under other settings, or by a clock that was ahead
+    """The record of the last pass, unless it had other settings or a clock that was ahead
     (rule: future-records-bar-nothing)."""
     if last_seen is None or last_seen.finished_ms > now_ms or last_seen.fingerprint != resolved.fingerprint():
         return None
@@ -130,7 +131,7 @@ def _is_known_idle(
 def idle_operations(
     metadata: TableMetadata, resolved: ResolvedPolicy, last_seen: LastSeen | None, *, clusters: bool, now_ms: int
 ) -> frozenset[Operation]:
-    """The operations that surely find nothing to do at ``now_ms``, by what the last pass left and what came since.
+    """The operations that certainly find nothing to do, by the record of the last pass and the commits since.
 
     ``clusters``: compaction would cluster files.
     """
@@ -150,7 +151,7 @@ def _layout_signals(
     ahead: Outlook,
     seen: LastSeen | None,
 ) -> Sequence[Signal]:
-    """Signals that files, deletes or manifests need a rewrite; without any, why a pass should look all the same."""
+    """Signals that files, deletes or manifests need a rewrite; without any, reasons why a pass should still look."""
     signals = list(summary_signals(head, resolved, found.manifest_count, ahead.idle))
     may_compact = resolved.runs(Operation.COMPACT) and Operation.COMPACT not in ahead.idle
     if found.clustering is not None and may_compact and resolved.policy.rewrite_enabled:
@@ -163,9 +164,9 @@ def _layout_signals(
 
 
 def as_requested(found: Proposal | Skip, resolved: ResolvedPolicy, uuid: str) -> Proposal | Skip:
-    """The proposal for a table that a person requested a pass for: it has the highest priority, whatever was found.
+    """The proposal for a requested table, with the highest priority whatever was found.
 
-    It is skipped only where the deployment forbids maintenance; any other obstacle is for the pass to report.
+    The table is skipped only if the deployment forbids maintenance; the pass reports any other obstacle.
     """
     if resolved.is_stopped:
         return Skip(found.table, f"{REQUESTED}, but {resolved.why_disabled()}")
@@ -177,7 +178,7 @@ def as_requested(found: Proposal | Skip, resolved: ResolvedPolicy, uuid: str) ->
 def with_schedules(
     table: str, found: Proposal | Skip, signals: Sequence[Signal], schedules: Sequence[str], uuid: str
 ) -> Proposal | Skip:
-    """What was found about the operations that no schedule names, together with the schedules that are due."""
+    """Combine the finding for operations that no schedule names with the signals of due ``schedules``."""
     if not signals:
         return found
     others = found if isinstance(found, Proposal) else None
@@ -197,26 +198,25 @@ def _proposal(table: str, signals: Sequence[Signal], uuid: str) -> Proposal:
 
 
 def _priority(signals: Iterable[Signal]) -> float:
-    """``1 − 1 / ∏(1 + weight)``: 0 without signals, towards 1 as weights grow; one more signal never lowers it."""
+    """``1 − 1 / ∏(1 + weight)``: 0 without signals, towards 1 with growing weights; a new signal never lowers it."""
     return round(1 - 1 / math.prod(1 + signal.weight for signal in signals), _PRIORITY_DIGITS)
 
 
-# How long tables wait for a pass, and which come first where a scan may not propose them all (pure).
-#
-# By need alone, a hundred tables whose passes cannot help them would be chosen by every scan, and no other table ever.
-# So a table rises with the time since its last pass: after a day it comes before any that had one just now.
+# If a scan may not propose all tables, it chooses by urgency.  By priority alone, every scan would choose the same
+# hundred tables if their passes cannot help them.  So urgency grows with the time since the last pass: after a day, a
+# table precedes all that had a pass just now.
 
 _DAY_MS = 24 * HOUR_MS
-# Who waits longer waits no more urgently: then need decides again, as in a fleet that is scanned for the first time.
+# Beyond this, urgency does not grow, and priority decides again, as in a fleet that is scanned for the first time.
 _LONGEST_DAYS = 7
 
 
 def waited_ms(metadata: TableMetadata, passes_ms: Iterable[int], now_ms: int) -> int:
-    """Milliseconds since the last pass, of which ``passes_ms`` has the ends; without any, since the oldest snapshot."""
+    """Milliseconds since the last end of a pass in ``passes_ms``; without any, since the oldest snapshot."""
     oldest_ms = min(metadata.snapshot_times_ms, default=now_ms)
     return max(0, now_ms - max(passes_ms, default=oldest_ms))
 
 
 def urgency(priority: float, waited_ms: int) -> float:
-    """The need of a table (0 to 1) and a whole point for each day that it waited; what is higher is chosen first."""
+    """The priority of a table (0 to 1) plus 1 for each day that it waited; higher is chosen first."""
     return priority + min(waited_ms / _DAY_MS, _LONGEST_DAYS)

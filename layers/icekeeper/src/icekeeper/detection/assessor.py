@@ -1,4 +1,4 @@
-"""Makes the function that assesses a loaded table: it resolves the policy, reads what is remembered, plans expiry."""
+"""Assess a loaded table: resolve its policy, read its records from the state store, plan its expiry."""
 
 from __future__ import annotations
 
@@ -27,19 +27,20 @@ log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 PolicyResolver = Callable[[LoadedTable], ResolvedPolicy]
-"""The settings that hold for a table; raises PolicyError."""
+"""Resolves the settings of a table; raises PolicyError."""
 Observer = Callable[[LoadedTable, TableIdentity, ResolvedPolicy | PolicyError, Glance], None]
-"""Called with every table that was loaded, its settings or what is wrong with them, and what is remembered of it."""
+"""Called with every loaded table, its settings or their error, and its records in the state store."""
 SweepPlanner = Callable[[TableIdentity, ScheduleRun], None]
-"""Called with the record that says when the first sweep of a table is due."""
+"""Called with the record of when the first sweep of a table is due."""
 
 
 class Assessor(Protocol):
-    """Assesses one loaded table; called from several threads."""
+    """Assesses one loaded table; called from several threads.
 
-    def __call__(self, loaded: LoadedTable, *, is_requested: bool = False, fleet: int = 1) -> Proposal | Skip:
-        """``fleet``: how many tables the scan selects; the first sweeps of many are spread over an interval."""
-        ...
+    ``fleet`` is the number of tables that the scan selects; the first sweeps of many are spread over an interval.
+    """
+
+    def __call__(self, loaded: LoadedTable, *, is_requested: bool = False, fleet: int = 1) -> Proposal | Skip: ...
 
 
 def assessor(
@@ -51,20 +52,20 @@ def assessor(
     observe: Observer | None = None,
     plan_sweep: SweepPlanner | None = None,
 ) -> Assessor:
-    """An assessor for the tables of one catalog, all judged at ``now_ms`` (epoch milliseconds).
+    """An assessor for the tables of one catalog, at ``now_ms`` (epoch milliseconds).
 
-    The state store is asked once per table.  When the first sweep is due of a table of which it knows none is told to
-    ``plan_sweep``, unless that is now; without one, to the store.
+    It reads the state store once per table.  For a table without a recorded sweep, it passes the time of the first
+    sweep to ``plan_sweep`` (default: the store), unless the sweep is due now.
 
     Raises (when called):
         PolicyError: the table's settings are wrong.
-        StorageError: the state cannot be read, or not be written.
+        StorageError: the state cannot be read or written.
     """
 
     def settings_of(loaded: LoadedTable, identity: TableIdentity, memory: Glance) -> ResolvedPolicy:
         try:
             resolved = resolve_policy(loaded)
-        except RequestRefused:  # says nothing of the table's own settings
+        except RequestRefused:  # not about the table's own settings
             raise
         except PolicyError as error:
             if observe is not None:
@@ -104,7 +105,7 @@ def assessor(
 
 
 def idle_by_memory(loaded: LoadedTable, resolved: ResolvedPolicy, memory: Glance, now_ms: int) -> frozenset[Operation]:
-    """The operations of a policy, those of its schedules too, that surely find nothing to do at ``now_ms``."""
+    """The operations of a policy and its schedules that certainly find nothing to do at ``now_ms``."""
     metadata, rest = loaded.metadata, resolved.unscheduled()
     clusters = rest.runs(Operation.COMPACT) and wanted_clustering(metadata, rest.policy) is not None
     idle = set(idle_operations(metadata, rest, memory.last_seen, clusters=clusters, now_ms=now_ms))
@@ -117,7 +118,7 @@ def idle_by_memory(loaded: LoadedTable, resolved: ResolvedPolicy, memory: Glance
 
 
 def _why_filters_misfit(loaded: LoadedTable, resolved: ResolvedPolicy) -> Skip | None:
-    """Why every pass would refuse a filter of the policy, so that there is nothing to propose; ``None``: none would."""
+    """Skip a table if every pass would refuse a filter of its policy."""
     try:
         for part in resolved.parts():
             if part.policy.where is not None and part.why_disabled() is None:
@@ -135,7 +136,7 @@ def _with_due(
     runs: Mapping[str, ScheduleRun],
     now_ms: int,
 ) -> Proposal | Skip:
-    """What was found about the other operations, with the schedules that are due and may have work to do."""
+    """Add the due schedules that may have work to the finding for the other operations."""
     metadata = loaded.metadata
     is_maintained = resolved.why_disabled() is None and metadata.format_version in MAINTAINED_FORMAT_VERSIONS
     if not is_maintained or metadata.head(resolved.policy.branch) is None:
@@ -151,7 +152,7 @@ def _with_due(
 def _assess_rest(
     loaded: LoadedTable, resolved: ResolvedPolicy, memory: Glance, now_ms: int, due: tuple[Signal, ...]
 ) -> Proposal | Skip:
-    """Whether the operations that no schedule names have work to do: all of them, where there are no schedules."""
+    """Assess the operations that no schedule names; without schedules, all operations."""
     metadata, policy = loaded.metadata, resolved.policy
     pinned = [pin.snapshot_id for pin in memory.pins]
     plan = plan_expiry(metadata, policy, now_ms=now_ms, pinned=pinned)
@@ -170,7 +171,7 @@ def _assess_rest(
 
 
 def skip_on_error(table: TableName, work: Callable[[], Result]) -> Result | Skip:
-    """What ``work`` returns; an exception becomes the reason why the table is skipped, so that the scan goes on."""
+    """The result of ``work``; an exception becomes a skip with a reason, so that the scan continues."""
     try:
         return work()
     except MaintenanceError as error:
@@ -178,19 +179,19 @@ def skip_on_error(table: TableName, work: Callable[[], Result]) -> Result | Skip
     except OSError as error:
         return Skip(str(table), f"the table cannot be read: {error}", is_error=True)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        # Documents are read as they are; one that breaks the specification must not stop the scan of the others.
+        # A document that violates the specification must not stop the scan of the other tables.
         reason = f"the metadata does not follow the specification: {type(error).__name__} {error}"
         return Skip(str(table), reason, is_error=True)
-    except Exception as error:  # a bug that one table brings to light must not stop the scan of the others
+    except Exception as error:  # nor must a bug that one table triggers
         log.exception("%s could not be assessed", table)
         return Skip(str(table), f"the table cannot be assessed: {type(error).__name__} {error}", is_error=True)
 
 
 def load_or_skip(catalog: Catalog, table: TableName) -> LoadedTable | Skip:
-    """Load one table; a table that the catalog does not have any more is skipped, and marked as gone.
+    """Load one table; a table that the catalog no longer has is skipped and marked as gone.
 
     Raises:
-        MaintenanceError: it cannot be loaded.
+        MaintenanceError: the table cannot be loaded.
     """
     try:
         return catalog.load(table)

@@ -1,4 +1,4 @@
-"""Detects which tables of some catalogs need work, by their policies, the state and the operations' own plans."""
+"""Detect which tables of some catalogs need work, from their metadata, policies and recorded passes."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def detect(
 ) -> FleetReport:
     """Which tables of these catalogs need work, and why; reads one metadata document per table.
 
-    ``cursor`` is that of the last report, ``overrides`` and ``unsafe`` are as for a pass; at most ``threads`` tables
-    are loaded at a time.  ``run`` is the run whose passes follow, if they do: they share what the scan has seen.
+    ``cursor`` is that of the last report; ``overrides`` and ``unsafe`` are as for a pass.  At most ``threads`` tables
+    are loaded at a time.  ``run`` is the run whose passes follow, if any: they use what the scan has recorded.
 
     Raises:
         PolicyError: the deployment's settings are wrong.
-        StorageError: the state cannot be used, or the policy file not be read.
+        StorageError: the state cannot be used, or the policy file cannot be read.
     """
     given = overrides or {}
     settings = policies.deployment(given, unsafe=unsafe).policy
@@ -59,7 +59,7 @@ def detect(
             plan_sweep=lambda identity, due: first_sweeps.add((identity, due)),
         )
 
-    with state.kept_open():  # the last connection that closes would empty a SQLite state's log each time
+    with state.kept_open():  # otherwise SQLite empties its log whenever the last connection closes
         check = policies.of_requests(given).of
         report = Scanner(settings, state, now_ms, threads, run=run, check_request=check).scan(
             sources, assessor_of, cursor
@@ -67,7 +67,7 @@ def detect(
         try:
             first_sweeps.write_rest()
         except StorageError as error:
-            log.warning("when first sweeps are due could not be recorded, so the next scan decides it again: %s", error)
+            log.warning("the times of first sweeps could not be recorded; the next scan decides them again: %s", error)
     return report
 
 
@@ -80,15 +80,15 @@ def detect_catalog(
     unsafe: bool = False,
     clock: Clock = system_clock,
 ) -> CatalogReport:
-    """As :func:`detect`, over one open catalog, and what a scheduled run would make of it.
+    """Like :func:`detect` for one open catalog, and what a scheduled run would begin with.
 
-    The report says why, where no table was met at all.
+    If the scan found no table, the report's note says why.
 
     Raises:
         PolicyError: the deployment's settings are wrong.
         StorageError: the catalog cannot be listed, or the state cannot be used.
     """
-    source = CatalogSource(catalog.name, lambda: catalog, may_be_empty=True)  # why it is empty is told as a note
+    source = CatalogSource(catalog.name, lambda: catalog, may_be_empty=True)  # the note says why it is empty
     report = detect([source], state, policies, overrides=overrides, unsafe=unsafe, clock=clock)
     settings = policies.deployment(overrides or {}, unsafe=unsafe)
     found = CatalogReport.of(catalog.name, report)

@@ -1,4 +1,4 @@
-"""Opens and lists the catalogs of a fleet: filters, scan order, pending requests, faults of listings."""
+"""Open and list the catalogs of a fleet: filters, problems of listings, pending requests, the order of a scan."""
 
 from __future__ import annotations
 
@@ -18,22 +18,17 @@ from icekeeper.policy.allowed_prefixes import bucket_name, matches
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import MaintenanceRequest
 
-# Which buckets, namespaces and tables a deployment's filters let through (pure).
+log = logging.getLogger(__name__)
 
 
 def selects_bucket(settings: Policy, warehouse: str) -> bool:
-    """Whether ``bucket_filter`` lets a warehouse through: a bucket's address or ARN, or a folder, by its name."""
+    """Whether ``bucket_filter`` selects a warehouse, by the name of its bucket or folder."""
     return matches(bucket_name(warehouse), settings.bucket_filter)
 
 
 def selects_table(settings: Policy, table: TableName) -> bool:
-    """Whether ``namespace_filter`` and ``table_filter`` let a table through."""
+    """Whether ``namespace_filter`` and ``table_filter`` select a table."""
     return matches(".".join(table.namespace), settings.namespace_filter) and matches(table.name, settings.table_filter)
-
-
-# Open and list the catalogs of a fleet: one that fails is reported and does not stop the others.
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +38,16 @@ class CatalogSource:
     name: str
     open: Callable[[], Catalog]
     may_be_empty: bool = False
-    """Whether it is no surprise that it has no table: nobody named it, it was found."""
+    """The catalog was discovered, not configured, so it may well have no table."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListedCatalog:
-    """An open catalog; ``selected`` are its tables that the filters let through."""
+    """An open catalog; ``selected`` are its tables that the filters select."""
 
     catalog: Catalog
     tables: frozenset[TableName] | None
-    """Every table of it; ``None`` where it was not listed, because the filters leave the whole of it out."""
+    """All its tables; ``None``: it was not listed, because ``bucket_filter`` excludes it."""
     selected: tuple[TableName, ...]
     left_out: str | None = None
     """Why some of its tables are not listed."""
@@ -60,7 +55,7 @@ class ListedCatalog:
 
 
 def listed_catalog(source: CatalogSource, settings: Policy) -> ListedCatalog | FleetSkip:
-    """Open a catalog and list its tables, or say why that failed."""
+    """Open a catalog and list its tables; a failure becomes a skip, so that it does not stop the other catalogs."""
     listed: list[TableName] = []
     left_out: str | None = None
     try:
@@ -72,24 +67,18 @@ def listed_catalog(source: CatalogSource, settings: Policy) -> ListedCatalog | F
         left_out = str(error)
     except (MaintenanceError, OSError) as error:
         return FleetSkip(source.name, "", f"the catalog cannot be scanned: {error}", is_error=True)
-    except Exception as error:  # a client's own error must not stop the scan of the other catalogs
+    except Exception as error:  # an error of a client library
         log.exception("catalog %s broke", source.name)
         reason = f"the catalog cannot be scanned: {type(error).__name__} {error}"
         return FleetSkip(source.name, "", reason, is_error=True)
-    # A table that a page repeats would be maintained by two at once, who both have the run's lease.
+    # A table that a page repeats would be maintained twice at once, because both have the run's lease.
     tables = tuple(dict.fromkeys(listed))
     selected = tuple(table for table in tables if selects_table(settings, table))
     return ListedCatalog(catalog, frozenset(tables), selected, left_out, source.may_be_empty)
 
 
-# Why a scan of a catalog met no table at all (pure).
-
-_SHOWN = 3
-_WILDCARDS = str.maketrans("", "", "*?")
-
-
 def why_empty(catalog: str, warehouse: str, tables: Collection[TableName], settings: ResolvedPolicy) -> str | None:
-    """One sentence that names the filter and what is nearest to it; ``None`` where some table is let through."""
+    """Why a scan selects no table: a sentence with the filter and the nearest names; ``None``: it selects some."""
     policy = settings.policy
     if not selects_bucket(policy, warehouse):
         return _unmatched(settings, "bucket_filter", f"warehouse {bucket_name(warehouse)}", [])
@@ -107,23 +96,21 @@ def why_empty(catalog: str, warehouse: str, tables: Collection[TableName], setti
 
 def _unmatched(settings: ResolvedPolicy, key: str, what: str, names: Collection[str]) -> str:
     patterns = getattr(settings.policy, key)
-    wanted = patterns[0].translate(_WILDCARDS)
-    nearest = difflib.get_close_matches(wanted, sorted(set(names)), n=_SHOWN, cutoff=0)
-    said = f"{key} {','.join(patterns)} (from {settings.sources[key]}) does not match {what}"
-    return f"{said}; the nearest: {', '.join(nearest)}" if nearest else said
-
-
-# What is wrong with the listing of a catalog that answered: pure rules (rule: partial-listings-delete-nothing).
+    wanted = patterns[0].replace("*", "").replace("?", "")
+    nearest = difflib.get_close_matches(wanted, sorted(set(names)), n=3, cutoff=0)
+    sentence = f"{key} {','.join(patterns)} (from {settings.sources[key]}) does not match {what}"
+    return f"{sentence}; the nearest: {', '.join(nearest)}" if nearest else sentence
 
 
 def empty_catalogs(listed: Iterable[ListedCatalog]) -> Sequence[str]:
-    """The names of the catalogs that list no table, although somebody has configured them."""
+    """The names of the configured catalogs that list no table."""
     expected = (one for one in listed if one.tables is not None and not one.may_be_empty)
     return tuple(one.catalog.name for one in expected if not one.tables)
 
 
 def listing_warnings(listed: Sequence[ListedCatalog]) -> Sequence[str]:
-    """One sentence for each catalog that lists no table, or leaves some out because it may not list them."""
+    """A sentence for each configured catalog that lists no table, and each that may not list some of its tables
+    (rule: partial-listings-delete-nothing)."""
     empty = frozenset(empty_catalogs(listed))
     return tuple(
         one.left_out
@@ -134,38 +121,35 @@ def listing_warnings(listed: Sequence[ListedCatalog]) -> Sequence[str]:
     )
 
 
-# Which tables of a catalog have a request for a pass, under whatever name it was filed (pure).
-
-
 @dataclass(frozen=True, slots=True)
 class RequestedTables:
-    """The requests that concern one catalog."""
+    """The requests for passes that concern one catalog, under whatever name they were filed."""
 
     tables: tuple[TableName, ...]
-    """Names of the tables to load first; only a loaded table says which requests are for it."""
+    """The tables to load first; only a loaded table shows which requests are for it."""
     told: tuple[MaintenanceRequest, ...]
     """Requests filed under this catalog's own name."""
     pending: tuple[MaintenanceRequest, ...]
-    """Requests of all catalogs: one may be for a table that has another name here."""
+    """Requests of all catalogs: a table may have another name here than in the request."""
 
     def told_here(self, table: TableName) -> tuple[MaintenanceRequest, ...]:
-        """The requests for the table that had this name in this catalog; of one created anew perhaps one for each."""
+        """The requests filed under this name in this catalog; several if the table was created anew."""
         return tuple(request for request in self.told if str(request.identity.table) == str(table))
 
     def meant(self, table: TableIdentity) -> tuple[MaintenanceRequest, ...]:
-        """The requests for a table, whatever it was called when they were left."""
+        """The requests for a table, whatever its name was when they were filed."""
         return tuple(request for request in self.pending if request.identity.is_same_copy(table))
 
 
 def told_of_none(pending: Sequence[MaintenanceRequest], catalogs: Sequence[Catalog]) -> tuple[MaintenanceRequest, ...]:
-    """The requests filed under a catalog name that none of these has; one of them may be meant by another name."""
+    """The requests filed under names that none of these catalogs has; they may be for their tables all the same."""
     return tuple(request for request in pending if not any(_is_told_of(request, catalog) for catalog in catalogs))
 
 
 def requested_tables(
     listed: ListedCatalog, pending: Sequence[MaintenanceRequest], strangers: Iterable[MaintenanceRequest]
 ) -> RequestedTables:
-    """The requests that concern one catalog; those in ``strangers`` are matched to its tables by name, in any case."""
+    """The requests that concern one catalog; ``strangers`` are matched to its tables by name, ignoring case."""
     told = tuple(request for request in pending if _is_told_of(request, listed.catalog))
     sought = {str(request.identity.table).lower() for request in strangers}
     found = (table for table in listed.tables or () if sought and str(table).lower() in sought)
@@ -174,35 +158,29 @@ def requested_tables(
 
 
 def _is_told_of(request: MaintenanceRequest, catalog: Catalog) -> bool:
-    """Whether it was left under this catalog's name and warehouse, but for slashes at the end."""
+    """Whether the request was filed under this catalog's name and warehouse; trailing slashes do not matter."""
     told = request.identity.catalog, request.identity.warehouse.rstrip("/")
     return told == (catalog.name, catalog.warehouse.rstrip("/"))
 
 
-# The round-robin order in which the tables of a fleet are scanned (pure).
-#
-# A scan that runs out of time reports a cursor: the last table that it began.  The next scan starts after it and wraps
-# around.  The cursor is a name, not a position, so tables that come or go between two scans change nothing.
-
-
 class FleetTable(NamedTuple):
-    """One table of a fleet."""
+    """One table of a fleet; ``text`` is its name as people write it, by which tables are ordered."""
 
     catalog: str
     text: str
-    """The table's name as people write it; tables are ordered by it."""
     table: TableName
 
     @property
     def cursor(self) -> tuple[str, str]:
-        """Where the next scan goes on, if this one stops after this table."""
+        """The cursor of a scan that stops after this table."""
         return self.catalog, self.text
 
 
 def round_robin(entries: Iterable[FleetTable], cursor: tuple[str, str] | None) -> list[FleetTable]:
     """The tables by catalog and name: first those after ``cursor``, then those up to it.
 
-    The table that the cursor names need not exist any more.
+    A scan that runs out of time reports the last table that it began as cursor, and the next scan starts after it.  The
+    cursor is a name, not a position, so tables may be created or dropped between two scans.
     """
     ordered = sorted(entries, key=lambda entry: entry.cursor)
     if cursor is None:

@@ -1,8 +1,8 @@
-"""Whether an operation that had nothing more to do may have something by now (pure).
+"""Whether an operation that had nothing to do may have work again.
 
-A pass records the snapshot at which an operation had nothing more to do (:mod:`icekeeper.state.store`).  The
-operation is idle until the snapshots since then added as many files as the policy asks for, by their summaries, and for
-a day at most, or for as long as the head was old at that look.  After that a pass looks again, whatever came.
+A pass records the snapshot at which an operation had nothing more to do (:mod:`icekeeper.state.store`).  The operation
+is idle until the snapshots since then added as many files as the policy requires, by their summaries.  It is idle for
+at most a day, or for as long as the head was old at the time of the record.  Then a pass looks again in any case.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _SINCE = "since the last pass"
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What the operations may find that rewrite files."""
+    """The expectation of the operations that rewrite files."""
 
     idle: Mapping[Operation, str] = field(default_factory=dict)
-    """Those that have nothing to do, and why not."""
+    """The operations that have nothing to do, and why."""
     looks: tuple[Signal, ...] = ()
-    """Why a pass should look although nothing else says that there is work."""
+    """Reasons why a pass should look for work without another sign of it."""
 
 
 def outlook(
@@ -42,9 +42,9 @@ def outlook(
     now_ms: int,
     refused: Mapping[Operation, str] | None = None,
 ) -> Outlook:
-    """The outlook at ``now_ms`` (epoch milliseconds); ``seen`` is what the last pass under these settings left.
+    """The outlook at ``now_ms`` (epoch milliseconds); ``seen`` is the record of the last pass with these settings.
 
-    ``clusters``: compaction would cluster files.  ``refused``: operations that leave this table alone, and why.
+    ``clusters``: compaction would cluster files.  ``refused``: operations that cannot work on this table, and why.
     """
     idle, looks, policy = dict(refused or {}), [], resolved.policy
     for operation in (Operation.COMPACT, Operation.REWRITE_POSITION_DELETES, Operation.REWRITE_MANIFESTS):
@@ -58,13 +58,13 @@ def outlook(
         if is_idle:
             idle[operation] = words
         elif words and _is_possible(operation, head, policy):
-            looks.append(Signal(words, 0.05))  # it may find nothing: every table with a sign of need comes first
+            looks.append(Signal(words, 0.05))  # tables with a sign of need come first
     return Outlook(idle, tuple(looks))
 
 
 def _never_idle(operation: Operation, head: Snapshot, policy: Policy, seen: LastSeen | None, *, clusters: bool) -> str:
-    """Why a pass should look for work that averages hide, where no record says that there is none; empty: no reason."""
-    # At least one of these is large where they are large enough on average; two may be runs that lie over one another.
+    """Why a pass should look for small files that the average hides, as no record excludes them; empty: no reason."""
+    # If the average is large enough, at least one of the files is large.  With clustering, two files may overlap.
     least, files = 2 if clusters else policy.min_input_files + 1, _counter(head, "total-data-files") or 0
     is_sized = _counter(head, "total-files-size") is not None
     if operation is not Operation.COMPACT or not policy.rewrite_enabled or files < least or not is_sized:
@@ -77,7 +77,7 @@ def _never_idle(operation: Operation, head: Snapshot, policy: Policy, seen: Last
 def _since_then(
     operation: Operation, metadata: TableMetadata, head: Snapshot, policy: Policy, since: IdleSince, now_ms: int
 ) -> tuple[bool, str]:
-    """Whether the operation is idle still, and why or why not."""
+    """Whether the operation is still idle, and the reason."""
     if since.table_digest != table_digest(metadata):
         return False, f"the table's own settings changed {_SINCE}"
     if time_has_come(head, policy, since.looked_ms, now_ms):
@@ -105,12 +105,12 @@ def _since_then(
 
 
 def _added(what: str, snapshot: Snapshot, metadata: TableMetadata) -> int:
-    """How many files of a kind a commit brought at most; of data files, into any one partition."""
+    """The most files of a kind that a commit added; data files: to any one partition."""
     data, deletes = (_counter(snapshot, f"added-{kind}-files") or 0 for kind in ("data", "delete"))
     if what != "data file":
         return deletes if what == "delete file" else _counter(snapshot, "manifests-created") or data + deletes
     gone = sum(_counter(snapshot, key) or 0 for key in ("deleted-data-files", "removed-delete-files"))
-    # Each partition that changed got or lost a file; rows of older specs may go to one partition of the current spec.
+    # Each changed partition got or lost a file.  With several specs, all files may belong to one current partition.
     partitions = _counter(snapshot, "changed-partition-count") if len(metadata.specs) == 1 else None
     return max(0, min(data, data + deletes + gone + 1 - (partitions or 1)))
 
@@ -120,7 +120,7 @@ def _counter(snapshot: Snapshot, key: str) -> int | None:
 
 
 def _is_possible(operation: Operation, head: Snapshot, policy: Policy) -> bool:
-    """Whether an operation can have work at all, by what the head counts."""
+    """Whether an operation can have work at all, by the counters of the head's summary."""
     if operation is Operation.COMPACT:
         return not rewrites_are_blocked(summary_counters(head), policy)
     if operation is Operation.REWRITE_POSITION_DELETES:

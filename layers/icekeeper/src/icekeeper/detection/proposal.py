@@ -1,4 +1,4 @@
-"""What detection reports about tables, and with which of them a scheduled run would begin (pure)."""
+"""The results of detection: proposals and skips, the report of a scan, and how a scheduled run would begin."""
 
 from __future__ import annotations
 
@@ -12,30 +12,28 @@ from icekeeper.policy import ResolvedPolicy
 from icekeeper.state.identity import TableIdentity
 from icekeeper.text import masked_sentence
 
-# What a scheduled run would make of a scan now: with which tables it begins, under which limits and filters (pure).
-#
-# The same settings decide in ``icekeeper run`` and in the pipeline.
-
 _FILTERS = ("bucket_filter", "namespace_filter", "table_filter")
 _LIMITS = ("max_jobs_per_detection", "max_concurrent_jobs", "detection_timeout_s")
 
 
 @dataclass(frozen=True, slots=True)
 class NextRun:
-    """The tables that were proposed, and how many are being maintained by scheduled runs already."""
+    """How a scheduled run (``icekeeper run`` or the pipeline) would begin now.
+
+    ``settings`` are the deployment's; ``at_work`` is how many tables scheduled runs maintain already.
+    """
 
     settings: ResolvedPolicy
-    """The deployment's."""
     proposed: Sequence[str]
     at_work: int
 
     @property
     def begins(self) -> Sequence[str]:
-        """The tables for which there is room now."""
+        """The tables that the run would start with, within ``max_concurrent_jobs``."""
         return self.proposed[: max(0, self.settings.policy.max_concurrent_jobs - self.at_work)]
 
     def to_json(self) -> dict[str, Any]:
-        """``next_run`` in ``detect --json``; settings with their sources, as ``policy show`` gives them."""
+        """``next_run`` in ``detect --json``; settings have their sources, as in ``policy show``."""
         documents = self.settings.documents()
         return {
             "begins": list(self.begins),
@@ -45,8 +43,6 @@ class NextRun:
             "filters": {key: documents[key] for key in _FILTERS if getattr(self.settings.policy, key)},
         }
 
-
-# What detection says about tables: a proposal with its reasons, or why there is none.
 
 REQUESTED = "requested by a person"
 
@@ -61,34 +57,34 @@ class Proposal:
     uuid: str = ""
     location: str = ""
     waited_ms: int = field(default=0, compare=False)
-    """How long the table has been without a pass; without any, how old it is."""
+    """Time since the last pass; without one, the age of the table."""
     schedules: tuple[str, ...] = ()
-    """The schedules of its policy that the pass carries out."""
+    """The schedules that the pass runs."""
     only_schedules: bool = False
-    """Whether there is no sign of work for the operations that no schedule names."""
+    """There is no sign of work for the operations that no schedule names."""
     warning: str | None = None
-    """What is wrong with the table that no pass can mend: files that cannot be read."""
+    """A problem that no pass can repair: unreadable files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """A table that is not proposed; ``is_error`` when that is because it could not be assessed."""
+    """A table that is not proposed; ``is_error``: it could not be assessed."""
 
     table: str
     reason: str
     is_error: bool = False
     is_gone: bool = False
-    """The catalog has no such table any more."""
+    """The catalog no longer has the table."""
     warning: str | None = None
     """As in :class:`Proposal`."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "reason", masked_sentence(self.reason))  # it may quote whatever a library has raised
+        object.__setattr__(self, "reason", masked_sentence(self.reason))  # it may quote an error of a library
 
 
 @dataclass(frozen=True, slots=True)
 class FleetProposal:
-    """A proposal with the place of its table; ``settings`` are those of the request, if it was asked for."""
+    """A proposal with the catalog of its table; ``settings`` are those of the request, if there is one."""
 
     catalog: str
     warehouse: str
@@ -98,13 +94,13 @@ class FleetProposal:
 
     @property
     def identity(self) -> TableIdentity:
-        """Which table it is."""
+        """The identity of the table."""
         found = self.proposal
         name = TableName.parse(found.table)
         return TableIdentity(self.catalog, self.warehouse, name, found.uuid, found.location)
 
     def to_json(self) -> dict[str, Any]:
-        """One item of the state machine's map."""
+        """An item of the state machine's map."""
         return {
             "catalog": self.catalog,
             "warehouse": self.warehouse,
@@ -123,7 +119,7 @@ class FleetProposal:
 
 @dataclass(frozen=True, slots=True)
 class FleetSkip:
-    """A table that is not proposed, or with ``table`` empty a whole catalog that could not be scanned."""
+    """A table that is not proposed; if ``table`` is empty, a catalog that could not be scanned."""
 
     catalog: str
     table: str
@@ -138,10 +134,10 @@ class FleetSkip:
 
 @dataclass(frozen=True, slots=True)
 class FleetReport:
-    """One scan over many catalogs: proposals in the order in which they should be worked on, the rest by name.
+    """A scan over many catalogs: proposals by urgency, skips by name.
 
-    ``scanned`` counts tables assessed, ``listed`` those that the filters let through.  ``cursor`` is where the next
-    scan goes on, ``None`` when every table had its turn.
+    ``scanned`` counts the assessed tables, ``listed`` those that the filters select.  The next scan continues at
+    ``cursor``; ``None``: this scan reached all tables.
     """
 
     scanned: int
@@ -152,9 +148,9 @@ class FleetReport:
     not_reached: int = 0
     """How many tables were not reached within the time budget."""
     beyond_limit: int = 0
-    """How many tables need work, and were not proposed for ``max_jobs_per_detection``."""
+    """How many tables need work, but are not proposed because of ``max_jobs_per_detection``."""
     warnings: tuple[str, ...] = ()
-    """Sentences: a catalog without tables, or one that leaves some out; a request that is not served."""
+    """Sentences about catalogs that list no table or not all, and about refused requests."""
     empty_catalogs: int = 0
     """How many configured catalogs list no table."""
 
@@ -165,27 +161,23 @@ class FleetReport:
 
 @dataclass(frozen=True, slots=True)
 class CatalogReport:
-    """The scan of one catalog, as ``icekeeper detect`` tells it: proposals most urgent first, the rest by name.
-
-    ``scanned`` counts the tables that were assessed.
-    """
+    """The scan of one catalog for ``icekeeper detect``: proposals by urgency, skips by name."""
 
     catalog: str
     scanned: int
     proposals: tuple[Proposal, ...]
     skipped: tuple[Skip, ...]
     beyond_limit: int = 0
-    """How many tables need work beside those proposed, which are as many as one scan proposes."""
+    """As in :class:`FleetReport`."""
     note: str | None = None
-    """Why no table was scanned, where none was."""
+    """Why no table was scanned, or the warnings of the scan."""
     requested: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """By proposed tables that a person asked for: the settings of the request."""
+    """Requested table among the proposals → the settings of the request."""
     next_run: NextRun | None = None
-    """What a scheduled run would begin with."""
 
     @classmethod
     def of(cls, catalog: str, report: FleetReport) -> CatalogReport:
-        """What a scan of this one catalog found.
+        """The report of a scan that covered only this catalog.
 
         Raises:
             StorageError: the catalog could not be listed.
@@ -203,7 +195,7 @@ class CatalogReport:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The document of ``detect --json``, but for ``next_run``."""
+        """The document of ``detect --json``, without ``next_run``."""
         return {
             "catalog": self.catalog,
             "scanned": self.scanned,
@@ -224,7 +216,6 @@ class CatalogReport:
         }
 
     def _request_of(self, table: str) -> dict[str, Any]:
-        """Of a requested table, the settings of its pass."""
         return {"requested": True, "settings": dict(self.requested[table])} if table in self.requested else {}
 
 

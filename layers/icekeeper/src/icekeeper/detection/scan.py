@@ -1,4 +1,7 @@
-"""A scan over many catalogs in several threads, within one time budget: requests first, then every table."""
+"""A scan over many catalogs, in several threads and within one time budget: requested tables first, then all tables.
+
+:class:`Scanner` is the entry; above it are its worker threads and the record of where tables have files.
+"""
 
 from __future__ import annotations
 
@@ -54,23 +57,24 @@ from icekeeper.state.claims import (
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import Gathered, Glance, MaintenanceRequest, PassRecord, StateStore
 
-# Works on many items in several threads within a time budget, and reports which were begun.
+log = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# Nothing is begun in the last tenth, so that what was begun can finish; what then is not done hangs.
+# No item is begun in the last tenth of the time, so that those in progress can finish; the rest hangs.
 _BEGINNING_SHARE = 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class Reached(Generic[Item, Result]):
-    """Items and results that were done in time; the first ``begun`` items, in their order, were begun."""
+    """The items that were done in time, with their results."""
 
     done: list[tuple[Item, Result]]
     begun: int
+    """How many items, from the first, were begun."""
     hung: list[Item]
-    """Those that were begun with a tenth of the time left at least, and are not done."""
+    """The items that were begun but are not done, although at least a tenth of the time was left."""
 
 
 def within_budget(
@@ -82,17 +86,17 @@ def within_budget(
     monotonic_s: Callable[[], float],
     around: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Reached[Item, Result]:
-    """Results of what finished within ``budget_s`` seconds, in any order.
+    """The results of ``work`` that finished within ``budget_s`` seconds, in any order.
 
-    Each thread enters ``around()`` once, and takes its items within it.  Never more than ``threads`` items are in the
-    works, so that what they hold in memory is bounded.  An item that hangs is left to itself, in a thread that does not
-    hold up the end of the process.  What ``work`` raises is raised.
+    Each thread enters ``around()`` once and processes its items within it.  At most ``threads`` items are in progress,
+    which bounds the memory.  An item that hangs stays in a daemon thread, which does not delay the end of the process.
+    An exception of ``work`` is raised.
     """
     started_s = monotonic_s()
     desk: _Desk[Item, Result] = _Desk(items, monotonic_s, started_s + _BEGINNING_SHARE * budget_s)
 
     def works() -> None:
-        # Each thread takes its next item itself: one that hands items out would wake up for every one of them.
+        # Each thread takes its next item itself: a dispatching thread would wake up for every item.
         with around():
             while (number := desk.next_number()) is not None:
                 desk.put(number, work(items[number]))
@@ -108,7 +112,7 @@ def within_budget(
 
 
 class _Desk(Generic[Item, Result]):
-    """Where the threads take their items and leave their results, until it closes."""
+    """The queue of items and the store of results of :func:`within_budget`."""
 
     def __init__(self, items: Sequence[Item], monotonic_s: Callable[[], float], last_begin_s: float) -> None:
         self._items = items
@@ -120,7 +124,7 @@ class _Desk(Generic[Item, Result]):
         self._done: dict[int, Result] = {}
 
     def next_number(self) -> int | None:
-        """The number of the next item; ``None``: there is none, or it is too late."""
+        """The index of the next item; ``None``: there is none, or it is too late."""
         with self._lock:
             if self._is_closed or self._begun == len(self._items) or self._monotonic_s() >= self._last_begin_s:
                 return None
@@ -134,26 +138,22 @@ class _Desk(Generic[Item, Result]):
                 self._done[number] = result
 
     def close(self) -> Reached[Item, Result]:
-        """What was done until now; no thread begins another item."""
+        """Return the results so far; no thread begins another item."""
         with self._lock:
             self._is_closed = True
             done = [(self._items[number], result) for number, result in self._done.items()]
             return Reached(done, self._begun, [self._items[n] for n in range(self._begun) if n not in self._done])
 
 
-# What a scan tells the passes of its run about where the tables of a catalog have files
-# (rule: look-at-every-served-table).
-#
-# The scan loads every table anyway, so it records what the documents say, and which tables have moved since anybody
-# looked into them.  Their manifests are read before the run's first deletion; no other table is loaded for it.
-
-log = logging.getLogger(__name__)
+# Where tables have files (rule: look-at-every-served-table).  The scan loads every table anyway, so it records the
+# locations in the metadata, and which tables have changed since their manifests were read.  Before the run's first
+# deletion, passes read the manifests of these tables and load no other.
 
 
 def note_unopened(state: StateStore, failed: Mapping[str, str], run: str, now_ms: int) -> None:
-    """Let the passes of a run know of the catalogs (name → reason) that were not listed, and that nobody knows.
+    """Record for the passes of a run the unknown catalogs (name → reason) that were not listed.
 
-    Of a catalog that is known they find out themselves whether it answers by now.
+    Passes try known catalogs again themselves.
 
     Raises:
         StorageError: the state store failed.
@@ -166,9 +166,9 @@ def note_unopened(state: StateStore, failed: Mapping[str, str], run: str, now_ms
 
 
 class SeenTables:
-    """The tables of one catalog during one scan; :meth:`observe` may be called from several threads.
+    """Records where the tables of one catalog have files; :meth:`observe` may be called from several threads.
 
-    Nothing is raised: what is not recorded here, a pass finds out before it deletes.
+    It raises no errors: a pass finds out what is missing here before it deletes.
     """
 
     def __init__(self, state: StateStore, catalog: Catalog) -> None:
@@ -178,12 +178,12 @@ class SeenTables:
         self._is_well = True
         self._news = Gathered(state.claims.record_first_looks)
         self._known: Mapping[TableName, TableClaims] | None = None
-        """What is recorded, once there is a table that has no bucket of its own."""
+        """The existing records; read when the first table without its own bucket is observed."""
         self._are_alone = catalog.warehouse.startswith("arn:")
-        """Whether no table was met but those of S3 Tables, of which each has a bucket of its own."""
+        """All tables are of S3 Tables, where each has its own bucket."""
 
     def observe(self, loaded: LoadedTable) -> None:
-        """Take note of a table as it is now."""
+        """Record a loaded table."""
         if has_its_own_bucket(loaded.metadata.location):
             self._are_alone = True
             return
@@ -201,18 +201,18 @@ class SeenTables:
             self._give_up(error)
 
     def failed(self, table: TableName, error: Exception) -> None:
-        """Take note of a table whose metadata cannot be read: the passes of the run need not find that out again.
+        """Record a table with unreadable metadata, so that the passes of the run need not load it again.
 
-        What a store or catalog does not answer now, they ask again.
+        Errors of a store or catalog are not recorded: passes try again.
         """
         if isinstance(error, MetadataUnreadable | AttributeError | KeyError | TypeError | ValueError):
             with self._lock:
                 self._failed[table] = error
 
     def finish(self, tables: Collection[TableName] | None, run: str, now_ms: int) -> None:
-        """Record what is left; ``tables`` are all that the catalog has, ``None`` where that is not known.
+        """Write the remaining records; ``tables`` are all tables of the catalog, ``None``: they are not known.
 
-        ``run`` is the run whose passes go on from here; empty: there are none.  ``now_ms``: when the scan began.
+        ``run`` is the run whose passes follow; empty: none.  The scan began at ``now_ms``.
         """
         name, warehouse = self._catalog.name, self._catalog.warehouse
         look = CatalogLook(catalog=name, warehouse=warehouse)
@@ -223,10 +223,10 @@ class SeenTables:
             if run and tables is not None:
                 unseen = tuple(self._unseen(sorted(set(tables) - self._seen, key=str)))
                 look = replace(look, run=run, looked_ms=now_ms, unseen=unseen)
-            told = fitting(look)
-            if (look.run and told is not None) or look.key not in {known.key for known in self._state.claims.looks()}:
-                # Without a run, or where there is too much to tell, passes look at all of its tables.
-                self._state.claims.record_look(told or replace(look, run="", unseen=()))
+            record = fitting(look)
+            if (look.run and record is not None) or look.key not in {known.key for known in self._state.claims.looks()}:
+                # Without a run, or if the record is too large, passes look at all tables of the catalog.
+                self._state.claims.record_look(record or replace(look, run="", unseen=()))
         except StorageError as error:
             self._give_up(error)
 
@@ -250,16 +250,13 @@ class SeenTables:
             self._is_well = False
 
 
-# A scan over many catalogs: what a person asked for first, then every table, round robin, within one time budget.
-
-# A load is two requests of some 50 ms each: 10,000 tables in 300 s need seven threads, if nothing is slow.
+# A load is two requests of about 50 ms each: 10,000 tables in 300 s need seven threads if nothing is slow.
 LOADING_THREADS = 16
-# So much of the time at most goes into listing several catalogs: one that is slow must leave the others theirs.
+# The largest share of the time for listing several catalogs: a slow one must leave time for the tables of the others.
 _LISTING_SHARE = 0.5
 
-
 RequestChecker = Callable[[Catalog, LoadedTable, Mapping[str, str]], object]
-"""Resolves the policy of a table with the settings of a request; raises PolicyError where it is not to be served."""
+"""Resolves the policy of a table with the settings of a request; raises PolicyError to refuse the request."""
 
 
 class AssessorOf(Protocol):
@@ -278,16 +275,16 @@ class _Place:
     health: LakeLog
     seen: SeenTables
     whole: frozenset[TableName] | None
-    """Every table of the catalog; ``None`` where some are not listed."""
+    """Every table of the catalog; ``None``: some are not listed."""
     requests: RequestedTables
     fleet: int
     """How many tables the scan selects in all catalogs."""
     not_looked_at: Mapping[str, CutOff]
-    """Its tables at which no look is taken yet, by the keys of their names."""
+    """By key of the name: tables that the scan does not load yet, because loading them was cut off."""
     not_maintained: Mapping[str, CutOff]
-    """Its tables over which no pass goes yet."""
+    """By key of the name: tables that get no pass yet, because their pass was cut off."""
     looked_at_again: frozenset[str]
-    """Those at which a look was cut off, and is taken again."""
+    """Keys of tables that are loaded again after this was cut off."""
 
     def entry(self, table: TableName) -> Entry:
         return self.catalog.name, self.catalog.warehouse, table.key
@@ -295,46 +292,46 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What was found out about one table."""
+    """The result of the scan for one table."""
 
     found: Proposal | Skip
     request: MaintenanceRequest | None = None
     stale: tuple[MaintenanceRequest, ...] = ()
-    """Requests for an earlier table of this name, which is gone."""
+    """Requests for an earlier table of this name, which no longer exists."""
     refused: str | None = None
-    """Why the request is not served: it asks for what the deployment does not admit, or its settings are wrong."""
+    """Why the request is refused: the deployment does not admit it, or its settings are wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scanner:
-    """A scan of catalogs under the deployment's settings, at one time.
+    """A scan of catalogs with the deployment's settings.
 
-    Tables with a pending request come first, whatever the filters say.  The others follow in round-robin order after
-    a cursor; the report's cursor is for the next scan.  ``detection_timeout_s`` bounds the whole; at most
-    ``max_jobs_per_detection`` proposals remain, ordered by need.  Health is recorded of every table that was loaded,
-    maintained or not.  Where there are several catalogs, one that is not listed in half of the time is left out.
+    Tables with a pending request come first, whatever the filters.  The others follow in round-robin order after a
+    cursor; the report has the cursor for the next scan.  ``detection_timeout_s`` bounds the whole scan; at most
+    ``max_jobs_per_detection`` proposals remain, chosen by urgency.  The health of every loaded table is recorded.  If
+    there are several catalogs, one that is not listed within half of the time is skipped.
 
-    A request for a table that is gone is reported and dropped; every other is claimed by the run that serves it.
+    A request for a table that no longer exists is reported and dropped.  The run that serves a request claims it.
     """
 
     settings: Policy
-    """The deployment's; their filters select tables."""
+    """The deployment's."""
     store: StateStore
     now_ms: int
     threads: int = LOADING_THREADS
-    """At most so many metadata documents are in memory."""
+    """Also the largest number of metadata documents in memory."""
     monotonic_s: Callable[[], float] = time.monotonic
     run: str = ""
-    """The run whose passes share what the scan has seen; empty: none follows."""
+    """The run whose passes use the records of the scan; empty: none follows."""
     check_request: RequestChecker = lambda catalog, loaded, settings: None
 
     def scan(
         self, sources: Sequence[CatalogSource], assessor_of: AssessorOf, cursor: tuple[str, str] | None = None
     ) -> FleetReport:
-        """Assess the selected tables of these catalogs, each by one ``catalog.load``.
+        """Assess the selected tables of these catalogs; each is loaded once.
 
         Raises:
-            StorageError: the requests cannot be read from the state, or dropped.
+            StorageError: requests cannot be read from the state store or dropped.
         """
         started_s = self.monotonic_s()
         scan_started(len(sources))
@@ -356,7 +353,7 @@ class Scanner:
             threads=self.threads,
             budget_s=max(0.0, deadline_s - self.monotonic_s()),
             monotonic_s=self.monotonic_s,
-            around=self.store.kept_open,  # opening a SQLite state costs ten times as much as asking it
+            around=self.store.kept_open,  # opening a SQLite state takes ten times as long as reading it
         )
         refused = self._record(places, reached)
         proposals, more, beyond_limit = _ranked(reached, places, self.settings, self.store, self.now_ms)
@@ -389,7 +386,7 @@ class Scanner:
         return report
 
     def _look_at(self, place: _Place, entry: FleetTable, *, is_selected: bool) -> _Found:
-        """Reach a table, unless it waits since looking at it took too long."""
+        """Load and assess a table, unless it waits because this took too long before."""
         waiting = place.not_looked_at.get(entry.table.key)
         if waiting is not None:
             return _Found(Skip(entry.text, f"not looked at: {waiting.sentence}", is_error=True))
@@ -399,7 +396,7 @@ class Scanner:
             return _reach(place, entry, self.check_request, is_selected=is_selected)
 
     def _note_cuts(self, places: Mapping[str, _Place], reached: Reached[FleetTable, _Found]) -> None:
-        """Record the tables of which no look has ended, and forget those of which one did again."""
+        """Record the tables whose assessment hung, and forget those where it succeeded again."""
         counts = self.settings.detection_timeout_s >= LEAST_LIMIT_S
         try:
             for entry in reached.hung if counts else ():
@@ -415,11 +412,11 @@ class Scanner:
                 place = places[entry.catalog]
                 if entry.table.key in place.looked_at_again:
                     self.store.cut_offs.forget(place.entry(entry.table), CutWork.LOOK)
-        except StorageError as error:  # the next scan finds it out again
+        except StorageError as error:  # the next scan finds out again
             log.warning("which tables could not be looked at in time could not be recorded: %s", error)
 
     def _record(self, places: Mapping[str, _Place], reached: Reached[FleetTable, _Found]) -> list[str]:
-        """Record what was found; the sentences of requests that are not served."""
+        """Record the results of the scan; return the sentences about refused requests."""
         self._note_cuts(places, reached)
         for place in places.values():
             place.health.finish()
@@ -429,24 +426,24 @@ class Scanner:
         return [why for why in answered if why]
 
     def _answer(self, found: _Found) -> str:
-        """Tell in the journal why a request is not served, and drop it: asking again would not change it."""
+        """Record in the journal why a request is refused, and drop it, because a retry would be refused too."""
         request, why = found.request, found.refused or ""
         if request is None or not self.store.requests.claim(request):
             return ""
-        # Not before the request, by which its answer is found; but a forged time must not top the journal for years.
-        told_ms = max(self.now_ms, min(request.requested_ms, self.now_ms + HOUR_MS))
+        # Not before the request, or the answer would not be found.  A forged time must not top the journal for years.
+        at_ms = max(self.now_ms, min(request.requested_ms, self.now_ms + HOUR_MS))
         record = PassRecord(
             identity=request.identity,
             run_id=self.run or "detection",
-            started_ms=told_ms,
-            finished_ms=told_ms,
+            started_ms=at_ms,
+            finished_ms=at_ms,
             status="refused",
             summary=why,
             engine="",
         )
         try:
             self.store.record_pass(record)
-        except StorageError as error:  # the other tables' passes need not wait for it
+        except StorageError as error:  # this must not stop the passes of other tables
             log.warning("that the request was refused is not in the journal: %s", error)
         return why
 
@@ -479,7 +476,7 @@ class Scanner:
     def _places(
         self, catalogs: Sequence[ListedCatalog], assessor_of: AssessorOf, skipped: list[FleetSkip]
     ) -> dict[str, _Place]:
-        """The catalogs by name; of two with the same name the second is added to ``skipped``.
+        """The catalogs by name; if two have the same name, the second is added to ``skipped``.
 
         Raises:
             StorageError: the requests cannot be read from the state.
@@ -499,12 +496,7 @@ class Scanner:
         return places
 
     def _place(
-        self,
-        listed: ListedCatalog,
-        assessor_of: AssessorOf,
-        requests: RequestedTables,
-        fleet: int,
-        twins: Twins,
+        self, listed: ListedCatalog, assessor_of: AssessorOf, requests: RequestedTables, fleet: int, twins: Twins
     ) -> _Place:
         catalog = listed.catalog
         health = LakeLog(self.store.lake_stats, catalog.name, catalog.warehouse)
@@ -518,10 +510,7 @@ class Scanner:
         not_maintained = waiting_cuts(cuts, CutWork.PASS, self.now_ms)
 
         def observe(
-            loaded: LoadedTable,
-            identity: TableIdentity,
-            resolved: ResolvedPolicy | PolicyError,
-            memory: Glance,
+            loaded: LoadedTable, identity: TableIdentity, resolved: ResolvedPolicy | PolicyError, memory: Glance
         ) -> None:
             seen.observe(loaded)
             stats = examine(
@@ -553,7 +542,7 @@ class Scanner:
         )
 
     def _drop_stale_requests(self, reached: Reached[FleetTable, _Found]) -> None:
-        """Claim the requests for tables that are gone: this report tells of them, and no run will ever serve them."""
+        """Claim the requests for tables that no longer exist, because no run will serve them."""
         served = {found.request.identity.lease_key for _, found in reached.done if found.request is not None}
         for request in (one for _, found in reached.done for one in found.stale):
             if request.identity.lease_key not in served:  # under another name
@@ -561,20 +550,14 @@ class Scanner:
 
 
 def _late_reason(settings: Policy) -> str:
-    """Why a table is skipped for which the time did not suffice."""
     return f"not reached within detection_timeout_s {settings.detection_timeout_s}"
 
 
-def _over_limit_reason(settings: Policy) -> str:
-    """Why a table is skipped although it needs work."""
-    return f"beyond max_jobs_per_detection {settings.max_jobs_per_detection}"
-
-
 def _reach(place: _Place, entry: FleetTable, check_request: RequestChecker, *, is_selected: bool) -> _Found:
-    """Load and assess one table; a request counts only for the very table that it was left for."""
-    told = place.requests.told_here(entry.table)
-    if not entry.table.is_plain:  # what its text says is another table, or none
-        reason = "no pass can be told of it: a part of its name is empty or holds a dot; rename the table or namespace"
+    """Load and assess one table; a request counts only for the same table, not for a new one of that name."""
+    filed_here = place.requests.told_here(entry.table)
+    if not entry.table.is_plain:  # its text would denote another table, or none
+        reason = "no pass can refer to it: a part of its name is empty or has a dot; rename the table or namespace"
         return _Found(Skip(entry.text, reason, is_error=True))
 
     def load() -> tuple[LoadedTable, tuple[MaintenanceRequest, ...]] | Skip:
@@ -589,9 +572,9 @@ def _reach(place: _Place, entry: FleetTable, check_request: RequestChecker, *, i
 
     reached = skip_on_error(entry.table, load)
     if isinstance(reached, Skip):
-        return _Found(reached, stale=told if reached.is_gone else ())
+        return _Found(reached, stale=filed_here if reached.is_gone else ())
     loaded, meant = reached
-    stale = tuple(request for request in told if request not in meant)
+    stale = tuple(request for request in filed_here if request not in meant)
     if not meant and not is_selected:
         return _Found(Skip(entry.text, "a pass was requested for a table of this name that is gone"), stale=stale)
     refused = _why_refused(meant, place.catalog, loaded, check_request)
@@ -611,7 +594,7 @@ def _why_refused(
         check_request(catalog, loaded, meant[0].settings)
     except PolicyError as error:
         return str(error)
-    except StorageError:  # the pass finds out
+    except StorageError:  # the pass checks the request again
         return None
     return None
 
@@ -619,12 +602,10 @@ def _why_refused(
 def _ranked(
     reached: Reached[FleetTable, _Found], places: Mapping[str, _Place], settings: Policy, store: StateStore, now_ms: int
 ) -> tuple[list[FleetProposal], list[FleetSkip], int]:
-    """The proposals, in order of need, without tables that are being maintained, and a skip for each of the others.
+    """The proposals ordered by priority, a skip for each other table, and how many tables are beyond the limit.
 
-    The number is how many of these need work, and are beyond the limit.
-
-    Where there are too many, those that waited long for a pass are chosen before those that had one just now.  The
-    lease of a table is looked up only until there are enough proposals.
+    Tables that are being maintained are skipped.  If there are too many proposals, the most urgent are chosen.  Leases
+    are read only until there are enough proposals.
     """
     wanted: list[tuple[tuple[object, ...], tuple[object, ...], FleetTable, FleetProposal]] = []
     skipped: list[FleetSkip] = []
@@ -636,20 +617,20 @@ def _ranked(
         warehouse = places[entry.catalog].catalog.warehouse
         settings_of_request = {} if request is None else dict(request.settings)
         item = FleetProposal(entry.catalog, warehouse, found, request is not None, settings_of_request)
-        # People first, who waited longest before.
+        # Requests first, the oldest before the others.
         asked = (request is None, 0 if request is None else request.requested_ms)
         by_urgency = (*asked, -urgency(found.priority, found.waited_ms), -found.priority, *entry.cursor)
         wanted.append((by_urgency, (*asked, -found.priority, *entry.cursor), entry, item))
     proposals: list[tuple[tuple[object, ...], FleetProposal]] = []
-    beyond_limit = 0
+    beyond_limit, over_limit = 0, f"beyond max_jobs_per_detection {settings.max_jobs_per_detection}"
     chosen: dict[str, FleetProposal] = {}
     for _, by_need, entry, item in sorted(wanted, key=lambda one: one[0]):
         key, warning = item.identity.lease_key, item.proposal.warning
         if len(proposals) >= settings.max_jobs_per_detection:
             beyond_limit += 1
-            skipped.append(FleetSkip(entry.catalog, entry.text, _over_limit_reason(settings), warning=warning))
+            skipped.append(FleetSkip(entry.catalog, entry.text, over_limit, warning=warning))
         elif (first := chosen.get(key)) is not None:
-            # Both would have the run's one lease, and be maintained at once.
+            # With the run's one lease, both would be maintained at the same time.
             same = f"it is the same table as {first.proposal.table} of catalog {first.catalog}"
             skipped.append(FleetSkip(entry.catalog, entry.text, same))
         elif cut := places[entry.catalog].not_maintained.get(entry.table.key):
@@ -665,13 +646,13 @@ def _ranked(
 def _holder(item: FleetProposal, store: StateStore, now_ms: int) -> str | None:
     try:
         lease = store.leases.current(item.identity.lease_key, now_ms=now_ms)
-    except StorageError:  # the run asks again before it begins
+    except StorageError:  # the run takes the lease before it begins
         return None
     return None if lease is None else lease.who
 
 
 def _next_cursor(order: Sequence[FleetTable], begun: int, cursor: tuple[str, str] | None) -> tuple[str, str] | None:
-    """The last table that was begun; the old cursor when none was, ``None`` when all were."""
+    """The last table that was begun; the old cursor if none was, ``None`` if all were."""
     if begun >= len(order):
         return None
     return order[begun - 1].cursor if begun > 0 else cursor

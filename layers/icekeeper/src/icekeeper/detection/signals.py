@@ -1,4 +1,8 @@
-"""Signals that a table needs work: snapshots, layout, schedules, statistics, a due sweep for orphans."""
+"""Signals that a table needs work: snapshots, layout, schedules, statistics, a due orphan sweep.
+
+They come from the snapshots and the head's summary, without reading a manifest.  A counter that is missing or not a
+number gives no signal (:mod:`icekeeper.health.examine`).
+"""
 
 from __future__ import annotations
 
@@ -30,28 +34,24 @@ from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import ScheduleRun
 from icekeeper.text import age_text, counted, size_text
 
-# Signals that a table needs work, from its snapshots and the head's summary, without reading a manifest (pure).
-#
-# A counter that is missing or not a number (:mod:`icekeeper.health.examine`) gives no signal.
-
 _DAY_MS = 24 * HOUR_MS
-# A table that has a tenth of its rows deleted needs as much as one at another sign's threshold.
+# A table with a tenth of its rows deleted gets the weight of another signal at its threshold.
 DELETED_ROWS_WEIGHT = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """One reason why a table needs work: in words, and as a weight that is about 1 at the threshold and grows."""
+    """A reason why a table needs work, with a weight that is about 1 at the threshold and grows from there."""
 
     reason: str
     weight: float
 
 
 def expiry_signals(metadata: TableMetadata, policy: Policy, *, now_ms: int, expirable: int) -> Iterable[Signal]:
-    """The two heuristics of the SeaweedFS worker, silent unless a plan would really expire snapshots.
+    """The two heuristics of the SeaweedFS worker, if the plan expires snapshots; ``expirable`` is their number.
 
-    ``expirable`` is how many that plan holds.  A table may exceed both thresholds for good without one to expire
-    (tags, pins, a count that exceeds the minimum kept within the retention), and must not come back every hour.
+    A table may exceed both thresholds permanently without any snapshot to expire, because of tags, pins, or many young
+    snapshots.  It must not be proposed every hour.
     """
     if expirable == 0:
         return
@@ -66,20 +66,20 @@ def expiry_signals(metadata: TableMetadata, policy: Policy, *, now_ms: int, expi
         verb = "is" if old == 1 else "are"
         hours = text_of(policy.snapshot_retention_hours)
         reasons.append(f"{counted(old, 'snapshot')} {verb} older than snapshot_retention_hours {hours}")
-    # Two views of one need: only the first carries its weight.
+    # Both reasons describe the same need, so only the first has its weight.
     for index, reason in enumerate(reasons or [f"{counted(expirable, 'snapshot')} can expire"]):
         yield Signal(reason, 0.0 if index else weight)
 
 
 def ref_signals(expirable_refs: int) -> Iterable[Signal]:
-    """A signal when branches or tags are past their ``max-ref-age-ms``."""
+    """A signal if branches or tags are past their ``max-ref-age-ms``."""
     if expirable_refs:
         verb = "is" if expirable_refs == 1 else "are"
         yield Signal(f"{counted(expirable_refs, 'branch or tag', 'branches or tags')} {verb} past max-ref-age-ms", 1.0)
 
 
 def load_signals(failed_loads: int) -> Iterable[Signal]:
-    """A signal when files of failed loads are past the grace period and can be deleted."""
+    """A signal if files of failed loads are past the grace period and can be deleted."""
     if failed_loads:
         yield Signal(f"files of {counted(failed_loads, 'failed load')} can be cleaned", 0.1)
 
@@ -87,10 +87,10 @@ def load_signals(failed_loads: int) -> Iterable[Signal]:
 def summary_signals(
     head: Snapshot, resolved: ResolvedPolicy, manifest_count: int | None, settled: Collection[Operation] = ()
 ) -> Iterable[Signal]:
-    """Signals for small files, many deletes and many manifests, as the head's summary counts them.
+    """Signals for small files, many deletes and many manifests, from the head's summary.
 
-    ``manifest_count`` is the number of entries in the manifest list, where the caller has read it; ``settled`` are
-    operations that surely find nothing to do.
+    ``manifest_count`` is the number of entries of the manifest list, if it was read; ``settled`` are operations that
+    certainly find nothing to do.
     """
     counters = summary_counters(head)
     policy = resolved.policy
@@ -110,7 +110,7 @@ def summary_signals(
 
 
 def large_file_signals(head: Snapshot, resolved: ResolvedPolicy) -> Iterable[Signal]:
-    """A signal when files are much larger than a target that somebody has set, on average, so that they may be cut."""
+    """A signal if files are on average much larger than an explicitly set target, so that they may be split."""
     counters, policy = summary_counters(head), resolved.policy
     count, average = summary_counter(counters, "total-data-files"), average_file_bytes(counters)
     is_asked = resolved.is_set("target_file_size_mb") and policy.min_row_group_copy_bytes is not None
@@ -122,7 +122,7 @@ def large_file_signals(head: Snapshot, resolved: ResolvedPolicy) -> Iterable[Sig
 
 
 def rewrites_are_blocked(counters: Mapping[object, object], policy: Policy) -> bool:
-    """Whether there are delete files that compaction must not apply, so that it leaves the table alone."""
+    """Whether there are delete files that compaction may not apply, so that it skips the table."""
     return not policy.apply_deletes and (summary_counter(counters, "total-delete-files") or 0) > 0
 
 
@@ -163,26 +163,25 @@ def _manifests(counters: Mapping[object, object], manifest_count: int | None, po
         )
 
 
-# Signals that files are not clustered as the policy asks, or that partitions are past their retention (pure).
-#
-# Only manifests say which files those are, so both are guesses that a pass confirms.  Each is silent after a pass under
-# the same policy has looked: until as much has been added again, or until the next partition may have ended.
+# Only manifests show which files are not clustered and which partitions are past their retention, so these two signals
+# are guesses.  After a pass with the same policy, they are silent until enough was added, or another partition may have
+# ended.
 
 _PARTITION_WEIGHT = 0.1
 
 
 def wanted_clustering(metadata: TableMetadata, policy: Policy) -> str | None:
-    """The recipe by which compaction would cluster the table, as written in snapshot summaries; ``None``: not at all.
+    """The recipe by which compaction would cluster the table, as in snapshot summaries; ``None``: it would not.
 
     Raises:
         PolicyError: the policy names an order or columns that the table does not have.
     """
     orders = policy.sort_order is not None or metadata.default_sort_order_fields
     if policy.strategy is Strategy.BINPACK or (policy.strategy is Strategy.AUTO and not orders):
-        return None  # without a look at the schema, which of wide tables takes longer than all the rest
+        return None  # without reading the schema, which is slow for wide tables
     try:
         recipe = choose_recipe(metadata, policy)
-    except TableUnsupported:  # compaction says so, when there is another reason for a pass
+    except TableUnsupported:  # compaction reports it, if there is another reason for a pass
         return None
     return None if recipe is None else recipe.text
 
@@ -190,10 +189,10 @@ def wanted_clustering(metadata: TableMetadata, policy: Policy) -> str | None:
 def clustering_signals(
     metadata: TableMetadata, head: Snapshot, policy: Policy, recipe: str, seen_idle_at: int | None
 ) -> Iterable[Signal]:
-    """A signal when enough files were added since the last snapshot that a rewrite clustered by this recipe.
+    """A signal if enough files were added since the last snapshot of a rewrite by this recipe.
 
-    ``seen_idle_at`` is a snapshot over which a pass under this policy found nothing to do.  Rewrites of others that
-    moved files without clustering them count like new files.
+    ``seen_idle_at`` is a snapshot at which a pass with this policy found nothing to do.  Files of other rewrites count
+    like new files.
     """
     files = size = 0
     for snapshot in metadata.ancestors(head.snapshot_id):
@@ -205,7 +204,7 @@ def clustering_signals(
     total = summary_counter(summary_counters(head), "total-data-files")
     if total is not None:
         files = min(files, total)
-    # What compaction's clustering plan asks for: enough files, or enough bytes for one output.
+    # The condition of compaction's clustering plan: enough files, or enough bytes for one output.
     if files >= policy.min_input_files or (files and size >= policy.target_file_size_bytes):
         weight = files / policy.min_input_files * (files / total if total else 1.0)
         yield Signal(f"{counted(files, 'data file')} came since files were last clustered", weight)
@@ -214,9 +213,9 @@ def clustering_signals(
 def partition_signals(
     metadata: TableMetadata, policy: Policy, *, now_ms: int, last_looked_ms: int | None
 ) -> Iterable[Signal]:
-    """A signal when partitions may have passed their retention since a pass under this policy (``last_looked_ms``).
+    """A signal if partitions may have passed their retention since a pass with this policy (``last_looked_ms``).
 
-    Partitions end by the hour where the table is partitioned so, else by the day at most.
+    With an ``hour`` transform that is possible every hour, otherwise every day.
     """
     if policy.partition_retention_hours is None:
         return
@@ -229,25 +228,14 @@ def partition_signals(
         yield Signal(f"partitions may be past partition_retention_hours {hours}", _PARTITION_WEIGHT)
 
 
-# Signals that schedules of a policy are due (pure).
-#
-# A schedule that is due is reason enough for a pass: what it finds to do, only the pass knows.  It is silent where it
-# would find the same as the last time: nothing, at this very head, under these settings, in operations that look at
-# nothing else.
-
-# The others also go by what time it is, or by what lies in the store.
+# The work of these operations depends only on the head; that of the others also on the time, or on files in the store.
 _OF_THE_HEAD = frozenset(
-    {
-        Operation.COMPACT,
-        Operation.REWRITE_POSITION_DELETES,
-        Operation.REWRITE_MANIFESTS,
-        Operation.COMPUTE_STATISTICS,
-    }
+    {Operation.COMPACT, Operation.REWRITE_POSITION_DELETES, Operation.REWRITE_MANIFESTS, Operation.COMPUTE_STATISTICS}
 )
 
 
 def is_known_idle(metadata: TableMetadata, part: PolicyPart, last: ScheduleRun | None, now_ms: int) -> bool:
-    """Whether a turn of a schedule would find nothing to do, as the last one did."""
+    """Whether a turn of a schedule certainly finds nothing, as the last turn with this head and these settings."""
     head = metadata.head(part.resolved.policy.branch)
     if last is None or head is None or not last.idle or last.snapshot_id != head.snapshot_id:
         return False
@@ -259,7 +247,7 @@ def is_known_idle(metadata: TableMetadata, part: PolicyPart, last: ScheduleRun |
 def schedule_signals(
     resolved: ResolvedPolicy, parts: Iterable[PolicyPart], runs: Mapping[str, ScheduleRun], now_ms: int
 ) -> Iterable[Signal]:
-    """A signal for each schedule that is due; its weight is how many intervals have passed."""
+    """A signal for each of these due schedules; its weight is the number of intervals since the last turn."""
     for part in parts:
         if part.schedule is None:
             continue
@@ -272,17 +260,15 @@ def schedule_signals(
         yield Signal(f"schedule {part.schedule} is due, every {every}", 1 + (now_ms - part.due_ms) / interval_ms)
 
 
-# A signal that statistics are missing, or that many rows changed since they were computed (pure).
-
-# Statistics help to plan queries; small files and deletes slow all of them down.
+# Statistics only improve query plans; small files and deletes slow all queries down.
 _WEIGHT = 0.2
 
 
 def statistics_signals(metadata: TableMetadata, head: Snapshot, policy: Policy) -> Iterable[Signal]:
-    """A signal when a pass should compute statistics of the head.
+    """A signal if statistics are missing, or many rows changed since they were computed.
 
     Raises:
-        PolicyError: ``statistics_columns`` names what the table does not have.
+        PolicyError: ``statistics_columns`` names a column that the table does not have.
     """
     columns = statistics_columns(metadata, policy.statistics_columns)
     found = staleness(metadata, head, columns)
@@ -297,9 +283,7 @@ def statistics_signals(metadata: TableMetadata, head: Snapshot, policy: Policy) 
         yield Signal(found.told(), _WEIGHT * (1 + float(found.share)))
 
 
-# A signal that a table is to be swept for orphans, of which its metadata show no sign.
-
-# What a sweep will find nobody knows: tables that surely need work go first.
+# Metadata show no sign of orphans, so tables that certainly need work come first.
 _SWEEP_WEIGHT = 0.1
 
 
@@ -313,11 +297,10 @@ def due_sweep(
     fleet: int,
     now_ms: int,
 ) -> tuple[Signal, ...]:
-    """A signal where passes under this policy sweep the table, and the next sweep is due.
+    """A signal if passes with this policy sweep the table, and the next sweep is due.
 
-    Of a table of which no sweep is known yet it is decided when the first one is due, and told to ``record`` unless
-    that is now.
-    ``turns`` is what the state remembers of the table's schedules and sweeps, ``fleet`` the number of tables.
+    If no sweep is recorded, decide when the first one is due, and pass this to ``record`` unless it is now.  ``turns``
+    are the recorded turns of the table's schedules and sweeps; ``fleet`` is the number of tables.
     """
     policy = resolved.policy
     if not (sweep_interval_ms(policy) and resolved.runs(Operation.REMOVE_ORPHANS) and gc_enabled(metadata)):
@@ -328,12 +311,15 @@ def due_sweep(
         first_ms = first_sweep_ms(identity.key, now_ms, policy, tables=fleet, age_ms=age_ms)
         memory = replace(memory, first_ms=first_ms)
         if first_ms > now_ms:
-            record(identity, _first_sweep(first_ms))
+            first = ScheduleRun(
+                schedule=FIRST_SWEEP, counted_ms=first_ms, finished_ms=0, snapshot_id=None, fingerprint="", idle=False
+            )
+            record(identity, first)
     return tuple(sweep_signals(memory, policy, identity.key, now_ms))
 
 
 def sweep_signals(memory: SweepMemory, policy: Policy, key: str, now_ms: int) -> Iterable[Signal]:
-    """A signal when a sweep of the table with this identity key is due (pure)."""
+    """A signal if a sweep of the table with this identity key is due."""
     if now_ms < next_proposal_ms(memory, sweep_interval_ms(policy), key, now_ms):
         return
     if memory.swept_ms is None or memory.swept_ms > now_ms:
@@ -344,17 +330,11 @@ def sweep_signals(memory: SweepMemory, policy: Policy, key: str, now_ms: int) ->
     yield Signal(f"orphans were last looked for {ago} ago; orphan_sweep_interval_hours is {hours}", _SWEEP_WEIGHT)
 
 
-def _first_sweep(due_ms: int) -> ScheduleRun:
-    return ScheduleRun(
-        schedule=FIRST_SWEEP, counted_ms=due_ms, finished_ms=0, snapshot_id=None, fingerprint="", idle=False
-    )
-
-
 def time_has_come(head: Snapshot, policy: Policy, looked_ms: int, now_ms: int) -> bool:
-    """Whether time alone may have brought work since a pass looked (epoch milliseconds).
+    """Whether time alone may have caused work since a pass at ``looked_ms`` (epoch milliseconds).
 
-    It may when the newest file is old enough or its partition at rest, and after a day; while nobody commits, when the
-    head is twice as old as at the last look.
+    It may if the newest file has reached ``min_data_age_hours`` or its partition is at rest.  Otherwise it may after a
+    day, or once the head is twice as old as at the last pass, whichever is later.
     """
     waits_ms = policy.min_data_age_ms, policy.partition_rest_ms
     is_of_age = any(wait_ms and looked_ms < head.timestamp_ms + wait_ms <= now_ms for wait_ms in waits_ms)

@@ -1,4 +1,8 @@
-"""The operator's rules of where tables may have files, by wildcard patterns (rule: bound-every-table) (pure)."""
+"""Where tables may have files: the operator's prefixes per catalog and namespace (rule: bound-every-table).
+
+Patterns may contain the wildcards ``*`` and ``?``.  Table properties cannot widen the prefixes.  A table that no rule
+matches gets a default from its catalog (:mod:`icekeeper.catalogs.catalog`).
+"""
 
 from __future__ import annotations
 
@@ -10,26 +14,19 @@ from urllib.parse import urlsplit
 
 from icekeeper.errors import PolicyError
 
-# Wildcard patterns over buckets, namespaces and tables: detection's filters and the rules of a policy file.
-
 
 def matches(name: str, patterns: Sequence[str]) -> bool:
-    """Whether one of the patterns fits the whole name; no pattern fits every name.  Case matters."""
-    # Only * and ? are wildcards; fnmatch alone would also take brackets for one.
+    """Whether one of the patterns matches the whole name, or there are no patterns.  Case matters."""
+    # Only * and ? are wildcards; fnmatch also interprets brackets.
     return not patterns or any(fnmatchcase(name, pattern.replace("[", "[[]")) for pattern in patterns)
 
 
 def bucket_name(warehouse: str) -> str:
-    """The name that bucket patterns are matched against: the last part of a bucket's address or ARN, or of a folder."""
+    """The name for bucket patterns: the last part of the bucket's address or ARN, or of a folder."""
     parts = urlsplit(warehouse)
     is_bucket_url = parts.scheme in ("s3", "s3a", "s3n") and parts.netloc
     return parts.netloc if is_bucket_url else warehouse.rstrip("/").rsplit("/", 1)[-1]
 
-
-# The operator's rules of where tables may have files: prefixes per catalog and namespace (rule: bound-every-table).
-#
-# No table property can widen them.  A table that no rule fits has a default bound, which its catalog makes
-# (:mod:`icekeeper.catalogs.catalog`).
 
 _SETTING = "environment variable ICEKEEPER_ALLOWED_PREFIXES"
 _HELP = (
@@ -49,19 +46,17 @@ class _Rule:
 
 @dataclass(frozen=True, slots=True)
 class NoPrefixes:
-    """A rule fits, and allows nothing, because of what the table's namespace or catalog is called."""
+    """A rule matches, but allows nothing because of the name of the table's namespace or catalog."""
 
     reason: str
 
 
 def allowed_prefixes(text: str, catalog: str, namespace: tuple[str, ...]) -> tuple[str, ...] | NoPrefixes | None:
-    """The folders in which tables of a namespace may have files; ``None``: no rule fits.
+    """The folders in which tables of a namespace may have files; ``None``: no rule matches.
 
-    ``{catalog}`` and ``{namespace}`` in a prefix stand for the table's own; nested namespaces are joined by dots.  A
-    name that would then mean another folder, or another namespace, gets none (rule: names-are-not-paths).
-
-    Args:
-        text: the setting, as the environment has it.
+    ``text`` is the value of the environment variable.  ``{catalog}`` and ``{namespace}`` in a prefix stand for the
+    table's own; nested namespaces are joined by dots.  A name that would then denote another folder or namespace gets
+    no folder (rule: names-are-not-paths).
 
     Raises:
         PolicyError: the setting is malformed.
@@ -79,7 +74,7 @@ def _why_none(rule: _Rule, catalog: str, namespace: tuple[str, ...]) -> str | No
     name = ".".join(namespace)
     is_named = any(_NAMESPACE in prefix for prefix in rule.prefixes)
     wrong = None
-    if is_named or rule.namespace != "*":  # joined, these levels are another namespace's
+    if is_named or rule.namespace != "*":  # joined by dots, such levels would be the name of another namespace
         wrong = "has an empty level" if not all(namespace) else None
         wrong = "has a level with a dot in it" if any("." in level for level in namespace) else wrong
     wrong = wrong or (_wrong_as_folder(name) if is_named else None)
@@ -91,7 +86,6 @@ def _why_none(rule: _Rule, catalog: str, namespace: tuple[str, ...]) -> str | No
 
 
 def _wrong_as_folder(name: str) -> str | None:
-    """Why a name is not that of one folder; ``None``: it is."""
     if not name.strip(".") or name != name.strip():
         return "names no folder"
     return "has a character that no folder's name has" if _NOT_IN_A_FOLDER.search(name) else None

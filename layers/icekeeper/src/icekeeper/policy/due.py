@@ -1,5 +1,9 @@
-"""Which parts of a policy a pass carries out, and when a table is swept for orphans (rule: only-whole-sweeps-count)
-(pure)."""
+"""When maintenance is due: which parts of a policy a pass runs, and when a table is swept for orphans.
+
+A policy without schedules is one part.  With schedules, each schedule is a part.  An operation that a schedule names
+runs only in the turns of such schedules; the other operations form a further part, which is always due.  If the call
+names operations, schedules are ignored.
+"""
 
 from __future__ import annotations
 
@@ -17,22 +21,16 @@ from icekeeper.policy.values import did_you_mean, rounded_down, text_of
 from icekeeper.state.store import ScheduleRun
 from icekeeper.text import age_text
 
-# Which parts of a policy a pass carries out: the schedules that are due, and what no schedule names (pure).
-#
-# A table without schedules has one part, with its whole policy.  Where it has some, an operation that a schedule names
-# runs in its schedules only; the others make a part of their own, which is always due.  A person who names the
-# operations of a call asks for them outside of all schedules.
-
 
 @dataclass(frozen=True, slots=True)
 class PolicyPart:
     """Operations that run under the same settings."""
 
     schedule: str | None
-    """``None``: what no schedule names."""
+    """``None``: the operations that no schedule names."""
     resolved: ResolvedPolicy
     due_ms: int = 0
-    """Since when a schedule is due, in epoch milliseconds; 0: it never ran."""
+    """Since when the schedule is due, in epoch milliseconds; 0: it never ran."""
 
     @property
     def operations(self) -> tuple[Operation, ...]:
@@ -40,9 +38,9 @@ class PolicyPart:
 
 
 def due_ms(resolved: ResolvedPolicy, schedule: str, runs: Mapping[str, ScheduleRun], now_ms: int) -> int:
-    """When a schedule is due, in epoch milliseconds: an interval after its last turn; 0: it never ran.
+    """When a schedule is due, in epoch milliseconds: one interval after its last turn; 0: it never ran.
 
-    A turn that is recorded for later than now is none: a clock that was ahead must not stop a schedule.
+    A turn recorded in the future is ignored: a clock that was ahead must not stop a schedule.
     """
     last = runs.get(schedule)
     is_known = last is not None and last.counted_ms <= now_ms
@@ -50,9 +48,9 @@ def due_ms(resolved: ResolvedPolicy, schedule: str, runs: Mapping[str, ScheduleR
 
 
 def due_parts(resolved: ResolvedPolicy, runs: Mapping[str, ScheduleRun], now_ms: int) -> tuple[PolicyPart, ...]:
-    """The parts that are due at ``now_ms`` (epoch milliseconds), in the order in which they are to run.
+    """The parts that are due at ``now_ms`` (epoch milliseconds), in the order in which they run.
 
-    By their first operations, in canonical order; then those first that are due for longest.  ``runs`` are the last
+    They are ordered by their first operation in canonical order, then by how long they are due.  ``runs`` are the last
     turns of the table's schedules.
     """
     if not resolved.schedules:
@@ -62,12 +60,12 @@ def due_parts(resolved: ResolvedPolicy, runs: Mapping[str, ScheduleRun], now_ms:
     due = [(name, due_ms(resolved, name, runs, now_ms)) for name in sorted(resolved.schedules)]
     parts = [PolicyPart(name, resolved.of_schedule(name), since_ms) for name, since_ms in due if since_ms <= now_ms]
     parts.append(PolicyPart(None, resolved.unscheduled()))
-    # One has no operations where those that its table names do not count, or are none of a bound.
+    # A part has no operations if those that the table names are ignored, or a bound excludes them.
     return tuple(sorted((part for part in parts if part.operations), key=_first_then_longest_due))
 
 
 def named_parts(resolved: ResolvedPolicy, schedules: Collection[str], *, with_rest: bool) -> tuple[PolicyPart, ...]:
-    """The parts of these schedules, as far as the policy has them, with or without what no schedule names."""
+    """The parts of those schedules that the policy has; ``with_rest`` adds the operations that no schedule names."""
     if not resolved.schedules:
         return (PolicyPart(None, resolved),)
     if resolved.sources["operations"] == OVERRIDE_SOURCE:
@@ -91,14 +89,14 @@ def forced_part(resolved: ResolvedPolicy, schedule: str, table: str) -> PolicyPa
             )
         return part
     known = ", ".join(sorted(resolved.schedules))
-    told = f"its schedules are {known}" if known else "it has none; set for example schedules.nightly.interval=24h"
-    raise PolicyError(f"{table} has no schedule '{schedule}'{did_you_mean(schedule, resolved.schedules)}: {told}")
+    hint = f"its schedules are {known}" if known else "it has none; set for example schedules.nightly.interval=24h"
+    raise PolicyError(f"{table} has no schedule '{schedule}'{did_you_mean(schedule, resolved.schedules)}: {hint}")
 
 
 def in_one_pass(parts: Sequence[PolicyPart]) -> tuple[PolicyPart, ...]:
-    """The parts of which no two have an operation in common: of those that do, the one that is due for longest.
+    """Drop parts so that no two share an operation; the part that is due for longest stays.
 
-    The pipeline carries out each operation once in a pass; the next run takes what is left.
+    The pipeline runs each operation once in a pass.  The dropped parts run in the next pass.
     """
     taken: dict[Operation, str | None] = {}
     for part in sorted(parts, key=lambda part: (part.due_ms, part.schedule or "")):
@@ -108,10 +106,10 @@ def in_one_pass(parts: Sequence[PolicyPart]) -> tuple[PolicyPart, ...]:
 
 
 def next_count_ms(interval_ms: int, last: ScheduleRun | None, started_ms: int) -> int:
-    """From when the turn after one that began at ``started_ms`` is counted (epoch milliseconds).
+    """From when the interval after a turn that began at ``started_ms`` is counted (epoch milliseconds).
 
-    From when this one was due: so a schedule of an hour that an hourly run reaches some seconds late, or too early by
-    some, still runs every hour.  A turn that was very late is counted from half an interval before it at most.
+    It is counted from when the turn was due.  So a schedule of an hour still runs every hour if the hourly run reaches
+    it some seconds late or early.  A very late turn is counted from at most half an interval before its start.
     """
     late_ms = 0 if last is None else started_ms - (last.counted_ms + interval_ms)
     return started_ms - max(0, min(late_ms, interval_ms // 2))
@@ -120,7 +118,7 @@ def next_count_ms(interval_ms: int, last: ScheduleRun | None, started_ms: int) -
 def why_not_now(
     resolved: ResolvedPolicy, parts: Sequence[PolicyPart], runs: Mapping[str, ScheduleRun], now_ms: int
 ) -> dict[Operation, str]:
-    """The reason for each operation of the policy and its schedules that none of these parts runs."""
+    """The reason for each operation of a schedule that none of these parts runs."""
     running = {operation for part in parts for operation in part.operations}
     waiting: dict[Operation, list[str]] = {}
     for name in sorted(resolved.schedules):
@@ -136,26 +134,23 @@ def _first_then_longest_due(part: PolicyPart) -> tuple[int, int, str]:
     return first, part.due_ms, part.schedule or ""
 
 
-# When orphans of a table are looked for again, and how the sweeps of a fleet are kept apart (pure)
-# (rule: only-whole-sweeps-count).
-#
-# A sweep lists all files of a table, so a pass that nobody asked for leaves it out until
-# ``orphan_sweep_interval_hours`` have passed since the last one.  What is remembered of sweeps stands among the turns
-# of the table's schedules, under names that no schedule can have.
+# A sweep lists all files of a table.  So automatic passes skip it until ``orphan_sweep_interval_hours`` have passed
+# since the last whole sweep (rule: only-whole-sweeps-count).  Sweeps are recorded like turns of the table's schedules,
+# under these names, which no schedule can have.
 
 SWEPT = "#swept"
-"""The last whole sweep; counted from when its pass began."""
+"""The last whole sweep; counted from the start of its pass."""
 TRIED = "#tried-sweep"
-"""The last sweep that failed, was refused, left files that it could not delete or, idle, was not possible."""
+"""The last sweep that failed, was refused, could not delete some files or, recorded as idle, was not possible."""
 FORMER_TABLES = "remove_orphans.former_tables"
-"""The metric of a sweep that was left out for a dropped table at the same location, and its mark in :data:`TRIED`."""
+"""The metric of a sweep that was skipped for a dropped table at the same location, and its mark in :data:`TRIED`."""
 FIRST_SWEEP = "#first-sweep"
-"""No sweep: from when the first one is due."""
+"""Not a sweep, but the time from which the first one is due."""
 
-# So many first sweeps an hour begin in a large fleet; one of so few tables is swept at once.
+# First sweeps per hour in a large fleet; a fleet of no more tables is swept at once.
 _FIRST_PER_HOUR = 24
-# A run that comes once a day, some minutes earlier than yesterday, must not wait until tomorrow (29 minutes of 24
-# hours); beyond that, tables that were swept together once drift apart.
+# A sweep may be early by 2 % of the interval (29 minutes of 24 hours), so that a daily run that starts some minutes
+# earlier than yesterday need not wait until tomorrow.  A further 8 %, by table, separates tables swept together.
 _EARLIEST = Fraction(1, 50)
 _APART = Fraction(2, 25)
 _RETRY = Fraction(1, 4)
@@ -164,20 +159,20 @@ _RETRY_IMPOSSIBLE = 7
 
 @dataclass(frozen=True, slots=True)
 class SweepMemory:
-    """What is remembered of a table's sweeps; times in epoch milliseconds, ``None``: there was none."""
+    """The recorded sweeps of a table; times in epoch milliseconds, ``None``: no record."""
 
     swept_ms: int | None = None
     """When the last whole sweep began."""
     first_ms: int | None = None
-    """When the first one is due."""
+    """When the first sweep is due."""
     tried_ms: int | None = None
-    """When the last one ended that was not whole."""
+    """When the last incomplete sweep ended."""
     is_impossible: bool = False
-    """Whether that was because this store lets nobody list or delete."""
+    """Whether it was incomplete because the store does not permit listing or deleting."""
 
     @classmethod
     def of(cls, turns: Mapping[str, ScheduleRun]) -> SweepMemory:
-        """What stands among the turns of a table's schedules."""
+        """Read the memory from the recorded turns of a table's schedules."""
         swept, first, tried = turns.get(SWEPT), turns.get(FIRST_SWEEP), turns.get(TRIED)
         return cls(
             None if swept is None else swept.counted_ms,
@@ -188,7 +183,7 @@ class SweepMemory:
 
     @property
     def is_empty(self) -> bool:
-        """Whether a sweep was neither begun nor put off."""
+        """Whether no sweep has begun or been postponed."""
         return self == SweepMemory()
 
 
@@ -198,10 +193,10 @@ def sweep_interval_ms(policy: Policy) -> int:
 
 
 def sweep_due_ms(memory: SweepMemory, interval_ms: int, key: str, now_ms: int) -> int:
-    """When the next sweep of the table with this identity key is due (epoch milliseconds); 0: nothing is known of any.
+    """When the next sweep of the table with this identity key is due (epoch milliseconds); 0: no sweep is recorded.
 
-    An interval after the last one, or up to a tenth of it earlier, by the key.  Times that only a clock which was ahead
-    can have left are none.
+    It is due one interval after the last sweep, or up to a tenth of the interval earlier, depending on the key.  Times
+    in the future, which a clock that was ahead recorded, are ignored.
     """
     if memory.swept_ms is not None and memory.swept_ms <= now_ms:
         early_ms = int(interval_ms * (_EARLIEST + _APART * _share(key)))
@@ -212,10 +207,10 @@ def sweep_due_ms(memory: SweepMemory, interval_ms: int, key: str, now_ms: int) -
 
 
 def next_proposal_ms(memory: SweepMemory, interval_ms: int, key: str, now_ms: int) -> int:
-    """From when a sweep alone is reason enough for a pass (epoch milliseconds).
+    """From when a sweep alone justifies a pass (epoch milliseconds).
 
-    When it is due.  Was it tried since, in vain, then a quarter of an interval after that; where it was not possible,
-    seven intervals.  A pass that there is another reason for tries each time.
+    That is when the sweep is due.  After an incomplete sweep since then, it is a quarter of an interval later; after an
+    impossible one, seven intervals.  A pass that runs for another reason tries the sweep each time.
     """
     due_ms = sweep_due_ms(memory, interval_ms, key, now_ms)
     if memory.tried_ms is None or not due_ms <= memory.tried_ms <= now_ms:
@@ -224,11 +219,11 @@ def next_proposal_ms(memory: SweepMemory, interval_ms: int, key: str, now_ms: in
 
 
 def first_sweep_ms(key: str, now_ms: int, policy: Policy, *, tables: int, age_ms: int) -> int:
-    """When a table that was never swept, and is met now for the first time, is swept first (epoch milliseconds).
+    """When a new table is first swept (epoch milliseconds).
 
-    At once in a fleet of few ``tables``; in a larger one at a time that its identity key decides, within an hour for
-    each 24 tables, and within one interval.  A table that is younger (``age_ms``) than an interval, or than the grace
-    period, within which no orphan of it could go, waits at least half an interval.
+    In a fleet of few ``tables``, it is swept at once.  In a larger fleet, its identity key selects a time within one
+    hour per 24 tables, and within one interval.  If the table's age (``age_ms``) is below one interval or below the
+    grace period of orphans, it waits at least half an interval.
     """
     interval_ms = sweep_interval_ms(policy)
     if age_ms < max(interval_ms, policy.orphan_older_than_ms):
@@ -240,10 +235,10 @@ def first_sweep_ms(key: str, now_ms: int, policy: Policy, *, tables: int, age_ms
 def why_no_sweep(
     resolved: ResolvedPolicy, schedule: str | None, turns: Mapping[str, ScheduleRun], key: str, now_ms: int
 ) -> str | None:
-    """Why a pass that nobody asked for leaves the sweep out; ``None``: it is due.
+    """Why an automatic pass skips the sweep; ``None``: it is due.
 
-    ``schedule`` is the one in whose turn it would run.  One that names its operations has an interval of its own: it
-    sweeps in each turn, unless it sets ``orphan_sweep_interval_hours`` too.
+    ``schedule`` is the schedule whose turn it is.  A schedule that names its operations sweeps in each turn, unless it
+    also sets ``orphan_sweep_interval_hours``.
     """
     policy = resolved.policy
     if schedule is not None:
@@ -264,7 +259,7 @@ def why_no_sweep(
 
 
 def has_former_table(turns: Mapping[str, ScheduleRun]) -> bool:
-    """Whether the last sweep was left out because of a dropped table at the same location."""
+    """Whether the last sweep was skipped because of a dropped table at the same location."""
     swept, tried = turns.get(SWEPT), turns.get(TRIED)
     if tried is None or tried.fingerprint != FORMER_TABLES:
         return False
@@ -272,7 +267,7 @@ def has_former_table(turns: Mapping[str, ScheduleRun]) -> bool:
 
 
 def known_age_ms(metadata: TableMetadata, now_ms: int) -> int:
-    """How long a table has existed at least, as far as its metadata remember."""
+    """The least age of a table, from the oldest time in its metadata."""
     logged = (*metadata.metadata_log, *(metadata.document.get("snapshot-log") or ()))
     times = [
         metadata.last_updated_ms,
@@ -283,5 +278,5 @@ def known_age_ms(metadata: TableMetadata, now_ms: int) -> int:
 
 
 def _share(key: str) -> Fraction:
-    """The table's place in the fleet, from 0 to below 1: the same at every time, evenly spread over the keys."""
+    """The table's place in the fleet, from 0 to below 1; constant per key, and evenly spread over the keys."""
     return Fraction(int.from_bytes(sha256(key.encode()).digest()[:8]), 2**64)

@@ -1,4 +1,10 @@
-"""Every policy key with its type, limits, default and meaning, and which of two values is tighter."""
+"""Every policy key: its type, limits, default, meaning, and the direction in which its values are tighter.
+
+The tighter of two values deletes less, or costs the operator less.  The deployment's bounds, and the limits of what a
+table or a request may set, use this direction.  Names and defaults come from the SeaweedFS worker and from Modak's
+policy; the others are Icekeeper's own.  :func:`icekeeper.policy.resolve` builds a policy and checks keys against each
+other.
+"""
 
 from __future__ import annotations
 
@@ -42,26 +48,20 @@ from icekeeper.policy.values import (
     rounded_up,
 )
 
-# Which of two values of a policy key is the tighter one: it deletes less, or costs the operator less (pure).
-#
-# Every key declares its direction (:data:`icekeeper.policy.keys.KEY_FACTS`).  Bounds of the deployment and the limits
-# of what a table or a request may set go by it.
-
 
 @dataclass(frozen=True, slots=True)
 class Direction:
     """How the values of a key compare."""
 
     words: str
-    """Which values are tighter, for people."""
+    """Which values are tighter, as messages say it."""
     meet: Callable[[Any, Any], Any]
-    """The tighter one of two values; of two lists what is in both, or in either."""
-
+    """The tighter of two values; of two lists, their intersection or their union."""
     loosest: tuple[object, ...] = ()
-    """The value, where there is one, that is the loosest: a bound with it would bind nothing."""
+    """The loosest value, if there is one; as a bound it would have no effect."""
 
     def holds(self, limit: object, value: object) -> bool:
-        """Whether a value is as tight as the limit, or tighter; of lists the order does not count."""
+        """Whether a value is at least as tight as the limit.  The order of a list does not matter."""
         held = self.meet(limit, value)
         if isinstance(held, tuple) and isinstance(value, tuple):
             return set(held) == set(value)
@@ -73,43 +73,40 @@ def _of_rank(words: str, rank: Callable[[Any], Any], *loosest: object) -> Direct
 
 
 HIGHER = _of_rank("higher", lambda value: math.inf if value is None else value)
-"""More is tighter; ``None``, where a key has it, stands for no end."""
+"""``None`` is infinite, so it is the tightest."""
 LOWER = _of_rank("lower", lambda value: -math.inf if value is None else -value, None)
-"""Less is tighter; ``None`` stands for no limit."""
 SET_AND_HIGHER = _of_rank("higher", lambda value: -math.inf if value is None else value, None)
-"""More is tighter, and ``None`` the loosest."""
 HIGHER_OR_ZERO = _of_rank("higher, or 0", lambda value: value or math.inf)
 FALSE = _of_rank("false", lambda value: not value, True)
 TRUE = _of_rank("true", bool, False)
 FEWER = Direction("fewer", lambda one, other: tuple(value for value in one if value in other))
 MORE = Direction("more", lambda one, other: tuple(dict.fromkeys((*one, *other))), ((),))
-"""The lists of all sources are one: nobody takes an entry away."""
+"""The value is the union of the lists of all sources; no source can remove an entry."""
 
 
 def first_of(*values: object) -> Direction:
-    """The direction of a key whose values are these, the tightest first."""
+    """The direction of a key that has these values, tightest first."""
     return _of_rank(f"first of {', '.join(map(str, values))}", lambda value: -values.index(value), values[-1])
 
 
 @dataclass(frozen=True, slots=True)
 class KeyFacts:
-    """What a policy key says of itself besides its value."""
+    """Properties of a policy key besides its type and default."""
 
     tighter: Direction | None
-    """``None``: none of its values deletes or costs more than another; it cannot be bounded."""
+    """``None``: no value deletes or costs more than another, so the key cannot be bounded."""
     is_of_deployment: bool = False
-    """It is about detection and scheduling, which no single table can set."""
+    """The key concerns detection or scheduling; a table cannot set it."""
     is_of_layout: bool = False
-    """How the table's files shall be: what deployment and policy file say is a default, only a bound binds a table."""
+    """The key describes the layout of a table's files.  Values of the deployment and the policy file are then only
+    defaults, which a table may override; a bound still limits the table."""
     is_of_call: bool = False
-    """It counts from the deployment, a policy file or ``--set`` alone, whatever tables may set."""
+    """Only the deployment, a policy file or ``--set`` can set the key, whatever ``table_settings`` says."""
     table_limit: object = None
-    """The loosest value that a table may give itself, unless the deployment names the key; ``None``: any."""
+    """The loosest value that a table may set, unless ``table_settings`` names the key; ``None``: any."""
     undermines: tuple[str, ...] = ()
-    """The keys that it overrides by its meaning: where one of them is stated or bounded, a table cannot set it."""
+    """Keys that this key overrides.  If one of them is stated or bounded, a table cannot set this key."""
 
-
-# The policy keys that say which operations run, and how data files are rewritten.
 
 MEGABYTE = 1024 * 1024
 
@@ -126,18 +123,23 @@ def key(
     undermines: tuple[str, ...] = (),
     **bounds: Any,
 ) -> Any:
-    """A field of a policy: its default, its meaning in one line, its facts, its limits as pydantic names them."""
+    """A field of a policy; ``doc`` is its meaning in one line, ``bounds`` are its limits by pydantic's names."""
     facts = KeyFacts(tighter, is_of_deployment, is_of_layout, is_of_call, table_limit, undermines)
     return Field(default=default, description=doc, json_schema_extra={"facts": cast(JsonValue, facts)}, **bounds)
 
 
+def deployment_key(default: Any, doc: str, **bounds: Any) -> Any:
+    """A key of detection or scheduling, which a table cannot set."""
+    return key(default, doc, tighter=None, is_of_deployment=True, **bounds)
+
+
 class RewriteKeys(BaseModel):
-    """The first part of :class:`icekeeper.policy.Policy`."""
+    """The keys that select operations and control how data files are rewritten."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     maintenance_enabled: Switch = key(
-        True, "master switch; false skips every operation, forced passes too", tighter=FALSE
+        True, "master switch; false skips every operation, even in a forced pass", tighter=FALSE
     )
     operations: OperationNames = key(
         ALL_OPERATIONS, "all, or a comma-separated list; always run in canonical order", tighter=FEWER
@@ -146,85 +148,83 @@ class RewriteKeys(BaseModel):
     # -- rewriting data files
     target_file_size_mb: PositiveAmount = key(
         Fraction(256),
-        "size that rewritten data files aim at, in MB (2^20)",
+        "target size of rewritten data files, in MB (2^20)",
         tighter=HIGHER,
         is_of_layout=True,
         table_limit=Fraction(1),
     )
     min_file_size_ratio: Ratio = key(
-        Fraction(3, 4), "files below this share of the target are candidates, 0 to 1", tighter=LOWER
+        Fraction(3, 4), "files smaller than this share of the target size are candidates, 0 to 1", tighter=LOWER
     )
     max_file_group_size_mb: PositiveAmount = key(
         Fraction(102400), "most input bytes of one file group, in MB", tighter=LOWER
     )
     min_input_files: int = key(
         5,
-        "fewest candidate files that are merged, in a partition and in a group that fills no file",
+        "fewest candidate files to merge, in a partition and in a group smaller than the target size",
         ge=2,
         tighter=HIGHER,
     )
     partition_rest_hours: Amount = key(
         Fraction(24),
-        "a partition that got no file for this many hours, and for as long as files came, is merged once",
+        "a partition without a new file for this many hours, and for as long as files arrived, is merged once",
         tighter=HIGHER,
     )
     expected_scans: OptionalCount = key(
-        200,
-        "scans after which a merge must have saved more than it costs; none: always merge",
-        tighter=LOWER,
+        200, "a merge must save more than it costs within this many scans; none: always merge", tighter=LOWER
     )
     # Athena's price; S3 Tables' for compaction by binpack; S3 Standard's, us-east-1 (November 2026).
     price_per_gb_scanned: Amount = key(Fraction(5, 1000), "US dollars to read a GB (2^30) in a query", tighter=LOWER)
     price_per_gb_rewritten: Amount = key(Fraction(5, 1000), "US dollars to rewrite a GB", tighter=HIGHER)
-    # benchmarks/row_group_copy.py: a fifth of the CPU.
+    # Copying takes a fifth of the CPU of rewriting (benchmarks/row_group_copy.py).
     price_per_gb_copied: Amount = key(
         Fraction(1, 1000), "US dollars to rewrite a GB whose row groups are copied as they are", tighter=HIGHER
     )
-    price_per_1000_gets: Amount = key(Fraction(4, 10000), "US dollars for 1,000 reading requests", tighter=LOWER)
-    price_per_1000_puts: Amount = key(Fraction(5, 1000), "US dollars for 1,000 writing requests", tighter=HIGHER)
-    # benchmarks/scan_row_groups.py: full scans by DuckDB take 2 to 4 % more CPU where they have 15 to 22 MB than where
-    # they have 66 MB, and 4 % and more below; pyarrow's take none, and files grow by less than 1 %.
+    price_per_1000_gets: Amount = key(Fraction(4, 10000), "US dollars for 1,000 GET requests", tighter=LOWER)
+    price_per_1000_puts: Amount = key(Fraction(5, 1000), "US dollars for 1,000 PUT requests", tighter=HIGHER)
+    # benchmarks/scan_row_groups.py: against row groups of 66 MB, a full scan by DuckDB takes 2 to 4 % more CPU with row
+    # groups of 15 to 22 MB, and more below that.  pyarrow takes no more CPU; files grow by less than 1 %.
     min_row_group_copy_bytes: OptionalCount = key(
         16 * MEGABYTE,
-        "row groups of this many bytes on average, or of a quarter of `row_group_memory_mb`, are copied; none: never",
+        "row groups of this many bytes, or 1/4 of `row_group_memory_mb`, on average are copied; none: never",
         tighter=HIGHER,
-        table_limit=MEGABYTE,  # footers of thousands of row groups and columns fill memory
+        table_limit=MEGABYTE,  # a footer with thousands of row groups and columns fills the memory
     )
     rewrite_all: Switch = key(False, "every data file is a candidate, whatever its size", tighter=FALSE)
     rewrite_reason: RewriteReasons = key(
-        (),
-        "comma-separated: files are also rewritten for codec, bloom (filters) or spec; reads footers",
-        tighter=FEWER,
+        (), "comma-separated: also rewrite files for codec, bloom (filters) or spec; reads footers", tighter=FEWER
     )
     max_files_to_rewrite: OptionalCount = key(
-        None, "most data files rewritten by one pass; none: no limit", tighter=LOWER
+        None, "most data files that one pass rewrites; none: no limit", tighter=LOWER
     )
-    max_bytes_to_rewrite: OptionalCount = key(None, "most bytes rewritten by one pass; none: no limit", tighter=LOWER)
+    max_bytes_to_rewrite: OptionalCount = key(None, "most bytes that one pass rewrites; none: no limit", tighter=LOWER)
     rewrite_job_order: JobOrder = key(
         JobOrder.NONE,
-        "which groups come first: bytes-asc, bytes-desc, files-asc, files-desc or none (largest saving per byte)",
+        "order of groups: bytes-asc, bytes-desc, files-asc, files-desc or none (largest saving per byte first)",
         tighter=None,
     )
     min_data_age_hours: Amount = key(
-        Fraction(0), "data added less than this many hours ago is left alone", tighter=HIGHER
+        Fraction(0), "data added less than this many hours ago is not rewritten", tighter=HIGHER
     )
     min_partition_age_hours: OptionalAge = key(
         None,
-        "partitions that ended less than this many hours ago are left alone; 0: those not ended; none: no limit",
+        "partitions that ended less than this many hours ago are not rewritten; 0: until they end; none: no limit",
         tighter=SET_AND_HIGHER,
     )
-    apply_deletes: Switch = key(True, "merging applies delete files; false skips tables that have any", tighter=FALSE)
+    apply_deletes: Switch = key(
+        True, "merging applies delete files; false: tables that have any are skipped", tighter=FALSE
+    )
     delete_compaction_min_deletes: int = key(1, "delete files that make a data file a candidate", ge=1, tighter=HIGHER)
     # Java's DELETE_RATIO_THRESHOLD_DEFAULT
     delete_compaction_min_ratio: Ratio = key(
         Fraction(3, 10),
-        "share of a file's rows, known to be deleted, that makes it a candidate, 0 to 1",
+        "a data file with at least this share of its rows known to be deleted is a candidate, 0 to 1",
         tighter=HIGHER,
     )
-    # RocksDB's size ratio between levels is 10, and with it the amplification one level costs.
+    # RocksDB's size ratio between levels is 10, which is also the write amplification of one level.
     max_write_amplification: PositiveAmount = key(
         Fraction(10),
-        "bytes rewritten per new byte in a week, above which no file is rewritten for its deletes alone",
+        "above this many bytes rewritten per new byte in a week, no file is rewritten for its deletes alone",
         tighter=LOWER,
     )
     strategy: Strategy = key(
@@ -237,58 +237,58 @@ class RewriteKeys(BaseModel):
         None, "order of the sort strategy, as `k desc nulls last, bucket(16, id)`; none: the table's own", tighter=None
     )
     zorder_columns: TextList = key((), "comma-separated columns of the zorder strategy", tighter=None)
-    # benchmarks/depth.py: over a thousand rounds of random keys, 4 and 4 rewrite a row 4 times and leave 7 runs over a
-    # value on average; a factor of 8 rewrites 3 times and leaves 11, a limit of 8 mends nothing earlier.
+    # benchmarks/depth.py, a thousand rounds of random keys: depth 4 and factor 4 rewrite a row 4 times and leave 7 runs
+    # over a value on average.  Factor 8 rewrites it 3 times and leaves 11; depth 8 is not better.
     max_clustering_depth: int = key(
-        4, "sorted runs over one value, above which they are sorted together again", ge=1, tighter=HIGHER
+        4, "if more sorted runs than this overlap at one value, they are sorted together", ge=1, tighter=HIGHER
     )
     clustering_tier_factor: int = key(
         4,
-        "runs of similar size that are sorted together; a higher number rewrites less, leaves more runs over a value",
+        "runs of similar size that are sorted together; higher: less rewriting, more overlapping runs",
         ge=2,
         tighter=HIGHER,
     )
     where: WhereText = key(
-        None, "only files that may hold matching rows are rewritten: `ts < now() - interval '1 hour'`", tighter=None
+        None, "only files that may contain matching rows are rewritten: `ts < now() - interval '1 hour'`", tighter=None
     )
-    branch: str = key("main", "branch that is maintained", min_length=1, tighter=None)
+    branch: str = key("main", "branch to maintain", min_length=1, tighter=None)
     output_spec: OutputSpec = key(
-        OutputSpec.CURRENT, "partition spec of outputs: current, or keep (that of the inputs)", tighter=None
+        OutputSpec.CURRENT, "partition spec of output files: current, or keep (that of the inputs)", tighter=None
     )
     partial_progress: int = key(0, "file groups per commit; 0: one commit for all", ge=0, tighter=HIGHER_OR_ZERO)
     proof: Proof = key(
         Proof.COUNTS,
-        "how a rewrite proves that rows were kept: counts or full",
+        "how a rewrite proves that it kept all rows: counts or full",
         tighter=first_of(Proof.FULL, Proof.COUNTS),
     )
 
     verify_page_checksums: Switch = key(
         True,
-        "whether a Parquet file with wrong page checksums counts as damaged; false: checksums are not verified",
+        "a Parquet file with a wrong page checksum counts as damaged; false: checksums are not verified",
         tighter=TRUE,
     )
     row_group_memory_mb: PositiveAmount = key(
         Fraction(176),
-        "memory, in MB, that a worker may use for a row group that is not yet written and for its other data",
+        "memory of a worker, in MB, for the row group that it is writing and its other data",
         tighter=LOWER,
         table_limit=Fraction(512),
     )
 
     @property
     def names_an_order(self) -> bool:
-        """Whether it asks for rows in an order; without that files are merged, in a table with an order by that."""
+        """Whether the policy asks for an order of rows; otherwise files are merged, by the table's own order if any."""
         return self.strategy in (Strategy.SORT, Strategy.ZORDER) or (
             self.strategy is Strategy.AUTO and self.sort_order is not None
         )
 
     @property
     def target_file_size_bytes(self) -> int:
-        """Bytes, rounded down; at least 1, so that splitting at the target always makes progress."""
+        """Rounded down, but at least 1, so that splitting at the target always makes progress."""
         return max(1, rounded_down(self.target_file_size_mb, MEGABYTE))
 
     @property
     def min_file_size_bytes(self) -> int:
-        """A file with fewer bytes than this is small; rounded up: a whole number is below x when below ceil(x)."""
+        """A file with fewer bytes is small.  Rounded up, because a whole number is below x if it is below ceil(x)."""
         return rounded_up(self.min_file_size_ratio, self.target_file_size_bytes)
 
     @property
@@ -301,11 +301,10 @@ class RewriteKeys(BaseModel):
 
     @property
     def full_row_group_memory_bytes(self) -> int:
-        """Row groups whose rows take so much memory on average are full, however few bytes of a file
-        (rule: copy-only-unchanged-row-groups).
+        """Row groups whose rows take this much memory on average count as full (rule: copy-only-unchanged-row-groups).
 
-        Half of the bound may be held by other things, and every second row group may be the small one at the end of a
-        file.
+        A quarter, because other data may use half of the bound, and every second row group may be the small last one of
+        a file.
         """
         return max(1, self.row_group_memory_bytes // 4)
 
@@ -319,21 +318,15 @@ class RewriteKeys(BaseModel):
 
     @property
     def min_partition_age_ms(self) -> int | None:
-        """Milliseconds; ``None``: partitions of any time are rewritten."""
+        """``None``: partitions of any age are rewritten."""
         hours = self.min_partition_age_hours
         return None if hours is None else rounded_up(hours, HOUR_MS)
 
 
-# Every policy key with its type, limits, default and meaning.
-#
-# Names and defaults come from the SeaweedFS worker and from Modak's policy; those without a source there are
-# Icekeeper's own.  :func:`icekeeper.policy.resolve` makes a policy of them and checks keys against each other.
-
-_SHOWN_KEYS = 3
+# What ``table_settings`` may contain besides keys.
 DEFAULT_SETTINGS = "default"
 ALL_SETTINGS = "all"
 OWN_SCHEDULES = "schedules"
-"""Words of ``table_settings`` beside keys."""
 
 
 def _parse_table_settings(value: object) -> object:
@@ -342,7 +335,7 @@ def _parse_table_settings(value: object) -> object:
     may_be = (*words, *(key for key, facts in KEY_FACTS.items() if not facts.is_of_deployment and not facts.is_of_call))
     for name in names if isinstance(names, tuple) else ():
         if name in KEY_FACTS and name not in may_be:
-            raise ValueError(f"'{name}' never counts from a table")
+            raise ValueError(f"'{name}' cannot be set by a table")
         if name not in may_be:
             raise ValueError(f"'{name}' is no policy key{did_you_mean(str(name), may_be)}; write keys, "
                              f"{', '.join(words)} or none")  # fmt: skip
@@ -353,21 +346,21 @@ TableSettings: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_parse_tab
 
 
 class Policy(RewriteKeys):
-    """The settings that hold for one table; immutable.  Hours and megabytes are exact, helpers give ms and bytes."""
+    """The settings of one table.  Hours and megabytes are exact fractions; properties convert them to ms and bytes."""
 
     # -- snapshots, orphans, manifests, partitions
     snapshot_retention_hours: Amount = key(
         Fraction(168), "snapshots younger than this many hours are kept", tighter=HIGHER
     )
-    max_snapshots_to_keep: int = key(5, "this many newest snapshots are kept whatever their age", ge=1, tighter=HIGHER)
+    max_snapshots_to_keep: int = key(5, "this many newest snapshots are kept, whatever their age", ge=1, tighter=HIGHER)
     snapshot_retain_max: OptionalCount = key(
         None,
-        "snapshots beyond this many expire whatever their age",
+        "snapshots beyond this number expire, whatever their age",
         tighter=HIGHER,
         undermines=("snapshot_retention_hours",),
     )
     snapshot_expire_limit: OptionalCount = key(
-        None, "most snapshots expired by one pass; none: no limit", tighter=LOWER
+        None, "most snapshots that one pass expires; none: no limit", tighter=LOWER
     )
     snapshot_expire_ids: SnapshotIds = key(
         (),
@@ -377,13 +370,13 @@ class Policy(RewriteKeys):
     )
     snapshot_give_up_ids: SnapshotIds = key(
         (),
-        "ids of unreadable snapshots: only these are dropped, and unknown files stay; needs --unsafe",
+        "ids of unreadable snapshots: only these are dropped, unknown files are kept; needs --unsafe",
         tighter=None,
         is_of_call=True,
     )
     writer_mark_retention_hours: Amount = key(
         Fraction(168),
-        "snapshots that a streaming writer needs to find its last commit are kept for this long after it; 0: never",
+        "snapshots that a streaming writer needs to find its last commit are kept this many hours; 0: not kept",
         tighter=HIGHER,
     )
     clean_expired_metadata: Switch = key(
@@ -397,16 +390,14 @@ class Policy(RewriteKeys):
     )
     orphan_sweep_prefixes: TextList = key(
         (),
-        "comma-separated folders, beyond those where the table has had files, whose unreferenced files are orphans",
+        "comma-separated folders to sweep for orphans, besides those where the table has had files",
         tighter=FEWER,
         is_of_call=True,
     )
     orphan_sweep_interval_hours: Amount = key(
-        Fraction(24),
-        "hours between two orphan sweeps in passes that no person asked for; 0: every pass sweeps",
-        tighter=HIGHER,
+        Fraction(24), "hours between two orphan sweeps in automatic passes; 0: every pass sweeps", tighter=HIGHER
     )
-    orphan_min_sightings: int = key(1, "sweeps that must see an orphan before it is removed", ge=1, tighter=HIGHER)
+    orphan_min_sightings: int = key(1, "sweeps that must find an orphan before it is removed", ge=1, tighter=HIGHER)
     orphan_max_delete_ratio: Ratio = key(
         Fraction(1, 2), "largest share of the listed files that may be removed as orphans, 0 to 1", tighter=LOWER
     )
@@ -417,23 +408,21 @@ class Policy(RewriteKeys):
     )
     orphan_inventory: OptionalText = key(
         None,
-        "a list of files or an S3 Inventory (manifest.json, CSV, Parquet, ORC) to read instead of listing",
+        "list of files or S3 Inventory (manifest.json, CSV, Parquet, ORC) to read instead of listing",
         tighter=None,
     )
-    listing_threads: int = key(16, "folders that are listed at the same time, 1 to 64", ge=1, le=64, tighter=LOWER)
-    # More only make S3 answer SlowDown (3,500 deletions a second and prefix).
-    delete_threads: int = key(8, "requests that delete files at the same time, 1 to 64", ge=1, le=64, tighter=LOWER)
-    # One manifest rewritten into one is work that never ends.
+    listing_threads: int = key(16, "folders listed at the same time, 1 to 64", ge=1, le=64, tighter=LOWER)
+    # With more, S3 only returns SlowDown (its limit is 3,500 deletions per second and prefix).
+    delete_threads: int = key(8, "delete requests at the same time, 1 to 64", ge=1, le=64, tighter=LOWER)
+    # At least 2: rewriting one manifest into one would never end.
     min_manifests_to_rewrite: int = key(5, "data manifests that trigger their rewrite", ge=2, tighter=HIGHER)
     statistics_columns: TextList = key(
-        (),
-        "comma-separated columns whose distinct values compute_statistics counts; none: all possible",
-        tighter=None,
+        (), "comma-separated columns whose distinct values compute_statistics counts; none: all possible", tighter=None
     )
     # PostgreSQL's autovacuum_analyze_scale_factor.
     statistics_min_changed_ratio: Ratio = key(
         Fraction(1, 10),
-        "share of the rows that must have changed before statistics are due, unless a person asks, 0 to 1",
+        "statistics are due once this share of the rows has changed, unless a person asks, 0 to 1",
         tighter=HIGHER,
     )
     partition_retention_hours: OptionalAmount = key(
@@ -442,120 +431,92 @@ class Policy(RewriteKeys):
         tighter=HIGHER,
     )
     partition_time_column: OptionalText = key(
-        None, "column or partition field that holds a partition's time; none: the first date or timestamp", tighter=None
+        None, "column or partition field with the time of a partition; none: the first date or timestamp", tighter=None
     )
     partition_time_pattern: TimePatternText = key(
         None,
-        "format of text or number partitions: `%Y-%m-%d`, or `year=%Y,month=%m,day=%d` over several fields",
+        "format of text or number partitions: `%Y-%m-%d`, or `year=%Y,month=%m,day=%d` for several fields",
         tighter=None,
     )
     partition_expire_limit: OptionalCount = key(
-        None, "most partitions dropped by one pass, oldest first", tighter=LOWER
+        None, "most partitions that one pass drops, oldest first", tighter=LOWER
     )
     max_commit_retries: int = key(
         5,
-        "fewest further attempts after a lost swap; a rewrite retries for as long as it took, 15 minutes at most",
+        "commit retries after a conflict; a rewrite retries longer: for the time it took, at most 15 minutes",
         ge=0,
         tighter=LOWER,
         table_limit=100,
     )
 
     # -- switches
-    rewrite_enabled: Switch = key(True, "merging of small data files", tighter=FALSE)
-    delete_compaction_enabled: Switch = key(
-        True, "rewriting of data files that carry deletes, small ones too", tighter=FALSE
-    )
-    manifest_rewrite_enabled: Switch = key(True, "rewriting of manifests", tighter=FALSE)
-    snapshot_expiry_enabled: Switch = key(True, "expiry of snapshots", tighter=FALSE)
-    orphan_sweep_enabled: Switch = key(True, "removal of orphans", tighter=FALSE)
+    rewrite_enabled: Switch = key(True, "merge small data files", tighter=FALSE)
+    delete_compaction_enabled: Switch = key(True, "rewrite data files that have deletes, small ones too", tighter=FALSE)
+    manifest_rewrite_enabled: Switch = key(True, "rewrite manifests", tighter=FALSE)
+    snapshot_expiry_enabled: Switch = key(True, "expire snapshots", tighter=FALSE)
+    orphan_sweep_enabled: Switch = key(True, "remove orphans", tighter=FALSE)
     ownership: Ownership = key(
         Ownership.AUTO,
-        "auto: skip what the table bucket maintains itself; icekeeper: first switch the bucket's maintenance off",
+        "auto: skip what the table bucket maintains itself; icekeeper: switch the bucket's maintenance off first",
         tighter=first_of(Ownership.AUTO, Ownership.ICEKEEPER),
     )
 
     # -- of the deployment: what tables may set, detection, scheduling
-    table_settings: TableSettings = key(
+    table_settings: TableSettings = deployment_key(
         (DEFAULT_SETTINGS,),
-        "comma-separated keys that tables may set to any value, `default`, `schedules`, `all` or none: see above",
-        tighter=None,
-        is_of_deployment=True,
+        "comma-separated keys that tables may set to any value, or `default`, `schedules`, `all`, none: see above",
     )
-    bucket_filter: TextList = key(
-        (), "wildcard patterns (* and ?) of table buckets", tighter=None, is_of_deployment=True
-    )
-    namespace_filter: TextList = key((), "wildcard patterns of namespaces", tighter=None, is_of_deployment=True)
-    table_filter: TextList = key((), "wildcard patterns of table names", tighter=None, is_of_deployment=True)
-    max_jobs_per_detection: int = key(100, "most tables one scan proposes", ge=1, tighter=None, is_of_deployment=True)
-    detection_timeout_s: int = key(
-        300,
-        "seconds that one scan may take, and that a pass may read another table",
-        ge=1,
-        tighter=None,
-        is_of_deployment=True,
+    bucket_filter: TextList = deployment_key((), "wildcard patterns (* and ?) of table buckets")
+    namespace_filter: TextList = deployment_key((), "wildcard patterns of namespaces")
+    table_filter: TextList = deployment_key((), "wildcard patterns of table names")
+    max_jobs_per_detection: int = deployment_key(100, "most tables one scan proposes", ge=1)
+    detection_timeout_s: int = deployment_key(
+        300, "seconds for one scan, and for reading another table during a pass", ge=1
     )
     # The stack sets some of these from its parameters; icekeeper run reads all of them.
-    detection_interval_s: int = key(
-        3600,
-        "seconds between two detections of icekeeper run; in the stack, the parameter ScheduleExpression",
-        ge=1,
-        tighter=None,
-        is_of_deployment=True,
+    detection_interval_s: int = deployment_key(
+        3600, "seconds between two detections of icekeeper run; in the stack, the parameter ScheduleExpression", ge=1
     )
-    max_concurrent_jobs: int = key(
+    max_concurrent_jobs: int = deployment_key(
         4,
-        "tables that scheduled runs sharing a state maintain at once; in the stack, the parameter MaxConcurrentTables",
+        "tables that runs with one state store maintain at once; in the stack, the parameter MaxConcurrentTables",
         ge=1,
-        tighter=None,
-        is_of_deployment=True,
     )
-    max_concurrent_jobs_per_worker: int = key(
-        2,
-        "tables that one process of icekeeper run maintains at once; in the stack each job has its own workers",
-        ge=1,
-        tighter=None,
-        is_of_deployment=True,
+    max_concurrent_jobs_per_worker: int = deployment_key(
+        2, "tables that one process of icekeeper run maintains at once; in the stack each job has its own workers", ge=1
     )
-    job_timeout_s: int = key(
+    job_timeout_s: int = deployment_key(
         3600,
-        "seconds for one pass, cut off a quarter later (maintain: where set); the stack's JobTimeoutMinutes",
+        "seconds for one pass, aborted a quarter later (maintain: only if set); in the stack, JobTimeoutMinutes",
         ge=1,
-        tighter=None,
-        is_of_deployment=True,
     )
-    job_retry_limit: int = key(
-        1,
-        "retries of a failed job or pass; maintain: only where set; in the stack, the parameter JobRetryLimit",
-        ge=0,
-        tighter=None,
-        is_of_deployment=True,
+    job_retry_limit: int = deployment_key(
+        1, "retries of a failed job or pass (maintain: only if set); in the stack, the parameter JobRetryLimit", ge=0
     )
+
+    # Fractions round up, which keeps more.
 
     @property
     def snapshot_retention_ms(self) -> int:
-        """Milliseconds; fractions round up, to the side that keeps more."""
         return rounded_up(self.snapshot_retention_hours, HOUR_MS)
 
     @property
     def named_snapshots(self) -> tuple[str, tuple[int, ...]]:
-        """The ids of the snapshots that alone expire, and the key that names them; no ids: the retention decides."""
+        """The key that names snapshots, and their ids: only these expire.  Without ids, the retention decides."""
         if self.snapshot_give_up_ids:
             return "snapshot_give_up_ids", self.snapshot_give_up_ids
         return "snapshot_expire_ids", self.snapshot_expire_ids
 
     @property
     def writer_mark_retention_ms(self) -> int:
-        """Milliseconds; 0: no commit marks are kept.  Fractions round up, to the side that keeps more."""
         return rounded_up(self.writer_mark_retention_hours, HOUR_MS)
 
     @property
     def orphan_older_than_ms(self) -> int:
-        """Milliseconds; fractions round up, to the side that keeps more."""
         return rounded_up(self.orphan_older_than_hours, HOUR_MS)
 
     @property
     def partition_retention_ms(self) -> int | None:
-        """Milliseconds; fractions round up, to the side that keeps more."""
         hours = self.partition_retention_hours
         return None if hours is None else rounded_up(hours, HOUR_MS)
 
@@ -565,22 +526,18 @@ KEY_FACTS: Mapping[str, KeyFacts] = {
     name: cast(KeyFacts, cast(dict[str, object], field.json_schema_extra)["facts"])
     for name, field in Policy.model_fields.items()
 }
-"""What each key says of itself: its direction, and who may set it."""
 DEPLOYMENT_KEYS = frozenset(name for name, facts in KEY_FACTS.items() if facts.is_of_deployment)
-"""Keys that only the deployment and the call may set, never a table."""
+"""Keys that a table cannot set."""
 
 
 def nearest_keys(text: str) -> str:
-    """``; the nearest keys are a, b, c`` for a word that is no key, and where all of them stand."""
-    found = difflib.get_close_matches(text.lower(), POLICY_KEYS, n=_SHOWN_KEYS, cutoff=0)
+    """``; the nearest keys are a, b, c``, and the command that prints all, for a word that is no key."""
+    found = difflib.get_close_matches(text.lower(), POLICY_KEYS, n=3, cutoff=0)
     return f"; the nearest keys are {', '.join(found)} (icekeeper policy show NS.TABLE prints all)"
 
 
-# Which keys a call can set: one of detection or scheduling does nothing for a single pass, and is refused (pure).
-
-
 class Scope(StrEnum):
-    """What a call is about; the value says so to people."""
+    """What a call works on; the value appears in messages."""
 
     TABLE = "one table"
     SCAN = "one detection"
@@ -591,15 +548,11 @@ _OF_EVERY_PASS = frozenset({"job_timeout_s", "job_retry_limit"})
 _OF_SCANS = frozenset(
     {"bucket_filter", "namespace_filter", "table_filter", "max_jobs_per_detection", "detection_timeout_s"}
 )
-_MEANINGFUL = {
-    Scope.TABLE: _OF_EVERY_PASS,
-    Scope.SCAN: _OF_EVERY_PASS | _OF_SCANS,
-    Scope.CYCLE: DEPLOYMENT_KEYS,
-}
+_MEANINGFUL = {Scope.TABLE: _OF_EVERY_PASS, Scope.SCAN: _OF_EVERY_PASS | _OF_SCANS, Scope.CYCLE: DEPLOYMENT_KEYS}
 
 
 def refuse_meaningless(keys: Iterable[str], scope: Scope) -> None:
-    """Raise PolicyError for a key of detection or scheduling that a call of this scope does not read."""
+    """Raise PolicyError if a key of detection or scheduling has no effect on a call of this scope."""
     for key in keys:
         if key in DEPLOYMENT_KEYS and key not in _MEANINGFUL[scope]:
             readers = "icekeeper detect and icekeeper run read" if key in _OF_SCANS else "icekeeper run reads"

@@ -1,5 +1,10 @@
-"""Where settings come from, in the order in which later ones win, and checks of each layer
-(rule: refuse-bad-settings)."""
+"""The layers of settings of a table, and the checks of each layer (rule: refuse-bad-settings).
+
+The order is ``default`` → deployment environment → policy file → S3 Tables maintenance configuration → Iceberg's own
+table properties → table properties ``icekeeper.<key>`` → ``--set``; later layers win.
+:mod:`icekeeper.policy.table_settings` decides which table properties count.  The deployment's bounds then limit the
+values of all layers.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +23,14 @@ from icekeeper.machine.resources import variables_set
 from icekeeper.policy.keys import DEPLOYMENT_KEYS, KEY_FACTS, MEGABYTE, POLICY_KEYS, Policy, nearest_keys
 from icekeeper.policy.values import amount_with_unit, did_you_mean, text_of
 
-# What keys of other maintenance services are called here: Modak's policy, Iceberg's procedures and properties (pure).
-#
-# A name that is merely similar may mean the opposite: ``snapshot_min_retained`` are snapshots that are always kept,
-# ``snapshot_retain_max`` those beyond which everything expires.
+# The keys of other maintenance services.  Similar names may mean the opposite: at least ``snapshot_min_retained``
+# snapshots are kept, at most ``snapshot_retain_max``.
 
 _KEPT = "max_snapshots_to_keep, the newest snapshots that are always kept"
 _TARGET = "target_file_size_mb, in MB (2^20 bytes)"
 _ALWAYS = "no setting: it is always done"
-# Modak, "Policy"; Iceberg's Spark procedures and their options; Iceberg's table properties.  Case, hyphens and dots are
-# written as underscores.
+# Sources: Modak, "Policy"; Iceberg's Spark procedures and their options; Iceberg's table properties.  Names are in
+# lower case, with underscores in place of hyphens and dots.
 _NAMES: Mapping[str, str] = {
     "rewrite_target_bytes": _TARGET,
     "rewrite_min_input_files": "min_input_files",
@@ -61,59 +64,50 @@ _NAMES: Mapping[str, str] = {
 
 
 def name_here(key: str) -> str | None:
-    """What a key of another service is called here, with its unit; ``None``: no such name is known."""
+    """Our name and unit of another service's key; ``None``: the key is not known."""
     return _NAMES.get(re.sub(r"[-.]", "_", key.strip().lower()))
 
-
-# Where settings come from, in the order in which later ones win.
-#
-# ``default`` → deployment environment → policy file → S3 Tables maintenance configuration → Iceberg's own table
-# properties → table properties ``icekeeper.<key>`` → ``--set``.  What the table's properties count for says
-# :mod:`icekeeper.policy.table_settings`; the deployment's bounds then limit what all of them say.
 
 OVERRIDE_SOURCE = "--set"
 TABLE_PREFIX = "icekeeper."
 """The prefix of table properties that are policy keys."""
 SCHEDULE_PREFIX = "schedules."
-"""The prefix of settings that hold for one named schedule: ``schedules.NAME.KEY``."""
+"""The prefix of settings of one named schedule: ``schedules.NAME.KEY``."""
 ENVIRONMENT_PREFIX = "ICEKEEPER_"
-"""The prefix of environment variables that are settings of the deployment, or its bounds."""
+"""The prefix of environment variables that are settings or bounds of the deployment."""
 BOUND_PREFIX = "ICEKEEPER_BOUND_"
 BOUND_KEYS = frozenset(
     name for name, facts in KEY_FACTS.items() if facts.tighter is not None and not facts.is_of_deployment
 )
-"""Keys that a deployment may bound: those of which one value deletes or costs more than another."""
-# Variables that are no policy key (ICEKEEPER_STATE, …) share the prefix; one this similar to a key (difflib's ratio) is
-# taken for a misspelt key.
+# Other variables (ICEKEEPER_STATE, …) share the prefix.  One this similar to a key (difflib's ratio) is a misspelt key.
 _MISSPELT = 0.8
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """The settings of one source by policy key, as text or already typed; a bound only tightens what others say."""
+    """The settings of one source by policy key, as text or typed; a bound only tightens the values of others."""
 
     source: str
     values: Mapping[str, object]
     is_bound: bool = False
     is_table: bool = False
-    """Said by the table's own properties, which whoever may write the table sets (rule: properties-never-loosen)."""
+    """From the table's own properties, which every writer of the table can set (rule: properties-never-loosen)."""
 
     @property
     def is_of_call(self) -> bool:
-        """Whether this call says it with ``--set``."""
         return self.source == OVERRIDE_SOURCE and not self.is_bound
 
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """A value of one of Iceberg's own properties that cannot be read: an error where the table may set the key."""
+    """A malformed value of one of Iceberg's own properties; an error if the table may set the key."""
 
     text: str
     why: str
 
 
 class HasProperties(Protocol):
-    """Table metadata, as far as this module needs it."""
+    """Table metadata with properties."""
 
     @property
     def properties(self) -> Mapping[str, str]: ...
@@ -122,7 +116,7 @@ class HasProperties(Protocol):
 def gc_enabled(metadata: HasProperties) -> bool:
     """False forbids every operation that deletes files (Iceberg's ``gc.enabled``, default true).
 
-    Java takes only ``true`` for true, and so does this: a malformed value deletes nothing.
+    As in Java, only ``true`` is true: with a malformed value nothing is deleted.
     """
     return metadata.properties.get("gc.enabled", "true").strip().lower() == "true"
 
@@ -135,10 +129,10 @@ def layers_for(
     rules: Sequence[Layer] = (),
     bucket: Sequence[Layer] = (),
 ) -> list[Layer]:
-    """The layers of one table, lowest first, each with a source by which a person finds it.
+    """The layers of one table, lowest first.
 
-    ``overrides`` are this call's ``--set`` values, ``rules`` the rules of the policy file that fit the table,
-    ``bucket`` the settings of the table bucket's own maintenance.  An environment variable that is empty is not set.
+    ``overrides`` are this call's ``--set`` values, ``rules`` the rules of the policy file that match the table,
+    ``bucket`` the settings of the table bucket's own maintenance.  An empty environment variable is not set.
 
     Raises:
         PolicyError: a variable or property that looks like a setting has no such key.
@@ -156,7 +150,7 @@ def layers_for(
 
 
 def table_source(key: str) -> str:
-    """How people find the table property ``icekeeper.<key>``."""
+    """The source of settings from the table property ``icekeeper.<key>``."""
     return f"table property {TABLE_PREFIX}{key}"
 
 
@@ -167,7 +161,7 @@ def _environment_layers(environment: Mapping[str, str]) -> Sequence[Layer]:
             continue
         key = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
         if "__" in key:
-            key = key.replace("__", ".")  # a name of a variable has no dots
+            key = key.replace("__", ".")  # the name of a variable cannot contain dots
         if key in POLICY_KEYS or key.startswith(SCHEDULE_PREFIX):
             layers.append(Layer(f"deployment {variable}", {key: environment[variable]}))
         elif here := name_here(key):
@@ -233,19 +227,17 @@ _ICEBERG_PROPERTIES: Mapping[str, tuple[str, int, Callable[[int], object]]] = {
 """Iceberg's own property → our key, its smallest legal value, and the conversion of its unit."""
 
 
-# Named schedules of a policy: ``schedules.nightly.strategy=zorder``, ``schedules.nightly.interval=24h``.
-#
-# A schedule has an interval, and settings that hold while it runs: those of the table, but for what it says itself.  In
-# environment variables two underscores divide: ``ICEKEEPER_SCHEDULES__NIGHTLY__STRATEGY``.
+# Named schedules: ``schedules.nightly.strategy=zorder``, ``schedules.nightly.interval=24h``; in environment variables
+# ``ICEKEEPER_SCHEDULES__NIGHTLY__STRATEGY``.  A schedule has an interval and settings that override the table's while
+# it runs.
 
 INTERVAL = "interval"
-# What is one for the whole table: whether and by whom it is maintained, and which branch.
+# These cannot differ between the schedules of a table.
 _OF_THE_TABLE = frozenset({"maintenance_enabled", "ownership", "branch"})
 SCHEDULE_KEYS: tuple[str, ...] = (
     INTERVAL,
     *(key for key in POLICY_KEYS if key not in DEPLOYMENT_KEYS and key not in _OF_THE_TABLE),
 )
-"""What a schedule may say of itself."""
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _LONGEST_NAME = 40
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -254,7 +246,7 @@ _EXAMPLE = f"{SCHEDULE_PREFIX}nightly.strategy"
 
 
 def is_schedule_key(key: str) -> bool:
-    """Whether a key of a layer is about schedules, be it well formed or not."""
+    """Whether a key concerns schedules, well formed or not."""
     return key.startswith(SCHEDULE_PREFIX) or key == SCHEDULE_PREFIX.rstrip(".")
 
 
@@ -262,7 +254,7 @@ def divided(key: str, source: str) -> tuple[str, str]:
     """Schedule and policy key of a key ``schedules.NAME.KEY``.
 
     Raises:
-        PolicyError: it has another form, or no schedule can set that key.
+        PolicyError: the key has another form, or a schedule cannot set it.
     """
     name, _, inner = key.removeprefix(SCHEDULE_PREFIX).partition(".")
     if not inner or not key.startswith(SCHEDULE_PREFIX):
@@ -286,10 +278,10 @@ def divided(key: str, source: str) -> tuple[str, str]:
 
 
 def schedule_settings(layers: Sequence[Layer]) -> dict[str, list[Layer]]:
-    """Schedule → its layers, lowest first, with the keys as they are called without a schedule.
+    """Schedule → its layers, lowest first, with keys without the schedule's prefix.
 
     Raises:
-        PolicyError: a key is malformed, or no schedule can set it.
+        PolicyError: a key is malformed, or a schedule cannot set it.
     """
     found: dict[str, list[Layer]] = {}
     for layer in layers:
@@ -304,11 +296,7 @@ def schedule_settings(layers: Sequence[Layer]) -> dict[str, list[Layer]]:
 
 
 def layers_of_schedule(layers: Sequence[Layer], own: Sequence[Layer]) -> Iterator[Layer]:
-    """The layers that make a schedule's settings: its own, above all others but this call's ``--set``.
-
-    Bounds stay last.
-    """
-
+    """The layers of a schedule: its own layers are above all others except this call's ``--set``; bounds stay last."""
     general = [replace(layer, values=without_schedules(layer.values)) for layer in layers]
     own = [replace(layer, values={k: v for k, v in layer.values.items() if k != INTERVAL}) for layer in own]
     yield from (layer for layer in general if not layer.is_of_call and not layer.is_bound)
@@ -319,15 +307,15 @@ def layers_of_schedule(layers: Sequence[Layer], own: Sequence[Layer]) -> Iterato
 
 
 def without_schedules(values: Mapping[str, object]) -> dict[str, object]:
-    """The settings of a layer that hold without any schedule."""
+    """The settings of a layer that are not a schedule's."""
     return {key: value for key, value in values.items() if not is_schedule_key(key)}
 
 
 def parse_interval(name: str, value: object, source: str) -> int | None:
-    """An interval in milliseconds; ``None`` for ``none``, which takes the schedule away.
+    """An interval in milliseconds; ``None`` for ``none``, which removes the schedule.
 
     Raises:
-        PolicyError: it has another form, is 0 or above 366 days.
+        PolicyError: the interval has another form, is 0 or above 366 days.
     """
     text = str(value).strip().lower()
     if text == "none":
@@ -343,21 +331,14 @@ def parse_interval(name: str, value: object, source: str) -> int | None:
 
 
 def interval_text(interval_ms: int) -> str:
-    """The interval as a person writes it, in the largest unit that divides it: 90m, 24h, 7d."""
+    """The interval as a person writes it, in the largest unit that divides it: 90m, 24h (not 1d), 7d."""
     shown = [unit for unit, ms in _UNITS_MS.items() if interval_ms % ms == 0 and (unit != "d" or interval_ms > ms)]
-    unit = shown[-1]  # people say 24 h
+    unit = shown[-1]
     return f"{interval_ms // _UNITS_MS[unit]}{unit}"
 
 
-# Checks the keys and values of one layer of settings by themselves (rule: refuse-bad-settings).
-
-
 def check_layer(layer: Layer) -> None:
-    """Check the keys and values of one layer by themselves.
-
-    Raises:
-        PolicyError: an unknown key or a malformed value.
-    """
+    """Raise PolicyError for an unknown key or a malformed value of the layer."""
     check_keys(layer)
     general = without_schedules(layer.values)
     parse_values(general, dict.fromkeys(general, layer.source))
@@ -369,7 +350,7 @@ def check_layer(layer: Layer) -> None:
 
 
 def check_keys(layer: Layer) -> None:
-    """Raise PolicyError for an unknown key of the layer, be it a schedule's or not."""
+    """Raise PolicyError for an unknown key of the layer or of a schedule in it."""
     for key in without_schedules(layer.values):
         if key not in POLICY_KEYS:
             here = name_here(key)
@@ -382,10 +363,10 @@ def check_keys(layer: Layer) -> None:
 
 
 def parse_values(values: Mapping[str, object], sources: Mapping[str, str], prefix: str = "") -> Policy:
-    """The policy with these values, typed, and defaults; ``prefix`` stands before keys in messages.
+    """The policy with these values and otherwise defaults; messages put ``prefix`` before keys.
 
     Raises:
-        PolicyError: a malformed value; the message names key, value, source and what is allowed.
+        PolicyError: a malformed value; the message names key, value, source and the allowed values.
     """
     try:
         return Policy.model_validate(dict(values))

@@ -1,4 +1,13 @@
-"""Who maintains a table: the table bucket's own maintenance or Icekeeper (rule: leave-bucket-its-jobs)."""
+"""Who maintains a table: the table bucket's own maintenance or Icekeeper (rule: leave-bucket-its-jobs).
+
+In table buckets, AWS compacts tables, expires snapshots and removes unreferenced files unless this is switched off or
+its jobs have stalled.  If both did the same work, they would conflict.  So Icekeeper leaves to the bucket what the
+bucket does, and what it may do if its configuration cannot be read.
+
+Sources: Amazon S3 API reference, "PutTableMaintenanceConfiguration", "PutTableBucketMaintenanceConfiguration" and
+"TableMaintenanceJobStatusValue"; Amazon S3 user guide, "Maintenance for tables", "Maintenance for table buckets",
+"S3 Tables maintenance job status" and "Considerations and limitations for maintenance jobs".
+"""
 
 from __future__ import annotations
 
@@ -10,21 +19,16 @@ from icekeeper.operation_facts import FACTS, BuiltIn, Operation
 from icekeeper.policy.layers import Layer
 from icekeeper.policy.values import Ownership
 
-# Whether a table bucket's own maintenance, which is switched on, really works on a table
-# (rule: leave-bucket-its-jobs, platform: bucket-maintenance-may-stall).
-#
-# Source: Amazon S3 user guide, "S3 Tables maintenance job status" and "Considerations and limitations for maintenance
-# jobs"; Amazon S3 API reference, "TableMaintenanceJobStatusValue".
-
-# Parts of the messages of failures that last for as long as the table is as it is.  All others may pass: time limits,
-# conflicts, missing keys, internal errors.  gc.enabled=false lasts too, but forbids our own deletions likewise.
+# Parts of the messages of failures that last until the table changes (platform: bucket-maintenance-may-stall).  Other
+# failures are temporary: time limits, conflicts, missing keys, internal errors.  gc.enabled=false lasts too, but
+# forbids our own deletions as well.
 _LASTING: Mapping[BuiltIn, tuple[str, ...]] = {
-    BuiltIn.SNAPSHOT_MANAGEMENT: ("user defined tags or references", "history.expire."),
+    BuiltIn.SNAPSHOT_MANAGEMENT: ("user defined tags or references", "history.expire.")
 }
 
 
 class JobStatus(StrEnum):
-    """How the last run of one of the bucket's own operations on a table ended, in the words of the S3 Tables API."""
+    """The state of the last run of a bucket's own operation on a table, as the S3 Tables API names it."""
 
     NOT_YET_RUN = "Not_Yet_Run"
     SUCCESSFUL = "Successful"
@@ -34,25 +38,25 @@ class JobStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The last run of one of the bucket's own operations on a table."""
+    """The last run of a bucket's own operation on a table."""
 
     status: str
-    """A :class:`JobStatus`, or a word that came later, which means nothing here."""
+    """A :class:`JobStatus`, or a newer word of the API, which is ignored."""
     message: str = ""
-    """Why it failed."""
+    """Why the run failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class BucketJobs:
-    """The last runs of the bucket's own operations on one table, as far as they are known."""
+    """The last runs of the bucket's own operations on one table."""
 
     jobs: Mapping[BuiltIn, Job] = field(default_factory=dict)
     unreadable: str = ""
-    """Why they are not known."""
+    """Why the runs could not be read; empty: they could."""
 
 
 def lasting_failure(built_in: BuiltIn, job: Job | None) -> str | None:
-    """The message of a failure that will last, so that the bucket does not do this for the table; else ``None``."""
+    """The message of a lasting failure, with which the bucket does not maintain the table; else ``None``."""
     if job is None or job.status != JobStatus.FAILED:
         return None
     said = job.message.lower()
@@ -60,25 +64,14 @@ def lasting_failure(built_in: BuiltIn, job: Job | None) -> str | None:
 
 
 def stands_still(built_in: BuiltIn, job: Job | None) -> bool:
-    """Whether the bucket does not do this for the table, although it is switched on."""
+    """Whether the bucket does not run this operation on the table, although it is switched on."""
     return job is not None and (job.status == JobStatus.DISABLED or lasting_failure(built_in, job) is not None)
 
-
-# Who maintains a table: the table bucket's own maintenance, or Icekeeper (rule: leave-bucket-its-jobs).
-#
-# In table buckets AWS itself compacts tables, expires snapshots and removes unreferenced files unless that is switched
-# off, or its jobs stand still (rule: leave-bucket-its-jobs).  If both did the same work they would undo and overtake
-# each other, so Icekeeper leaves to the bucket what the bucket does, or what it may do where that cannot be read.
-# Types and their defaults: Amazon S3 API reference, "PutTableMaintenanceConfiguration" and
-# "PutTableBucketMaintenanceConfiguration"; Amazon S3 user guide, "Maintenance for tables" and "Maintenance for table
-# buckets".
 
 OWNED = "owned by the table bucket"
 OWNED_FOR_ALL_TABLES = (
     f"{OWNED}: unreferenced file removal is one setting for all its tables, which ownership=icekeeper does not change"
 )
-
-
 _GET_ACTION: Mapping[BuiltIn, str] = {
     BuiltIn.COMPACTION: "s3tables:GetTableMaintenanceConfiguration",
     BuiltIn.SNAPSHOT_MANAGEMENT: "s3tables:GetTableMaintenanceConfiguration",
@@ -88,7 +81,7 @@ _GET_ACTION: Mapping[BuiltIn, str] = {
 
 @dataclass(frozen=True, slots=True)
 class BuiltInState:
-    """One of a bucket's own operations: whether it is enabled, and the settings that somebody configured."""
+    """A bucket's own operation: whether it is enabled, and its explicit settings."""
 
     is_enabled: bool
     settings: Mapping[str, object] = field(default_factory=dict)
@@ -96,37 +89,36 @@ class BuiltInState:
 
 @dataclass(frozen=True, slots=True)
 class BucketMaintenance:
-    """What a table bucket does for one table: each :class:`BuiltIn` has a state, or a reason why that is not known."""
+    """A bucket's own maintenance of one table: each :class:`BuiltIn` has a state, or a reason why it is unknown."""
 
     states: Mapping[BuiltIn, BuiltInState] = field(default_factory=dict)
     unreadable: Mapping[BuiltIn, str] = field(default_factory=dict)
     jobs: BucketJobs = field(default_factory=BucketJobs)
-    """How the operations that are enabled went, where that was asked."""
+    """The last runs of the enabled operations, if they were read."""
 
     def does(self, built_in: BuiltIn) -> bool:
-        """Whether the bucket is known to do this for the table."""
+        """Whether the bucket is known to run this operation on the table."""
         state = self.states.get(built_in)
         return state is not None and state.is_enabled and not stands_still(built_in, self.jobs.jobs.get(built_in))
 
 
 @dataclass(frozen=True, slots=True)
 class Owners:
-    """Which operations Icekeeper leaves to the bucket, with the reason, and which it takes over.
+    """The operations that Icekeeper leaves to the bucket, with the reason, and those that it takes over.
 
-    Before an operation that is taken over runs, the bucket's own is switched off.
+    Before an operation that is taken over runs, the bucket's own operation is switched off.
     """
 
     owned: Mapping[Operation, str] = field(default_factory=dict)
     taken_over: Mapping[Operation, BuiltIn] = field(default_factory=dict)
     warnings: Mapping[str, str] = field(default_factory=dict)
-    """Kind → sentence: what is wrong with the bucket's own maintenance of the table."""
+    """Kind → sentence about a problem of the bucket's own maintenance."""
 
 
 def decide_owners(bucket: BucketMaintenance | None, ownership: Ownership) -> Owners:
-    """Decide who runs each operation; ``bucket`` is ``None`` where nobody but Icekeeper maintains tables.
+    """Decide who runs each operation; ``bucket`` is ``None`` if only Icekeeper maintains tables.
 
-    What is taken over need not run: the bucket's own is switched off also where it stands still, because it may begin
-    again.
+    A stalled operation of the bucket is taken over as well, because it may start again.
     """
     if bucket is None:
         return Owners()
@@ -149,7 +141,7 @@ def decide_owners(bucket: BucketMaintenance | None, ownership: Ownership) -> Own
 
 
 def why_bucket_expires(bucket: BucketMaintenance | None) -> str | None:
-    """Why a snapshot that we keep may expire all the same, as a sentence; ``None``: nobody but us expires snapshots."""
+    """Why a snapshot that Icekeeper keeps may expire, as a sentence; ``None``: only Icekeeper expires snapshots."""
     if bucket is None:
         return None
     built_in = BuiltIn.SNAPSHOT_MANAGEMENT
@@ -181,12 +173,12 @@ def _warnings(bucket: BucketMaintenance) -> Iterator[tuple[str, str]]:
         why = bucket.jobs.unreadable
         yield (
             "bucket_jobs_unreadable",
-            f"whether the table bucket's own maintenance works cannot be read ({why}), so it is taken to;"
-            " allow s3tables:GetTableMaintenanceJobStatus",
+            f"whether the table bucket's own maintenance works cannot be read ({why}), so Icekeeper assumes"
+            " that it does; allow s3tables:GetTableMaintenanceJobStatus",
         )
     failed = [
         f"{built_in.value} failed: {job.message or 'it does not say why'}"
-        + (" (that lasts, so Icekeeper does it)" if lasting_failure(built_in, job) else "")
+        + (" (this will last, so Icekeeper does it)" if lasting_failure(built_in, job) else "")
         for built_in, job in bucket.jobs.jobs.items()
         if job.status == JobStatus.FAILED
     ]
@@ -198,20 +190,17 @@ def _unknown(built_in: BuiltIn, why: str) -> str:
     return f"whether the table bucket does this itself cannot be read ({why}); allow {_GET_ACTION[built_in]}"
 
 
-# The settings of a table bucket's own maintenance, as a layer of policy (rule: properties-never-loosen).
-#
-# What somebody configured for the bucket's maintenance still holds when Icekeeper takes that maintenance over.  AWS's
-# defaults, which hold where nobody configured anything, are no layer: snapshots that the deployment keeps for weeks
-# must not expire after AWS's five days.
-
 BUCKET_SOURCE = "S3 Tables maintenance configuration"
 
 
 def bucket_layers(bucket: BucketMaintenance, sort_columns: Sequence[str]) -> list[Layer]:
-    """The settings of the bucket's maintenance as policy keys: one layer, or none where nothing is configured.
+    """The explicit settings of the bucket's maintenance as policy keys, in one layer; an empty list if there are none
+    (rule: properties-never-loosen).
 
-    ``sort_columns`` are the columns of the table's own sort order, which S3 Tables' ``sort`` and ``z-order`` strategies
-    use (Amazon S3 user guide, "Maintenance for tables"); without any, these two strategies are ignored.
+    They still apply when Icekeeper takes the maintenance over.  AWS's defaults do not: snapshots that the deployment
+    keeps for weeks must not expire after AWS's five days.  ``sort_columns`` are the columns of the table's sort order,
+    which S3 Tables' ``sort`` and ``z-order`` strategies use (Amazon S3 user guide, "Maintenance for tables"); without
+    any, these two strategies are ignored.
     """
     compaction, snapshots, files = (
         bucket.states[built_in].settings if built_in in bucket.states else {}
@@ -230,7 +219,7 @@ def bucket_layers(bucket: BucketMaintenance, sort_columns: Sequence[str]) -> lis
     if "maxSnapshotAgeHours" in snapshots:
         values["snapshot_retention_hours"] = snapshots["maxSnapshotAgeHours"]
     if "unreferencedDays" in files:
-        # S3 Tables marks an unreferenced file after the first period, and deletes it after the second.
+        # S3 Tables marks an unreferenced file after the first period and deletes it after the second.
         days = [files["unreferencedDays"], files.get("nonCurrentDays", 0)]
         values["orphan_older_than_hours"] = 24 * sum(day for day in days if isinstance(day, int))
     return [Layer(BUCKET_SOURCE, values)] if values else []

@@ -1,8 +1,8 @@
-"""When a partition ends, by the partition spec of its files (pure).
+"""When a partition ends, by the partition spec of its files.
 
-Specification, "Partition Transforms": ``year``, ``month``, ``day`` and ``hour`` count from 1970 in UTC; an identity
-partition of a date or timestamp is that date or moment; text and numbers are read by a pattern (Paimon,
-``partition.timestamp-pattern``).  ``bucket``, ``truncate`` and ``void`` tell no time.
+Specification, "Partition Transforms": ``year``, ``month``, ``day`` and ``hour`` count from 1970 in UTC.  An identity
+partition of a date or timestamp is that date or moment.  Text and numbers are parsed with a pattern (Paimon,
+``partition.timestamp-pattern``).  ``bucket``, ``truncate`` and ``void`` have no time.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ _READ_BY_PATTERN = ("string", "int", "long")
 
 @dataclass(frozen=True, slots=True)
 class _TimeField:
-    """One field of a spec that tells when its partitions end."""
+    """A field of a spec with the time of its partitions; ``unit`` is a transform, ``date`` or a timestamp type."""
 
     position: int
     unit: str
-    """A transform, ``date``, or a timestamp type."""
 
     def end_ms(self, value: PartitionValue) -> int | None:
         if value is None or not isinstance(value, int):
@@ -48,19 +47,19 @@ class _TimeField:
 
 @dataclass(frozen=True, slots=True)
 class PartitionTimes:
-    """How to read the end of a partition, by partition spec."""
+    """How to read the end of a partition, per partition spec."""
 
     fields: Mapping[int, Sequence[_TimeField]]
     pattern: TimePattern | None = None
     positions: Mapping[int, Sequence[int]] | None = None
-    """Spec → the partition fields that the pattern reads, in its order."""
+    """Spec id → positions of the partition fields for the pattern, in its order."""
 
     def end_ms(self, spec_id: int, partition: Sequence[PartitionValue]) -> int | None:
-        """The first moment after the partition, as epoch milliseconds in UTC; ``None`` where that is not known: nulls,
-        specs without such a field, text that does not match the pattern."""
+        """The first moment after the partition, as epoch milliseconds in UTC; ``None``: it is unknown, because of a
+        null, a spec without such a field, or text that does not match the pattern."""
         if self.pattern is None or self.positions is None:
             ends = [field.end_ms(partition[field.position]) for field in self.fields.get(spec_id, ())]
-            # All rows of the partition are in every one of its fields' spans.
+            # All rows of the partition are within the span of each of its fields.
             return min((end for end in ends if end is not None), default=None)
         values = self._read(spec_id, partition)
         return None if values is None else self.pattern.end_ms(values)
@@ -71,7 +70,7 @@ class PartitionTimes:
         return self.pattern is not None and values is not None and self.pattern.end_ms(values) is None
 
     def judged(self, spec_id: int) -> Sequence[_TimeField]:
-        """The fields of a spec that hold a date or time without a pattern."""
+        """The fields of a spec that have a date or time without a pattern."""
         return self.fields.get(spec_id, ())
 
     def _read(self, spec_id: int, partition: Sequence[PartitionValue]) -> list[str] | None:
@@ -80,10 +79,10 @@ class PartitionTimes:
 
 
 def partition_times(metadata: TableMetadata, policy: Policy) -> PartitionTimes | Nothing:
-    """How the policy reads the time of this table's partitions; nothing for a table whose partitions tell none.
+    """How the policy reads the time of this table's partitions; ``Nothing`` if they have no time.
 
     Raises:
-        PolicyError: the policy names a column or field that the table is not so partitioned by.
+        PolicyError: the table is not partitioned by the column or field that the policy names, or not by its time.
     """
     if policy.partition_time_pattern is not None:
         return _by_pattern(metadata, parse_time_pattern(policy.partition_time_pattern), policy.partition_time_column)
@@ -93,7 +92,7 @@ def partition_times(metadata: TableMetadata, policy: Policy) -> PartitionTimes |
     fields = {spec_id: _time_fields(metadata, spec, source) for spec_id, spec in metadata.specs.items()}
     if not any(fields.values()):
         raise PolicyError(
-            f"policy key partition_time_column names '{policy.partition_time_column}', whose partitions tell no time "
+            f"policy key partition_time_column names '{policy.partition_time_column}', whose partitions have no time "
             "by themselves; set partition_time_pattern for text and numbers, for example %Y-%m-%d"
         )
     return PartitionTimes(fields)
@@ -119,19 +118,19 @@ def _by_pattern(metadata: TableMetadata, pattern: TimePattern, column: str | Non
     if not positions:
         raise PolicyError(
             f"policy key partition_time_pattern reads {', '.join(map(str, names))}, which no partition spec of the "
-            "table has as they are, as text or whole numbers"
+            "table has untransformed as text or whole numbers"
         )
     return PartitionTimes({}, pattern, positions)
 
 
 def _first(metadata: TableMetadata) -> int | None:
-    """The column of the first partition field of the current spec that tells a time."""
+    """The source column of the current spec's first partition field that has a time."""
     spec = metadata.specs[metadata.default_spec_id]
     return next((int(f["source-id"]) for f in spec["fields"] if _unit(metadata, f) is not None), None)
 
 
 def _source(metadata: TableMetadata, name: str) -> int:
-    """The column of that name, or the column that a partition field of that name, of any spec, is made from."""
+    """The partitioned column of that name, or the source column of a partition field of that name in any spec."""
     specs = [metadata.specs[metadata.default_spec_id], *metadata.specs.values()]
     fields = [field for spec in specs for field in spec["fields"]]
     partitioned = {int(field["source-id"]) for field in fields}

@@ -1,9 +1,9 @@
-"""The policy file: ordered rules that give settings to the tables whose bucket, namespace and name fit a pattern.
+"""The policy file: ordered rules with settings for tables, selected by patterns of bucket, namespace and name.
 
 ::
 
     rules:
-    - settings:                      # fits every table
+    - settings:                      # matches every table
         snapshot_retention_hours: 72
     - bucket: prod-*
       namespace: analytics, finance.*
@@ -11,8 +11,8 @@
       settings:
         target_file_size_mb: 512
 
-Later rules win.  The file is read as strict YAML: every value is text, written as after ``--set``, and a key that
-stands twice is an error.  A file with any mistake is refused as a whole: half a policy is another policy.
+Later rules win.  The file is read as strict YAML: every value is text, as after ``--set``, and a duplicate key is an
+error.  One mistake makes the whole file invalid: half a policy is another policy.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FIELDS = (*_PATTERNS, _SETTINGS)
 
 @dataclass(frozen=True, slots=True)
 class PolicyRule:
-    """Settings for the tables that fit all of its patterns; a pattern that is left out fits every table."""
+    """Settings for the tables that match all patterns; an omitted pattern matches every table."""
 
     patterns: Mapping[str, tuple[str, ...]]
     layer: Layer
@@ -49,22 +49,22 @@ class PolicyRule:
 
 @dataclass(frozen=True, slots=True)
 class PolicyFile:
-    """The rules of one file, in its order; without any where there is no file."""
+    """The rules of one file, in its order; empty if there is no file."""
 
     rules: tuple[PolicyRule, ...] = ()
 
     def layers(self, warehouse: str, namespace: str, table: str) -> list[Layer]:
-        """The layers of the rules that fit one table, lowest first; ``warehouse`` is the catalog's."""
+        """The layers of the rules that match one table, lowest first; ``warehouse`` is the catalog's."""
         bucket = bucket_name(warehouse)
         return [rule.layer for rule in self.rules if rule.fits(bucket, namespace, table)]
 
 
 def parse_policy_file(text: str, source: str) -> PolicyFile:
-    """The rules of a file; ``source`` is its address, for people.
+    """The rules of a file; ``source`` is its address in messages.
 
     Raises:
-        PolicyError: it is malformed, or a rule has an unknown field or key, a wrong value, or a setting that only the
-            deployment may have; the message names line, rule and key, and what is allowed.
+        PolicyError: the file is malformed, or a rule has an unknown field or key, a wrong value, or a setting of the
+            deployment.  The message names line, rule and key, and what is allowed.
     """
     name = f"policy file {source}"
     try:
@@ -75,7 +75,7 @@ def parse_policy_file(text: str, source: str) -> PolicyFile:
         raise PolicyError(f"{name}: {where}{getattr(error, 'problem', None) or error}") from error
     except RecursionError as error:
         raise PolicyError(f"{name} is nested too deeply; a rule has two levels") from error
-    except AttributeError as error:  # strictyaml trips over its own report of characters that YAML does not allow
+    except AttributeError as error:  # strictyaml fails while it reports characters that YAML does not allow
         raise PolicyError(f"{name} has characters that YAML does not allow") from error
     if not document.is_mapping() or _RULES not in document.data:
         raise PolicyError(f"{name} has no {_RULES}: it must begin with '{_RULES}:', then a list of rules")

@@ -1,4 +1,4 @@
-"""Times in filters and in partition values: ``now() - interval '1 hour'``, ``year=%Y``."""
+"""Times in partition values (``year=%Y``) and in filters (``now() - interval '1 hour'``)."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from datetime import UTC, date, datetime, timedelta
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.transforms import CALENDAR
 
-# How a time is read from partition values that are text or numbers: ``%Y-%m-%d``, ``year=%Y,month=%m,day=%d``.
-#
-# One setting does what Paimon's ``partition.timestamp-pattern`` and ``partition.timestamp-formatter`` do, with those
-# directives of ``strptime`` that stand for numbers.  A value must match as a whole, or it names no time.
+# Patterns of text or number partitions: ``%Y-%m-%d``, ``year=%Y,month=%m,day=%d``.  They do what Paimon's
+# ``partition.timestamp-pattern`` and ``partition.timestamp-formatter`` do, with the numeric directives of ``strptime``.
+# A pattern must match the whole value.
 
 DAY_MS = 24 * HOUR_MS
 _MINUTE_MS = HOUR_MS // 60
 _WIDTHS = {"Y": 4, "m": 2, "d": 2, "j": 3, "H": 2, "M": 2, "S": 2}
 _LEAST_AND_MOST = {"Y": (1, 9999), "m": (1, 12), "d": (1, 31), "j": (1, 366), "H": (0, 23), "M": (0, 59), "S": (0, 59)}
-# Directive → the coarser one that must stand beside it, so that both name one moment.
+# Directive → the coarser directive that it needs, so that both together denote one moment.
 _NEEDS = {"m": "Y", "d": "m", "j": "Y", "M": "H", "S": "M"}
-# Directive → how long it lasts at most, the finest first.
+# Directive → its longest duration, finest first.
 _LONGEST_MS = {
     "S": 1000,
     "M": _MINUTE_MS,
@@ -36,15 +35,15 @@ _DIRECTIVE = re.compile(r"%(.?)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class TimePattern:
-    """Patterns of one or more partition values, which together tell when a partition ends."""
+    """Patterns of one or more partition values, which together give the end of a partition."""
 
     fields: tuple[str | None, ...]
-    """Partition field or column of each part; ``None``: the one that ``partition_time_column`` names."""
+    """Partition field or column of each pattern; ``None``: the one that ``partition_time_column`` names."""
     expressions: tuple[re.Pattern[str], ...]
 
     @property
     def longest_ms(self) -> int:
-        """The longest time that a partition lasts, as its finest directive says."""
+        """The longest duration of a partition, by its finest directive."""
         seen = {name for expression in self.expressions for name in expression.groupindex}
         return next(ms for directive, ms in _LONGEST_MS.items() if directive in seen)
 
@@ -65,7 +64,7 @@ def parse_time_pattern(text: str) -> TimePattern:
     """Parse the text of policy key ``partition_time_pattern``.
 
     Raises:
-        ValueError: the text is no pattern, or a directive lacks the coarser one that it needs.
+        ValueError: the text is not a pattern, or a directive lacks the coarser one that it needs.
     """
     parts = [_named(part) for part in text.split(",")] if "=" in text else [(None, text)]
     seen: list[str] = []
@@ -89,9 +88,9 @@ def _named(part: str) -> tuple[str, str]:
 
 
 def _expression(pattern: str, seen: list[str]) -> re.Pattern[str]:
-    """The pattern as a regular expression; ``seen`` gets its directives.
+    """The pattern as a regular expression; appends its directives to ``seen``.
 
-    A number may lack leading zeros where no digit can stand beside it.
+    A number may lack leading zeros if no digit can be adjacent to it.
     """
     result, position = "", 0
     directives = list(_DIRECTIVE.finditer(pattern))
@@ -134,7 +133,7 @@ def _end_ms(found: dict[str, int]) -> int | None:
 
 
 def days_of(year: int, month: int) -> int:
-    """Days from 1970-01-01 to the first of a month, of any year; month 13 is the next January."""
+    """Days from 1970-01-01 to the first of a month of any year; month 13 is the next January."""
     year, month = year + (month - 1) // 12, (month - 1) % 12 + 1
     # Hinnant, "chrono-Compatible Low-Level Date Algorithms": years begin in March, so that leap days come last.
     year -= month <= 2
@@ -144,18 +143,17 @@ def days_of(year: int, month: int) -> int:
 
 # Times and transforms in a filter: ``now() - interval '1 hour'``, ``date '2026-11-23'``, ``bucket(4, id)``.
 #
-# The filter's own grammar (PyIceberg's) knows none of them.  They are found here and replaced by placeholders; who
-# evaluates the filter asks for the moments.  Everything is in UTC, also a time that is written without a zone.
+# PyIceberg's grammar of filters does not have them.  ``parse_relative`` replaces them by placeholders, which the
+# evaluation of the filter looks up.  Everything is in UTC, even a time without a zone.
 
 MICROS_PER_DAY = 86_400_000_000
-"""The transforms that a filter may name beside ``bucket`` and ``truncate``."""
-# Characters of Unicode's private use: no column and no value of a filter has them, and quotes keep them as they are.
+# Private-use characters of Unicode, which no column or value of a filter contains; quoting does not change them.
 _TIME, _TYPED, _COLUMN = "\ue000time", "\ue000typed", "icekeeper\ue000column"
 _MICROS = {"second": 1_000_000, "minute": 60_000_000, "hour": 3_600_000_000, "day": MICROS_PER_DAY}
 _MICROS["week"] = 7 * MICROS_PER_DAY
 _MONTHS = {"month": 1, "year": 12}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# Far beyond any table, and within the years that dates have.
+# More than any table needs, and within the range of Python's dates.
 _MOST_YEARS = 1000
 
 _PART = r"\d+\s+[a-zA-Z]+"
@@ -186,16 +184,15 @@ _UNITS = "second, minute, hour, day, week, month or year"
 
 @dataclass(frozen=True, slots=True)
 class RelativeTime:
-    """``now()`` or ``current_date``, and what is added to it, step by step."""
+    """``now()`` or ``current_date`` with steps that are added to it; ``text`` is as in the filter."""
 
     text: str
-    """As it stands in the filter."""
     is_date: bool
     steps: tuple[tuple[int, int], ...] = ()
-    """Months and microseconds, either may be negative."""
+    """Months and microseconds; either may be negative."""
 
     def at(self, now_ms: int) -> int:
-        """The moment in microseconds since 1970 in UTC, where it is now ``now_ms`` (epoch milliseconds)."""
+        """The moment in microseconds since 1970 in UTC; ``now_ms`` is in epoch milliseconds."""
         micros = now_ms * 1000
         if self.is_date:
             micros -= micros % MICROS_PER_DAY
@@ -206,27 +203,25 @@ class RelativeTime:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A moment that a filter tells by year, month and day."""
+    """A literal date or time of a filter; ``nanos`` count from 1970, in UTC if no zone is written."""
 
     nanos: int
-    """Since 1970; in UTC where no zone is written."""
     has_time: bool
     has_zone: bool
 
 
 @dataclass(frozen=True, slots=True)
 class TransformedColumn:
-    """A column taken by the year, month, day or hour, or as ``bucket[4]`` or ``truncate[10]``."""
+    """A column with a transform (``day``, ``bucket[4]``, …); ``text`` is as in the filter."""
 
     text: str
-    """As it stands in the filter."""
     transform: str
     column: str
     counts: bool = False
-    """Named as Spark's function that counts whole units since 1970, as in ``hours(ts)``."""
+    """Written as Spark's function that counts whole units since 1970, like ``hours(ts)``."""
 
     def span(self, micros: int) -> tuple[int, int]:
-        """The year, month, day or hour with a moment: its first microsecond, and that of the next one."""
+        """The first microsecond of the unit (year, month, day or hour) that contains a moment, and of the next."""
         if self.transform in _MICROS:
             return span_of(self.transform, micros // _MICROS[self.transform])
         found = _moment(micros)
@@ -236,18 +231,18 @@ class TransformedColumn:
 
 @dataclass(frozen=True, slots=True)
 class RelativeFilter:
-    """A filter that PyIceberg can parse, and what its placeholders stand for."""
+    """A filter that PyIceberg can parse, with the meaning of its placeholders."""
 
     text: str
     times: Mapping[str, RelativeTime] = field(default_factory=dict)
-    """Placeholder, which is a string in the filter → the time."""
+    """By placeholder, which is a string literal of the filter."""
     typed: Mapping[str, tuple[str, Moment]] = field(default_factory=dict)
-    """Placeholder, which is a string in the filter → a typed literal as it is written, and its moment."""
+    """By placeholder, which is a string literal: the typed literal as written, and its moment."""
     columns: Mapping[str, TransformedColumn] = field(default_factory=dict)
-    """Placeholder, which is a column in the filter → the transformed column."""
+    """By placeholder, which is a column of the filter."""
 
     def as_written(self, text: str) -> str:
-        """A message about the filter with what a person wrote in place of the placeholders."""
+        """Replace the placeholders in a message by the text that the person wrote."""
         written = {placeholder: time.text for placeholder, time in self.times.items()}
         written |= {placeholder: literal for placeholder, (literal, _) in self.typed.items()}
         written |= {placeholder: found.text for placeholder, found in self.columns.items()}
@@ -258,7 +253,7 @@ class RelativeFilter:
 
 
 def parse_relative(text: str) -> RelativeFilter:
-    """Find what is relative to now, typed literals and transformed columns of a filter (policy key ``where``).
+    """Find relative times, typed literals and transformed columns in a filter (policy key ``where``).
 
     Raises:
         ValueError: an interval or a typed literal is malformed; the message says how to write it.
@@ -293,10 +288,10 @@ def parse_relative(text: str) -> RelativeFilter:
 
 
 def parse_moment(text: str) -> Moment:
-    """A date or time as a filter tells it: ``2026-11-23``, ``2026-11-23 06:30``, ``2026-11-23T06:30:00.5+01:00``.
+    """Parse ``2026-11-23``, ``2026-11-23 06:30``, ``2026-11-23T06:30:00.5+01:00``.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is no date or time.
     """
     found = _MOMENT.fullmatch(text.strip())
     try:
@@ -316,7 +311,7 @@ def parse_moment(text: str) -> Moment:
 
 
 def span_of(transform: str, value: int) -> tuple[int, int]:
-    """The year, month, day or hour of that number since 1970: its first microsecond, and that of the next one."""
+    """The first microsecond of unit ``value`` (year, month, day or hour) since 1970, and of the next unit."""
     if transform in _MICROS:
         return value * _MICROS[transform], (value + 1) * _MICROS[transform]
     months = _MONTHS[transform]
@@ -334,14 +329,14 @@ def _transformed_column(found: re.Match[str]) -> TransformedColumn:
 
 
 def _relative_time(text: str, base: re.Match[str]) -> tuple[RelativeTime, int]:
-    """The time that begins with ``base``, and where it ends."""
+    """The time that starts with ``base``, and the position after it."""
     position = base.end()
     steps: list[tuple[int, int]] = []
     while step := _STEP.match(text, position):
         steps += _step(step)
         position = step.end()
     if re.match(r"\s*[+-]", text[position:]):
-        raise ValueError(f"after {text[base.start() : position]} stands no interval: {_EXAMPLE}")
+        raise ValueError(f"after {text[base.start() : position]} an interval is missing: {_EXAMPLE}")
     years = sum(abs(months) / 12 + abs(micros) / (365 * MICROS_PER_DAY) for months, micros in steps)
     if years > _MOST_YEARS:
         raise ValueError(f"{text[base.start() : position]} is more than {_MOST_YEARS} years from now")
@@ -361,7 +356,7 @@ def _step(step: re.Match[str]) -> list[tuple[int, int]]:
 
 
 def _with_months(micros: int, months: int) -> int:
-    """The moment so many months later; of a day that the month does not have, the month's last one, as in SQL."""
+    """The moment that many months later; as in SQL, a day that the month lacks becomes its last day."""
     if not months:
         return micros
     day = _moment(micros).date()

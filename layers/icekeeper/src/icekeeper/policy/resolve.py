@@ -1,4 +1,7 @@
-"""Layers of settings become one checked policy that knows where each value came from (rule: refuse-bad-settings)."""
+"""Resolve layers of settings to one checked policy with the source of each value (rule: refuse-bad-settings).
+
+Also: what requests may set, what changed between two policies, and settings without effect.
+"""
 
 from __future__ import annotations
 
@@ -30,27 +33,24 @@ from icekeeper.policy.ownership import Owners
 from icekeeper.policy.table_settings import Ignored, without_ignored
 from icekeeper.policy.values import Strategy, did_you_mean, json_value, text_of
 
-# A checked policy that knows where each value came from (rule: refuse-bad-settings), and the schedules in it.
-
 DEFAULT_SOURCE = "default"
-# When a sweep is due decides nothing of what it finds.
+# Keys without influence on what a pass does; the interval of sweeps only decides when.
 _UNDECIDING = DEPLOYMENT_KEYS | {"orphan_sweep_interval_hours"}
-
-# What of a schedule decides what others leave as it is.
+# Keys of one schedule that influence which files other schedules rewrite.
 _OF_LAYOUT = ("strategy", "sort_order", "zorder_columns", "target_file_size_mb", "min_file_size_ratio")
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """One rhythm of a table's maintenance."""
+    """A named schedule of a table."""
 
     name: str
     interval_ms: int
-    """How long after one turn of it the next one is due."""
+    """From one turn to the next."""
     resolved: ResolvedPolicy
-    """The settings that hold while it runs."""
+    """The settings during its turns."""
     said: tuple[tuple[str, str], ...]
-    """The keys that the schedule itself sets, in the order of all keys, and the source of each."""
+    """The keys that the schedule itself sets, in the order of all keys, each with its source."""
 
     def says(self, key: str) -> bool:
         """Whether the schedule itself sets a key."""
@@ -59,35 +59,35 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedPolicy:
-    """A policy and, for every key, the name of the source its value came from."""
+    """A policy and, for every key, the source of its value."""
 
     policy: Policy
     sources: Mapping[str, str]
     is_stopped: bool = False
-    """The deployment's bounds forbid maintenance: then not even files of failed loads are deleted."""
+    """A bound of the deployment forbids maintenance; then not even the files of failed loads are deleted."""
     bounds: frozenset[str] = frozenset()
     """The sources that are bounds."""
     owners: Owners = field(default_factory=Owners)
-    """Who runs which operation in a table bucket that maintains its tables itself."""
+    """In a table bucket: who runs which operation."""
     schedules: Mapping[str, Schedule] = field(default_factory=dict)
     """The named schedules, by name."""
     waived_prefixes: tuple[str, ...] = ()
-    """Those of ``orphan_protected_prefixes`` that are not the table's: in them a foreign table stops no sweep."""
+    """The ``orphan_protected_prefixes`` of others than the table; another table's metadata there stops no sweep."""
     ignored: tuple[Ignored, ...] = ()
-    """The settings of the table that do not count, wholly or in part (rule: properties-never-loosen)."""
+    """The table's settings that do not count, wholly or in part (rule: properties-never-loosen)."""
     beside: tuple[Policy, ...] = ()
-    """Of a schedule: the policies of the table's other schedules that compact."""
+    """In a schedule's policy: the policies of the table's other schedules that compact."""
     known_as: str = ""
-    """The fingerprint of the policy that this one is a part of; empty: it is a whole one."""
+    """The fingerprint of the whole policy, if this is a part of one."""
     _own_fingerprint: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
-    """What :meth:`fingerprint` found, once it was asked: tables share policies, and detection asks for each of them."""
+    """Cache of :meth:`fingerprint`: tables share policies, and detection asks for the fingerprint per table."""
 
     def is_set(self, key: str) -> bool:
-        """Whether anybody has set a key: the deployment, a policy file, the table or this call."""
+        """Whether any source has set the key."""
         return self.sources[key] != DEFAULT_SOURCE
 
     def rows(self) -> list[tuple[str, str, str, str]]:
-        """``(key, value, source, meaning)`` of every key, for people; then what the schedules say of themselves."""
+        """``(key, value, source, meaning)`` as text of every key, then of the keys that schedules set."""
         rows = [self._row(key, self.sources[key]) for key in Policy.model_fields]
         for name, schedule in sorted(self.schedules.items()):
             prefix = f"{SCHEDULE_PREFIX}{name}."
@@ -104,10 +104,10 @@ class ResolvedPolicy:
         return key, text_of(getattr(self.policy, key)), source, Policy.model_fields[key].description or ""
 
     def documents(self, *, defaults: bool = True) -> dict[str, dict[str, object]]:
-        """Every key with its value as JSON has it, and its source; the one shape of a value with its source.
+        """Key → ``{"source", "value"}`` with JSON values, then the keys of schedules, intervals as text (``24h``).
 
-        Then what the schedules say of themselves, intervals as text (``24h``).  Field names are in alphabetical order:
-        a state store returns them so, and remembered ones compare equal.  Without ``defaults``: only what somebody set.
+        Field names are in alphabetical order, as a state store returns them, so that stored documents compare equal.
+        Without ``defaults``, only keys that are set.
         """
         keys = [key for key in POLICY_KEYS if defaults or self.sources[key] != DEFAULT_SOURCE]
         documents = {key: self._document(key, self.sources[key]) for key in keys}
@@ -124,14 +124,14 @@ class ResolvedPolicy:
         return {"source": source, "value": json_value(getattr(self.policy, key))}
 
     def of_schedule(self, name: str) -> ResolvedPolicy:
-        """The settings of one schedule, of the same owners."""
+        """The settings of one schedule, with the same owners."""
         own = self.schedules[name].resolved
         others = (one.resolved for other, one in sorted(self.schedules.items()) if other != name)
         beside = tuple(other.policy for other in others if other.runs(Operation.COMPACT))
         return replace(own, owners=self.owners, beside=beside)
 
     def unscheduled(self) -> ResolvedPolicy:
-        """The policy for the operations that no schedule names; the whole one where there are no schedules."""
+        """The policy for the operations that no schedule names; the whole policy if there are no schedules."""
         if not self.schedules:
             return self
         taken = {one for schedule in self.schedules.values() for one in schedule.resolved.policy.operations}
@@ -140,11 +140,11 @@ class ResolvedPolicy:
         return replace(self, policy=policy, schedules={}, known_as=self.fingerprint())
 
     def names_operations(self, schedule: str | None) -> bool:
-        """Whether a schedule says itself what it does, so that each turn does it."""
+        """Whether a schedule itself names its operations, so that each of its turns runs them."""
         return schedule is not None and self.schedules[schedule].says("operations")
 
     def parts(self) -> tuple[ResolvedPolicy, ...]:
-        """The policies by which passes may run: what no schedule names, and each schedule."""
+        """The policies of passes: of the operations that no schedule names, and of each schedule."""
         return self.unscheduled(), *(self.of_schedule(name) for name in sorted(self.schedules))
 
     def apart_from_schedules(self) -> ResolvedPolicy:
@@ -152,9 +152,9 @@ class ResolvedPolicy:
         return replace(self, schedules={}, known_as=self.fingerprint())
 
     def fingerprint(self) -> str:
-        """A digest of all that decides what a pass does: equal for equal values and owners, whatever their source.
+        """A digest of everything that decides what a pass does: equal for equal values and owners, whatever the source.
 
-        Which tables a detection looks at, and when, decides nothing: what is done stays done under other filters.
+        Settings of detection and scheduling are not part of it: with other filters, finished work remains finished.
         """
         if self.known_as:
             return self.known_as
@@ -165,7 +165,7 @@ class ResolvedPolicy:
     def _digest(self) -> str:
         deciding = sorted(key for key in POLICY_KEYS if key not in _UNDECIDING)
         lines = [f"{key}={_exact_text(getattr(self.policy, key))}" for key in deciding]
-        # An operation that was left to the bucket is work again once the bucket no longer does it.
+        # Once the bucket no longer runs an operation, it is our work again.
         lines += [f"{operation.value} is not ours" for operation in Operation if operation in self.owners.owned]
         lines += [f"beside {key}={_exact_text(getattr(one, key))}" for one in self.beside for key in _OF_LAYOUT]
         for name, schedule in sorted(self.schedules.items()):
@@ -177,24 +177,24 @@ class ResolvedPolicy:
         return replace(self, owners=owners)
 
     def why_ignored(self, key: str) -> str | None:
-        """Why what the table's own property says of a key does not count, ``None`` where it does."""
+        """Why the table's own property for a key does not count; ``None``: it counts."""
         return next((one.why for one in self.ignored if one.key == key and one.source == table_source(key)), None)
 
     def why_disabled(self) -> str | None:
-        """The reason every operation is skipped, ``None`` when maintenance is enabled."""
+        """Why every operation is skipped; ``None``: maintenance is enabled."""
         if self.policy.maintenance_enabled:
             return None
         return f"maintenance is disabled ({self.sources['maintenance_enabled']})"
 
     def why_switched_off(self, operation: Operation) -> str | None:
-        """The reason one operation is skipped, ``None`` when its switch is on or it has none."""
+        """Why one operation is skipped; ``None``: one of its switches is on, or it has none."""
         keys = FACTS[operation].switches
         if not keys or any(getattr(self.policy, key) for key in keys):
             return None
         return ", ".join(f"{key} is false ({self.sources[key]})" for key in keys)
 
     def why_not(self, operation: Operation) -> str | None:
-        """The reason an operation is skipped whatever the table holds: disabled, switched off, or not ours."""
+        """Why an operation is skipped for any table: disabled, switched off, or left to the table bucket."""
         return self.why_disabled() or self.why_switched_off(operation) or self.owners.owned.get(operation)
 
     def runs(self, operation: Operation) -> bool:
@@ -206,23 +206,23 @@ def _exact_text(value: object) -> str:
     return str(value) if isinstance(value, Fraction) else text_of(value)
 
 
-# Iceberg's own remove_orphan_files refuses less: younger files may belong to a commit that is under way.
+# As in Iceberg's remove_orphan_files: younger files may belong to a commit in progress.
 MIN_ORPHAN_GRACE_HOURS = 24
 _UNITED = tuple(key for key, facts in KEY_FACTS.items() if facts.tighter is MORE)
 _RETENTION_KEYS = frozenset({"snapshot_retention_hours", "max_snapshots_to_keep"})
 
 
 def resolve(layers: Sequence[Layer], *, unsafe: bool = False) -> ResolvedPolicy:
-    """Apply the layers to the defaults, later ones winning; then apply the bounds among them.
+    """Apply the layers to the defaults, later ones winning, and then the bounds among them.
 
-    ``unsafe`` allows an orphan grace period below 24 hours, and to give snapshots up.
+    ``unsafe`` allows an orphan grace period below 24 hours and ``snapshot_give_up_ids``.
 
     Raises:
-        PolicyError: an unknown key, a malformed or contradictory value; the message names key, value, source
-            and what is allowed.
+        PolicyError: an unknown key, or a malformed or contradictory value; the message names key, value, source and
+            the allowed values.
     """
     for layer in layers:
-        # Each layer is checked by itself: a mistake is reported even where a later layer hides it.
+        # Each layer is checked by itself, so that a mistake is reported even if a later layer overrides it.
         if not layer.is_table:
             check_layer(layer)
     layers, ignored = without_ignored(layers)
@@ -234,14 +234,14 @@ def resolve(layers: Sequence[Layer], *, unsafe: bool = False) -> ResolvedPolicy:
 
 
 def _schedule(name: str, layers: Sequence[Layer], own: Sequence[Layer], *, unsafe: bool) -> Schedule | None:
-    """One schedule; ``None`` where its interval is ``none``."""
-    told = [layer for layer in own if INTERVAL in layer.values]
-    if not told:
+    """One schedule; ``None``: its interval is ``none``."""
+    intervals = [layer for layer in own if INTERVAL in layer.values]
+    if not intervals:
         raise PolicyError(
             f"schedule {name} (from {own[-1].source}) has no interval; set {SCHEDULE_PREFIX}{name}.{INTERVAL}, for "
             "example 24h"
         )
-    interval_ms = parse_interval(name, told[-1].values[INTERVAL], told[-1].source)
+    interval_ms = parse_interval(name, intervals[-1].values[INTERVAL], intervals[-1].source)
     if interval_ms is None:
         return None
     try:
@@ -254,7 +254,7 @@ def _schedule(name: str, layers: Sequence[Layer], own: Sequence[Layer], *, unsaf
 
 
 def _resolve(layers: Sequence[Layer], *, unsafe: bool) -> ResolvedPolicy:
-    """The policy of layers without schedules, each of which was checked."""
+    """The policy of checked layers without schedules."""
     values: dict[str, object] = {}
     sources = dict.fromkeys(POLICY_KEYS, DEFAULT_SOURCE)
     for layer in layers:
@@ -269,27 +269,26 @@ def _resolve(layers: Sequence[Layer], *, unsafe: bool) -> ResolvedPolicy:
         _check_safe(policy, sources)
     _check_contradictions(policy, sources)
     _check_bounds_hold(layers, policy, sources)
-    # A bound can only be false.
+    # The bound can only be false.
     is_stopped = any(layer.is_bound and "maintenance_enabled" in layer.values for layer in layers)
-    waived = _said_of("orphan_protected_prefixes", [layer for layer in layers if not layer.is_table])
+    waived = _union_of("orphan_protected_prefixes", [layer for layer in layers if not layer.is_table])
     bounds = frozenset(layer.source for layer in layers if layer.is_bound)
     return ResolvedPolicy(policy, sources, is_stopped, bounds, waived_prefixes=waived)
 
 
 def _unite(layers: Sequence[Layer], policy: Policy, sources: dict[str, str]) -> Policy:
-    """The policy with the lists that are a union of all layers."""
+    """The policy with each list that is a union over the layers."""
     for key in _UNITED:
-        said = [layer for layer in layers if key in layer.values and not layer.is_bound]
-        if len(said) > 1:
-            policy = policy.model_copy(update={key: _said_of(key, said)})
-            sources[key] = ", ".join(one.source for one in said if _said_of(key, [one])) or sources[key]
+        stating = [layer for layer in layers if key in layer.values and not layer.is_bound]
+        if len(stating) > 1:
+            policy = policy.model_copy(update={key: _union_of(key, stating)})
+            sources[key] = ", ".join(one.source for one in stating if _union_of(key, [one])) or sources[key]
     return policy
 
 
-def _said_of(key: str, layers: Sequence[Layer]) -> tuple[str, ...]:
-    """The entries of a list of all layers."""
-    said = [layer for layer in layers if key in layer.values]
-    parts = [getattr(parse_values({key: one.values[key]}, {key: one.source}), key) for one in said]
+def _union_of(key: str, layers: Sequence[Layer]) -> tuple[str, ...]:
+    stating = [layer for layer in layers if key in layer.values]
+    parts = [getattr(parse_values({key: one.values[key]}, {key: one.source}), key) for one in stating]
     return tuple(dict.fromkeys(value for part in parts for value in part))
 
 
@@ -309,23 +308,22 @@ def _tighten(policy: Policy, bound: Layer, sources: dict[str, str]) -> Policy:
             changes[key] = tightened
             sources[key] = bound.source if direction is not MORE or not value else f"{sources[key]}, {bound.source}"
     if "snapshot_retention_hours" in bound.values and policy.snapshot_retain_max is not None:
-        changes["snapshot_retain_max"] = None  # by it young snapshots expire
+        changes["snapshot_retain_max"] = None  # it would make young snapshots expire
         sources["snapshot_retain_max"] = bound.source
     return policy.model_copy(update=changes)
 
 
 def _check_safe(policy: Policy, sources: Mapping[str, str]) -> None:
-    key = "orphan_older_than_hours"
     if policy.orphan_older_than_hours < MIN_ORPHAN_GRACE_HOURS:
+        hours, source = text_of(policy.orphan_older_than_hours), sources["orphan_older_than_hours"]
         raise PolicyError(
-            f"policy key {key} is {text_of(policy.orphan_older_than_hours)} (from {sources[key]}), below "
-            f"{MIN_ORPHAN_GRACE_HOURS}: files of commits that are under way could be deleted; --unsafe allows it"
+            f"policy key orphan_older_than_hours is {hours} (from {source}), below {MIN_ORPHAN_GRACE_HOURS}: files of "
+            "commits that are under way could be deleted; --unsafe allows it"
         )
-    key = "snapshot_give_up_ids"
     if policy.snapshot_give_up_ids:
         raise PolicyError(
-            f"policy key {key} (from {sources[key]}) drops snapshots whose rows may still be recovered; --unsafe "
-            "allows it"
+            f"policy key snapshot_give_up_ids (from {sources['snapshot_give_up_ids']}) drops snapshots whose rows may "
+            "still be recovered; --unsafe allows it"
         )
 
 
@@ -351,7 +349,7 @@ def _check_contradictions(policy: Policy, sources: Mapping[str, str]) -> None:
 
 
 def _check_bounds_hold(layers: Sequence[Layer], policy: Policy, sources: Mapping[str, str]) -> None:
-    """Refuse named snapshots, for which the retention does not count, where the deployment bounds the retention."""
+    """Refuse named snapshots, which ignore the retention, if the deployment bounds the retention."""
     bounds = [layer for layer in layers if layer.is_bound and not _RETENTION_KEYS.isdisjoint(layer.values)]
     key, named = policy.named_snapshots
     if named and bounds:
@@ -360,15 +358,13 @@ def _check_bounds_hold(layers: Sequence[Layer], policy: Policy, sources: Mapping
         )
 
 
-# What a request for a pass may ask for: nothing by which more is deleted than by the table's policy
-# (rule: requests-never-exceed-policy; pure).
+# A request for a pass must not delete more than the table's policy (rule: requests-never-exceed-policy).
 #
-# Who may ask for a pass need not be an operator.  So a request names operations that the policy has anyway, and
-# settings that are no looser than those under which an operation runs; the deployment's ``ICEKEEPER_REQUESTS_MAY``
-# admits more.
+# The sender of a request need not be an operator.  So a request may name operations of the policy, and settings that
+# are no looser than those with which the operation runs anyway.  ``ICEKEEPER_REQUESTS_MAY`` admits more.
 
 REQUESTS_MAY = "ICEKEEPER_REQUESTS_MAY"
-"""The environment variable with what requests may ask for beyond a table's policy: operations, keys, or ``all``."""
+"""The environment variable that admits operations, keys, or ``all`` in requests beyond a table's policy."""
 _ALL = "all"
 
 _EXPIRY = frozenset({Operation.EXPIRE_SNAPSHOTS})
@@ -377,7 +373,7 @@ _PROTECTED = "orphan_protected_prefixes"
 _PARTITIONS = frozenset({Operation.EXPIRE_PARTITIONS})
 _REWRITES = frozenset({Operation.COMPACT, Operation.REWRITE_POSITION_DELETES, Operation.COMPUTE_STATISTICS})
 _EVERY = frozenset(Operation)
-"""Every pass, also for what it cleans up after failed loads."""
+"""Every pass, even without operations, because it cleans up after failed loads."""
 
 _DECIDES: Mapping[str, frozenset[Operation]] = {
     "maintenance_enabled": _EVERY,
@@ -403,10 +399,10 @@ _DECIDES: Mapping[str, frozenset[Operation]] = {
     **dict.fromkeys(("partition_retention_hours", "partition_time_column", "partition_time_pattern"), _PARTITIONS),
     **dict.fromkeys(("partition_expire_limit", "branch", "where"), _PARTITIONS),
 }
-"""The keys that say whether an operation runs, what it deletes, or how it proves that no row was lost."""
+"""The keys that decide whether an operation runs, what it deletes, or how it proves that no row was lost."""
 
 UNRESTRICTED = frozenset(POLICY_KEYS) - _DECIDES.keys() - {"operations", _PROTECTED}
-"""The keys that any request may set: by no value of theirs more is deleted."""
+"""The keys that any request may set, because none of their values deletes more."""
 
 
 def requests_may(environment: Mapping[str, str]) -> frozenset[str]:
@@ -427,10 +423,10 @@ def requests_may(environment: Mapping[str, str]) -> frozenset[str]:
 
 
 def require_no_more(policy: ResolvedPolicy, asked: ResolvedPolicy, may: frozenset[str], table: str) -> None:
-    """Check a request: ``policy`` is the table's own, ``asked`` the one with the request's settings.
+    """Check a request: ``policy`` is the table's own, ``asked`` the policy with the request's settings.
 
     Raises:
-        RequestRefused: by the request more would be deleted; the message says what, and which setting admits it.
+        RequestRefused: the request would delete more; the message says what, and which setting admits it.
     """
     if _ALL in may:
         return
@@ -438,10 +434,9 @@ def require_no_more(policy: ResolvedPolicy, asked: ResolvedPolicy, may: frozense
     for name in sorted(asked.schedules.keys() - policy.schedules.keys()):
         refused[_ALL] = f"have a schedule '{name}', which the policy does not have"
     own = list(_parts(policy))
-    # Every pass cleans up after failed loads, even one without an operation of its own.
     refused |= _looser(policy.policy, asked.policy, None, may)
     for part in _parts(asked):
-        for operation in part.operations:
+        for operation in part.policy.operations:
             refused |= _loosest(own, part, operation, may)
     if refused:
         raise RequestRefused(
@@ -459,13 +454,9 @@ class _Part:
     def policy(self) -> Policy:
         return self.resolved.policy
 
-    @property
-    def operations(self) -> tuple[Operation, ...]:
-        return self.policy.operations
-
 
 def _parts(resolved: ResolvedPolicy) -> Iterator[_Part]:
-    """What runs under settings of its own: as ``policy_parts``, due or not."""
+    """All parts of a policy, due or not (see :func:`icekeeper.policy.due.due_parts`)."""
     if not resolved.schedules or resolved.sources["operations"] == OVERRIDE_SOURCE:
         yield _Part(None, resolved)
         return
@@ -475,36 +466,36 @@ def _parts(resolved: ResolvedPolicy) -> Iterator[_Part]:
 
 
 def _loosest(own: list[_Part], part: _Part, operation: Operation, may: frozenset[str]) -> dict[str, str]:
-    """What is refused of an operation of a request, by what admits it; nothing where a part of the policy allows it."""
-    having = [one for one in own if operation in one.operations]
+    """What is refused of a requested operation, by the setting that admits it; empty if the policy allows it."""
+    having = [one for one in own if operation in one.policy.operations]
     if not having:
         is_admitted = operation.value in may
-        told = {} if is_admitted else {operation.value: f"ask for {operation.value}, which the policy does not have"}
-        return told | _looser(own[0].policy, part.policy, operation, may) | _waiver(own[0], part, operation, may)
-    # Of its own schedule first: the sentence is about that.
+        new = {} if is_admitted else {operation.value: f"ask for {operation.value}, which the policy does not have"}
+        return new | _looser(own[0].policy, part.policy, operation, may) | _waiver(own[0], part, operation, may)
+    # The part of the same schedule comes first, because the message is about that.
     having.sort(key=lambda one: one.schedule != part.schedule)
     found = [_looser(one.policy, part.policy, operation, may) | _waiver(one, part, operation, may) for one in having]
     return {} if {} in found else found[0]
 
 
 def _looser(own: Policy, asked: Policy, operation: Operation | None, may: frozenset[str]) -> dict[str, str]:
-    """The keys that decide about an operation, and of which the request has a looser value, each with a sentence.
+    """The keys of an operation for which the request has a looser value, each with a clause of the message.
 
-    ``None``: those that decide about every pass.
+    ``None``: the keys of every pass.
     """
-    told: dict[str, str] = {}
+    looser: dict[str, str] = {}
     for key, operations in _DECIDES.items():
         is_meant = operations == _EVERY if operation is None else operation in operations
         if not is_meant or key in may:
             continue
         before, after, direction = getattr(own, key), getattr(asked, key), KEY_FACTS[key].tighter
         if before != after and (direction is None or not direction.holds(before, after)):
-            told[key] = f"set {key} to {text_of(after)}, where the policy has {text_of(before)}"
-    return told
+            looser[key] = f"set {key} to {text_of(after)}, where the policy has {text_of(before)}"
+    return looser
 
 
 def _waiver(own: _Part, asked: _Part, operation: Operation, may: frozenset[str]) -> dict[str, str]:
-    """What is refused of a request that protects more: by it the data beside another table's metadata go
+    """The refusal of additional protected prefixes: a sweep would then remove data beside another table's metadata
     (rule: operators-waive-foreign-metadata)."""
     more = [one for one in asked.resolved.waived_prefixes if one not in own.resolved.waived_prefixes]
     if operation is not Operation.REMOVE_ORPHANS or not more or _PROTECTED in may:
@@ -512,16 +503,13 @@ def _waiver(own: _Part, asked: _Part, operation: Operation, may: frozenset[str])
     return {_PROTECTED: f"add {text_of(tuple(more))} to {_PROTECTED}, by which what another table has there is removed"}
 
 
-# What a change of settings changed: each key with its value and source before and after (pure).
-
-
 def setting_changes(
     before: ResolvedPolicy | None, after: ResolvedPolicy, properties_before: Mapping[str, str]
 ) -> list[dict[str, Any]]:
-    """``{"key", "before", "after"}`` of every key that changed, those of schedules too.
+    """``{"key", "before", "after"}`` of every key that changed, keys of schedules included.
 
-    Each side is ``{"value", "source"}`` or ``None``.  ``before`` is ``None`` where the settings were wrong: then the
-    table's properties stand for what was.  A key that was set and is gone, or does not exist, has no ``after``.
+    Each side is ``{"value", "source"}`` or ``None``.  ``before`` is ``None`` if the settings were wrong; the table's
+    properties replace it.  ``after`` is ``None`` for a key that is no longer set or does not exist.
     """
     new = after.documents()
     if before is not None:
@@ -541,13 +529,10 @@ def setting_changes(
 
 
 def _bare(value: str) -> str:
-    """A value as text, in whatever way it is spaced."""
     return "".join(value.split()).lower()
 
 
-# Settings that change nothing of a pass, each as a sentence for people (pure).
-
-# Setting → the operation that reads it, which `all` leaves out, and what does not happen without it.
+# Setting → the operation that reads it, which `all` does not include, and what does not happen without it.
 _OF_OPERATIONS_ON_REQUEST = {
     "partition_retention_hours": (Operation.EXPIRE_PARTITIONS, "no partition is dropped"),
     "statistics_columns": (Operation.COMPUTE_STATISTICS, "no statistics are computed"),
@@ -557,7 +542,7 @@ _OF_OPERATIONS_ON_REQUEST = {
 def unused_settings(resolved: ResolvedPolicy) -> Iterator[str]:
     """A sentence for each setting of the table that does not count, or that no operation of this policy reads.
 
-    None of the latter where the call itself names the operations: whoever does that knows which others it leaves out.
+    The latter are not reported if the call itself names the operations.
     """
     yield from (one.sentence() for one in resolved.ignored)
     if resolved.sources["operations"] == OVERRIDE_SOURCE:

@@ -1,8 +1,8 @@
-"""What a table's own properties count for: they cannot undo what the operator said (rule: properties-never-loosen)
-(pure).
+"""Which of a table's own properties count: they cannot undo the operator's settings (rule: properties-never-loosen).
 
-Whoever may write a table may set its properties.  A tighter value than the operator's always counts; any other counts
-where ``table_settings`` lets tables set the key.  What does not count is left out, with the reason, and fails no pass.
+Every writer of a table can set its properties.  A value tighter than the operator's always counts; any other value
+counts if ``table_settings`` lets tables set the key.  A setting that does not count is ignored, with the reason, and
+fails no pass.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from icekeeper.policy.values import rounded_up, text_of
 
 _DEFAULT = "default"
 _VARIABLE = f"{ENVIRONMENT_PREFIX}TABLE_SETTINGS"
-# Each is resolved for every pass, and may be a pass; people have one or two.
+# Each schedule is resolved for every pass, and may cause a pass; usual are one or two.
 _MOST_SCHEDULES = 16
-# Filters and orders are parsed for every pass and by every scan, some in quadratic time.
+# Filters and sort orders are parsed by every pass and every scan, some in quadratic time.
 _LONGEST = 10_000
 
 
@@ -44,34 +44,34 @@ class Ignored:
     """A setting of a table that does not count, wholly or in part."""
 
     key: str
-    """As it is set, a schedule's with its prefix."""
+    """With the prefix of the schedule, if any."""
     value: str
     source: str
     why: str
-    """A clause for people that names what would admit it."""
+    """A clause of a message that names the setting that would admit the value."""
 
     def sentence(self) -> str:
-        """For people."""
+        """The message to the operator."""
         return f"{self.source} '{self.value}' does not count: {self.why}"
 
     def document(self) -> dict[str, object]:
-        """The shape of ``icekeeper policy show --json``."""
+        """The setting in ``icekeeper policy show --json``."""
         return {"key": self.key, "source": self.source, "value": self.value, "why": self.why}
 
 
 @dataclass(frozen=True, slots=True)
 class _Verdict:
-    """What of a value counts; ``counts`` is ``None`` where nothing does."""
+    """The value that counts, as a tuple of one; ``None``: no value counts."""
 
     counts: tuple[object] | None
     why: str = ""
 
 
 def without_ignored(layers: Sequence[Layer]) -> tuple[list[Layer], tuple[Ignored, ...]]:
-    """The layers without the settings of the table that do not count, and those settings.
+    """The layers without the table's settings that do not count, and those settings.
 
     Raises:
-        PolicyError: an unknown key of a table, or a malformed value of one that it may set.
+        PolicyError: a table has an unknown key, or a malformed value of a key that it may set.
     """
     if not any(layer.is_table for layer in layers):
         return list(layers), ()
@@ -97,14 +97,14 @@ def without_ignored(layers: Sequence[Layer]) -> tuple[list[Layer], tuple[Ignored
 
 @dataclass(frozen=True, slots=True)
 class _Operator:
-    """What everybody but the table says: settings with their sources, bounds, and what tables may set."""
+    """The settings of all sources but the table, and what tables may set."""
 
     stated: Mapping[str, tuple[object, str]]
-    """Key, a schedule's with its prefix → value and source."""
+    """Key, with the prefix of its schedule → value and source."""
     bounds: Mapping[str, tuple[object, str]]
     may_set: tuple[str, ...]
     own_schedules: tuple[str, ...]
-    """The schedules that the table alone makes, as many as it may."""
+    """The schedules that only the table defines, up to the limit."""
 
     @classmethod
     def of(cls, layers: Sequence[Layer]) -> _Operator:
@@ -112,23 +112,23 @@ class _Operator:
         bounds: dict[str, tuple[object, str]] = {}
         may_set: tuple[str, ...] = Policy().table_settings
         for layer in (layer for layer in layers if not layer.is_table):
-            said = bounds if layer.is_bound else stated
+            settings = bounds if layer.is_bound else stated
             for key, value in layer.values.items():
                 if key == "table_settings":
                     may_set = parse_values({key: value}, {key: layer.source}).table_settings
                 elif not layer.is_of_call:
-                    said[key] = _typed(key, value, layer.source), layer.source
+                    settings[key] = _typed(key, value, layer.source), layer.source
         names = dict.fromkeys(
             divided(key, layer.source)[0]
             for layer in layers
             for key in layer.values
             if layer.is_table and is_schedule_key(key) and key.endswith(f".{INTERVAL}")
         )
-        own = [name for name in names if f"{SCHEDULE_PREFIX}{name}.{INTERVAL}" not in stated]
+        own = [name for name in names if _interval_key(name) not in stated]
         return cls(stated, bounds, may_set, tuple(own[:_MOST_SCHEDULES]))
 
     def judge(self, key: str, value: object, source: str) -> _Verdict:
-        """What a setting of the table counts for.
+        """Decide whether a setting of the table counts.
 
         Raises:
             PolicyError: the value is malformed, and the table may set the key.
@@ -164,19 +164,19 @@ class _Operator:
         return self._limited(inner, facts, typed, now)
 
     def _limited(self, key: str, facts: KeyFacts, typed: object, now: object) -> _Verdict:
-        """A value looser than the operator's that a table may choose: up to the limit for tables."""
+        """The verdict on a value looser than the operator's that a table may set, up to the limit for tables."""
         assert facts.tighter is not None
         limit = facts.table_limit
-        if limit is None or key in self.may_set or ALL_SETTINGS in self.may_set:
+        if limit is None or self._is_named(key):
             return self._bounded(key, typed)
         if facts.tighter.meet(limit, now) == limit:
-            limit = now  # the operator's own is the looser one
+            limit = now  # the operator's own value is looser
         if (held := facts.tighter.meet(limit, typed)) == typed:
             return self._bounded(key, typed)
         return _Verdict((held,), f"a table may set it to {text_of(limit)} at the loosest; {self._admits(key)}")
 
     def _bounded(self, key: str, typed: object) -> _Verdict:
-        """A value that counts, and what a bound makes of it; the bound itself is applied where all are."""
+        """The verdict on a value that counts, with a remark if a bound limits it; ``resolve`` applies the bounds."""
         direction = KEY_FACTS[key].tighter
         if direction is not None and direction is not MORE and key in self.bounds:
             limit, source = self.bounds[key]
@@ -185,17 +185,19 @@ class _Operator:
         return _Verdict((typed,))
 
     def _why_barred(self, schedule: str, key: str, facts: KeyFacts, said_by: str) -> str:
-        """Why a table may only tighten a key, or not set it at all; empty: it may set any value."""
+        """Why a table may only tighten a key, or cannot set it; empty: it may set any value."""
         if facts.is_of_call:
             return "it counts only from the deployment, a policy file or --set"
         for other in facts.undermines:
             source = self.bounds[other][1] if other in self.bounds else self._says(schedule, other)[1]
             if other in self.bounds or (source != _DEFAULT and not self._is_named(key)):
-                return f"it would override {other} ({source})" + (
-                    "" if other in self.bounds else f"; {self._admits(key)}"
-                )
+                admits = "" if other in self.bounds else f"; {self._admits(key)}"
+                return f"it would override {other} ({source}){admits}"
         if self._is_named(key):
             return ""
+        if self._moves_work(schedule, key):
+            whose = self._says(schedule, INTERVAL)[1]
+            return f"the schedule and its operations are those of {whose}; {self._admits(key)}"
         value = f"{key} is {text_of(self._says(schedule, key)[0])} ({said_by})"
         if facts.tighter is None:
             only = "a table may not set it"
@@ -205,13 +207,10 @@ class _Operator:
             only = f"a table may only tighten it ({facts.tighter.words})"
         is_free = DEFAULT_SETTINGS in self.may_set and not key.startswith("orphan_") and key != "operations"
         is_stated = said_by != _DEFAULT and facts.tighter is not None and not facts.is_of_layout
-        if self._moves_work(schedule, key):
-            return f"the schedule is {self._says(schedule, INTERVAL)[1]}'s, and so is what it does; {self._admits(key)}"
         return "" if is_free and not is_stated else f"{value}, and {only}; {self._admits(key)}"
 
     def _judge_interval(self, name: str, value: object, source: str) -> _Verdict:
-        interval_ms = parse_interval(name, value, source)
-        key = f"{SCHEDULE_PREFIX}{name}.{INTERVAL}"
+        interval_ms, key = parse_interval(name, value, source), _interval_key(name)
         if key not in self.stated or self._is_named(OWN_SCHEDULES):
             return _Verdict((value,))
         stated, said_by = self.stated[key]
@@ -223,9 +222,9 @@ class _Operator:
         return _Verdict(None, f"{why}; {self._admits(OWN_SCHEDULES)}")
 
     def with_rare_sweeps(self, layers: list[Layer], ignored: list[Ignored]) -> list[Layer]:
-        """A schedule of the table's own that names ``remove_orphans`` sweeps no more often than any pass may.
+        """Limit the table's own schedules that name ``remove_orphans`` to ``orphan_sweep_interval_hours``.
 
-        A schedule that names its operations does them in every turn.
+        A schedule that names its operations runs them in every turn, so it would sweep more often than other passes.
         """
         if self._is_named("orphan_sweep_interval_hours"):
             return layers
@@ -248,15 +247,15 @@ class _Operator:
         return found
 
     def _sweeping(self, layers: Sequence[Layer]) -> Iterator[str]:
-        """The keys of the intervals of the table's own schedules that name ``remove_orphans``."""
+        """The interval keys of the table's own schedules that name ``remove_orphans``."""
         for name in self.own_schedules:
             key = f"{SCHEDULE_PREFIX}{name}.operations"
             named: Any = [_typed(key, layer.values[key], layer.source) for layer in layers if key in layer.values]
             if named and Operation.REMOVE_ORPHANS in named[-1]:
-                yield f"{SCHEDULE_PREFIX}{name}.{INTERVAL}"
+                yield _interval_key(name)
 
     def _says(self, schedule: str, key: str) -> tuple[object, str]:
-        """What the operator says of a key while a schedule runs, and where."""
+        """The operator's value of a key while a schedule runs, and its source."""
         own = f"{SCHEDULE_PREFIX}{schedule}.{key}"
         if schedule and own in self.stated:
             return self.stated[own]
@@ -265,14 +264,14 @@ class _Operator:
         return Policy.model_fields[key].default, _DEFAULT
 
     def _has_schedule(self, name: str) -> bool:
-        """Whether there is such a schedule, or the table may make it."""
-        if f"{SCHEDULE_PREFIX}{name}.{INTERVAL}" in self.stated:
+        """Whether the operator has such a schedule, or the table may define it."""
+        if _interval_key(name) in self.stated:
             return True
         may_make = self._is_named(OWN_SCHEDULES) or (DEFAULT_SETTINGS in self.may_set and not self._schedules())
         return may_make and (name in self.own_schedules or len(self.own_schedules) < _MOST_SCHEDULES)
 
     def _schedules(self) -> tuple[str, ...]:
-        """The operator's; one of the table's own beside them would do their work by none of their settings."""
+        """The operator's schedules; a table's own one would run their operations without their settings."""
         intervals = (key for key in self.stated if is_schedule_key(key) and key.endswith(f".{INTERVAL}"))
         return tuple(key.removeprefix(SCHEDULE_PREFIX).removesuffix(f".{INTERVAL}") for key in intervals)
 
@@ -283,11 +282,11 @@ class _Operator:
         return f"a table may make no schedules{beside}; {self._admits(OWN_SCHEDULES)}"
 
     def _moves_work(self, schedule: str, key: str) -> bool:
-        """Whether the key takes operations out of a schedule of the operator's: they would run by other settings."""
-        return key == "operations" and bool(schedule) and f"{SCHEDULE_PREFIX}{schedule}.{INTERVAL}" in self.stated
+        """Whether the key removes operations from a schedule of the operator, to run them with other settings."""
+        return key == "operations" and bool(schedule) and _interval_key(schedule) in self.stated
 
     def _is_ignored_key(self, key: str, facts: KeyFacts) -> bool:
-        """Whether no value counts but for being tight, so that a malformed one is ignored like others."""
+        """Whether only a tighter value counts, so that a malformed value is ignored too."""
         if facts.is_of_call:
             return True
         return not self._is_named(key) and (DEFAULT_SETTINGS not in self.may_set or key.startswith("orphan_"))
@@ -299,11 +298,15 @@ class _Operator:
         return f"{_VARIABLE}={','.join((*self.may_set, key))} (TableSettings of the stack) lets tables set it"
 
 
+def _interval_key(schedule: str) -> str:
+    return f"{SCHEDULE_PREFIX}{schedule}.{INTERVAL}"
+
+
 def _typed(key: str, value: object, source: str) -> object:
     """A value as the policy has it; an interval stays text.
 
     Raises:
-        PolicyError: it is malformed.
+        PolicyError: the value is malformed.
     """
     if isinstance(value, Malformed):
         raise PolicyError(value.why)
@@ -318,7 +321,7 @@ def _typed(key: str, value: object, source: str) -> object:
 
 
 def _reason(error: PolicyError) -> str:
-    """What is wrong with a value, without key, value and source."""
+    """The message without key, value and source."""
     return str(error).partition("): ")[2] or str(error)
 
 

@@ -1,4 +1,8 @@
-"""How the text of a setting becomes a typed value, what it may choose from, and its text again."""
+"""The types of settings: their values, how text is parsed to them, and how they are formatted.
+
+Hours and megabytes are exact fractions, because Iceberg's own properties are in milliseconds and bytes, and 1000 ms is
+not a finite decimal number of hours.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +20,9 @@ from icekeeper.metadata.transforms import CALENDAR, NUMBERED
 from icekeeper.operation_facts import ALL_OPERATIONS, Operation
 from icekeeper.policy.relative_time import parse_relative, parse_time_pattern
 
-# The values that policy keys choose from; those of ``operations`` stand in ``operation_facts.py``.
-
 
 class Strategy(StrEnum):
-    """How rows are laid out by a rewrite; ``auto`` sorts where the table has a sort order."""
+    """How a rewrite arranges rows; ``auto`` sorts if the table has a sort order."""
 
     AUTO = "auto"
     BINPACK = "binpack"
@@ -39,18 +41,18 @@ class JobOrder(StrEnum):
 
 
 class RewriteReason(StrEnum):
-    """What about how a file was written is reason enough to rewrite it, whatever its size."""
+    """A property of a file that is sufficient reason to rewrite it, whatever its size."""
 
     CODEC = "codec"
-    """Another compression codec than the table's properties ask for, or another format than Parquet."""
+    """A compression codec other than the table's properties ask for, or a format other than Parquet."""
     BLOOM = "bloom"
-    """No Bloom filter on a column that has one by the table's properties."""
+    """A Bloom filter is missing that the table's properties ask for."""
     SPEC = "spec"
-    """An older partition spec, where all rows of the file belong to one partition of the current spec."""
+    """An older partition spec, if all rows of the file belong to one partition of the current spec."""
 
 
 class OutputSpec(StrEnum):
-    """The partition spec of rewritten files: the table's current one, or that of their inputs."""
+    """The partition spec of rewritten files: the table's current spec, or that of the inputs."""
 
     CURRENT = "current"
     KEEP = "keep"
@@ -64,16 +66,15 @@ class Proof(StrEnum):
 
 
 class Ownership(StrEnum):
-    """Who maintains a table whose bucket has maintenance of its own: whoever has it enabled, or always us."""
+    """Who maintains a table in a table bucket: the bucket as far as its maintenance is enabled, or always Icekeeper."""
 
     AUTO = "auto"
     ICEKEEPER = "icekeeper"
 
 
-# The text of policy key ``sort_order``: ``k asc nulls last, bucket(16, id) desc nulls first``.
-#
-# Transforms are Iceberg's (specification, "Partition Transforms", "Sorting").  As in Iceberg-Java and Spark, nulls come
-# first when ascending and last when descending unless the text says otherwise.
+# The policy key ``sort_order``: ``k asc nulls last, bucket(16, id) desc nulls first``.  Transforms are Iceberg's
+# (specification, "Partition Transforms", "Sorting").  As in Iceberg-Java and Spark, the default is nulls first when
+# ascending and nulls last when descending.
 
 # Spark writes years(ts), Iceberg year(ts).
 _PLAIN_TRANSFORMS = {name: name for name in ("identity", *CALENDAR)} | {f"{name}s": name for name in CALENDAR}
@@ -83,14 +84,14 @@ _TERM = re.compile(
     r"(?:\s+(?P<direction>asc|desc))?(?:\s+nulls\s+(?P<nulls>first|last))?",
     re.IGNORECASE,
 )
-# A comma within parentheses or quotes separates nothing.  What is opened and never closed goes to the end, or each of a
-# thousand brackets would be followed there in vain.
+# A comma within parentheses or quotes is no separator.  An unclosed bracket extends to the end: otherwise each of a
+# thousand open brackets would cause a search up to there.
 _PARTS = re.compile(r",|(?:\([^)]*(?:\)|\Z)|\"[^\"]*(?:\"|\Z)|`[^`]*(?:`|\Z)|[^,])+")
 
 
 @dataclass(frozen=True, slots=True)
 class SortTerm:
-    """One term; ``transform`` is spelled as in table metadata: ``identity``, ``bucket[16]``, ``day``, …"""
+    """One term; ``transform`` is written as in table metadata: ``identity``, ``bucket[16]``, ``day``, …"""
 
     column: str
     transform: str
@@ -102,10 +103,10 @@ def parse_sort_order(text: str) -> tuple[SortTerm, ...]:
     """The terms of a sort order; columns are not looked up.
 
     Raises:
-        ValueError: names the part that is wrong and what may stand there.
+        ValueError: the message names the wrong part and what is allowed.
     """
     parts = _PARTS.findall(text)
-    # Terms and commas take turns; two commas in a row, or one at an end, leave a term out.
+    # Terms and commas must alternate, with a term at both ends.
     if len(parts) % 2 == 0 or any((part == ",") != (i % 2 == 1) for i, part in enumerate(parts)):
         raise ValueError("a term is missing beside a comma")
     return tuple(_term(part.strip()) for part in parts[::2])
@@ -140,11 +141,6 @@ def _transform(function: str, number: str | None, text: str) -> str:
     return _PLAIN_TRANSFORMS[name]
 
 
-# How the text of a setting becomes a typed value, and a typed value becomes text again.
-#
-# Hours and megabytes are exact fractions: Iceberg's own properties are in milliseconds and bytes, and 1000 ms is no
-# finite decimal number of hours.
-
 # Plain decimals only: Fraction("1e999999999") would build an integer of a billion digits.
 _DECIMAL = re.compile(r"[+-]?\d{1,30}(\.\d{1,30})?")
 _MAX_DECIMALS = 12
@@ -166,7 +162,7 @@ def _parse_amount(value: object) -> object:
     text = str(value).strip()
     if not _DECIMAL.fullmatch(text):
         raise ValueError("write a number, for example 1.5")
-    # By way of text also for floats: 0.1 means one tenth, not the binary number nearest to it.
+    # A float is converted from its text, too: 0.1 means one tenth, not the nearest binary number.
     return Fraction(text)
 
 
@@ -187,7 +183,7 @@ def _parse_optional(value: object) -> object:
 
 
 def _text_passing(check: Callable[[str], object]) -> BeforeValidator:
-    """Text that ``check`` does not refuse, or none."""
+    """Optional text that ``check`` accepts, by not raising ValueError."""
 
     def parse(value: object) -> object:
         text = _parse_optional(value)
@@ -204,7 +200,7 @@ def _parse_optional_amount(value: object) -> object:
 
 
 def parse_list(value: object) -> object:
-    """Comma-separated text as a tuple; ``none`` is the empty one, and what is no text stays as it is."""
+    """Comma-separated text as a tuple, ``none`` as the empty tuple; other values are returned unchanged."""
     if isinstance(value, str):
         parts = tuple(part for part in (part.strip() for part in value.split(",")) if part)
         return () if parts == ("none",) else parts
@@ -237,7 +233,7 @@ def _parse_reasons(value: object) -> object:
 
 
 def _parse_operations(value: object) -> object:
-    if value == ():  # what a table names and may not have, taken away
+    if value == ():  # all operations that a table names were removed because it may not set them
         return value
     parts = parse_list(value)
     if not isinstance(parts, Iterable):
@@ -276,17 +272,17 @@ OperationNames: TypeAlias = Annotated[tuple[Operation, ...], BeforeValidator(_pa
 
 
 def rounded_up(amount: Fraction, unit: int) -> int:
-    """``math.ceil(amount * unit)`` in a sixth of the time: detection asks for several of every table."""
+    """``math.ceil(amount * unit)`` in a sixth of the time; detection calls this several times per table."""
     return -(-amount.numerator * unit // amount.denominator)
 
 
 def rounded_down(amount: Fraction, unit: int) -> int:
-    """``math.floor(amount * unit)``, likewise."""
+    """``math.floor(amount * unit)``, as fast."""
     return amount.numerator * unit // amount.denominator
 
 
 def text_of(value: object) -> str:
-    """The value as a person writes it in a setting; amounts without a finite decimal form are marked ``≈``."""
+    """The value as written in a setting; amounts without a finite decimal form begin with ``≈``."""
     if value is None or value == ():
         return "none"
     if isinstance(value, bool):
@@ -304,8 +300,8 @@ _PLAIN = frozenset({bool, int, str, type(None)})
 
 
 def json_value(value: object) -> object:
-    """The value as JSON has it: numbers as numbers, lists as lists, ``None`` for none."""
-    if type(value) in _PLAIN:  # most are; detection asks for every key of every table
+    """The value as JSON: numbers as numbers, lists as lists, ``None`` for none."""
+    if type(value) in _PLAIN:  # the fast path: detection calls this for every key of every table
         return value
     if isinstance(value, Enum):
         return value.value
@@ -326,10 +322,8 @@ def _amount_text(value: Fraction) -> str:
     return f"≈{float(value):.6g}"
 
 
-# Recognises an amount that was written with a unit (``30d``, ``256MB``), and says it in the unit of its key (pure).
-#
-# A setting is a plain number, because table properties are read by other programs too, and because MB means 10^6 to
-# some and 2^20 to others.
+# A setting is a plain number without a unit (not ``30d`` or ``256MB``): other programs read table properties too, and
+# MB may mean 10^6 or 2^20.
 
 _WITH_UNIT = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([a-zA-Z]+)")
 _SECONDS: Mapping[str, int] = {
@@ -346,7 +340,7 @@ _BYTES: Mapping[str, int] = {
     **dict.fromkeys(("g", "gb", "gib"), 1024**3),
     **dict.fromkeys(("t", "tb", "tib"), 1024**4),
 }
-# What the end of a key says about its unit, the units that may be meant, and the size of the key's own.
+# The ending of a key, its unit, the units that a person may write, and the size of the key's unit.
 _OF_KEY: tuple[tuple[str, str, Mapping[str, int], int], ...] = (
     ("_hours", "hours", _SECONDS, 3600),
     ("_timeout_s", "seconds", _SECONDS, 1),
@@ -358,7 +352,7 @@ _OF_KEY: tuple[tuple[str, str, Mapping[str, int], int], ...] = (
 
 
 def amount_with_unit(key: str, value: object) -> str | None:
-    """What to write in place of an amount with a unit; ``None`` for keys and values without one."""
+    """A hint what to write instead of an amount with a unit; ``None`` for keys and values without a unit."""
     found = _WITH_UNIT.fullmatch(str(value).strip())
     if found is None:
         return None

@@ -1,4 +1,8 @@
-"""Log lines about what Icekeeper is doing, with facts as fields, and as JSON in Glue jobs."""
+"""Log lines about the activity of Icekeeper, and their format as JSON in Glue jobs.
+
+Every line has the field ``event`` and its facts as further fields, for structured formatters (Powertools).  Times are
+in seconds.  No field has the name of an attribute of a log record.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +16,12 @@ from typing import TypeAlias
 
 from icekeeper.text import escaped, escaped_document, escaped_lines, masked, masked_document
 
-# Log lines about what Icekeeper is doing; each has its facts as fields too, for structured formatters (Powertools).
-#
-# Every line has the field ``event``; times are in seconds.  No field has the name of an attribute of a log record.
-
 log = logging.getLogger("icekeeper.activity")
 
 Progress: TypeAlias = Callable[[str, int, int], None]
-"""``(what, done, total)``, called as work goes on."""
+"""``(what, done, total)``, called during the work."""
 
-# A line for each tenth of the work, and one every 30 seconds while a tenth takes longer.
+# Log each tenth of the work, and every 30 seconds if a tenth takes longer.
 _STEPS = 10
 _LONGEST_SILENCE_S = 30.0
 _SHORTEST_SILENCE_S = 3.0
@@ -32,12 +32,12 @@ def silent(what: str, done: int, total: int) -> None:
 
 
 def scan_started(catalogs: int) -> None:
-    """Log that a scan begins; ``catalogs`` is how many it is going to open."""
+    """Log that a scan begins; ``catalogs`` is how many it will open."""
     log.info("scan of %d catalog(s) started", catalogs, extra={"event": "scan_started", "catalogs": catalogs})
 
 
 def scan_finished(*, listed: int, scanned: int, proposals: int, skipped: int, errors: int, seconds: float) -> None:
-    """Log that a scan ended; ``errors`` are counted among ``skipped``."""
+    """Log that a scan ended; ``skipped`` includes ``errors``."""
     counts = {"listed": listed, "tables": scanned, "proposals": proposals, "skipped": skipped, "errors": errors}
     log.info(
         "scan finished: %d of %d table(s) in %.1f s, %d proposed, %d skipped, %d of them for errors",
@@ -65,32 +65,27 @@ def operation_finished(table: str, operation: str, run_id: str, *, status: str, 
 
 
 def swap_lost(table: str, attempt: int, why: str, wait_s: float) -> None:
-    """Log that attempt ``attempt`` (1 first) to commit did not land, and that another one follows in ``wait_s``."""
+    """Log that commit attempt ``attempt`` (from 1) lost, and that the next one follows in ``wait_s``."""
     fields = {"event": "swap_lost", "table": table, "attempt": attempt, "why": why, "seconds": round(wait_s, 3)}
     log.info("%s: swap %d lost, trying again in %.2f s: %s", table, attempt, wait_s, why, extra=fields)
 
 
 def progress_of(
-    table: str,
-    operation: str,
-    run_id: str,
-    and_then: Progress,
-    *,
-    monotonic_s: Callable[[], float] = time.monotonic,
+    table: str, operation: str, run_id: str, and_then: Progress, *, monotonic_s: Callable[[], float] = time.monotonic
 ) -> Progress:
     """A progress callback that logs every tenth of the work, and passes each call on to ``and_then``.
 
-    Lines are at least three seconds apart, except the one at the end.
+    Lines are at least three seconds apart, except the last one.
     """
-    told: dict[str, tuple[int, float]] = {}
+    logged: dict[str, tuple[int, float]] = {}
 
     def progress(what: str, done: int, total: int) -> None:
         now_s = monotonic_s()
-        step, at_s = told.setdefault(what, (0, now_s))
+        step, at_s = logged.setdefault(what, (0, now_s))
         reached, silent_s = done * _STEPS // max(total, 1), now_s - at_s
         is_news = reached > step and (silent_s >= _SHORTEST_SILENCE_S or done >= total)
         if total and (is_news or silent_s >= _LONGEST_SILENCE_S):
-            told[what] = max(reached, step), now_s
+            logged[what] = max(reached, step), now_s
             fields = {"event": "progress", "table": table, "operation": operation, "run_id": run_id}
             more = {"work": what, "done": done, "total": total}
             log.info("%s: %s %d of %d", table, what, done, total, extra={**fields, **more})
@@ -99,25 +94,25 @@ def progress_of(
     return progress
 
 
-# The lines of a Glue job as JSON, by the names that Powertools gives them in functions: one query finds both.
+# Lines of Glue jobs are JSON with the same names as Powertools uses in functions, so that one query finds both.
 
 _here: ContextVar[Mapping[str, str]] = ContextVar("icekeeper_line_fields", default={})  # noqa: B039  # never changed
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 def json_line(fields: Mapping[str, object]) -> str:
-    """One line of a log: secrets are masked, and every text is escaped (rule: escape-at-the-edge), a traceback line by
+    """One log line: secrets are masked, and every text is escaped (rule: escape-at-the-edge), a traceback line by
     line."""
-    told = {
+    safe = {
         name: escaped_lines(value) if name == "exception" and isinstance(value, str) else escaped_document(value)
         for name, value in masked_document(fields).items()
     }
-    return json.dumps(told, ensure_ascii=False, default=lambda other: escaped(masked(str(other))))
+    return json.dumps(safe, ensure_ascii=False, default=lambda other: escaped(masked(str(other))))
 
 
 @contextmanager
 def lines_about(**fields: str) -> Iterator[None]:
-    """Add fields to the lines of this thread, and of those that it starts work in, inside of the block."""
+    """Within the block, add fields to the lines of this thread and of threads that it starts work in."""
     before = _here.set({**_here.get(), **fields})
     try:
         yield
@@ -126,7 +121,7 @@ def lines_about(**fields: str) -> Iterator[None]:
 
 
 class JsonLines(logging.Formatter):
-    """Formats log records as JSON; a field of the record itself (``extra``) wins over those of :meth:`about`."""
+    """Formats log records as JSON; the record's own fields (``extra``) win over those of :meth:`about`."""
 
     def __init__(self) -> None:
         super().__init__()

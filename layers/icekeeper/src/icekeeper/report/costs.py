@@ -1,4 +1,4 @@
-"""A month's bill from the hours that were recorded, at AWS's list prices or at given ones."""
+"""A month's bill from the recorded hours of use, at AWS's list prices or at given prices."""
 
 from __future__ import annotations
 
@@ -10,18 +10,15 @@ from icekeeper.errors import PolicyError
 from icekeeper.machine.metering import Amount
 from icekeeper.state.store import HourOfUse
 
-# AWS's list prices, as of one month, for one region.
-
 GLUE_SHORTEST_S = 60
-"""So many seconds of a Glue run are paid at least, for each of its workers."""
+"""The least seconds of a Glue run that are billed, per worker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """US dollars; free tiers and discounts are not reckoned."""
+    """AWS's list prices in US dollars of a ``month`` (``2026-11``) and region, without free tiers and discounts."""
 
     month: str
-    """When they were looked up: ``2026-11``."""
     region: str
     lambda_gb_second: float
     """AWS Lambda pricing, x86."""
@@ -36,19 +33,19 @@ class Prices:
     """Amazon DynamoDB pricing, on-demand: read request units."""
     dynamodb_million_writes: float
     cloudwatch_metric_month: float
-    """Amazon CloudWatch pricing: a custom metric, the first 10,000; billed by the hours in which it is written."""
+    """Amazon CloudWatch pricing: one of the first 10,000 custom metrics; billed per hour in which it is written."""
     cloudwatch_gb_logged: float
     s3_1000_gets: float
     """Amazon S3 pricing; the same for table buckets."""
     s3_1000_puts: float
     s3_tables_1000_files: float
-    """Amazon S3 pricing, "S3 Tables maintenance": objects that compaction processes."""
+    """Amazon S3 pricing, "S3 Tables maintenance": objects processed by compaction."""
     s3_tables_gb: float
-    """The same: bytes that bin-packing processes.  Sorting costs twice as much."""
+    """The same: GB processed by binpack compaction.  Sorting costs twice as much."""
     glue_optimizer_dpu_hour: float
     """AWS Glue pricing, "Table optimization"."""
     glue_optimizer_mb_per_dpu_second: float
-    """AWS publishes none; what Iceberg-Java's compaction does on four cores (docs/performance.md)."""
+    """The speed of Iceberg-Java's compaction on four cores (docs/performance.md); AWS publishes none."""
 
 
 US_EAST_1 = Prices(
@@ -73,18 +70,13 @@ US_EAST_1 = Prices(
 )
 
 
-# Prices that a person gives in place of AWS's list prices.
-
-_NOT_PRICES = ("month", "region")
-
-
 def priced_anew(prices: Prices, given: Mapping[str, str]) -> Prices:
-    """The prices with some of them replaced by others, in US dollars, as text.
+    """The prices with some replaced by ``given`` ones, which are texts in US dollars.
 
     Raises:
-        PolicyError: there is no such price, or it is no number of at least 0.
+        PolicyError: there is no such price, or it is not a number of at least 0.
     """
-    known = {field.name for field in fields(Prices)} - set(_NOT_PRICES)
+    known = {field.name for field in fields(Prices)} - {"month", "region"}
     changed: dict[str, float] = {}
     for name, text in given.items():
         if name not in known:
@@ -97,23 +89,21 @@ def priced_anew(prices: Prices, given: Mapping[str, str]) -> Prices:
             raise PolicyError(f"price {name}: {text} is no price; give a number of at least 0")
         if name == "glue_optimizer_mb_per_dpu_second" and changed[name] == 0:
             raise PolicyError(f"price {name}: a unit that reads nothing never ends; give a number above 0")
-    return replace(prices, **changed)  # type: ignore[arg-type]  # only fields of numbers are left
+    return replace(prices, **changed)  # type: ignore[arg-type]  # only numbers
 
-
-# A month's bill from the hours that were recorded.
 
 MONTH_HOURS = 730
-"""As AWS reckons a month."""
+"""AWS's definition of a month."""
 _GB = 2**30
 _GB_MS_PER_HOUR = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of the bill; the amount is that of a month."""
+    """A line of the bill, for a month."""
 
     service: str
-    """``lambda``, ``glue``, …; lines of one service are added up in JSON."""
+    """``lambda``, ``glue``, …; JSON has the sum per service."""
     what: str
     amount: float
     usd: float
@@ -121,11 +111,11 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """What a month costs at the pace of the hours that were recorded."""
+    """The costs of a month, extrapolated from the recorded hours."""
 
     lines: tuple[Line, ...]
     aws_own: Mapping[str, float]
-    """What AWS asks for merging the same files: ``s3_tables``, ``glue_optimizers``; US dollars a month."""
+    """AWS's own price for merging the same files: ``s3_tables``, ``glue_optimizers``; US dollars a month."""
     compacted_files: float
     compacted_gb: float
 
@@ -144,9 +134,9 @@ class Bill:
 
 
 def month_of(hours: Iterable[HourOfUse], recorded_hours: float, prices: Prices) -> Bill:
-    """The bill of a month in which as much is used as in the hours given.
+    """The bill of a month with the same use as in the given hours.
 
-    ``recorded_hours`` is the length of the time that they were recorded in, idle hours included; above 0.
+    ``recorded_hours`` is the length of the recorded time, idle hours included; above 0.
     """
     used: Counter[str] = Counter()
     metric_hours = 0
@@ -190,7 +180,7 @@ def _lines(month: Mapping[Amount, float], metric_hours: float, prices: Prices) -
 
 def _aws_own(month: Mapping[Amount, float], prices: Prices) -> dict[str, float]:
     files, size = month[Amount.COMPACTED_FILES], month[Amount.COMPACTED_BYTES]
-    # A run of the optimizer is billed for a minute at least, of one unit at least.
+    # A run of the optimizer is billed for at least one minute of one unit.
     units_s = max(size / 1e6 / prices.glue_optimizer_mb_per_dpu_second, 60 * month[Amount.COMPACTIONS])
     return {
         "s3_tables": files / 1000 * prices.s3_tables_1000_files + size / _GB * prices.s3_tables_gb,

@@ -1,4 +1,7 @@
-"""What a pass did, in one vocabulary for the command line, the journal, functions and jobs."""
+"""The outcome of a pass, in one vocabulary for the command line, the journal, functions and jobs.
+
+Sentences and metric keys are those of the SeaweedFS worker's documentation; a metric key starts with its operation.
+"""
 
 from __future__ import annotations
 
@@ -20,83 +23,13 @@ from icekeeper.operation_facts import FACTS, STEPS, Operation
 from icekeeper.state.store import IdleSince, idle_since_text, read_idle_since
 from icekeeper.text import masked_sentence
 
-# How a wrong clock is reported to people and in metrics.
-
-CLOCK_SKEW = "clock.skew_s"
-"""Metric: how many seconds this machine's clock is ahead of the store's (negative: behind); left out below a minute."""
-
-
-def skew_sentence(ahead_s: int) -> str:
-    """The sentence for people: what is wrong with the clock, and what to do."""
-    direction = "ahead of" if ahead_s > 0 else "behind"
-    return (
-        f"this machine's clock is {abs(ahead_s)} s {direction} the clock of the table's store, by which ages are "
-        "judged; set it right"
-    )
-
-
-def clock_warning(metrics: Iterable[Mapping[str, int | float]]) -> tuple[str, ...]:
-    """The sentence about the largest skew in the metrics of a pass's parts; empty where no part met one."""
-    met = [int(found[CLOCK_SKEW]) for found in metrics if CLOCK_SKEW in found]
-    return (skew_sentence(max(met, key=abs)),) if met else ()
-
-
-# Lists of files in JSON documents; those too long for one are written to a file of their own.
-
-MAX_INLINE_PATHS = 10_000
-"""Lists with more distinct paths than this are written to a file of their own."""
-
-ListingWriter: TypeAlias = Callable[[str, Mapping[str, Sequence[str]]], str]
-"""``(name without suffix, {"planned": paths, "deleted": paths})`` → where the listing was written."""
-
-
-def files_json(planned: Sequence[str], deleted: Sequence[str], name: str, listing: ListingWriter) -> dict[str, Any]:
-    """``files`` of an operation in ``maintain --json``: the paths, or how many they are and where they were written."""
-    files = {"planned": list(planned), "deleted": list(deleted)}
-    if len({*planned, *deleted}) <= MAX_INLINE_PATHS:
-        return files
-    # No lists at all rather than shortened ones, which would read as "these and no others".
-    return {"listing": listing(name, files), "planned_count": len(planned), "deleted_count": len(deleted)}
-
-
-def listing_in(directory: Path) -> ListingWriter:
-    """A writer of ``NAME.files.json`` in a folder, which it creates when first needed; for the owner only
-    (rule: state-is-private).
-
-    Raises (when called):
-        StorageError: the folder cannot be written.
-    """
-
-    def write(name: str, files: Mapping[str, Sequence[str]]) -> str:
-        # A table's name is part of it, and may hold slashes.
-        path = directory / f"{quote(name, safe='')}.files.json"
-        try:
-            for folder in (directory.parent, directory):
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with open(path, "w", encoding="utf-8", opener=_for_the_owner) as file:
-                json.dump(files, file, indent=1)
-        except OSError as error:
-            raise StorageError(f"the list of files cannot be written to {path}: {error.strerror}") from error
-        return str(path)
-
-    return write
-
-
-def _for_the_owner(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
-# What a pass did, in one vocabulary for the command line, the journal, functions and jobs.
-#
-# Sentences and metric keys are those of the SeaweedFS worker's documentation; a metric key starts with its operation.
-
 Metrics: TypeAlias = Mapping[str, int | float]
 
 
 class Status(StrEnum):
     """How an operation ended.
 
-    ``skipped`` is success: nothing to do, disabled, or not possible here.  ``refused``: a guard saw danger.
+    ``skipped`` is a success: nothing to do, disabled, or not possible here.  ``refused``: a guard detected danger.
     """
 
     SUCCEEDED = "succeeded"
@@ -117,9 +50,9 @@ class PassStatus(StrEnum):
 class OperationOutcome:
     """How one operation ended.
 
-    ``reason`` says why it was not carried out, ``None`` when it succeeded; ``summary`` is the sentence for people.
-    ``snapshot_ids`` are the snapshots it committed.  ``files_planned`` are its inputs to rewrite or files to delete,
-    ``files_deleted`` those really deleted.
+    ``reason`` says why it did not run, ``None``: it succeeded.  ``summary`` is the sentence for people.
+    ``snapshot_ids`` are the snapshots that it committed.  ``files_planned`` are the files to rewrite or to delete,
+    ``files_deleted`` those actually deleted.
     """
 
     operation: Operation
@@ -131,20 +64,20 @@ class OperationOutcome:
     files_planned: tuple[str, ...] = ()
     files_deleted: tuple[str, ...] = ()
     plan: Mapping[str, Any] | None = None
-    """What a dry run tells of its plan beyond the sentence, ready for JSON; ``None``: nothing."""
+    """Details of a dry run's plan, ready for JSON."""
     schedule: str | None = None
-    """The schedule of the policy in whose turn it ran; ``None``: in none."""
+    """The schedule in whose turn it ran."""
     lost_lease: bool = False
-    """Another run took the table meanwhile: how the operation ended says nothing of the table."""
+    """Another run took the table's lease meanwhile, so the outcome says nothing about the table."""
     planned_after: tuple[Operation, ...] = ()
-    """In a dry run: the operations before it, whose changes its plan reckons with."""
+    """In a dry run: the earlier operations whose changes the plan takes into account."""
     in_turn: OperationOutcome | None = None
-    """In a dry run that answers on the table as it is: the answer on what the operations before would leave."""
+    """In a dry run, if this outcome is for the current table: the outcome after the earlier operations."""
     idle_since: IdleSince | None = None
-    """Where it had nothing more to do; ``None``: there may be more."""
+    """The record that the operation had nothing more to do; ``None``: there may be more."""
 
     def __post_init__(self) -> None:
-        # A summary may quote an error of a library, which may hold secrets.
+        # A summary may quote an error of a library, which may contain secrets.
         object.__setattr__(self, "summary", masked_sentence(self.summary))
         object.__setattr__(self, "reason", None if self.reason is None else masked_sentence(self.reason))
 
@@ -175,11 +108,11 @@ class OperationOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedOutcome:
-    """What a pass did about files of failed loads.  This is no operation: it has no status and makes no pass fail."""
+    """The cleanup of failed loads in a pass.  It is not an operation: it has no status and does not fail the pass."""
 
     summary: str
     problem: str | None = None
-    """Why files could not be cleaned up; the next pass tries again."""
+    """Why files could not be deleted; the next pass tries again."""
     metrics: Metrics
     files_planned: tuple[str, ...] = ()
     files_deleted: tuple[str, ...] = ()
@@ -203,7 +136,7 @@ def succeeded(
     files_planned: Sequence[str] = (),
     files_deleted: Sequence[str] = (),
 ) -> OperationOutcome:
-    """The outcome of an operation that did its work (in a dry run: would have done it)."""
+    """The outcome of an operation that did its work (in a dry run: would do it)."""
     return OperationOutcome(
         operation=operation,
         status=Status.SUCCEEDED,
@@ -221,7 +154,7 @@ def skipped(operation: Operation, reason: str, *, metrics: Metrics | None = None
 
 
 def refused(operation: Operation, reason: str, *, metrics: Metrics | None = None) -> OperationOutcome:
-    """The outcome of an operation that a guard stopped because it saw danger."""
+    """The outcome of an operation that a guard stopped because it detected danger."""
     return _not_carried_out(operation, Status.REFUSED, reason, metrics)
 
 
@@ -231,18 +164,18 @@ def failed(operation: Operation, reason: str, *, metrics: Metrics | None = None)
 
 
 def refused_besides(outcome: OperationOutcome, reason: str) -> OperationOutcome:
-    """The outcome as a refusal that a person must decide about, whatever else was done."""
+    """The outcome as a refusal about which a person must decide, whatever else was done."""
     return replace(outcome, status=Status.REFUSED, reason=reason, summary=f"{reason}; {outcome.summary}")
 
 
 def with_left_out(outcome: OperationOutcome, unreadable: Mapping[str, str]) -> OperationOutcome:
-    """The outcome with what was left out because it cannot be read: path → a sentence with it
+    """Add the unreadable files that were skipped (path → sentence with the path) to the outcome
     (rule: leave-out-unreadable-files)."""
     if not unreadable:
         return outcome
-    told = f"left {len(unreadable)} file(s) out: {next(iter(unreadable.values()))}"
-    reason = told if outcome.status is Status.SKIPPED else outcome.reason
-    return replace(outcome, reason=reason, summary="; ".join(filter(None, (outcome.summary, told))))
+    note = f"left {len(unreadable)} file(s) out: {next(iter(unreadable.values()))}"
+    reason = note if outcome.status is Status.SKIPPED else outcome.reason
+    return replace(outcome, reason=reason, summary="; ".join(filter(None, (outcome.summary, note))))
 
 
 def _not_carried_out(operation: Operation, status: Status, reason: str, metrics: Metrics | None) -> OperationOutcome:
@@ -253,7 +186,7 @@ def _not_carried_out(operation: Operation, status: Status, reason: str, metrics:
 
 @dataclass(frozen=True, slots=True)
 class EngineTaken:
-    """Which engine a pass took, and why it did; no reason where a person or a deployment has named it."""
+    """The engine of a pass and the reason for it; no reason if a person or the deployment named the engine."""
 
     name: str
     reason: str | None = None
@@ -273,29 +206,28 @@ class PassOutcome:
     dry_run: bool
     operations: tuple[OperationOutcome, ...]
     staged: StagedOutcome | None = None
-    """``None`` where there were no failed loads to clean up after."""
+    """``None``: there were no failed loads to clean up."""
     around: Metrics = field(default_factory=dict)
-    """Metrics of what the pass did around its operations; their keys start with ``pass``."""
+    """Metrics of the work outside the operations; their keys start with ``pass``."""
     warnings: tuple[str, ...] = ()
-    """What went wrong beside the operations; it does not change how the pass ended."""
+    """Problems outside the operations; they do not change the status."""
     engine: EngineTaken | None = None
-    """What rewrote files, or would have; ``None``: not told."""
 
     @property
     def status(self) -> PassStatus:
-        """``failed`` when everything attempted failed, ``partial`` when anything failed or was refused."""
+        """As in :func:`overall_status`."""
         return overall_status(self.operations)
 
     @property
     def summary(self) -> str:
-        """Every operation's sentence behind its name, joined by semicolons."""
+        """``NAME: SENTENCE`` of every operation, joined by semicolons."""
         return "; ".join(f"{_named(outcome)}: {outcome.summary}" for outcome in self.operations)
 
     @property
     def metrics(self) -> dict[str, int | float]:
-        """All metrics in one flat mapping; their keys start with the operation's name, or with ``staged`` or ``pass``.
+        """All metrics; keys start with the operation's name, or with ``staged`` or ``pass``.
 
-        Those of an operation that ran in several schedules are added up.
+        Metrics of an operation that ran in several schedules are added up.
         """
         found: dict[str, int | float] = {}
         for outcome in self.operations:
@@ -307,24 +239,24 @@ class PassOutcome:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing was changed and nothing failed: another pass over the same snapshot would find the same.
+        """Whether nothing was changed and nothing failed, so that a pass over the same snapshot would find the same.
 
-        A refusal that changed nothing counts as idle: its cause is in the table, and stays until the table changes.
+        A refusal without a change counts as idle, because its cause remains until the table changes.
         """
         return all(_did_nothing(outcome) for outcome in self.operations)
 
     def of_schedule(self, schedule: str | None) -> PassOutcome:
-        """What was done in the turn of one schedule; ``None``: outside of all."""
+        """The operations that ran in the turn of one schedule; ``None``: outside all schedules."""
         return replace(self, operations=tuple(one for one in self.operations if one.schedule == schedule))
 
     @property
     def changed_nothing(self) -> bool:
-        """Whether the pass is no news: nothing was changed, found or refused, and there was nothing to clean up."""
+        """Whether nothing was changed, refused or cleaned up, and nothing failed, so there is nothing to report."""
         troubled = any(outcome.status in (Status.REFUSED, Status.FAILED) for outcome in self.operations)
         return self.is_idle and not troubled and self.staged is None
 
     def to_json(self, listing: ListingWriter) -> dict[str, Any]:
-        """The document of ``maintain --json``; ``listing`` stores path lists too long for it."""
+        """The document of ``maintain --json``; ``listing`` writes lists of paths that are too long for it."""
         return {
             "table": self.table,
             "catalog": self.catalog,
@@ -345,7 +277,7 @@ def _named(outcome: OperationOutcome) -> str:
 
 
 def overall_status(outcomes: Iterable[OperationOutcome]) -> PassStatus:
-    """``failed`` when everything attempted failed, ``partial`` when anything failed or was refused."""
+    """``failed`` if everything attempted failed, ``partial`` if anything failed or was refused."""
     attempted = [outcome.status for outcome in outcomes if outcome.status is not Status.SKIPPED]
     if attempted and all(status is Status.FAILED for status in attempted):
         return PassStatus.FAILED
@@ -359,27 +291,26 @@ def _did_nothing(outcome: OperationOutcome) -> bool:
         return not (outcome.snapshot_ids or outcome.files_deleted)
     # Only an orphan sweep succeeds without work: "removed 0 orphan file(s)".
     is_sweep = outcome.operation is Operation.REMOVE_ORPHANS and outcome.status is Status.SUCCEEDED
-    # Orphans in quarantine are deleted by a later pass, so that pass is needed.
+    # A later pass is needed to delete orphans in quarantine.
     waiting = outcome.metrics.get("remove_orphans.files_quarantined", 0)
     return is_sweep and not (outcome.files_planned or outcome.files_deleted or waiting)
 
 
-# What a pass over the orphans of a whole bucket did: per table, outside of all tables, and of foreign tables.
-
-
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """Files under no table's location, which are reported and never deleted; ``size`` in bytes."""
+    """Files outside all tables' locations, which are reported and never deleted.
+
+    ``size`` is in bytes, ``first`` are some of the paths.
+    """
 
     files: int = 0
     size: int = 0
     first: tuple[str, ...] = ()
-    """Some of the paths."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignTable:
-    """A table that the catalog does not know, found by one of its metadata files."""
+    """A table that is not in the catalog, found by one of its metadata files."""
 
     uuid: str | None
     location: str
@@ -388,7 +319,7 @@ class ForeignTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketOutcome:
-    """How one pass over a bucket ended; outcomes by the names of tables."""
+    """How the orphan sweep of a whole bucket ended; outcomes by name of the table."""
 
     catalog: str
     bucket: str
@@ -398,16 +329,16 @@ class BucketOutcome:
     outside: Outside
     foreign: tuple[ForeignTable, ...]
     warnings: tuple[str, ...] = ()
-    """What went wrong beside the tables; it does not change how the pass ended."""
+    """Problems outside the tables; they do not change the status."""
 
     @property
     def status(self) -> PassStatus:
-        """As the status of a pass over one table, with tables in place of operations."""
+        """As in :func:`overall_status`, of the tables."""
         return overall_status(self.tables.values())
 
     @property
     def metrics(self) -> dict[str, int | float]:
-        """The sums of all tables' metrics, and the counts of files outside all tables."""
+        """The sums of the tables' metrics, and the counts of files outside all tables."""
         total: Counter[str] = Counter()
         for outcome in self.tables.values():
             total.update({key: int(value) for key, value in outcome.metrics.items() if key != CLOCK_SKEW})
@@ -417,7 +348,7 @@ class BucketOutcome:
         return {**total, **({CLOCK_SKEW: max(skews, key=abs)} if skews else {})}
 
     def to_json(self, listing: ListingWriter) -> dict[str, Any]:
-        """The document of ``orphans --json``; ``listing`` stores path lists too long for it."""
+        """The document of ``orphans --json``; ``listing`` writes lists of paths that are too long for it."""
         return {
             "catalog": self.catalog,
             "bucket": self.bucket,
@@ -425,11 +356,7 @@ class BucketOutcome:
             "dry_run": self.dry_run,
             "status": self.status.value,
             "tables": [self._table(name, outcome, listing) for name, outcome in self.tables.items()],
-            "outside": {
-                "files": self.outside.files,
-                "bytes": self.outside.size,
-                "first": list(self.outside.first),
-            },
+            "outside": {"files": self.outside.files, "bytes": self.outside.size, "first": list(self.outside.first)},
             "foreign": [
                 {"uuid": found.uuid, "location": found.location, "metadata_file": found.metadata_file}
                 for found in self.foreign
@@ -449,21 +376,21 @@ class BucketOutcome:
         }
 
 
-# Outcomes as the JSON documents that functions and jobs write for the report, and back.
+# Functions and jobs write outcomes as JSON documents; the report reads them back.
 
 
 def operation_document(outcome: OperationOutcome, run_id: str, listing: ListingWriter) -> dict[str, Any]:
-    """What :func:`operation_outcome` reads: as ``maintain --json`` has it, and what the pass is to remember."""
+    """The outcome as in ``maintain --json`` with ``idle_since``, for :func:`operation_outcome`."""
     name = outcome.operation.value
-    remembered = {} if outcome.idle_since is None else {"idle_since": idle_since_text({name: outcome.idle_since})}
-    return {**outcome.to_json(run_id, listing), **remembered}
+    idle_since = {} if outcome.idle_since is None else {"idle_since": idle_since_text({name: outcome.idle_since})}
+    return {**outcome.to_json(run_id, listing), **idle_since}
 
 
 def operation_outcome(document: Mapping[str, Any]) -> OperationOutcome:
-    """The outcome that :func:`operation_document` wrote, without lists of files that have a file of their own.
+    """Read a document of :func:`operation_document`, without lists of files in separate listings.
 
     Raises:
-        StorageError: it is no such document.
+        StorageError: the document is damaged.
     """
     try:
         files = document["files"]
@@ -485,10 +412,10 @@ def operation_outcome(document: Mapping[str, Any]) -> OperationOutcome:
 
 
 def staged_outcome(document: Mapping[str, Any]) -> StagedOutcome:
-    """The outcome that :meth:`StagedOutcome.to_json` wrote.
+    """Read a document of :meth:`StagedOutcome.to_json`.
 
     Raises:
-        StorageError: it is no such document.
+        StorageError: the document is damaged.
     """
     try:
         files = document["files"]
@@ -503,70 +430,128 @@ def staged_outcome(document: Mapping[str, Any]) -> StagedOutcome:
         raise StorageError(f"the document of an outcome is damaged: {error!r}") from error
 
 
-# Sentences as people read them, without our names of exceptions and bins; JSON and logs keep them (pure).
+CLOCK_SKEW = "clock.skew_s"
+"""Metric: by how many seconds this machine's clock is ahead of the store's (negative: behind); omitted below 60."""
 
-# Where the sentence of one operation ends and that of the next begins.
+
+def skew_sentence(ahead_s: int) -> str:
+    """What is wrong with the clock, and what to do."""
+    direction = "ahead of" if ahead_s > 0 else "behind"
+    return (
+        f"this machine's clock is {abs(ahead_s)} s {direction} the clock of the table's store, by which ages are "
+        "judged; set it right"
+    )
+
+
+def clock_warning(metrics: Iterable[Mapping[str, int | float]]) -> tuple[str, ...]:
+    """The sentence about the largest skew in the metrics of a pass's parts; empty if there is none."""
+    met = [int(found[CLOCK_SKEW]) for found in metrics if CLOCK_SKEW in found]
+    return (skew_sentence(max(met, key=abs)),) if met else ()
+
+
+MAX_INLINE_PATHS = 10_000
+"""Lists with more distinct paths are written to a separate file."""
+
+ListingWriter: TypeAlias = Callable[[str, Mapping[str, Sequence[str]]], str]
+"""``(name without suffix, {"planned": paths, "deleted": paths})`` → path of the written listing."""
+
+
+def files_json(planned: Sequence[str], deleted: Sequence[str], name: str, listing: ListingWriter) -> dict[str, Any]:
+    """``files`` of an operation in ``maintain --json``: the paths, or their number and the path of the listing."""
+    files = {"planned": list(planned), "deleted": list(deleted)}
+    if len({*planned, *deleted}) <= MAX_INLINE_PATHS:
+        return files
+    # No lists at all: shortened ones would seem to be complete.
+    return {"listing": listing(name, files), "planned_count": len(planned), "deleted_count": len(deleted)}
+
+
+def listing_in(directory: Path) -> ListingWriter:
+    """A writer of ``NAME.files.json`` in a folder, which it creates if needed, readable only for the owner
+    (rule: state-is-private).
+
+    Raises (when called):
+        StorageError: the folder cannot be written.
+    """
+
+    def write(name: str, files: Mapping[str, Sequence[str]]) -> str:
+        # The name contains that of the table, which may have slashes.
+        path = directory / f"{quote(name, safe='')}.files.json"
+        try:
+            for folder in (directory.parent, directory):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with open(path, "w", encoding="utf-8", opener=_for_the_owner) as file:
+                json.dump(files, file, indent=1)
+        except OSError as error:
+            raise StorageError(f"the list of files cannot be written to {path}: {error.strerror}") from error
+        return str(path)
+
+    return write
+
+
+def _for_the_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+# For people, sentences lose our names of exceptions and bins; JSON and logs keep them.
+
+# The boundary between the sentences of two operations.
 _NEXT = re.compile(rf"; (?=(?:{'|'.join(STEPS)}): )")
 _BINS = re.compile(r" \(across (\d+) bins\)")
 _CLASS_NAMES = re.compile(rf"\b(?:{'|'.join(sorted(errors.ERROR_NAMES, key=len, reverse=True))}): ")
 
 
 def in_plain_words(sentence: str) -> str:
-    """``StorageError: the disk is full`` is told as ``the disk is full``.
+    """``StorageError: the disk is full`` becomes ``the disk is full``.
 
-    ``into 4 (across 3 bins)`` becomes ``into 4 in 3 file groups``; that there is one is not worth telling.
+    ``into 4 (across 3 bins)`` becomes ``into 4 in 3 file groups``; a single group is not mentioned.
     """
     plain = _BINS.sub(_groups, _CLASS_NAMES.sub("", sentence))
     return plain.replace("bin(s) failed", "file group(s) failed").replace("every bin was", "every file group was")
 
 
 def told_once(names: Sequence[str], sentences: Sequence[str]) -> list[str]:
-    """Each sentence in plain words where it comes first; then ``as above``, or ``as NAME`` of one further up."""
+    """The sentences in plain words; a repeated one becomes ``as above`` or ``as NAME``, the name of its first."""
     first: dict[str, str] = {}
-    told = []
+    lines = []
     plain = [in_plain_words(sentence) for sentence in sentences]
     for number, (name, sentence) in enumerate(zip(names, plain, strict=True)):
         if sentence not in first:
-            told.append(sentence)
+            lines.append(sentence)
         else:
-            told.append("as above" if sentence == plain[number - 1] else f"as {first[sentence]}")
+            lines.append("as above" if sentence == plain[number - 1] else f"as {first[sentence]}")
         first.setdefault(sentence, name)
-    return told
+    return lines
 
 
 def lines_of(summary: str) -> list[str]:
-    """The summary of a pass as a line for each operation; what several say is told once."""
+    """The summary of a pass as one line per operation; see :func:`told_once`."""
     parts = [part.partition(": ") for part in _NEXT.split(summary)]
-    said = told_once([name for name, _, _ in parts], [sentence for _, _, sentence in parts])
-    return [f"{name}: {sentence}".removesuffix(": ") for (name, _, _), sentence in zip(parts, said, strict=True)]
+    names, sentences = [name for name, _, _ in parts], [sentence for _, _, sentence in parts]
+    lines = zip(names, told_once(names, sentences), strict=True)
+    return [f"{name}: {sentence}".removesuffix(": ") for name, sentence in lines]
 
 
 def _groups(found: re.Match[str]) -> str:
     return "" if found[1] == "1" else f" in {found[1]} file groups"
 
 
-# On which state of the table the operations of a dry run are planned (pure).
-#
-# Each is planned on the table as those before it would leave it, as the pass runs them.  Where that cannot be told, it
-# is planned on the table as it is, and the pass plans it anew.
-
-# What lies in the store no plan changes: orphans are what nothing references, before and after.
-_LOOKS_AT_THE_STORE = frozenset({Operation.REMOVE_ORPHANS})
+# A dry run plans each operation on the table as the earlier operations would leave it.  If that is not known, it plans
+# the operation on the current table, and the pass will plan it again.
 
 
 def looks_at_the_table(operation: Operation) -> bool:
-    """Whether an operation is planned on the table's head or snapshots, which those before it may change."""
-    return operation not in _LOOKS_AT_THE_STORE
+    """Whether earlier operations may change the plan.  They do not change orphans, which nothing references anyway."""
+    return operation is not Operation.REMOVE_ORPHANS
 
 
 def in_turn(outcome: PassOutcome) -> PassOutcome:
-    """What a dry run says of every operation on what those before it would leave."""
+    """The outcome of a dry run with each operation planned after the earlier ones."""
     answers = (replace(one.in_turn or one, schedule=one.schedule) for one in outcome.operations)
     return replace(outcome, operations=tuple(answers))
 
 
 def planned_anew(outcomes: Sequence[OperationOutcome]) -> Mapping[Operation, tuple[Operation, ...]]:
-    """By operation, those before it that would commit first and that its plan does not reckon with."""
+    """Operation → earlier operations that would commit before it, and that its plan does not take into account."""
     found: dict[Operation, tuple[Operation, ...]] = {}
     before: tuple[Operation, ...] = ()
     for outcome in outcomes:
@@ -580,7 +565,7 @@ def planned_anew(outcomes: Sequence[OperationOutcome]) -> Mapping[Operation, tup
 
 
 def told_order(outcomes: Sequence[OperationOutcome]) -> str | None:
-    """The sentence for people about plans that reckon with earlier ones; ``None`` where none does."""
+    """The sentence about plans that take earlier operations into account; ``None``: there is none."""
     later = [outcome.operation.value for outcome in outcomes if outcome.planned_after]
     if not later:
         return None
@@ -588,7 +573,7 @@ def told_order(outcomes: Sequence[OperationOutcome]) -> str | None:
 
 
 def told_anew(outcomes: Sequence[OperationOutcome]) -> str | None:
-    """The sentence about it for people; ``None`` where every operation finds what it was planned on."""
+    """The sentence about operations that the pass plans again; ``None``: there is none."""
     anew = planned_anew(outcomes)
     if not anew:
         return None
@@ -598,21 +583,19 @@ def told_anew(outcomes: Sequence[OperationOutcome]) -> str | None:
 
 
 def order_json(outcomes: Sequence[OperationOutcome]) -> dict[str, list[str]]:
-    """``planned_anew`` in the document of a dry run: operation → those that change the table before it."""
+    """:func:`planned_anew` as JSON."""
     return {operation.value: [one.value for one in before] for operation, before in planned_anew(outcomes).items()}
 
 
-# Requests as metrics: ``PREFIX.get_requests`` and so on, without zeros.
-
 REQUESTS = "_requests"
-"""How the keys of these metrics end."""
+"""The ending of metric keys for requests, like ``PREFIX.get_requests``."""
 
 
 def request_key(kind: RequestKind) -> str:
-    """How the key of one kind's metric ends: ``.get_requests``."""
+    """The ending of the metric key for one kind of requests: ``.get_requests``."""
     return f".{kind.value}{REQUESTS}"
 
 
 def request_metrics(prefix: str, counts: Mapping[RequestKind, int]) -> dict[str, int]:
-    """The metrics of an operation, or of what a pass does around its operations (``pass``)."""
+    """The metrics of requests, without zeros; the prefix is an operation or ``pass``."""
     return {f"{prefix}{request_key(kind)}": number for kind, number in counts.items() if number}

@@ -1,4 +1,4 @@
-"""Makes a page of a catalog's tables that a browser shows by itself: no script, no other file, no network (pure)."""
+"""An HTML page about a catalog's tables, without scripts, other files or network access."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from icekeeper.report.outcome import PassStatus, in_plain_words, lines_of
 from icekeeper.text import counted, escaped, size_text
 
 ORPHANS = "lake_orphan_bytes"
-"""The counter of what the last sweep left: unreferenced files that are too young, or in quarantine."""
+"""The counter of orphans that the last sweep kept: too young, or in quarantine."""
 
 Element = ElementTree.Element
 
@@ -53,24 +53,24 @@ class LastPass:
 
 @dataclass(frozen=True, slots=True)
 class TableOnPage:
-    """What the page tells of one table."""
+    """The facts of one table on the page."""
 
     name: str
     counters: Mapping[str, int | float] = field(default_factory=dict)
-    """By metric name (``lake_data_files``, …), as of the last look."""
+    """By metric name (``lake_data_files``, …), as of the last scan."""
     warnings: Sequence[str] = ()
     reasons: Sequence[str] = ()
     """Why it needs work; empty: it needs none."""
     priority: float = 0.0
     left_alone: str = ""
-    """Why it is not proposed, where it is not healthy for sure."""
+    """Why it is not proposed; empty: it needs no work."""
     is_unread: bool = False
-    """Whether it is left alone because it cannot be read."""
+    """It cannot be read."""
     last_pass: LastPass | None = None
 
     @property
     def trouble(self) -> str:
-        """What a person has to look at: it cannot be read, or its last pass did not do all it should; else empty."""
+        """Why a person must look at it: it cannot be read, or its last pass did not succeed; else empty."""
         if self.is_unread:
             return "cannot be read"
         ended_well = self.last_pass is None or self.last_pass.status == PassStatus.SUCCEEDED.value
@@ -79,19 +79,17 @@ class TableOnPage:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A catalog at one moment."""
+    """A catalog at ``now_ms`` (epoch milliseconds)."""
 
     catalog: str
     now_ms: int
-    """Epoch milliseconds."""
     totals: Mapping[str, int | float]
-    """Of all tables, as :func:`icekeeper.health.examine.lake_totals` adds them up."""
+    """Of all tables, by :func:`icekeeper.health.examine.lake_totals`."""
     tables: Sequence[TableOnPage]
 
 
 def render_page(page: Page) -> str:
-    """The page as HTML; what tables are called and what was said of them stays text, whatever it holds
-    (rule: escape-at-the-edge)."""
+    """The page as HTML; names and messages are escaped (rule: escape-at-the-edge)."""
     html = Element("html", lang="en")
     head = ElementTree.SubElement(html, "head")
     ElementTree.SubElement(head, "meta", charset="utf-8")
@@ -114,7 +112,6 @@ def render_page(page: Page) -> str:
 
 
 def _verdict(tables: int, urgent: int, troubled: int) -> str:
-    """The page in one sentence."""
     if not tables:
         return "This catalog has no tables."
     need = f"{'needs' if urgent == 1 else 'need'} work"
@@ -142,12 +139,12 @@ def _add_totals(body: Element, page: Page) -> None:
 
 
 def _add_what_is_stored(body: Element) -> None:
-    told = (
+    legend = (
         "live: the files of the current snapshot; history: those that only older snapshots and other branches hold, "
         "until they expire; orphans: unreferenced files that the last sweep left, for they were too young or in "
         "quarantine; metadata files are not counted; – is not known"
     )
-    _add(body, "p", told, {"class": "idle"})
+    _add(body, "p", legend, {"class": "idle"})
 
 
 def _add_trouble(body: Element, troubled: Sequence[TableOnPage], catalog: str) -> None:
@@ -186,7 +183,7 @@ def _add_tables(body: Element, tables: Sequence[TableOnPage]) -> None:
         files = one.counters.get("lake_data_files", 0)
         _add(row, "td", _count(one.counters, "lake_data_files"), {"class": "number", "title": numbers[0]})
         _add_bar(row, files / max(1, most), style)
-        told = (
+        texts = (
             _size(one.counters, "lake_average_file_bytes"),
             _size(one.counters, "lake_bytes"),
             _size(one.counters, "lake_history_bytes"),
@@ -194,9 +191,9 @@ def _add_tables(body: Element, tables: Sequence[TableOnPage]) -> None:
             _count(one.counters, "lake_delete_files"),
             _count(one.counters, "lake_snapshots"),
         )
-        for what, text in zip(numbers[1:], told, strict=True):
+        for what, text in zip(numbers[1:], texts, strict=True):
             _add(row, "td", text, {"class": "number", "title": what})
-        # Why it needs work stands further up.
+        # The reasons for work are in the section above.
         cell = _add_lines(row, [warning for warning in one.warnings if warning not in one.reasons], {"class": "work"})
         if one.left_alone and not one.is_unread:
             _add(cell, "div", in_plain_words(one.left_alone), {"class": "idle"})
@@ -205,14 +202,14 @@ def _add_tables(body: Element, tables: Sequence[TableOnPage]) -> None:
 
 
 def _state(table: TableOnPage) -> tuple[str, str]:
-    """A table's state in two or three words, and the style that goes with it."""
+    """A table's state in two or three words, and its style."""
     if table.trouble:
         return table.trouble, "bad"
     return ("needs work", "work") if table.reasons else ("no work due", "calm")
 
 
 def _add_pass(cell: Element, last: LastPass) -> None:
-    """When the last pass ended and how; what each operation did is unfolded by a click."""
+    """When the last pass ended and how; a click unfolds the operations."""
     details = ElementTree.SubElement(cell, "details", {"class": "idle"})
     _add(details, "summary", f"last pass {_moment(last.ended_ms)}: {last.status}")
     for line in lines_of(last.summary):

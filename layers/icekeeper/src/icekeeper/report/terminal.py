@@ -1,4 +1,7 @@
-"""Prints outcomes, proposals, problems, policies and bills as tables for people."""
+"""Print outcomes, proposals, problems, policies and bills as tables for people.
+
+The caller creates the console, for standard error if standard output has JSON.  Colours appear only on a terminal.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +28,11 @@ from icekeeper.report.outcome import (
 from icekeeper.state.store import UNTIL_REMOVED_MS
 from icekeeper.text import counted, size_text
 
-# What a scheduled run would do with a scan, as lines for people (pure).
-
 _SHOWN = 3
 
 
 def next_run_lines(next_run: Mapping[str, Any], scanned: int) -> Iterator[str]:
-    """Lines about ``next_run`` of ``detect --json``; none where nothing begins, waits or is left out."""
+    """Lines about ``next_run`` of ``detect --json``; none if no table begins, waits or is filtered out."""
     begins, waits, at_work = next_run["begins"], next_run["waits"], next_run["at_work"]
     limit = next_run["limits"]["max_concurrent_jobs"]
     named_limit = f"max_concurrent_jobs {limit['value']} ({limit['source']})"
@@ -53,22 +54,20 @@ def _names(tables: Sequence[str]) -> str:
     return ", ".join(tables[:_SHOWN]) + more
 
 
-# Columns for people: aligned, within the width of a terminal, and never broken where a program reads them.
-
 _GAP = 2
-# A last column that would be narrower begins on a line of its own.
+# If the last column would be narrower, it begins on a new line.
 _NARROWEST = 30
 _WIDEST = 200
 _INDENT = 4
 
 
 def print_rows(console: Console, rows: Sequence[Sequence[Text]]) -> None:
-    """Print aligned columns; on a terminal the last one is continued below itself, between words.
+    """Print aligned columns.  On a terminal, the last column is wrapped between words; elsewhere a row is one line.
 
-    Elsewhere it is never wrapped, and a word, such as a path, nowhere, so that it can be copied.  The cells are Text
-    objects, because brackets in a path or name must not be taken for markup.
+    A word such as a path is never broken, so that it can be copied.  The cells are Text objects, because brackets in a
+    path or name must not be interpreted as markup.
     """
-    # A single name of a megabyte must not fill the lines of all others with blanks.
+    # One very long name must not pad all other lines.
     widths = [min(_WIDEST, max(cell.cell_len for cell in column)) for column in zip(*rows, strict=True)][:-1]
     indent = sum(widths) + _GAP * len(widths)
     room = console.width - indent
@@ -88,9 +87,9 @@ def print_rows(console: Console, rows: Sequence[Sequence[Text]]) -> None:
 
 
 def _print_below(console: Console, text: Text, indent: int, begin: Text) -> None:
-    """Print a text in lines of the console's width, all but the first indented; only a longer word exceeds it.
+    """Print a text in lines of the console's width, the first after ``begin``; only a longer word exceeds it.
 
-    The lines are printed one by one: a console of the command escapes line breaks in a text (rule: escape-at-the-edge).
+    Each line is printed separately, because the command's console escapes line breaks (rule: escape-at-the-edge).
     """
     for line in textwrap.wrap(text.plain, console.width - indent, break_long_words=False, break_on_hyphens=False):
         console.print(begin + Text(line, text.style), soft_wrap=True)
@@ -100,9 +99,7 @@ def _print_below(console: Console, text: Text, indent: int, begin: Text) -> None
 def print_policy(console: Console, rows: Iterable[Sequence[str]], ignored: Iterable[str] = ()) -> None:
     """Print rows of ``(key, value, source, meaning)``, then sentences about settings of the table that do not count.
 
-    Values that are no defaults are bold.
-
-    One line a key where programs read; on a terminal the meaning stands below its key.
+    Values other than defaults are bold.  On a terminal, the meaning is below its key; elsewhere each key is one line.
     """
     if console.is_terminal:
         for key, value, source, meaning in rows:
@@ -125,11 +122,6 @@ def print_policy(console: Console, rows: Iterable[Sequence[str]], ignored: Itera
         console.print(Text(sentence), soft_wrap=True)
 
 
-# Prints outcomes, proposals, problems and policies as tables for people.
-#
-# The caller makes the console (for standard error, where standard output carries JSON); rich colours only where that
-# console is a terminal.
-
 _STYLES: Mapping[str, str] = {
     "succeeded": "green",
     "skipped": "dim",
@@ -140,7 +132,7 @@ _STYLES: Mapping[str, str] = {
 
 
 def print_outcome(console: Console, outcome: PassOutcome) -> None:
-    """Print one line per operation: its name, how it ended, and its sentence, which is not repeated line by line."""
+    """Print one line per operation: name, status, and sentence; repeated sentences are abbreviated."""
     mode = " (dry run: nothing was changed)" if outcome.dry_run else ""
     outcome = in_turn(outcome)
     status = outcome.status.value
@@ -150,11 +142,7 @@ def print_outcome(console: Console, outcome: PassOutcome) -> None:
     print_rows(
         console,
         [
-            (
-                Text(name),
-                Text(operation.status.value, style=_STYLES[operation.status.value]),
-                Text(sentence),
-            )
+            (Text(name), Text(operation.status.value, style=_STYLES[operation.status.value]), Text(sentence))
             for name, operation, sentence in zip(names, outcome.operations, sentences, strict=True)
         ],
     )
@@ -167,7 +155,7 @@ def print_outcome(console: Console, outcome: PassOutcome) -> None:
 
 
 def print_warnings(console: Console, warnings: Sequence[str]) -> None:
-    """Print each as a line of its own."""
+    """Print each warning on its own line."""
     for warning in warnings:
         console.print(Text.assemble(("warning: ", "yellow"), warning), soft_wrap=True)
 
@@ -177,7 +165,7 @@ def print_bucket(console: Console, outcome: BucketOutcome) -> None:
     mode = " (dry run: nothing was changed)" if outcome.dry_run else ""
     status = outcome.status.value
     console.print(Text.assemble((outcome.bucket, "bold"), ": ", (status, _STYLES[status]), mode))
-    told = [""] + [table.summary for table in outcome.tables.values()]
+    before = [""] + [table.summary for table in outcome.tables.values()]
     print_rows(
         console,
         [
@@ -186,7 +174,7 @@ def print_bucket(console: Console, outcome: BucketOutcome) -> None:
                 Text(table.status.value, style=_STYLES[table.status.value]),
                 Text("as above" if table.summary == above else in_plain_words(table.summary)),
             )
-            for (name, table), above in zip(outcome.tables.items(), told, strict=False)
+            for (name, table), above in zip(outcome.tables.items(), before, strict=False)
         ],
     )
     outside = outcome.outside
@@ -202,7 +190,7 @@ def print_bucket(console: Console, outcome: BucketOutcome) -> None:
 
 
 def trouble(outcome: PassOutcome) -> str:
-    """One sentence about the operations that failed or were refused; a reason that several share is said once."""
+    """A sentence about the operations that failed or were refused; a shared reason appears once."""
     ended: dict[str, list[str]] = {}
     for operation in outcome.operations:
         if operation.status in (Status.FAILED, Status.REFUSED):
@@ -213,12 +201,12 @@ def trouble(outcome: PassOutcome) -> str:
 
 
 def print_detection(console: Console, report: Mapping[str, Any]) -> None:
-    """The document of ``detect --json``: the tables that need work, most urgent first, then those left out."""
+    """Print the document of ``detect --json``: the tables that need work, most urgent first, then the skipped ones."""
     proposals, left_out = report["proposals"], report["skipped"]
     beyond = report.get("beyond_limit", 0)
     needy = len(proposals) + beyond
-    told = f"{counted(report['scanned'], 'table')} scanned, {needy} {'needs' if needy == 1 else 'need'} work"
-    console.print(Text(f"{told}, {beyond} of them beyond max_jobs_per_detection" if beyond else told))
+    verdict = f"{counted(report['scanned'], 'table')} scanned, {needy} {'needs' if needy == 1 else 'need'} work"
+    console.print(Text(f"{verdict}, {beyond} of them beyond max_jobs_per_detection" if beyond else verdict))
     if report.get("note"):
         console.print(Text(report["note"], style="yellow"), soft_wrap=True)
     rows = [
@@ -243,7 +231,7 @@ def _warning_text(found: Mapping[str, Any]) -> Text:
 
 
 def print_health(console: Console, health: Mapping[str, Any]) -> None:
-    """The document of ``health --json``: verdict, warnings in words, counters, settings that are no default."""
+    """Print the document of ``health --json``: verdict, warnings, counters, settings other than defaults."""
     warnings = health["warnings"]
     verdict = Text(f"{len(warnings)} warning(s)", style="yellow") if warnings else Text("healthy", style="green")
     console.print(Text.assemble((health["table"], "bold"), ": ", verdict))
@@ -259,13 +247,13 @@ def print_health(console: Console, health: Mapping[str, Any]) -> None:
 
 
 def print_problems(console: Console, report: Mapping[str, Any]) -> None:
-    """The document of ``verify --json``: what was checked, what is damaged, and what to do about it."""
+    """Print the document of ``verify --json``: what was checked, what is damaged, and what to do about it."""
     checked = ", ".join(f"{count} {what}" for what, count in report["checked"].items())
     verdict = Text("ok", style="green") if report["ok"] else Text("damaged", style="red")
     console.print(Text.assemble((report["table"], "bold"), ": ", verdict, f" ({checked})"))
     for problem in report["problems"]:
         path = f" {problem['path']}" if problem.get("path") else ""
-        # Never wrapped: a path must stay one word that can be copied.
+        # Never wrapped, so that a path can be copied.
         line = Text.assemble("  ", (problem["kind"], "red"), f"{path}: {problem['detail']}")
         console.print(line, soft_wrap=True)
     for kind, remedy in report.get("remedies", {}).items():
@@ -273,11 +261,9 @@ def print_problems(console: Console, report: Mapping[str, Any]) -> None:
 
 
 def print_costs(console: Console, costs: Mapping[str, Any], reclaimable: int | float) -> None:
-    """The costs of ``plan --json``: what every branch and tag holds alone, the dearest first."""
-    console.print(
-        Text(f"reclaimable: {_size(reclaimable)} of the {_size(costs['bytes'])} that its snapshots hold"),
-        soft_wrap=True,
-    )
+    """Print the costs of ``plan --json``: the bytes that only one branch or tag holds, the largest first."""
+    line = f"reclaimable: {_size(reclaimable)} of the {_size(costs['bytes'])} that its snapshots hold"
+    console.print(Text(line), soft_wrap=True)
     rows = [
         (
             Text(ref["name"], style="bold"),
@@ -292,7 +278,7 @@ def print_costs(console: Console, costs: Mapping[str, Any], reclaimable: int | f
 
 
 def print_pins(console: Console, pins: Sequence[Mapping[str, Any]]) -> None:
-    """The pins of ``pin list --json``, one per line: name, kind, and what it holds until when."""
+    """Print the pins of ``pin list --json``: name, kind, snapshot and end."""
     if not pins:
         console.print(Text("no pin holds this table", style="dim"))
     rows = []
@@ -305,7 +291,7 @@ def print_pins(console: Console, pins: Sequence[Mapping[str, Any]]) -> None:
 
 
 def print_passes(console: Console, passes: Sequence[Mapping[str, Any]]) -> None:
-    """The passes of ``history --json``, one per line: when it began, how long it took, how it ended, what it did."""
+    """Print the passes of ``history --json``: begin, duration, status, operations."""
     if not passes:
         console.print(Text("no pass over this table is known", style="dim"))
     rows = []
@@ -319,7 +305,7 @@ def print_passes(console: Console, passes: Sequence[Mapping[str, Any]]) -> None:
 
 
 def print_claims(console: Console, claims: Sequence[Mapping[str, Any]]) -> None:
-    """The entries of ``claims list --json``, one per line: catalog, table, and in which folders it was seen."""
+    """Print the entries of ``claims list --json``: catalog, table, and the folders of its files."""
     if not claims:
         console.print(Text("no other table was seen to have files there", style="dim"))
     print_rows(
@@ -336,7 +322,7 @@ def print_claims(console: Console, claims: Sequence[Mapping[str, Any]]) -> None:
 
 
 def print_loads(console: Console, loads: Sequence[Mapping[str, Any]]) -> None:
-    """The loads of ``stage list --json``, one per line: name, state, and what it holds since when."""
+    """Print the loads of ``stage list --json``: name, state, files and time."""
     if not loads:
         console.print(Text("no staged load is recorded for this table", style="dim"))
     rows = []
@@ -349,9 +335,9 @@ def print_loads(console: Console, loads: Sequence[Mapping[str, Any]]) -> None:
 
 
 def print_changes(console: Console, table: str, changes: Sequence[Mapping[str, Any]]) -> None:
-    """The changes of ``policy set --json``, one per line: from what to what."""
+    """Print the changes of ``policy set --json``: old and new value of each key."""
     if not changes:
-        console.print(Text.assemble((table, "bold"), ": nothing changed, its settings were so already"))
+        console.print(Text.assemble((table, "bold"), ": nothing changed, it already had these settings"))
     for change in changes:
         before, after = (_setting_text(change[side]) for side in ("before", "after"))
         line = Text.assemble((table, "bold"), f": {change['key']}: {before} → ", (after, "bold"))
@@ -363,7 +349,6 @@ def _size(amount: int | float) -> str:
 
 
 def _setting_text(setting: Mapping[str, Any] | None) -> str:
-    """A value with its source, as the documents have it, in words."""
     return "not set" if setting is None else f"{_value_text(setting['value'])} ({setting['source']})"
 
 
@@ -375,13 +360,11 @@ def _value_text(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-# Prints the bill of a month for people.
-
 _OWN_WORDS = {"s3_tables": "S3 Tables' own compaction", "glue_optimizers": "Glue's table optimizers (an estimate)"}
 
 
 def print_bill(console: Console, bill: Mapping[str, Any]) -> None:
-    """The document of ``cost --json``: each line, the total, and what AWS asks for merging the same files."""
+    """Print the document of ``cost --json``: each line, the total, and AWS's price for merging the same files."""
     total = bill["per_month"]["total"]
     console.print(
         Text.assemble(

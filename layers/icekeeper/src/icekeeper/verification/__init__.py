@@ -1,1 +1,1 @@
-"""``icekeeper verify``: what every reader relies on, checked; nothing is changed."""
+"""``icekeeper verify``: check what readers of a table rely on, without changing anything."""

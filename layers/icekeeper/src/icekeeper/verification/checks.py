@@ -1,4 +1,4 @@
-"""Checks of documents, manifests, lineage and statistics, and the problems that they find (pure)."""
+"""Pure checks of metadata documents, manifests, row lineage, deletion vectors and statistics files."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ from icekeeper.metadata.puffin import decode_footer, footer_size, has_compressed
 from icekeeper.metadata.statistics import StatisticsFile, blob_metadata
 from icekeeper.model import EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
 
-# What ``verify`` found: problems by kind, and how many things it checked.
-
 
 class ProblemKind(StrEnum):
-    """A closed vocabulary, so that programs can tell damage from sloppy bookkeeping."""
+    """The kinds of problems: a closed vocabulary, so that programs can distinguish damage from minor errors."""
 
     MISSING_FILE = "missing_file"
     UNREADABLE_METADATA = "unreadable_metadata"
@@ -55,12 +53,12 @@ REMEDIES: Mapping[ProblemKind, str] = {
     ProblemKind.SUMMARY: "statistics are wrong, data is not",
     ProblemKind.STATISTICS: "readers may plan badly, data is not affected; compute the statistics anew",
 }
-"""What a problem means to readers, and what to do about it; docs/recovery.md says the same."""
+"""The effect of a problem on readers, and what to do; docs/recovery.md says the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One finding; ``path`` is the file concerned, or the metadata file when it concerns the whole table."""
+    """A problem; ``path`` is the file, or the metadata file if the problem concerns the whole table."""
 
     kind: ProblemKind
     path: str
@@ -69,7 +67,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The result for one table; ``checked`` counts the snapshots, manifests and files that were checked."""
+    """The result for one table; ``checked`` counts the checked snapshots, manifests and files."""
 
     table: str
     problems: tuple[Problem, ...]
@@ -91,14 +89,12 @@ class Verification:
         }
 
 
-# Checks that need nothing but the metadata document (pure).
-#
-# These are the rules whose violation Iceberg-Java or DuckDB answers with an error (specification, "Table Metadata
-# Fields", "Snapshots") (platform: java-rejects-broken-metadata).
-
-
 def document_problems(metadata: TableMetadata, location: str) -> Iterator[Problem]:
-    """Refs to missing snapshots, sequence numbers above the table's, summaries of wrong types, a log out of order."""
+    """Check refs, sequence numbers, types of summaries, and the order of the snapshot log.
+
+    Iceberg-Java or DuckDB raise an error for each of these problems (specification, "Table Metadata Fields",
+    "Snapshots") (platform: java-rejects-broken-metadata).
+    """
     for name, ref in metadata.refs.items():
         if ref.snapshot_id not in metadata.snapshots:
             detail = f"ref '{name}' points at snapshot {ref.snapshot_id}, which is missing"
@@ -123,10 +119,9 @@ def document_problems(metadata: TableMetadata, location: str) -> Iterator[Proble
         yield Problem(ProblemKind.SEQUENCE_NUMBER, location, "snapshot-log is not in the order of time")
 
 
-# Checks of what format v3 added: row ids and deletion vectors (pure).
-#
-# Iceberg-Java reads most tables that fail them, and then gives one row id to two rows, or a row no id (specification,
-# "Row Lineage", "Deletion Vectors") (rule: manifest-describes-its-vector, assign-row-ids-per-attempt).
+# Row ids and deletion vectors of format v3 (specification, "Row Lineage", "Deletion Vectors").  Iceberg-Java reads most
+# tables with such problems; two rows may then have one row id, or a row none
+# (rule: manifest-describes-its-vector, assign-row-ids-per-attempt).
 
 _FIRST = "first-row-id"
 _ADDED = "added-rows"
@@ -134,7 +129,7 @@ _PUFFIN = "PUFFIN"
 
 
 def row_id_problems(metadata: TableMetadata, location: str) -> Iterator[Problem]:
-    """Checks that every snapshot since the upgrade to v3 says which row ids it assigned, no two of them the same."""
+    """Check that every snapshot since the upgrade to v3 has its range of row ids, and that no ranges overlap."""
     taken: int | None = None
     for snapshot in sorted(metadata.snapshots.values(), key=lambda s: s.sequence_number):
         first, added = snapshot.raw.get(_FIRST), snapshot.raw.get(_ADDED)
@@ -153,7 +148,7 @@ def row_id_problems(metadata: TableMetadata, location: str) -> Iterator[Problem]
 
 
 def manifest_row_id_problems(snapshot: Snapshot, manifests: Sequence[ManifestFile]) -> Iterator[Problem]:
-    """Checks that every data manifest of a v3 snapshot has a first row id, and no delete manifest has one."""
+    """Check that every data manifest of a v3 snapshot has a first row id, and no delete manifest has one."""
     if snapshot.raw.get(_FIRST) is None:
         return
     for manifest in manifests:
@@ -165,7 +160,7 @@ def manifest_row_id_problems(snapshot: Snapshot, manifests: Sequence[ManifestFil
 
 
 def vector_problems(entries: Iterable[ManifestEntry]) -> Iterator[Problem]:
-    """Checks that every live deletion vector names its data file, and its place within its Puffin file."""
+    """Check that every live deletion vector names its data file, and its range within its Puffin file."""
     for entry in entries:
         file = entry.file
         if not entry.is_live or file.file_format.upper() != _PUFFIN:
@@ -180,10 +175,7 @@ def vector_problems(entries: Iterable[ManifestEntry]) -> Iterator[Problem]:
 
 
 def duplicate_vector_problems(referenced: Iterable[str]) -> Iterator[Problem]:
-    """Checks that no data file has two deletion vectors in a snapshot.
-
-    ``referenced`` are the paths of the data files of all vectors of the snapshot.
-    """
+    """Check that no data file has two deletion vectors; ``referenced`` are the data files of a snapshot's vectors."""
     for path, count in Counter(referenced).items():
         if count > 1:
             yield Problem(
@@ -191,13 +183,11 @@ def duplicate_vector_problems(referenced: Iterable[str]) -> Iterator[Problem]:
             )
 
 
-# Checks of one manifest against its manifest list entry (pure).
-#
-# Iceberg-Java reads manifests that fail any of them, so nobody else notices (platform: java-tolerates-damage).
-
-
 def manifest_problems(manifest: ManifestFile, entries: Sequence[ManifestEntry]) -> Iterator[Problem]:
-    """Checks counts, content and sequence numbers of a manifest; ``entries`` are all of its entries."""
+    """Compare a manifest's entry in the manifest list with all ``entries`` of the manifest.
+
+    Iceberg-Java ignores these problems of counts, content and sequence numbers (platform: java-tolerates-damage).
+    """
     path = manifest.manifest_path
     files: Counter[EntryStatus] = Counter()
     rows: Counter[EntryStatus] = Counter()
@@ -228,9 +218,9 @@ def manifest_problems(manifest: ManifestFile, entries: Sequence[ManifestEntry]) 
 def summary_problems(
     manifests: Sequence[ManifestFile], summary: dict[str, str], snapshot_id: int, path: str
 ) -> Iterator[Problem]:
-    """Compares the totals of a snapshot summary with the counts of its manifests, where both are known.
+    """Compare the totals of a snapshot summary with the counts of its manifests, if both are known.
 
-    ``path`` is the file that problems name.
+    ``path`` is the path of the problems.
     """
     data = [m for m in manifests if m.content is ManifestContent.DATA]
     deletes = [m for m in manifests if m.content is ManifestContent.DELETES]
@@ -251,14 +241,12 @@ def _sum(*columns: Sequence[int | None]) -> int | None:
     return sum(known) if len(known) == len(values) else None
 
 
-# Checks of a statistics file against what the table's metadata says of it (pure).
-#
-# Engines plan from the metadata alone and never look, so a wrong entry would mislead them unseen (specification, "Table
-# Statistics"; Puffin specification, "Footer").
-
-
 def statistics_problems(file: StatisticsFile, end: bytes) -> Iterator[Problem]:
-    """Compares a statistics file with its entry; ``end`` is the file from its footer on, or more of it."""
+    """Compare a statistics file with its entry in the metadata; ``end`` is the end of the file, at least its footer.
+
+    Engines plan with the entry alone, so they would not notice that it is wrong (specification, "Table Statistics";
+    Puffin specification, "Footer").
+    """
     try:
         found = footer_size(end, file.path)
         if found != file.footer_size:
@@ -270,12 +258,12 @@ def statistics_problems(file: StatisticsFile, end: bytes) -> Iterator[Problem]:
     except MetadataUnreadable as error:
         yield Problem(ProblemKind.UNREADABLE_METADATA, file.path, str(error))
         return
-    held, told = Counter(map(blob_metadata, blobs)), Counter(file.blobs)
-    for blob in (told - held).elements():
-        detail = f"the table says that it holds a blob {blob.type} of fields {list(blob.fields)}, it does not"
+    found_blobs, listed = Counter(map(blob_metadata, blobs)), Counter(file.blobs)
+    for blob in (listed - found_blobs).elements():
+        detail = f"the metadata lists a blob {blob.type} of fields {list(blob.fields)}, which it does not have"
         yield Problem(ProblemKind.STATISTICS, file.path, detail)
-    for blob in (held - told).elements():
-        detail = f"it holds a blob {blob.type} of fields {list(blob.fields)} that the table does not know so"
+    for blob in (found_blobs - listed).elements():
+        detail = f"it has a blob {blob.type} of fields {list(blob.fields)} that the metadata does not list"
         yield Problem(ProblemKind.STATISTICS, file.path, detail)
     for blob_in_file in blobs:
         if blob_in_file.offset < 0 or blob_in_file.offset + blob_in_file.length > file.size - found:

@@ -1,4 +1,4 @@
-"""Verifies one table: every referenced file exists, counts add up, the specification's invariants hold."""
+"""Verify one table: every referenced file exists, counts add up, the specification's invariants hold."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ _PARALLEL_REQUESTS = 16
 
 
 def verify_table(loaded: LoadedTable, storage: Storage) -> Verification:
-    """Check every snapshot, manifest and file that the table's current metadata refers to.
+    """Check every snapshot, manifest and file that the table's current metadata references.
 
     Raises:
-        StorageError: the store itself does not answer; a single missing or damaged file is a problem instead.
+        StorageError: the store does not answer; a missing or damaged file is a problem instead.
     """
     metadata = loaded.metadata
     problems = list(document_problems(metadata, loaded.metadata_location))
     problems += row_id_problems(metadata, loaded.metadata_location)
     reader = TableReader(metadata, storage.read)
     sizes: dict[str, int | None] = {}
-    """Path → size that the metadata states, ``None`` where it states none."""
+    """Path → size in the metadata; ``None``: the metadata has none."""
     manifests: dict[str, ManifestFile] = {}
     per_snapshot: list[list[ManifestFile]] = []
     heads = {ref.snapshot_id for ref in metadata.refs.values()}
@@ -117,9 +117,9 @@ def _check_manifest(
 
 
 def _delete_scope_problems(reader: TableReader, manifests: list[ManifestFile]) -> Iterator[Problem]:
-    """Deletes of a branch or tag that stand elsewhere than the data file that they name
+    """Delete files under another spec or partition than the data file that they name
     (rule: named-deletes-reach-anywhere)."""
-    with suppress(MetadataUnreadable):  # which is a problem of its own
+    with suppress(MetadataUnreadable):  # reported as a separate problem
         for delete in deletes_standing_elsewhere(reader, manifests):
             detail = (
                 f"it stands under another spec or partition than {named_file(delete.entry.file)}, whose rows it "
@@ -143,7 +143,7 @@ def _check_statistics(metadata: TableMetadata, storage: Storage, sizes: dict[str
                 return list(statistics_problems(file, stream.read_at(length, stream.size() - length)))
         except StorageError as error:
             if not storage.allows(file.path) or storage.size(file.path) is None:
-                return []  # told with all other files that are missing, or not allowed
+                return []  # reported with all other files that are missing or not allowed
             return [Problem(ProblemKind.UNREADABLE_METADATA, file.path, str(error))]
 
     with WorkThreads(_PARALLEL_REQUESTS, thread_name_prefix="verify") as pool:
@@ -161,7 +161,7 @@ def _unreadable(storage: Storage, path: str, error: MetadataUnreadable) -> Probl
 
 
 def _not_allowed(storage: Storage, path: str) -> Problem:
-    """What is said of a file outside of the table's bound, which is not looked at (rule: bound-every-table)."""
+    """The problem of a file outside the table's bound, which is not read (rule: bound-every-table)."""
     try:
         storage.require([path])
     except LocationRefused as error:
@@ -172,7 +172,7 @@ def _not_allowed(storage: Storage, path: str) -> Problem:
 def _duplicates(
     per_snapshot: list[list[ManifestFile]], live: dict[str, set[tuple[str, int | None]]]
 ) -> Iterator[Problem]:
-    """Every file that a snapshot lists more than once (rule: one-spec-per-manifest)."""
+    """The files that a snapshot lists more than once (rule: one-spec-per-manifest)."""
     for manifests in per_snapshot:
         seen: dict[tuple[str, int | None], str] = {}
         for manifest in manifests:
@@ -187,7 +187,7 @@ def _duplicate(path: str, manifest_path: str) -> Problem:
 
 
 def _missing_or_wrong(loaded: LoadedTable, storage: Storage, sizes: dict[str, int | None]) -> Iterator[Problem]:
-    """Compare the sizes in metadata with those of the files; one listing tells those below the table's locations."""
+    """Compare the sizes in metadata with those of the files; those under the table's locations come from a listing."""
     known: dict[str, int] = {}
     locations = owned_locations(loaded.metadata)
     if storage.allows(loaded.metadata.location) and storage.can_list(loaded.metadata.location):
