@@ -9,6 +9,7 @@ from textwrap import dedent
 
 import pytest
 
+from benchmarks.house.calls import call
 from benchmarks.house.count import Room, count_docs, count_source, count_tests, kinds_of_lines, largest_rooms
 from benchmarks.house.page import add_column, table
 from benchmarks.house.source import functions_used_once, read_modules
@@ -269,3 +270,21 @@ def test_figures_are_written_into_a_column_beside_the_others(tmp_path: Path) -> 
         "",
         "The end.",
     ]
+
+
+# The bounds of this repository.  Whoever must raise one says in the commit what people can do for it.
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def test_the_code_stays_within_its_bounds() -> None:
+    source, tests, docs = (count(REPOSITORY) for count in (count_source, count_tests, count_docs))
+    data_classes = source["dataclasses"] + source["named_tuples"] + source["typed_dicts"]
+    found = source["files"], source["lines"], data_classes, tests["lines"], docs["bytes_of_docs_and_readme"]
+    bounds = 273, 68_000, 440, 90_000, 313_000
+    assert [f"{count} > {bound}" for count, bound in zip(found, bounds, strict=True) if count > bound] == []
+
+
+def test_a_compaction_calls_functions_of_few_files() -> None:
+    called = call(REPOSITORY, "compact")
+    assert (called.files <= 101, called.depth <= 55) == (True, True), (called.files, called.deepest)
