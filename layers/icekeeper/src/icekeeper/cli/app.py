@@ -1,9 +1,9 @@
 """Commands, exit codes and errors of ``icekeeper``.
 
 Exit codes: 0 every operation succeeded or was skipped; 1 the pass is failed or partial, damage was found, or
-something cannot be reached or read; 2 the call itself is wrong; 130 a person interrupted it.
+something cannot be reached or read; 2 the call is wrong; 130 a person interrupted it.
 
-A command imports what it needs when it runs, so that help and mistakes in a call are shown at once.
+A command imports its modules when it runs, so that help and usage errors appear without delay.
 """
 
 from __future__ import annotations
@@ -120,9 +120,9 @@ def maintain(
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Run a maintenance pass over one table: all that its policy asks for, of its schedules what is due.
+    """Run a maintenance pass over one table: the operations of its policy, and those of its schedules that are due.
 
-    One run at a time maintains a table.
+    Only one run at a time maintains a table.
     """
     from icekeeper.maintenance.table_lease import AttemptLimits, Turn, attempted
     from icekeeper.report.outcome import PassOutcome, PassStatus, order_json
@@ -210,7 +210,7 @@ def demo(
     return EXIT_OK if healthy.ok else print_failed("the demonstration did not leave every table healthy")
 
 
-# Named here, because to import the module takes what a command that opens no catalog does not need.
+# A literal: importing the module would slow down commands that open no catalog.
 _SERVER_SETTINGS = "icekeeper.catalogs.server_settings"
 
 
@@ -224,13 +224,13 @@ def _start_logging() -> None:
     handler.setFormatter(MaskingFormatter())
     logging.basicConfig(level=level, handlers=[handler])
     if not os.environ.get("ICEKEEPER_LOG"):
-        # What a catalog's server may not set may be why the sentence that follows is one of failure.
+        # A warning about refused settings of a catalog's server may explain the failure that follows.
         logging.getLogger(_SERVER_SETTINGS).setLevel(logging.WARNING)
     logging.captureWarnings(capture=True)
 
 
 def _require_text(given: Sequence[str]) -> None:
-    """Refuse arguments that this locale could not decode: no name with what is left of them exists anywhere."""
+    """Refuse arguments that this locale could not decode: they cannot name anything that exists."""
     for argument in given:
         if any("\udc80" <= character <= "\udcff" for character in argument):
             told = argument.encode("ascii", "backslashreplace").decode()
@@ -242,7 +242,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         return _run(given, as_json="--json" in given)
-    except OutputLost as error:  # what was to be told there, the failure of the command too, is lost
+    except OutputLost as error:  # the result is lost, so the command failed
         silence_output()
         print_error("OutputLost", f"standard output cannot be written to: {error}", as_json=False)
         return EXIT_FAILED

@@ -1,4 +1,4 @@
-"""Arguments and options that commands share, and what ``--help`` says beside them."""
+"""Arguments and options that commands share, and the order, examples and exit codes that ``--help`` prints."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from typer.core import TyperGroup
 from icekeeper.engines.engine import EngineName
 from icekeeper.errors import PolicyError
 from icekeeper.model import TableName
-
-# Arguments and options that several commands share, and how their text becomes values.
 
 Table: TypeAlias = Annotated[str, typer.Argument(metavar="NS.TABLE", help="namespace and table; the last dot divides")]
 CatalogName: TypeAlias = Annotated[
@@ -77,14 +75,14 @@ def time_ms(text: str, option: str) -> int:
 
 
 def ttl_ms(text: str) -> int:
-    """How long a pin holds, at most a year: pins keep every newer snapshot from expiring; see :func:`time_ms`."""
+    """The value of ``--ttl`` in milliseconds; see :func:`time_ms`."""
     return time_ms(text, "--ttl")
 
 
 def overrides(
     settings: Sequence[str] | None, operations: str | None = None, about: str = "one table"
 ) -> dict[str, str]:
-    """``--set`` and ``--operations`` as one layer of settings, for what the call is about (a ``Scope``'s value).
+    """``--set`` and ``--operations`` as one layer of settings; ``about`` is the value of the call's ``Scope``.
 
     Raises:
         PolicyError: a setting is not KEY=VALUE, a key is given twice with different values, or it would do nothing.
@@ -103,8 +101,6 @@ def overrides(
     refuse_meaningless(values, Scope(about))
     return values
 
-
-# What ``--help`` says beside arguments: commands in the order of use, an example of each, and the exit codes.
 
 EXIT_CODES = (
     "0 done, or nothing to do",
@@ -152,11 +148,11 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     "requests list": ("Every pending request", "--catalog lake"),
     "requests withdraw": ("Take a request back", "shop.orders --catalog lake"),
 }
-"""By name, in the order of use: what it is for, in one line, and the arguments of an example."""
+"""Commands by name, in the order of use: the purpose in one line, and the arguments of an example."""
 
 
 class CommandGroup(TyperGroup):
-    """A group whose commands stand in the order of :data:`EXAMPLES`; new ones without a line there stand last."""
+    """Lists its commands in the order of :data:`EXAMPLES`; commands that are missing there come last."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         order = {name: number for number, name in enumerate(EXAMPLES)}

@@ -37,12 +37,12 @@ EXIT_INTERRUPTED = 130
 
 INTERRUPTED = "Interrupted"
 
-# A log or a pipe has no width of its own; columns should stay whole there.
+# A log or a pipe has no width; do not cut columns there.
 _WIDTH_WITHOUT_TERMINAL = 1_000
 
 
 class OutputLost(Exception):
-    """Standard output takes nothing: the disk behind it is full, or it is closed."""
+    """Standard output cannot be written to: its disk is full, or it is closed."""
 
 
 def people(*, as_json: bool) -> Console:
@@ -54,21 +54,20 @@ def people(*, as_json: bool) -> Console:
 
 
 def _console(*, stderr: bool) -> Console:
-    """Every console of the command: it escapes all text, and takes none for markup or a name of an emoji
-    (rule: escape-at-the-edge)."""
+    """A console that escapes all text and interprets no markup and no emoji names (rule: escape-at-the-edge)."""
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
     from rich.text import Text
 
     class Unbroken(Console):
-        """Whoever has read enough, as ``head`` has, changes nothing of what the command did, nor of its exit code."""
+        """A reader that closes the pipe early, such as ``head``, does not change the work or the exit code."""
 
         def on_broken_pipe(self) -> None:
             self.quiet = True
             _silence(sys.stderr if stderr else sys.stdout)
 
         def print(self, *objects: Any, **options: Any) -> None:
-            """As :class:`rich.console.Console` does; raises OutputLost where standard output takes nothing."""
+            """As :class:`rich.console.Console` does; raises OutputLost if standard output cannot be written to."""
             try:
                 super().print(*objects, **options)
             except OSError as error:
@@ -98,7 +97,7 @@ def _escaped_text(text: Text) -> Text:
 
 
 def about(table: str, catalog: str, status: str = "succeeded") -> dict[str, str]:
-    """What every document about a table begins with."""
+    """The first keys of every document about a table."""
     return {"table": table, "catalog": catalog, "status": status}
 
 
@@ -106,7 +105,7 @@ def print_json(document: Mapping[str, Any]) -> None:
     """Print one JSON document on standard output, with secrets masked, and each snapshot id also as text.
 
     Raises:
-        OutputLost: standard output takes nothing.
+        OutputLost: standard output cannot be written to.
     """
     told = with_id_texts(masked_document(document))
     text = printable_json(json.dumps(told, indent=2, ensure_ascii=False)) + "\n"
@@ -115,14 +114,14 @@ def print_json(document: Mapping[str, Any]) -> None:
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever read it has read enough
+    except BrokenPipeError:  # the reader closed the pipe early
         silence_output()
     except OSError as error:
         raise OutputLost(error.strerror or str(error)) from error
 
 
 def silence_output() -> None:
-    """Let Python flush the rest of standard output into nothing when it ends."""
+    """Discard what Python flushes to standard output when it ends."""
     _silence(sys.stdout)
 
 
@@ -132,7 +131,7 @@ def _silence(stream: TextIO | None) -> None:
 
 
 def answer(document: Mapping[str, Any], *, as_json: bool) -> Console:
-    """Print the document for programs, if they are asked for; returns the console for what people read beside it."""
+    """With ``as_json``, print the document for programs; returns the console for the text for people."""
     if as_json:
         print_json(document)
     return people(as_json=as_json)
@@ -141,7 +140,7 @@ def answer(document: Mapping[str, Any], *, as_json: bool) -> Console:
 def with_id_texts(told: Any) -> Any:
     """The same JSON, with ``snapshot_id_text`` beside each ``snapshot_id``, and ``snapshot_ids_text`` likewise.
 
-    Snapshot ids are above 2^53, where a double, which is all that JavaScript and jq have, no longer tells them apart.
+    JavaScript and jq read numbers as doubles, which are not exact above 2^53; snapshot ids are larger.
     """
     if isinstance(told, list):
         return [with_id_texts(part) for part in told]
@@ -179,13 +178,13 @@ def print_interrupted(sentence: str, document: Mapping[str, Any] | None = None, 
 
 
 def print_failed(sentence: str) -> int:
-    """Print on standard error, in one sentence, what standard output says in full; returns the exit code."""
+    """Print on standard error one sentence about the failure that standard output details; returns the exit code."""
     print_error("", sentence, as_json=False)
     return EXIT_FAILED
 
 
 def tell(sentence: str) -> None:
-    """Print on standard error, in one sentence, what goes on."""
+    """Print one sentence about the progress on standard error."""
     people(as_json=True).print(masked(sentence), soft_wrap=True)
 
 
@@ -210,7 +209,7 @@ def print_usage_error(error: Exception, *, as_json: bool) -> None:
 
 @contextmanager
 def progress_bar() -> Iterator[ProgressCallback]:
-    """Show progress bars on standard error while the block runs; nothing where that is no terminal."""
+    """Show progress bars on standard error while the block runs; none where it is not a terminal."""
     console = _console(stderr=True)
     if not console.is_terminal:
         yield silent
@@ -233,7 +232,7 @@ def progress_bar() -> Iterator[ProgressCallback]:
 def engine_and_progress(name: EngineName, *, as_json: bool) -> Iterator[tuple[Engine, ProgressCallback]]:
     """The engine for the work in the block, and the bars that show how far it is.
 
-    An interrupted pass is told at once, before the engine stops, which may take a while; that ends the command.
+    An interrupted pass is reported before the engine stops, which may take a while; then the command ends.
 
     Raises:
         PolicyError: PySpark is not installed.
@@ -249,15 +248,17 @@ def engine_and_progress(name: EngineName, *, as_json: bool) -> Iterator[tuple[En
         except PassInterrupted as stopped:
             document = stopped.outcome.to_json(listings()) if as_json else None
             code = print_interrupted(str(stopped), document, as_json=as_json)
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # all is said; a second one ends the process at once
+            signal.signal(
+                signal.SIGINT, signal.SIG_DFL
+            )  # a second Ctrl-C ends the process without waiting for the engine
             raise typer.Exit(code) from None
 
 
 @contextmanager
 def waiting(text: str) -> Iterator[Callable[[str], None]]:
-    """Show a line on standard error that says what the command waits for, and for how long it has waited.
+    """Show on standard error what the command waits for, and for how long it has waited.
 
-    Yields a function that changes the text; it does nothing where standard error is no terminal.
+    Yields a function that changes the text. Nothing is shown where standard error is not a terminal.
     """
     console = _console(stderr=True)
     if not console.is_terminal:

@@ -51,9 +51,6 @@ if TYPE_CHECKING:
     from icekeeper.state.store import MaintenanceRequest, PassRecord
 
 
-# ``icekeeper history``: the passes over a table, from the journal.
-
-
 def history(
     table: Table,
     catalog: CatalogName,
@@ -87,9 +84,7 @@ def pass_json(record: PassRecord) -> dict[str, Any]:
     }
 
 
-# ``icekeeper orphans``: the orphans of a whole bucket, from one listing (rule: bucket-sweep-keeps-table-guards).
-
-
+# One listing of the bucket serves all its tables (rule: bucket-sweep-keeps-table-guards).
 def orphans(
     catalog: CatalogName,
     bucket: Annotated[
@@ -125,11 +120,9 @@ def orphans(
 
 
 def _address(bucket: str) -> str:
-    """The address of a bucket or folder; text without a slash is the name of an S3 bucket."""
+    """Text without a slash is the name of an S3 bucket."""
     return bucket.rstrip("/") if "/" in bucket else f"s3://{bucket}"
 
-
-# ``icekeeper plan``: what a pass would do to a table, why, and what its snapshots cost.
 
 _RECLAIMABLE = ("expire_snapshots.bytes_reclaimable", "remove_orphans.orphan_bytes")
 _DEPTH = ("compact.depth_before", "compact.depth_after")
@@ -178,8 +171,6 @@ def plan(
     print_costs(console, costs, reclaimable)
     return EXIT_OK if outcome.status is PassStatus.SUCCEEDED else print_failed(trouble(outcome))
 
-
-# ``icekeeper request``: ask the deployed stack for a pass over one table, outside the schedule.
 
 NEXT_RUN = "the next scheduled run takes it first"
 NO_RUN = (
@@ -260,7 +251,7 @@ def _goes_on(execution: str | None, *, is_scheduled: bool) -> str:
 
 
 def _profile() -> str | None:
-    """The AWS profile of the state's address: table and state machine are of one stack."""
+    """The AWS profile in the state's address: the same stack owns the state table and the state machine."""
     from icekeeper.state.identity import parse_address
 
     address = parse_address(os.environ)
@@ -302,8 +293,6 @@ def _document(filed: MaintenanceRequest, execution: str | None, answer: Answer, 
             }
         )
 
-
-# ``icekeeper requests``: the requests for a pass that no run has taken yet, and how to take one back.
 
 requests_app = typer.Typer(
     cls=CommandGroup, no_args_is_help=True, help="Requests for a pass that no run has taken yet."
@@ -364,9 +353,6 @@ def _request_json(request: MaintenanceRequest) -> dict[str, Any]:
         "requested": iso_utc(request.requested_ms),
         "settings": dict(request.settings),
     }
-
-
-# ``icekeeper run``: the cycle as a process of its own, for whoever has no AWS.
 
 
 def run(
@@ -431,7 +417,7 @@ def _stopping(stop: Callable[[], None]) -> Iterator[None]:
     def handle(number: int, frame: FrameType | None) -> None:
         for one in signals:
             signal.signal(one, signal.SIG_DFL)
-        # In a thread: what it sets, the interrupted code may hold just now.
+        # In a thread: the interrupted code may hold a lock that ``stop`` needs.
         Thread(target=stop).start()
 
     before = {one: signal.signal(one, handle) for one in signals}
@@ -442,14 +428,15 @@ def _stopping(stop: Callable[[], None]) -> Iterator[None]:
             signal.signal(one, earlier)
 
 
-# The plan of a dry run as lines for people: each group with its reasons, and what is left alone (pure).
-
 _MOST_LINES = 10
 _SETTINGS = {"codec": "compression codec", "bloom": "Bloom filters", "sort_order": "sort order"}
 
 
 def plan_lines(plan: Mapping[str, Any]) -> Iterator[str]:
-    """Lines about the ``plan`` of an operation in ``plan --json``; none where it has nothing to tell."""
+    """Lines for people about one operation's plan: its groups with their reasons, and the files left alone.
+
+    ``plan`` is the operation's document of ``plan --json``; an empty one yields no lines.
+    """
     groups = plan.get("groups", ())
     for group in groups[:_MOST_LINES]:
         where = f" in {group['partition']}" if group["partition"] else ""
@@ -475,7 +462,7 @@ def plan_lines(plan: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _by_what(assumes: Mapping[str, Any] | None) -> str:
-    """What the money is reckoned by, which is a guess as long as nobody has set it."""
+    """The assumptions behind the costs: defaults unless the settings name scans and prices."""
     if assumes is None:
         return ""
     prices = (

@@ -1,4 +1,4 @@
-"""``icekeeper policy``: the settings that hold for a table, and those that are kept with it."""
+"""``icekeeper policy``: show the settings in force for a table; change those in its properties."""
 
 from __future__ import annotations
 
@@ -108,9 +108,9 @@ def _change(
     as_json: bool,
     must_fit: bool = False,
 ) -> int:
-    """Make a change of settings, and say what changed from what to what.
+    """Change settings, and print each change with the value before and after.
 
-    What is taken away need not leave a policy that fits the table: that is how it is mended step by step.
+    Removing settings need not leave a policy that fits the table, so that a wrong policy can be repaired in steps.
     """
     from icekeeper.operation_facts import Operation
     from icekeeper.operations.policy_fit import check_fit, check_schedules
@@ -122,7 +122,7 @@ def _change(
     handle = runtime.table(table_name(name))
     before = handle.load()
     found: ResolvedPolicy | None = None
-    with suppress(PolicyError):  # perhaps the very mistake that is being mended
+    with suppress(PolicyError):  # the change may repair exactly this error
         found = runtime.policy(before, {}, unsafe=unsafe)
 
     def resolve_policy(loaded: LoadedTable) -> ResolvedPolicy:

@@ -1,4 +1,8 @@
-"""Commands that protect files from deletion: ``pin``, ``stage`` and ``claims``."""
+"""Commands that protect files from deletion.
+
+``pin`` keeps a snapshot for a reader, ``stage`` keeps the files of a load that a commit is going to reference, and
+``claims`` shows which other tables may have files in or around the folders of a table.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +20,6 @@ if TYPE_CHECKING:
     from icekeeper.state.claims import TableClaims
     from icekeeper.state.store import Pin, StagedLoad
 
-
-# ``icekeeper claims``: list the tables whose files near another table are spared, and forget those that are gone.
 
 claims_app = typer.Typer(
     cls=CommandGroup,
@@ -89,8 +91,6 @@ def claims_json(claims: TableClaims) -> dict[str, Any]:
         "folders": sorted(claims.folders),
     }
 
-
-# ``icekeeper pin``: readers ask that a snapshot stays for a while.
 
 pin_app = typer.Typer(
     cls=CommandGroup, no_args_is_help=True, help="Snapshots that readers rely on: what is pinned does not expire."
@@ -167,8 +167,6 @@ def pin_json(pin: Pin) -> dict[str, Any]:
         "tag": pin.tag,
     }
 
-
-# ``icekeeper stage``: record which files of a load await adoption, and how the load ended.
 
 stage_app = typer.Typer(
     cls=CommandGroup, no_args_is_help=True, help="Loads whose files lie in the table and await a commit."
@@ -266,5 +264,5 @@ def _lines(path: Path) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise PolicyError(f"the list of files {path} cannot be read: {reason}") from error
-    # Not splitlines(): a path may hold other characters that it takes for the end of a line.
+    # Not splitlines(): it also splits at characters that a path may contain.
     return [line for line in text.replace("\r\n", "\n").split("\n") if line.strip()]

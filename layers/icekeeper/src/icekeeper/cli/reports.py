@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from icekeeper.state.store import LakeStats, LakeStatsStore
 
 
-# ``icekeeper advise``: what to change about a table's design, with the numbers that carry it.
-
-
 def advise(
     catalog: CatalogName,
     table: Annotated[
@@ -49,7 +46,7 @@ def advise(
     if (table is None) is not all_tables:
         raise PolicyError("name one table, or give --all for every table of the catalog")
     chosen = overrides(settings)
-    resolve([Layer("--set", chosen)], unsafe=unsafe)  # a wrong --set is no fault of a table
+    resolve([Layer("--set", chosen)], unsafe=unsafe)  # reports a wrong --set once, not for every table
     runtime = Runtime.open(catalog)
 
     def settings_of(loaded: LoadedTable) -> ResolvedPolicy:
@@ -75,7 +72,7 @@ def advise(
 
 
 def _document(catalog: str, table: str, advice: Sequence[Advice]) -> dict[str, Any]:
-    # What is to be typed as it stands here needs the catalog; SQL names it as its session does.
+    # Our own commands need the catalog to be pasted as they are; a SQL session has one.
     catalog_option = f" --catalog {shlex.quote(catalog)}"
     return {
         "table": table,
@@ -84,7 +81,7 @@ def _document(catalog: str, table: str, advice: Sequence[Advice]) -> dict[str, A
             {
                 "table": table,
                 "kind": one.kind,
-                "severity": "info",  # a table that needs a warning has it from health
+                "severity": "info",  # warnings come from the command health
                 "reason": one.message,
                 "numbers": dict(one.numbers),
                 "gain": one.gain,
@@ -108,8 +105,6 @@ def _print(tables: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
             console.print(Text(f"    gain: {one['gain']}"), soft_wrap=True)
             console.print(Text(f"    do:   {one['statement']}"), soft_wrap=True)
 
-
-# ``icekeeper cost``: what this deployment costs a month, beside what AWS's own maintenance would.
 
 _DAY_H = 24
 
@@ -213,9 +208,6 @@ def _cents(usd: float) -> float:
     return round(usd, 4)
 
 
-# ``icekeeper health``: how a table looks, what is wrong with it, and the settings in force.
-
-
 def health(
     table: Table, catalog: CatalogName, settings: Settings = None, unsafe: Unsafe = False, as_json: AsJson = False
 ) -> int:
@@ -238,9 +230,7 @@ def health(
     return EXIT_OK
 
 
-# ``icekeeper report``: a page that shows the tables of a catalog, to open in a browser or to send to somebody.
-
-# Passes among which one is looked for that has swept the table.
+# How many of the newest passes are searched for one that removed orphans.
 _PASSES = 30
 _LEFT = "remove_orphans.bytes_left"
 
@@ -257,7 +247,6 @@ def report(
     """
     from icekeeper.report.page import render_page
     from icekeeper.runtime import Runtime
-    from icekeeper.text import counted
 
     page = _page(Runtime.open(catalog), overrides(settings, about="one detection"))
     _write(output, render_page(page))
@@ -272,7 +261,7 @@ def _page(runtime: Runtime, chosen: dict[str, str]) -> Page:
     from icekeeper.health.examine import lake_totals
     from icekeeper.report.page import ORPHANS, Page
 
-    # The page shows every table that needs work, not only as many as one scan proposes.
+    # The page shows every table that needs work, without the limit of one detection.
     found = runtime.detect({"max_jobs_per_detection": str(10**9), **chosen})
     catalog = runtime.catalog
     lake = runtime.state.lake_stats.of_catalog(catalog.name, catalog.warehouse)
@@ -310,13 +299,13 @@ def _table(
 
 
 def _write(output: Path, text: str) -> None:
-    """Raises PolicyError when it cannot be written; then nothing remains of it."""
+    """Write the whole file or, with a PolicyError, nothing."""
     from icekeeper.storage.local_files import write_whole
 
     if output.exists() and not output.is_file():  # a device or a pipe would be replaced by the page
         raise PolicyError(f"--output {output} cannot be written: it is no ordinary file; choose another file")
     try:
-        output.parent.stat()  # a folder that is not there is a slip, and not to be made
+        output.parent.stat()  # a missing folder is probably a typing error; do not create it
         write_whole(str(output.absolute()), text.encode())
     except OSError as error:
         raise PolicyError(

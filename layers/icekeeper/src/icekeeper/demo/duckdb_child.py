@@ -1,7 +1,8 @@
-"""The process in which DuckDB runs: one request as JSON on standard input, for one snapshot after the other.
+"""The process in which DuckDB runs; only :mod:`icekeeper.demo.measure` starts it.
 
-Each checksum goes to standard output as a line of JSON, rows go to an Arrow IPC file.  The first failure ends the
-process: one line on standard error, exit code 1.  Started by :mod:`icekeeper.demo.measure` only.
+Standard input holds one request as JSON, for one or more snapshots.  Each checksum goes to standard output as a line
+of JSON; rows go to an Arrow IPC file.  The first failure ends the process with one line on standard error and exit
+code 1.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Compares a table's files, costs and rows before and after, read with DuckDB, which shares no code with us."""
+"""Measures a table's files and planning cost, and reads its rows with DuckDB, which shares no code with us.
+
+DuckDB runs in a process of its own (:mod:`icekeeper.demo.duckdb_child`), because damaged metadata can make it abort
+(platform: duckdb-aborts-on-manifests).  It reads metadata files directly, without a catalog, and never writes,
+installs or downloads anything.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +25,6 @@ from icekeeper.metadata.table_reader import TableReader, reachable_files
 from icekeeper.model import ManifestContent
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
-
-# Read a table with DuckDB: an Iceberg implementation that shares no code with ours.
-#
-# DuckDB runs in a process of its own (:mod:`icekeeper.demo.duckdb_child`), because damaged metadata can make it abort.
-# It reads metadata files directly, without a catalog, and never writes, installs or downloads anything
-# (platform: duckdb-aborts-on-manifests).
 
 _TIMEOUT_S = 600.0
 Snapshot: TypeAlias = tuple[str, int | None]
@@ -63,7 +62,7 @@ def read_checksum(
 
 
 def read_checksums(snapshots: Sequence[Snapshot], *, s3: Mapping[str, str] | None = None) -> list[TableChecksum]:
-    """The same for many snapshots, in their order, by one process: to start it takes longer than to read a small table.
+    """The same for many snapshots, in their order, by one process, whose start takes longer than a small table.
 
     Raises:
         StorageError: as above; it names the first one that cannot be read.
@@ -92,7 +91,7 @@ def read_rows(
 
 
 def _run(snapshots: Sequence[Snapshot], s3: Mapping[str, str] | None, output: Path | None) -> str:
-    """What the process writes: a line for each checksum or, with an ``output`` for the rows, nothing."""
+    """Run the process and return its output: one line per checksum; none if rows go to the file ``output``."""
     request = {
         "snapshots": list(snapshots),
         "s3": {key: value for key, value in s3.items() if key.startswith("s3.")} if s3 else None,
@@ -114,9 +113,6 @@ def _run(snapshots: Sequence[Snapshot], s3: Mapping[str, str] | None, output: Pa
         raise StorageError(f"DuckDB was ended by {name} while reading {metadata_location}.")
     lines = answer.stderr.strip().splitlines() or ["no message"]
     raise StorageError(f"DuckDB could not read {metadata_location}: {lines[-1]}")
-
-
-# What the demonstration compares: a table's files and costs, and its rows as another engine reads them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +151,7 @@ def measure(loaded: LoadedTable, storage: Storage) -> Figures:
     data = [m for m in manifests if m.content is ManifestContent.DATA]
     needed = {normalise(path) for path in reachable_files(reader, loaded.metadata_location)}
     listed = list(storage.list(metadata.location))
-    # Metadata files that the log no longer names are not counted: they are small, and no writer left them by mistake.
+    # Metadata files that left the metadata log are not counted: they are small, and no failed writer left them.
     unknown = [f for f in listed if normalise(f.path) not in needed and not f.path.endswith(".metadata.json")]
     return Figures(
         data_files=sum((m.added_files_count or 0) + (m.existing_files_count or 0) for m in data),

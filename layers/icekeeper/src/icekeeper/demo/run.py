@@ -1,4 +1,4 @@
-"""``icekeeper demo``: a real table bucket with messy tables becomes healthy; the results are printed."""
+"""``icekeeper demo``: maintains messy tables in a real table bucket, and shows that no row changed."""
 
 from __future__ import annotations
 
@@ -35,8 +35,6 @@ from icekeeper.runtime import Runtime, open_engine
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.storage.storage import Storage
 
-# Prints the results of the demonstration for people.
-
 
 def print_figures(console: Console, stories: Sequence[tuple[MessyTable, Figures, Figures]]) -> None:
     """Print files, bytes, snapshots, manifests, orphans and planning requests, before → after, in 80 columns."""
@@ -61,7 +59,7 @@ def print_figures(console: Console, stories: Sequence[tuple[MessyTable, Figures,
 
 
 def print_contents(console: Console, stories: Sequence[tuple[MessyTable, Contents, Contents]]) -> None:
-    """Print rows and checksum, as DuckDB reads them, at the head and at the tag: once where they stayed the same."""
+    """Print rows and checksum, as DuckDB reads them, at the head and at the tag; unchanged ones once."""
     console.print()
     console.print("rows as DuckDB reads them, before and after")
     table = _columns()
@@ -82,19 +80,16 @@ def print_contents(console: Console, stories: Sequence[tuple[MessyTable, Content
 
 
 def _columns() -> Table:
-    """A table whose first column is a table's name, without lines."""
     table = Table(box=None, pad_edge=False, padding=(0, 1))
     table.add_column("table", no_wrap=True)
     return table
 
 
-# ``icekeeper demo``: a real table bucket with messy tables becomes healthy, with proof that no row changed.
-
 CATALOG = "demo"
 BUCKET = "icekeeper-demo"
-# No retention and no grace period: a demonstration cannot wait for a week, and says so.
+# No retention and no grace period: a demonstration cannot wait for a week.
 SETTINGS = {"snapshot_retention_hours": "0", "max_snapshots_to_keep": "1", "orphan_older_than_hours": "0"}
-# Object stores give ages in whole seconds.
+# Object stores record times in whole seconds.
 _SECONDS_UNTIL_OLD = 1.5
 _EXAMPLES = (
     f"history {NAMESPACE}.clicks --catalog {CATALOG}",
@@ -133,7 +128,7 @@ class DemoResult:
 
     @property
     def ok(self) -> bool:
-        """Whether every table was proposed and maintained, and holds the rows it held."""
+        """Whether every table was proposed and maintained, and its rows are unchanged."""
         return all(story.ok for story in self.stories)
 
     def to_json(self) -> dict[str, Any]:
@@ -225,7 +220,7 @@ def explore(folder: Path, console: Console) -> NoReturn:
 
 
 def _command() -> str:
-    """This command as any folder's shell finds it: ``make demo`` calls one that is not on the path."""
+    """How a shell in any folder calls this program: ``make demo`` runs one that is not on the path."""
     if shutil.which("icekeeper"):
         return "icekeeper"
     called = Path(sys.argv[0])
@@ -307,7 +302,7 @@ def _folder(keep: Path | None) -> Iterator[Path]:
             _take(keep)
         (folder / "bucket").mkdir()
         yield folder
-        if is_terminated:  # Python drops an exit that is raised in a callback, as those of imports
+        if is_terminated:  # Python ignores an exit raised inside a callback, such as one of imports
             sys.exit(128 + signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, previous)

