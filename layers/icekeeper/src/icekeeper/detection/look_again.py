@@ -2,7 +2,7 @@
 
 A pass records the snapshot at which an operation had nothing more to do (:mod:`icekeeper.state.store`).  The operation
 is idle until the snapshots since then added as many files as the policy requires, by their summaries.  It is idle for
-at most a day, or for as long as the head was old at the time of the record.  Then a pass looks again in any case.
+at most a day, or for as long as the head was old at the time of the record if that is longer.  Then a pass looks again.
 """
 
 from __future__ import annotations

@@ -487,7 +487,7 @@ class Policy(RewriteKeys):
     )
     job_timeout_s: int = deployment_key(
         3600,
-        "seconds for one pass, aborted a quarter later (maintain: only if set); in the stack, parameter JobTimeoutMinutes",
+        "seconds of one pass, aborted a quarter later (maintain: if set); in the stack, parameter JobTimeoutMinutes",
         ge=1,
     )
     job_retry_limit: int = deployment_key(
