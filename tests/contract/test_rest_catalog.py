@@ -251,21 +251,15 @@ def nothing_told(error: BaseException) -> bool:
     return not [part for part in PARTS for text in (str(error), repr(error), logged) if part in text]
 
 
-@pytest.fixture
-def telling_server(local_catalog: SqlCatalog, tmp_path: Path) -> Iterator[ScriptedRest]:
-    with scripted_rest(new_table(local_catalog, tmp_path).catalog) as server:
-        yield server
-
-
 @pytest.mark.parametrize("status", [400, 403, 500])
-def test_a_server_that_repeats_what_it_was_sent(telling_server: ScriptedRest, status: int) -> None:
-    catalog = telling_server.open(**SECRETS)
+def test_a_server_that_repeats_what_it_was_sent(server: ScriptedRest, status: int) -> None:
+    catalog = server.open(**SECRETS)
     base = catalog.load(NAME)
     assert "io_properties" not in repr(base)
     # Behind them the text is cut, and a part of a secret at the edge must not be left.
     for told in (" ".join(REPEATED), *("x" * length + " " + SECRETS["header.X-Api-Key"] for length in (180, 190, 195))):
         for body in (error_document(status, message=told), told.encode()):
-            telling_server.scripts.append(CommitScript(acts=False, status=status, body=body))
+            server.scripts.append(CommitScript(acts=False, status=status, body=body))
             with pytest.raises(MaintenanceError) as raised:
                 catalog.commit(base, [], [{"action": "set-properties", "updates": {"a": "b"}}])
             assert nothing_told(raised.value)

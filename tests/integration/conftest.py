@@ -14,7 +14,7 @@ from icekeeper.catalogs.sql import SqlCatalog as OurSqlCatalog
 from icekeeper.model import TableName
 from local_stack.moto_server import REGION, MotoServer
 from support.command import Command
-from support.maintained_table import MaintainedTable, new_table
+from support.maintained_table import MaintainedTable, grow_old, new_table
 from support.pipeline_deployment import Pipeline
 from support.state_stores import a_table, state_address
 from support.table_functions import Functions
@@ -48,6 +48,23 @@ def table_of_five(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
     table = new_table(local_catalog, tmp_path)
     table.fill(5)
     return table
+
+
+@pytest.fixture
+def three_appends(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
+    """A local table of three appends."""
+    made = new_table(local_catalog, tmp_path)
+    made.fill(3)
+    return made
+
+
+@pytest.fixture
+def old_table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
+    """Two appends, every file ten days old."""
+    made = new_table(local_catalog, tmp_path)
+    made.fill(2)
+    grow_old(Path(path) for path in made.files())
+    return made
 
 
 @pytest.fixture

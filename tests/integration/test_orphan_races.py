@@ -173,13 +173,6 @@ def test_a_table_that_shares_the_location_must_stay_readable(table: MaintainedTa
 # A listing that lacks what is there: something else answers in the store's place (rule: empty-listings-prove-nothing).
 
 
-@pytest.fixture
-def three_appends(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
-    made = new_table(local_catalog, tmp_path)
-    made.fill(3)
-    return made
-
-
 def test_an_empty_listing_is_no_proof_that_there_is_no_newer_head(
     three_appends: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,15 +277,6 @@ def test_siblings_whose_names_begin_alike_are_left_alone(
 # Orphans and other tables: nested, around, moved away, in one location, registered twice, or not to be loaded.
 
 
-@pytest.fixture
-def old_table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
-    """Two appends, every file ten days old."""
-    made = new_table(local_catalog, tmp_path)
-    made.fill(2)
-    grow_old(Path(path) for path in made.files())
-    return made
-
-
 def test_another_tables_metadata_below_the_location_is_refused(old_table: MaintainedTable) -> None:
     """Metadata of an unknown table below the location stops orphan removal (rule: unknown-metadata-stops-sweeps)."""
     foreign = new_document(f"{old_table.metadata.location}/nested", 2)
@@ -393,23 +377,16 @@ def test_a_catalog_that_cannot_list_its_tables_is_refused(old_table: MaintainedT
 MARKERS = ["_delta_log/00000000000000000000.json", ".hoodie/hoodie.properties", "schema/schema-0"]
 
 
-@pytest.fixture
-def table_beside_others(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
-    made = new_table(local_catalog, tmp_path)
-    made.fill(3)
-    return made
-
-
 @pytest.mark.parametrize("marker", MARKERS)
 def test_the_files_of_a_nested_table_of_another_format_are_no_orphans(
-    table_beside_others: MaintainedTable, marker: str
+    three_appends: MaintainedTable, marker: str
 ) -> None:
     """Below the table's own data folder; it may write to both, and only Iceberg's garbage is known as such
     (rule: other-formats-keep-their-folder)."""
-    theirs = table_beside_others.plant("data/nested/day=1/live.parquet")
-    table_beside_others.plant(f"data/nested/{marker}", days_old=0)
-    ours = table_beside_others.plant("data/orphan.parquet")
-    outcome = table_beside_others.run(Operation.REMOVE_ORPHANS)
+    theirs = three_appends.plant("data/nested/day=1/live.parquet")
+    three_appends.plant(f"data/nested/{marker}", days_old=0)
+    ours = three_appends.plant("data/orphan.parquet")
+    outcome = three_appends.run(Operation.REMOVE_ORPHANS)
     assert [normalise(path) for path in outcome.files_deleted] == [ours]
     assert Path(theirs).exists()
     assert outcome.metrics["remove_orphans.files_of_other_formats"] >= 1
@@ -417,34 +394,34 @@ def test_the_files_of_a_nested_table_of_another_format_are_no_orphans(
 
 
 def test_where_the_table_itself_has_another_format_too_nothing_is_an_orphan(
-    table_beside_others: MaintainedTable,
+    three_appends: MaintainedTable,
 ) -> None:
     """Delta Lake or Hudi keep the same folder, and need files that no Iceberg metadata names."""
-    theirs = table_beside_others.plant("data/older-version.parquet")
-    table_beside_others.plant("_delta_log/00000000000000000000.json")
-    outcome = table_beside_others.run(Operation.REMOVE_ORPHANS)
+    theirs = three_appends.plant("data/older-version.parquet")
+    three_appends.plant("_delta_log/00000000000000000000.json")
+    outcome = three_appends.run(Operation.REMOVE_ORPHANS)
     assert outcome.files_deleted == ()
     assert Path(theirs).exists()
     assert "they stay" in outcome.summary
 
 
-def test_expiry_leaves_data_files_that_another_format_may_need(table_beside_others: MaintainedTable) -> None:
+def test_expiry_leaves_data_files_that_another_format_may_need(three_appends: MaintainedTable) -> None:
     """Its log may name files that our compaction replaced; Iceberg's own metadata files go."""
-    table_beside_others.plant("_delta_log/00000000000000000000.json")
-    data = [Path(normalise(file.file_path)) for file in table_beside_others.data_files()]
-    table_beside_others.run(Operation.COMPACT)
-    outcome = table_beside_others.run(Operation.EXPIRE_SNAPSHOTS)
+    three_appends.plant("_delta_log/00000000000000000000.json")
+    data = [Path(normalise(file.file_path)) for file in three_appends.data_files()]
+    three_appends.run(Operation.COMPACT)
+    outcome = three_appends.run(Operation.EXPIRE_SNAPSHOTS)
     assert all(path.exists() for path in data)
     assert outcome.files_deleted
     assert all("/metadata/" in path for path in outcome.files_deleted)
 
 
-def test_expiry_leaves_the_files_of_an_imported_table_of_another_format(table_beside_others: MaintainedTable) -> None:
-    imported = Path(table_beside_others.plant("imported/day=1/x.parquet"))
-    shutil.copy(Path(normalise(table_beside_others.data_files()[0].file_path)), imported)
-    table_beside_others.plant("imported/_delta_log/00000000000000000000.json")
-    table_beside_others.table.add_files([str(imported)])
-    data = [Path(normalise(file.file_path)) for file in table_beside_others.data_files()]
-    table_beside_others.run(Operation.COMPACT)
-    table_beside_others.run(Operation.EXPIRE_SNAPSHOTS)
+def test_expiry_leaves_the_files_of_an_imported_table_of_another_format(three_appends: MaintainedTable) -> None:
+    imported = Path(three_appends.plant("imported/day=1/x.parquet"))
+    shutil.copy(Path(normalise(three_appends.data_files()[0].file_path)), imported)
+    three_appends.plant("imported/_delta_log/00000000000000000000.json")
+    three_appends.table.add_files([str(imported)])
+    data = [Path(normalise(file.file_path)) for file in three_appends.data_files()]
+    three_appends.run(Operation.COMPACT)
+    three_appends.run(Operation.EXPIRE_SNAPSHOTS)
     assert [path for path in data if path.exists()] == [imported]

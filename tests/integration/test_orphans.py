@@ -291,15 +291,6 @@ def test_paths_outside_the_location_are_not_swept(table: MaintainedTable, tmp_pa
 # Orphans that wait for further sightings, shares too large, staged loads, folders, and a clock that runs backwards.
 
 
-@pytest.fixture
-def old_table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
-    """Two appends, every file ten days old."""
-    made = new_table(local_catalog, tmp_path)
-    made.fill(2)
-    grow_old(Path(path) for path in made.files())
-    return made
-
-
 def deleted(outcome: OperationOutcome) -> set[str]:
     return set(map(normalise, outcome.files_deleted))
 
@@ -560,13 +551,6 @@ def test_a_pass_with_orphans_in_quarantine_is_not_idle(old_table: MaintainedTabl
 # Files that cannot be deleted are told with the store's reason, and an operation that deleted none of them failed.
 
 EXPIRE = {"snapshot_retention_hours": "0", "max_snapshots_to_keep": "1"}
-
-
-@pytest.fixture
-def three_appends(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
-    made = new_table(local_catalog, tmp_path)
-    made.fill(3)
-    return made
 
 
 @pytest.fixture

@@ -349,13 +349,6 @@ def test_a_tag_of_unknown_outcome_leaves_the_pin(table: MaintainedTable) -> None
 NOW_H = 100  # the table's snapshots are so many hours old by its store
 
 
-@pytest.fixture
-def three_appends(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
-    made = new_table(local_catalog, tmp_path)
-    made.fill(3)
-    return made
-
-
 def first_snapshot_stays(three_appends: MaintainedTable, clock: Clock, store_h: float) -> bool:
     """After an expiry that takes all but pinned and current snapshots, by a machine and a store with these clocks."""
     first = next(iter(three_appends.metadata.snapshots))

@@ -19,6 +19,7 @@ from icekeeper.operations.compaction.copy_row_groups import column_ranges, worth
 from icekeeper.rows.arrow_schema import arrow_type, leaf_columns
 from icekeeper.rows.equality_deletes import EqualityLookup, deleted_rows, keys_within
 from support.examples import examples
+from support.oracle import same
 from support.rewrites import struct
 
 # Equality deletes against an oracle that compares every row with every deleted key.
@@ -29,15 +30,6 @@ LONGS = st.sampled_from([None, 0, 1, -1, 2**62])
 ROWS = st.lists(st.tuples(NUMBERS, TEXTS, LONGS), max_size=25)
 KEYS = st.lists(st.tuples(NUMBERS, TEXTS, LONGS, st.integers(1, 4)), min_size=1, max_size=25)
 TYPES = (pa.float64(), pa.string(), pa.int64())
-
-
-def same(left: Any, right: Any) -> bool:
-    """Null equals null, NaN equals NaN, 0.0 differs from -0.0."""
-    if isinstance(left, float) and isinstance(right, float):
-        if math.isnan(left) or math.isnan(right):
-            return math.isnan(left) and math.isnan(right)
-        return left == right and math.copysign(1, left) == math.copysign(1, right)
-    return bool(left == right)
 
 
 @given(rows=ROWS, keys=KEYS, start=st.integers(0, 2), width=st.integers(1, 3), number=st.integers(0, 4))

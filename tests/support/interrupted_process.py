@@ -51,10 +51,7 @@ def unstall(table: Table) -> None:
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    assert wait_until(condition, seconds)
 
 
 def processes_below(pid: int, word: bytes = b"") -> list[int]:

@@ -46,7 +46,7 @@ class EqualityDelete:
             return False
         if self.partition is not None and (self.spec_id, self.partition) != (file.spec_id, file.partition):
             return False
-        return any(all(_same(_value(row, str(i), defaults), key[str(i)]) for i in self.field_ids) for key in self.keys)
+        return any(all(same(_value(row, str(i), defaults), key[str(i)]) for i in self.field_ids) for key in self.keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def _value(row: Row, field_id: str, defaults: Defaults) -> Any:
     return row[field_id] if field_id in row else defaults.get(field_id)
 
 
-def _same(left: Any, right: Any) -> bool:
+def same(left: Any, right: Any) -> bool:
     """Null equals null, NaN equals NaN, 0.0 differs from -0.0 (Java's ``Double.compare``)."""
     if isinstance(left, float) and isinstance(right, float):
         if math.isnan(left) or math.isnan(right):

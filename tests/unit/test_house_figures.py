@@ -278,9 +278,10 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def test_the_code_stays_within_its_bounds() -> None:
-    source, tests, docs = (count(REPOSITORY) for count in (count_source, count_tests, count_docs))
+    source, docs = count_source(REPOSITORY), count_docs(REPOSITORY)
+    lines_of_tests = sum(len(module.lines) for module in read_modules(REPOSITORY / "tests").values())
     data_classes = source["dataclasses"] + source["named_tuples"] + source["typed_dicts"]
-    found = source["files"], source["lines"], data_classes, tests["lines"], docs["bytes_of_docs_and_readme"]
+    found = source["files"], source["lines"], data_classes, lines_of_tests, docs["bytes_of_docs_and_readme"]
     bounds = 273, 68_000, 440, 90_000, 313_000
     assert [f"{count} > {bound}" for count, bound in zip(found, bounds, strict=True) if count > bound] == []
 

@@ -9,8 +9,8 @@ import pytest
 
 from icekeeper.commit.attempt import RUN_ID_KEY
 from icekeeper.detection.assess import TableFindings, assess, idle_operations
+from icekeeper.detection.look_again import time_has_come
 from icekeeper.detection.proposal import Proposal
-from icekeeper.detection.signals import time_has_come
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import table_digest
 from icekeeper.model import PartitionValue

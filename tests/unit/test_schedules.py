@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from icekeeper.detection.assess import with_schedules
+from icekeeper.detection.look_again import is_known_idle
 from icekeeper.detection.proposal import Proposal, Skip
-from icekeeper.detection.signals import Signal, is_known_idle, schedule_signals
+from icekeeper.detection.signals import Signal, schedule_signals
 from icekeeper.errors import PolicyError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.policy import Operation, ResolvedPolicy, Strategy, layers_for, resolve

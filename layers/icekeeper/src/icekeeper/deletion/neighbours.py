@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.deletion.foreign_tables import ForeignMetadata
 from icekeeper.errors import OperationRefused
+from icekeeper.machine.clock import CLOCKS_DIFFER_MS
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.table_reader import metadata_files, statistics_files
 from icekeeper.storage.paths import authority, is_under, leads_out, may_be_under, normalise
@@ -137,8 +138,6 @@ def _named_files(table: LoadedTable) -> Iterator[str]:
 
 # "00012-<uuid>.metadata.json" of Iceberg-Java and PyIceberg, "v12.metadata.json" of Hadoop catalogs and SeaweedFS.
 _NUMBER = re.compile(r"v?(\d+)[-.]")
-# The clock of a committer and the clock of the store may differ by this much.
-_CLOCKS_DIFFER_MS = 15 * 60 * 1000
 # Iceberg-Java's TableMetadata accepts a state that is up to this much older than the one before it.
 _STATES_MAY_OVERLAP_MS = 60 * 1000
 
@@ -165,7 +164,7 @@ def is_past(table: LoadedTable, path: str, modified_ms: int | None) -> bool:
     number, known = _number(path), [known for known in numbers if known is not None]
     if number is not None and known and number >= min(known):
         return False
-    return modified_ms is not None and modified_ms < oldest - _CLOCKS_DIFFER_MS
+    return modified_ms is not None and modified_ms < oldest - CLOCKS_DIFFER_MS
 
 
 def refuse_other_head(table: LoadedTable, strays: Iterable[StrayMetadata]) -> Sequence[StrayMetadata]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from icekeeper.detection.look_again import Outlook, outlook
+from icekeeper.detection.look_again import Outlook, outlook, time_has_come
 from icekeeper.detection.proposal import REQUESTED, Proposal, Skip
 from icekeeper.detection.signals import (
     Signal,
@@ -23,7 +23,6 @@ from icekeeper.detection.signals import (
     rewrites_are_blocked,
     statistics_signals,
     summary_signals,
-    time_has_come,
 )
 from icekeeper.health.examine import summary_counters
 from icekeeper.machine.clock import HOUR_MS

@@ -9,8 +9,9 @@ from typing import Protocol, TypeVar
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
 from icekeeper.detection.assess import TableFindings, as_requested, assess, idle_operations, waited_ms, with_schedules
+from icekeeper.detection.look_again import is_known_idle
 from icekeeper.detection.proposal import Proposal, Skip
-from icekeeper.detection.signals import Signal, due_sweep, is_known_idle, schedule_signals, wanted_clustering
+from icekeeper.detection.signals import Signal, due_sweep, schedule_signals, wanted_clustering
 from icekeeper.errors import MaintenanceError, PolicyError, RequestRefused
 from icekeeper.health.examine import unreadable_warning
 from icekeeper.metadata.document import MAINTAINED_FORMAT_VERSIONS

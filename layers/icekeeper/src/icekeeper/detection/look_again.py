@@ -12,14 +12,21 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 from icekeeper.commit.attempt import RUN_ID_KEY
-from icekeeper.detection.signals import Signal, rewrites_are_blocked, time_has_come
+from icekeeper.detection.signals import Signal, rewrites_are_blocked
 from icekeeper.health.examine import listed_manifests, summary_counter, summary_counters
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import Snapshot, TableMetadata, table_digest
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
-from icekeeper.state.store import IdleSince, LastSeen
+from icekeeper.policy.due import PolicyPart
+from icekeeper.state.store import IdleSince, LastSeen, ScheduleRun
 from icekeeper.text import counted
 
 _SINCE = "since the last pass"
+_DAY_MS = 24 * HOUR_MS
+# The work of these operations depends only on the head; that of the others also on the time, or on files in the store.
+_OF_THE_HEAD = frozenset(
+    {Operation.COMPACT, Operation.REWRITE_POSITION_DELETES, Operation.REWRITE_MANIFESTS, Operation.COMPUTE_STATISTICS}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,3 +134,24 @@ def _is_possible(operation: Operation, head: Snapshot, policy: Policy) -> bool:
         return _counter(head, "total-delete-files") != 0
     listed = listed_manifests(summary_counters(head))
     return listed is None or listed >= policy.min_manifests_to_rewrite
+
+
+def is_known_idle(metadata: TableMetadata, part: PolicyPart, last: ScheduleRun | None, now_ms: int) -> bool:
+    """Whether a turn of a schedule certainly finds nothing, as the last turn with this head and these settings."""
+    head = metadata.head(part.resolved.policy.branch)
+    if last is None or head is None or not last.idle or last.snapshot_id != head.snapshot_id:
+        return False
+    if last.fingerprint != part.resolved.fingerprint() or not _OF_THE_HEAD.issuperset(part.operations):
+        return False
+    return not time_has_come(head, part.resolved.policy, last.finished_ms, now_ms)
+
+
+def time_has_come(head: Snapshot, policy: Policy, looked_ms: int, now_ms: int) -> bool:
+    """Whether time alone may have caused work since a pass at ``looked_ms`` (epoch milliseconds).
+
+    It may if the newest file has reached ``min_data_age_hours`` or its partition is at rest.  Otherwise it may after a
+    day, or once the head is twice as old as at the last pass, whichever is later.
+    """
+    waits_ms = policy.min_data_age_ms, policy.partition_rest_ms
+    is_of_age = any(wait_ms and looked_ms < head.timestamp_ms + wait_ms <= now_ms for wait_ms in waits_ms)
+    return is_of_age or now_ms - looked_ms >= max(_DAY_MS, looked_ms - head.timestamp_ms)

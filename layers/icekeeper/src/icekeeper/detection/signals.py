@@ -34,7 +34,6 @@ from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import ScheduleRun
 from icekeeper.text import age_text, counted, size_text
 
-_DAY_MS = 24 * HOUR_MS
 # A table with a tenth of its rows deleted gets the weight of another signal at its threshold.
 DELETED_ROWS_WEIGHT = 10
 
@@ -228,22 +227,6 @@ def partition_signals(
         yield Signal(f"partitions may be past partition_retention_hours {hours}", _PARTITION_WEIGHT)
 
 
-# The work of these operations depends only on the head; that of the others also on the time, or on files in the store.
-_OF_THE_HEAD = frozenset(
-    {Operation.COMPACT, Operation.REWRITE_POSITION_DELETES, Operation.REWRITE_MANIFESTS, Operation.COMPUTE_STATISTICS}
-)
-
-
-def is_known_idle(metadata: TableMetadata, part: PolicyPart, last: ScheduleRun | None, now_ms: int) -> bool:
-    """Whether a turn of a schedule certainly finds nothing, as the last turn with this head and these settings."""
-    head = metadata.head(part.resolved.policy.branch)
-    if last is None or head is None or not last.idle or last.snapshot_id != head.snapshot_id:
-        return False
-    if last.fingerprint != part.resolved.fingerprint() or not _OF_THE_HEAD.issuperset(part.operations):
-        return False
-    return not time_has_come(head, part.resolved.policy, last.finished_ms, now_ms)
-
-
 def schedule_signals(
     resolved: ResolvedPolicy, parts: Iterable[PolicyPart], runs: Mapping[str, ScheduleRun], now_ms: int
 ) -> Iterable[Signal]:
@@ -328,14 +311,3 @@ def sweep_signals(memory: SweepMemory, policy: Policy, key: str, now_ms: int) ->
     hours = text_of(policy.orphan_sweep_interval_hours)
     ago = age_text(now_ms - memory.swept_ms)
     yield Signal(f"orphans were last looked for {ago} ago; orphan_sweep_interval_hours is {hours}", _SWEEP_WEIGHT)
-
-
-def time_has_come(head: Snapshot, policy: Policy, looked_ms: int, now_ms: int) -> bool:
-    """Whether time alone may have caused work since a pass at ``looked_ms`` (epoch milliseconds).
-
-    It may if the newest file has reached ``min_data_age_hours`` or its partition is at rest.  Otherwise it may after a
-    day, or once the head is twice as old as at the last pass, whichever is later.
-    """
-    waits_ms = policy.min_data_age_ms, policy.partition_rest_ms
-    is_of_age = any(wait_ms and looked_ms < head.timestamp_ms + wait_ms <= now_ms for wait_ms in waits_ms)
-    return is_of_age or now_ms - looked_ms >= max(_DAY_MS, looked_ms - head.timestamp_ms)

@@ -25,6 +25,8 @@ from typing import Any, TypeAlias, TypeVar
 from icekeeper.errors import StorageError
 
 HOUR_MS = 3_600_000
+CLOCKS_DIFFER_MS = 15 * 60 * 1000
+"""The clock of a committer and the clock of the store may differ by this much."""
 TOLD_SKEW_MS = 60_000
 """Clocks that differ by more milliseconds than this are reported."""
 # A Date header has whole seconds, as do times of some file systems, and a response takes a while to arrive.

@@ -15,6 +15,7 @@ from typing import Protocol
 from icekeeper.deletion.foreign_tables import WAIVER, other_format_at
 from icekeeper.deletion.referenced_paths import ReferencedPaths, UnlistedPaths
 from icekeeper.errors import MetadataUnreadable, OperationRefused
+from icekeeper.machine.clock import CLOCKS_DIFFER_MS
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import is_metadata_file
 from icekeeper.model import TableName
@@ -145,8 +146,6 @@ def without_referenced(candidates: OrphanCandidates, referenced: References) -> 
 # A failed job may leave more files than a small table has, so a ratio means little below this number.
 FEW_ORPHANS = 1_000
 _HIDDEN = ("_", ".")
-# The clock of a committer and the clock of the store may differ by this much.
-_CLOCKS_DIFFER_MS = 15 * 60 * 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +255,7 @@ def damaged_metadata(metadata: TableMetadata, found: Iterable[ListedObject]) -> 
         folder = normalise(one.path).rpartition("/")[0]
         if folder in own:
             # It may be a torn commit or another head, whose files are younger than the entry's metadata.
-            known_ms = metadata.last_updated_ms - _CLOCKS_DIFFER_MS
+            known_ms = metadata.last_updated_ms - CLOCKS_DIFFER_MS
             if one.modified_ms is None or one.modified_ms >= known_ms:
                 since_ms = known_ms
             continue
