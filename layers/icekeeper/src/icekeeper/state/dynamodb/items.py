@@ -1,43 +1,19 @@
-"""Items of the state table: schema, attribute values, keys that fit DynamoDB's limits, and conditional writes.
+"""Items of the DynamoDB table: its schema, attribute values, and conditional writes.
 
-Numbers are ints (DynamoDB keeps 38 digits); values with fractions are stored as JSON text.
+Numbers are ints (DynamoDB keeps 38 digits).
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
 
 from botocore.exceptions import ClientError
 
-from icekeeper.errors import PolicyError, StorageError
-from icekeeper.state.identity import TableIdentity
-
-Item: TypeAlias = dict[str, Any]
-
-# Service quotas of Amazon DynamoDB, in bytes of UTF-8.
-_LONGEST_PARTITION_KEY = 2048
-_LONGEST_SORT_KEY = 1024
-
-_TYPE_NAMES = {"N": "whole number", "S": "text", "BOOL": "boolean", "B": "binary"}
-# The types of attributes that code computes with, parses or compares.  Others are only shown, or are not ours.
-_TYPES = {
-    name: kind
-    for kind, names in {
-        "N": "until_ms changed_ms run_out_ms seen_ms counted_ms ended_ms observed_ms requested_ms started_ms "
-        "finished_ms first_seen_ms tried_ms snapshot_id seen_sequence_number file_count turn sightings",
-        "S": "name holder kind origin state prefixes list_id metadata_location fingerprint idle_since version "
-        "entry folder folders data_roots uuid location counters warnings policy metrics settings table_name catalog "
-        "warehouse schedule run_id status summary engine path why schema_digest look",
-        "BOOL": "idle",
-        "B": "paths",
-    }.items()
-    for name in names.split()
-}
+from icekeeper.errors import StorageError
+from icekeeper.state.items import FoundItem, Item
 
 
 def encoded(item: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -46,98 +22,13 @@ def encoded(item: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def decoded(attributes: Mapping[str, Mapping[str, Any]]) -> Item:
-    """The values of an item of :func:`encoded` (rule: bad-state-items-stop-readers).
+    """The values of an item of :func:`encoded`.
 
     Raises:
-        StorageError: an attribute that Icekeeper writes has a wrong type; later: a missing attribute is looked up.
+        StorageError: as :class:`.FoundItem`.
     """
-    item = _FoundItem()
-    for name, attribute in attributes.items():
-        ((kind, value),) = attribute.items()
-        if kind != (wanted := _TYPES.get(name, kind)) or (kind == "N" and name in _TYPES and not _is_whole(value)):
-            raise damaged(_key_of(attributes), f"its {name} is no {_TYPE_NAMES[wanted]}")
-        item[name] = _decoded(kind, value)
-    return item
-
-
-def damaged(item: Mapping[str, Any], what: str) -> StorageError:
-    """The error for a malformed item: it names the item's key and what to do."""
-    return StorageError(
-        f"the item {item.get('pk', '?')} / {item.get('sk', '?')} of the state table is damaged ({what}); "
-        "restore it from a backup, or delete it, and make again the pin or staged load that it held before anything "
-        "is deleted"
-    )
-
-
-@contextmanager
-def understood(item: Mapping[str, Any]) -> Iterator[None]:
-    """Report an error about a value inside the block as damage of the item (rule: bad-state-items-stop-readers).
-
-    Raises:
-        StorageError: the block raised an error about a value.
-    """
-    try:
-        yield
-    except (AttributeError, OverflowError, PolicyError, RecursionError, TypeError, ValueError) as error:
-        raise damaged(item, str(error)) from error
-
-
-class _FoundItem(Item):
-    """An item that was read: the error about a missing attribute names the item's key."""
-
-    def __missing__(self, name: str) -> Any:
-        raise damaged(self, f"it has no {name}")
-
-
-REQUESTS = "requests#all"
-"""The partition of requests, the only one that people may be allowed to write (docs/requests.md)."""
-
-
-def named_key(kind: str, name: str) -> str:
-    """The partition of one kind of record under a name."""
-    return _fitted(f"{kind}#{name}", _LONGEST_PARTITION_KEY)
-
-
-def table_key(identity: TableIdentity) -> str:
-    """The partition of everything that detection reads about a table in one query, such as pins and staged loads."""
-    return named_key("table", identity.key)
-
-
-def copy_key(kind: str, identity: TableIdentity) -> str:
-    """The partition of one kind of record about one copy of a table."""
-    return named_key(kind, json.dumps([identity.key, identity.place], ensure_ascii=False))
-
-
-def seen_key(identity: TableIdentity) -> tuple[str, str]:
-    """Partition and sort key of what the last pass over one copy of a table saw."""
-    return table_key(identity), f"now#seen#{hashlib.sha256(identity.place.encode()).hexdigest()}"
-
-
-def catalog_key(kind: str, catalog: str, warehouse: str) -> str:
-    """The partition of one kind of record about all tables of a catalog."""
-    return named_key(kind, json.dumps([catalog, warehouse], ensure_ascii=False))
-
-
-def sort_key(prefix: str, text: str) -> str:
-    """A sort key; keys are ordered as their texts, if these differ in the first 900 bytes."""
-    return _fitted(f"{prefix}{text}", _LONGEST_SORT_KEY)
-
-
-def json_text(values: Mapping[str, Any]) -> str:
-    """The mapping as JSON; equal mappings have equal text."""
-    return json.dumps(dict(values), sort_keys=True)
-
-
-def _fitted(key: str, limit: int) -> str:
-    """A key above ``limit`` bytes is cut, and ends with a digest of the whole key."""
-    try:
-        full = key.encode()
-    except UnicodeEncodeError as error:
-        raise StorageError(f"{key!r} is no text that DynamoDB can keep") from error
-    if len(full) <= limit:
-        return key
-    digest = hashlib.sha256(full).hexdigest()
-    return f"{full[: limit - len(digest) - 1].decode(errors='ignore')}~{digest}"
+    values = {name: _decoded(*next(iter(attribute.items()))) for name, attribute in attributes.items()}
+    return FoundItem("the state table", values)
 
 
 def _encoded(value: Any) -> dict[str, Any]:
@@ -156,20 +47,14 @@ def _encoded(value: Any) -> dict[str, Any]:
 
 def _decoded(kind: str, value: Any) -> Any:
     match kind:
-        case "N":
-            return int(value) if _is_whole(value) else value  # Icekeeper writes only whole numbers
+        case "N":  # Icekeeper writes only whole numbers
+            return int(value) if value.removeprefix("-").isdecimal() else value
         case "SS":
             return frozenset(value)
+        case "NULL":
+            return None
         case _:
             return value
-
-
-def _is_whole(number: str) -> bool:
-    return number.removeprefix("-").isdecimal()
-
-
-def _key_of(attributes: Mapping[str, Mapping[str, Any]]) -> Item:
-    return {name: next(iter(attributes[name].values())) for name in ("pk", "sk") if name in attributes}
 
 
 CONDITION_FAILED = "ConditionalCheckFailedException"
@@ -220,18 +105,28 @@ class ConditionalWrites:
         key = encoded({"pk": pk, "sk": sk})
         return self._transact([{"Delete": {"TableName": self._name, "Key": key, **_unless_changed(found)}}])
 
-    def set_where(self, pk: str, sk: str, values: Item, condition: str, compared: Item) -> tuple[bool, Item | None]:
-        """As :meth:`DynamoTable.set_where`."""
+    def set_if(
+        self, pk: str, sk: str, values: Item, *, equal: Item, outside: Mapping[str, tuple[int, int]]
+    ) -> Item | None:
+        """As :meth:`.ItemTable.set_if`."""
         given = versioned(values)
+        conditions = [f"{name} = :same_{name}" for name in equal]
+        conditions += [f"NOT {name} BETWEEN :least_{name} AND :most_{name}" for name in outside]
+        compared = {
+            **{f":new_{name}": value for name, value in given.items()},
+            **{f":same_{name}": value for name, value in equal.items()},
+            **{f":least_{name}": least for name, (least, _) in outside.items()},
+            **{f":most_{name}": most for name, (_, most) in outside.items()},
+        }
         request = {
             "TableName": self._name,
             "Key": encoded({"pk": pk, "sk": sk}),
             "UpdateExpression": "SET " + ", ".join(f"{name} = :new_{name}" for name in given),
-            "ConditionExpression": condition,
-            "ExpressionAttributeValues": encoded({**{f":new_{k}": v for k, v in given.items()}, **compared}),
+            "ConditionExpression": " AND ".join(conditions),
+            "ExpressionAttributeValues": encoded(compared),
             "ReturnValues": "ALL_NEW",
         }
-        return self._sent(self._client.update_item, request)
+        return self._sent(self._client.update_item, request)[1]
 
     def _transact(self, actions: list[dict[str, dict[str, Any]]]) -> bool:
         """Apply all actions, or none if a condition fails; return which."""

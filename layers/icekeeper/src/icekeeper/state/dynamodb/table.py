@@ -6,16 +6,13 @@ anything, and is never set before the end that an item itself names.
 
 from __future__ import annotations
 
-import json
 import logging
 import random
 import time
-import uuid
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import Any
 
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
@@ -26,38 +23,33 @@ from icekeeper.aws.session import session_of
 from icekeeper.aws.settings import AwsIdentity
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.machine.clock import TOLD_SKEW_MS, Clock, ServerClock, ahead_ms, system_clock
-from icekeeper.machine.foreign_bytes import FileLimits, parsed_json
 from icekeeper.machine.metering import Amount, Meter, process_meter
 from icekeeper.state.dynamodb.items import (
     CONDITION_FAILED,
     JOURNAL_INDEX,
     ConditionalWrites,
-    Item,
     decoded,
     encoded,
     error_code,
-    understood,
     versioned,
 )
 from icekeeper.state.identity import STATE_VARIABLE, TableAddress
+from icekeeper.state.items import Decision, Item
 
 log = logging.getLogger(__name__)
 
 _ATTEMPTS = 30
 _LONGEST_PAUSE_S = 1.0
 
-REMOVED: Item = {}
-"""A decision returns this to remove the item."""
-
-Decision: TypeAlias = Callable[[Item | None], Item | None]
-"""Maps the stored item (``None``: there is none) to its replacement, ``REMOVED``, or ``None`` to change nothing."""
+# Items per request (API reference, BatchWriteItem and BatchGetItem).  Unprocessed items are sent again.
+_WRITES = 25
+_READS = 100
 
 
 class DynamoTable:
-    """A table; threads may share it.  Every method raises StorageError when the table cannot be used.
+    """An :class:`.ItemTable`, which documents the methods.  Reads are strongly consistent."""
 
-    Reads are strongly consistent.
-    """
+    at_once = _READS
 
     def __init__(
         self,
@@ -92,10 +84,6 @@ class DynamoTable:
         attributes: tuple[str, ...] = (),
         passed_over: Callable[[StorageError], None] | None = None,
     ) -> Iterator[Item]:
-        """The items of a partition whose sort keys start with ``prefix``, ordered by sort key (as UTF-8 bytes).
-
-        If ``passed_over`` is given, items with values of a wrong type are skipped, and it is called with the error.
-        """
         asked: dict[str, Any] = {"KeyConditionExpression": "pk = :pk", "ExpressionAttributeValues": {":pk": pk}}
         if prefix:
             asked["KeyConditionExpression"] += " AND begins_with(sk, :prefix)"
@@ -106,7 +94,6 @@ class DynamoTable:
         return self._pages(asked, passed_over)
 
     def newest(self, pk: str, limit: int) -> Iterator[Item]:
-        """The passes of a partition, newest first, ``limit`` per request."""
         asked = {
             "KeyConditionExpression": "pk = :pk",
             "ExpressionAttributeValues": {":pk": pk},
@@ -114,19 +101,14 @@ class DynamoTable:
             "ScanIndexForward": False,
             "Limit": limit,
         }
-        return self._pages(asked)
+        return islice(self._pages(asked), limit)
 
     def put(self, item: Item) -> None:
-        """Write an item, replacing one of the same key."""
         with self.translated():
             self.client.put_item(TableName=self.name, Item=encoded(versioned(item)))
 
     def add(self, pk: str, sk: str, more: Mapping[str, int | frozenset[str]], *, keep_ms: int) -> None:
-        """Add numbers and set members to the attributes of an item, which is created if it does not exist.
-
-        boto3 may repeat a request whose response was lost, so that it counts twice: use this for figures only, never
-        for decisions.
-        """
+        # boto3 may repeat a request whose response was lost, so that it counts twice.
         names = {f"#{number}": name for number, name in enumerate(more)}
         values = {f":{number}": value for number, value in enumerate(more.values())}
         added = ", ".join(f"#{number} :{number}" for number in range(len(more)))
@@ -140,15 +122,10 @@ class DynamoTable:
             )
 
     def delete(self, pk: str, sk: str) -> None:
-        """Remove an item, if there is one."""
         with self.translated():
             self.client.delete_item(TableName=self.name, Key=encoded({"pk": pk, "sk": sk}))
 
     def change(self, pk: str, sk: str, decide: Decision) -> bool:
-        """Replace or remove an item as ``decide`` returns, and return whether that was done.
-
-        ``decide`` is called again if another writer was faster.  If it raises, nothing was changed.
-        """
         for attempt in range(_ATTEMPTS):
             found = self.get(pk, sk)
             wanted = decide(found)
@@ -163,15 +140,56 @@ class DynamoTable:
             self.pause(attempt)
         raise StorageError(f"the state table {self.name} was changed by others each time an item was to be written")
 
-    def set_where(self, pk: str, sk: str, values: Item, condition: str, compared: Item) -> tuple[bool, Item | None]:
-        """Set attributes of an item if a condition on ``compared`` holds; return whether it did, and the item now.
+    def set_if(
+        self, pk: str, sk: str, values: Item, *, equal: Item, outside: Mapping[str, tuple[int, int]]
+    ) -> Item | None:
+        return self._writes.set_if(pk, sk, values, equal=equal, outside=outside)
 
-        If boto3 repeats a request that had succeeded, the result may be a failed condition: compare the item.
-        """
-        return self._writes.set_where(pk, sk, values, condition, compared)
+    def put_all(self, items: Iterable[Item]) -> None:
+        self._write({"PutRequest": {"Item": encoded(item)}} for item in items)
+
+    def delete_all(self, pk: str, sks: Iterable[str]) -> None:
+        self._write({"DeleteRequest": {"Key": encoded({"pk": pk, "sk": sk})}} for sk in sks)
+
+    def clear(self, pk: str) -> None:
+        self.delete_all(pk, (item["sk"] for item in self.query(pk, attributes=("sk",))))
+
+    def get_all(self, pk: str, sks: Iterable[str]) -> Iterator[Item]:
+        pending = iter(sks)
+        while some := [encoded({"pk": pk, "sk": sk}) for sk in islice(pending, _READS)]:
+            asked: dict[str, Any] = {self.name: {"Keys": some, "ConsistentRead": True}}
+            for attempt in range(_ATTEMPTS):
+                with self.translated():
+                    answer = self.client.batch_get_item(RequestItems=asked)
+                yield from map(decoded, answer["Responses"].get(self.name, ()))
+                asked = answer.get("UnprocessedKeys") or {}
+                if not asked:
+                    break
+                self.pause(attempt)
+            else:
+                raise StorageError(f"the state table {self.name} does not keep up: items were left unread")
+
+    def _write(self, requests: Iterator[dict[str, Any]]) -> None:
+        while some := list(islice(requests, _WRITES)):
+            asked: dict[str, Any] = {self.name: some}
+            for attempt in range(_ATTEMPTS):
+                with self.translated():
+                    answer = self.client.batch_write_item(RequestItems=asked)
+                asked = answer.get("UnprocessedItems") or {}
+                if not asked:
+                    break
+                self.pause(attempt)
+            else:
+                raise StorageError(f"the state table {self.name} does not keep up: items were left unwritten")
+
+    def together(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def kept_open(self) -> AbstractContextManager[None]:
+        return nullcontext()  # the client keeps its connections open anyway
 
     def require_writable(self) -> None:
-        """Raise StorageError if writing is not allowed; tests it with a write whose condition never holds."""
+        """Test it with a write whose condition never holds."""
         nothing = encoded({"pk": "writable", "sk": "?"})
         try:
             with self.translated():
@@ -180,12 +198,7 @@ class DynamoTable:
             if error_code(error.__cause__) != CONDITION_FAILED:
                 raise
 
-    def now_ms(self) -> int:
-        """This machine's clock."""
-        return self._clock()
-
     def expires_s(self, keep_ms: int, *, at_least_ms: int = 0) -> int:
-        """The TTL (epoch seconds) that keeps an item for ``keep_ms`` after now and after ``at_least_ms``."""
         return (max(self._clock(), at_least_ms) + keep_ms) // 1000
 
     def to_table_clock(self, now_ms: int) -> int:
@@ -251,59 +264,6 @@ def _sentence(table: str, meta: Any, error: Exception) -> str:
     return f"the state table {table} cannot be used: {error}"
 
 
-class Records:
-    """Records of one kind in a state table."""
-
-    def __init__(self, table: DynamoTable) -> None:
-        self.table = table
-
-
-# Items per request (API reference, BatchWriteItem and BatchGetItem).  Unprocessed items are sent again.
-_WRITES = 25
-_READS = 100
-
-
-def put_all(table: DynamoTable, items: Iterable[Item]) -> None:
-    """Write items, whose keys must differ, replacing those of the same keys; on an error, some may be written."""
-    _write(table, ({"PutRequest": {"Item": encoded(item)}} for item in items))
-
-
-def delete_all(table: DynamoTable, keys: Iterable[tuple[str, str]]) -> None:
-    """Remove the items of these keys, which must differ, if they exist."""
-    _write(table, ({"DeleteRequest": {"Key": encoded({"pk": pk, "sk": sk})}} for pk, sk in keys))
-
-
-def get_all(table: DynamoTable, keys: Iterable[tuple[str, str]]) -> Iterator[Item]:
-    """The items of these keys, which must differ, if they exist, in no particular order."""
-    pending = iter(keys)
-    while some := [encoded({"pk": pk, "sk": sk}) for pk, sk in islice(pending, _READS)]:
-        asked: dict[str, Any] = {table.name: {"Keys": some, "ConsistentRead": True}}
-        for attempt in range(_ATTEMPTS):
-            with table.translated():
-                answer = table.client.batch_get_item(RequestItems=asked)
-            yield from map(decoded, answer["Responses"].get(table.name, ()))
-            asked = answer.get("UnprocessedKeys") or {}
-            if not asked:
-                break
-            table.pause(attempt)
-        else:
-            raise StorageError(f"the state table {table.name} does not keep up: items were left unread")
-
-
-def _write(table: DynamoTable, requests: Iterator[dict[str, Any]]) -> None:
-    while some := list(islice(requests, _WRITES)):
-        asked: dict[str, Any] = {table.name: some}
-        for attempt in range(_ATTEMPTS):
-            with table.translated():
-                answer = table.client.batch_write_item(RequestItems=asked)
-            asked = answer.get("UnprocessedItems") or {}
-            if not asked:
-                break
-            table.pause(attempt)
-        else:
-            raise StorageError(f"the state table {table.name} does not keep up: items were left unwritten")
-
-
 # The request units that DynamoDB bills, by operation (developer guide, "Read and write request units").
 _UNITS: Mapping[str, Amount] = {
     **dict.fromkeys(("GetItem", "BatchGetItem", "Query"), Amount.STATE_READ_UNITS),
@@ -365,63 +325,3 @@ def open_table(address: TableAddress) -> DynamoTable:
         return DynamoTable(client, address.name)
     except (BotoCoreError, ValueError) as error:
         raise StorageError(f"the state table {address.name} cannot be used: {error}") from error
-
-
-# A list of paths may be very long, so it is stored in compressed parts in its own partition.  An item has at most
-# 400 KB; a part stays below that even uncompressed.
-_BYTES_PER_PART = 300_000
-_PATHS_PER_PART = 1000
-
-
-def new_list_id() -> str:
-    """A new id for a list; if a slow writer adds to a list that was replaced, the new list is not affected."""
-    return uuid.uuid4().hex
-
-
-def write_paths(
-    table: DynamoTable, list_id: str, paths: Iterable[str], *, call: int = 0, expires_s: int | None = None
-) -> int:
-    """Add paths to a list and return their number; ``call`` numbers the calls that add to one list."""
-    count = 0
-
-    def items() -> Iterator[Item]:
-        nonlocal count
-        for number, part in enumerate(_parts(paths)):
-            count += len(part)
-            packed = zlib.compress(json.dumps(part).encode())
-            yield {"pk": _key(list_id), "sk": f"{call:09d}#{number:09d}", "paths": packed, "expires_s": expires_s}
-
-    put_all(table, items())
-    return count
-
-
-def read_paths(table: DynamoTable, list_id: str) -> Iterator[Sequence[str]]:
-    """The paths of a list, at most a thousand at a time, in the order in which they were recorded."""
-    for part in table.query(_key(list_id)):
-        limits = FileLimits(f"the item {part['pk']} / {part['sk']} of the state table")
-        with understood(part):
-            paths: list[str] = parsed_json(limits.unpack("zlib", part["paths"]), limits)
-        yield paths
-
-
-def delete_paths(table: DynamoTable, list_id: str) -> None:
-    """Remove a list."""
-    delete_all(table, ((part["pk"], part["sk"]) for part in table.query(_key(list_id), attributes=("pk", "sk"))))
-
-
-def _parts(paths: Iterable[str]) -> Iterator[list[str]]:
-    part: list[str] = []
-    size = 0
-    for path in paths:
-        length = len(json.dumps(path)) + 2
-        if part and (size + length > _BYTES_PER_PART or len(part) == _PATHS_PER_PART):
-            yield part
-            part, size = [], 0
-        part.append(path)
-        size += length
-    if part:
-        yield part
-
-
-def _key(list_id: str) -> str:
-    return f"paths#{list_id}"
