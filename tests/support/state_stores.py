@@ -14,8 +14,7 @@ import pytest
 from botocore.exceptions import ReadTimeoutError
 
 from icekeeper.model import TableName
-from icekeeper.state.dynamodb.items import create_table
-from icekeeper.state.dynamodb.table import DynamoTable
+from icekeeper.state.dynamodb.table import DynamoTable, create_table
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.items import Item
 from icekeeper.state.sqlite.store import SqliteStateStore

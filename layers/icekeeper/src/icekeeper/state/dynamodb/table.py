@@ -1,4 +1,4 @@
-"""The DynamoDB table of a fleet's state: its client, and the requests to it.
+"""The DynamoDB table of a fleet's state: its schema, its client, and the requests to it.
 
 The table's expiry of items (TTL, ``expires_s``) only removes old items, and may do so days late.  It never decides
 anything, and is never set before the end that an item itself names.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import random
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice
@@ -24,30 +25,68 @@ from icekeeper.aws.settings import AwsIdentity
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.machine.clock import TOLD_SKEW_MS, Clock, ServerClock, ahead_ms, system_clock
 from icekeeper.machine.metering import Amount, Meter, process_meter
-from icekeeper.state.dynamodb.items import (
-    CONDITION_FAILED,
-    JOURNAL_INDEX,
-    ConditionalWrites,
-    decoded,
-    encoded,
-    error_code,
-    versioned,
-)
 from icekeeper.state.identity import STATE_VARIABLE, TableAddress
-from icekeeper.state.items import Decision, Item
+from icekeeper.state.items import Decision, FoundItem, Item
 
 log = logging.getLogger(__name__)
 
+JOURNAL_INDEX = "newest"
+"""Local secondary index: the passes over a table, ordered by ``finished_ms``."""
+
+TABLE_SCHEMA: Mapping[str, Any] = {
+    "BillingMode": "PAY_PER_REQUEST",
+    "AttributeDefinitions": [
+        {"AttributeName": "pk", "AttributeType": "S"},
+        {"AttributeName": "sk", "AttributeType": "S"},
+        {"AttributeName": "finished_ms", "AttributeType": "N"},
+    ],
+    "KeySchema": [{"AttributeName": "pk", "KeyType": "HASH"}, {"AttributeName": "sk", "KeyType": "RANGE"}],
+    "LocalSecondaryIndexes": [
+        {
+            "IndexName": JOURNAL_INDEX,
+            "KeySchema": [
+                {"AttributeName": "pk", "KeyType": "HASH"},
+                {"AttributeName": "finished_ms", "KeyType": "RANGE"},
+            ],
+            "Projection": {"ProjectionType": "ALL"},
+        }
+    ],
+}
+"""Arguments of CreateTable; the stack's template must have the same."""
+
+
+def create_table(client: Any, name: str) -> None:
+    """Create the table for tests and a local stack; in AWS, the stack's template creates it."""
+    client.create_table(TableName=name, **TABLE_SCHEMA)
+    client.get_waiter("table_exists").wait(TableName=name, WaiterConfig={"Delay": 1})
+    client.update_time_to_live(TableName=name, TimeToLiveSpecification={"Enabled": True, "AttributeName": "expires_s"})
+
+
 _ATTEMPTS = 30
 _LONGEST_PAUSE_S = 1.0
-
+_CONDITION_FAILED = "ConditionalCheckFailedException"
+# A transaction that met another one, or was throttled (API reference, TransactWriteItems, "CancellationReasons").
+_COLLISIONS = frozenset({"TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"})
+_STILL_RUNNING = frozenset({"TransactionInProgressException"})
+# The same for a single write (API reference, PutItem, "Errors").
+_MET_OTHERS = frozenset(
+    {"TransactionConflictException", "ThrottlingException", "ProvisionedThroughputExceededException"}
+)
 # Items per request (API reference, BatchWriteItem and BatchGetItem).  Unprocessed items are sent again.
 _WRITES = 25
 _READS = 100
 
 
 class DynamoTable:
-    """An :class:`.ItemTable`, which documents the methods.  Reads are strongly consistent."""
+    """An :class:`.ItemTable`, which documents the methods.  Reads are strongly consistent.
+
+    boto3 repeats a request whose response was lost.  The repetition must not report a failed condition because the
+    first request succeeded, and a request that arrives after its repetition must have no effect
+    (rule: repeated-writes-count-once).  A replaced item has a new version, and DynamoDB returns the stored item with a
+    failed condition (platform: dynamodb-condition-returns-item), so the version shows which request wrote it.  After an
+    item was created or removed, nothing could show that.  So these are transactions of one item, at twice the price:
+    their token makes repetitions return the first result (TransactWriteItems, "ClientRequestToken").
+    """
 
     at_once = _READS
 
@@ -69,10 +108,9 @@ class DynamoTable:
         if server_clock is None:
             self._server_clock.listen(client)
         self._has_told_skew = False
-        self._writes = ConditionalWrites(client, name, self.translated, self.pause)
 
     def get(self, pk: str, sk: str) -> Item | None:
-        with self.translated():
+        with self._translated():
             answer = self.client.get_item(TableName=self.name, Key=encoded({"pk": pk, "sk": sk}), ConsistentRead=True)
         return decoded(answer["Item"]) if "Item" in answer else None
 
@@ -104,7 +142,7 @@ class DynamoTable:
         return islice(self._pages(asked), limit)
 
     def put(self, item: Item) -> None:
-        with self.translated():
+        with self._translated():
             self.client.put_item(TableName=self.name, Item=encoded(versioned(item)))
 
     def add(self, pk: str, sk: str, more: Mapping[str, int | frozenset[str]], *, keep_ms: int) -> None:
@@ -112,7 +150,7 @@ class DynamoTable:
         names = {f"#{number}": name for number, name in enumerate(more)}
         values = {f":{number}": value for number, value in enumerate(more.values())}
         added = ", ".join(f"#{number} :{number}" for number in range(len(more)))
-        with self.translated():
+        with self._translated():
             self.client.update_item(
                 TableName=self.name,
                 Key=encoded({"pk": pk, "sk": sk}),
@@ -122,28 +160,40 @@ class DynamoTable:
             )
 
     def delete(self, pk: str, sk: str) -> None:
-        with self.translated():
+        with self._translated():
             self.client.delete_item(TableName=self.name, Key=encoded({"pk": pk, "sk": sk}))
 
     def change(self, pk: str, sk: str, decide: Decision) -> bool:
-        for attempt in range(_ATTEMPTS):
+        for _ in self._attempts():
             found = self.get(pk, sk)
             wanted = decide(found)
             if wanted is None:
                 return False
-            if wanted:
-                is_done = self._writes.put(versioned({**wanted, "pk": pk, "sk": sk}), found)
-            else:
-                is_done = self._writes.delete(pk, sk, found)
-            if is_done:
+            if self._write_over(found, {**wanted, "pk": pk, "sk": sk}, is_removed=not wanted):
                 return True
-            self.pause(attempt)
         raise StorageError(f"the state table {self.name} was changed by others each time an item was to be written")
 
     def set_if(
         self, pk: str, sk: str, values: Item, *, equal: Item, outside: Mapping[str, tuple[int, int]]
     ) -> Item | None:
-        return self._writes.set_if(pk, sk, values, equal=equal, outside=outside)
+        given = versioned(values)
+        conditions = [f"{name} = :same_{name}" for name in equal]
+        conditions += [f"NOT {name} BETWEEN :least_{name} AND :most_{name}" for name in outside]
+        compared = {
+            **{f":new_{name}": value for name, value in given.items()},
+            **{f":same_{name}": value for name, value in equal.items()},
+            **{f":least_{name}": least for name, (least, _) in outside.items()},
+            **{f":most_{name}": most for name, (_, most) in outside.items()},
+        }
+        request = {
+            "TableName": self.name,
+            "Key": encoded({"pk": pk, "sk": sk}),
+            "UpdateExpression": "SET " + ", ".join(f"{name} = :new_{name}" for name in given),
+            "ConditionExpression": " AND ".join(conditions),
+            "ExpressionAttributeValues": encoded(compared),
+            "ReturnValues": "ALL_NEW",
+        }
+        return self._sent(self.client.update_item, request)[1]
 
     def put_all(self, items: Iterable[Item]) -> None:
         self._write({"PutRequest": {"Item": encoded(item)}} for item in items)
@@ -158,29 +208,84 @@ class DynamoTable:
         pending = iter(sks)
         while some := [encoded({"pk": pk, "sk": sk}) for sk in islice(pending, _READS)]:
             asked: dict[str, Any] = {self.name: {"Keys": some, "ConsistentRead": True}}
-            for attempt in range(_ATTEMPTS):
-                with self.translated():
+            for _ in self._attempts():
+                with self._translated():
                     answer = self.client.batch_get_item(RequestItems=asked)
                 yield from map(decoded, answer["Responses"].get(self.name, ()))
                 asked = answer.get("UnprocessedKeys") or {}
                 if not asked:
                     break
-                self.pause(attempt)
             else:
                 raise StorageError(f"the state table {self.name} does not keep up: items were left unread")
 
     def _write(self, requests: Iterator[dict[str, Any]]) -> None:
         while some := list(islice(requests, _WRITES)):
             asked: dict[str, Any] = {self.name: some}
-            for attempt in range(_ATTEMPTS):
-                with self.translated():
+            for _ in self._attempts():
+                with self._translated():
                     answer = self.client.batch_write_item(RequestItems=asked)
                 asked = answer.get("UnprocessedItems") or {}
                 if not asked:
                     break
-                self.pause(attempt)
             else:
                 raise StorageError(f"the state table {self.name} does not keep up: items were left unwritten")
+
+    def _write_over(self, found: Item | None, item: Item, *, is_removed: bool) -> bool:
+        """Write an item with a new version, or remove it, if the stored one is still ``found``; return whether it was.
+
+        ``found`` is ``None`` if no item may be stored yet.
+        """
+        unchanged: dict[str, Any] = {"TableName": self.name, "ConditionExpression": "attribute_not_exists(pk)"}
+        if found is not None:
+            version = encoded({":version": found["version"]})
+            unchanged |= {"ConditionExpression": "version = :version", "ExpressionAttributeValues": version}
+        if is_removed:
+            return self._transact({"Delete": {"Key": encoded(item), **unchanged}})
+        given = versioned(item)
+        if found is None:
+            return self._transact({"Put": {"Item": encoded(given), **unchanged}})
+        is_written, there = self._sent(self.client.put_item, {"Item": encoded(given), **unchanged})
+        return is_written or (there is not None and there["version"] == given["version"])
+
+    def _transact(self, action: dict[str, dict[str, Any]]) -> bool:
+        """Do a conditional write as a transaction; return whether its condition held."""
+        token = str(uuid.uuid4())  # the same for all attempts, so that DynamoDB recognises an earlier success
+        for _ in self._attempts():
+            try:
+                with self._translated():
+                    self.client.transact_write_items(TransactItems=[action], ClientRequestToken=token)
+                return True
+            except StorageError as error:
+                cause: Any = error.__cause__
+                reasons = cause.response.get("CancellationReasons", ()) if isinstance(cause, ClientError) else ()
+                codes = {str(reason.get("Code")) for reason in reasons}
+                if "ConditionalCheckFailed" in codes:
+                    return False
+                if not codes & _COLLISIONS and error_code(cause) not in _STILL_RUNNING:
+                    raise
+        raise StorageError(f"the state table {self.name} does not keep up: a write met others each time")
+
+    def _sent(self, send: Callable[..., Mapping[str, Any]], request: Mapping[str, Any]) -> tuple[bool, Item | None]:
+        """Send a conditional write, again after a collision; return whether it was written, and the item now."""
+        for _ in self._attempts():
+            try:
+                with self._translated():
+                    answer = send(**request, ReturnValuesOnConditionCheckFailure="ALL_OLD")
+                return True, decoded(answer["Attributes"]) if "Attributes" in answer else None
+            except StorageError as error:
+                cause: Any = error.__cause__
+                code = error_code(cause)
+                if code == _CONDITION_FAILED:
+                    return False, decoded(cause.response["Item"]) if "Item" in cause.response else None
+                if code not in _MET_OTHERS:
+                    raise
+        raise StorageError(f"the state table {self.name} does not keep up: a write met others each time")
+
+    def _attempts(self) -> Iterator[None]:
+        """A limited number of attempts, with pauses from 10 ms to a second between them, with jitter."""
+        for attempt in range(_ATTEMPTS):
+            yield
+            self._sleep(random.uniform(0.5, 1) * min(_LONGEST_PAUSE_S, 0.01 * 2 ** min(attempt, 10)))
 
     def together(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -192,10 +297,10 @@ class DynamoTable:
         """Test it with a write whose condition never holds."""
         nothing = encoded({"pk": "writable", "sk": "?"})
         try:
-            with self.translated():
+            with self._translated():
                 self.client.put_item(TableName=self.name, Item=nothing, ConditionExpression="attribute_exists(pk)")
         except StorageError as error:
-            if error_code(error.__cause__) != CONDITION_FAILED:
+            if error_code(error.__cause__) != _CONDITION_FAILED:
                 raise
 
     def expires_s(self, keep_ms: int, *, at_least_ms: int = 0) -> int:
@@ -218,12 +323,8 @@ class DynamoTable:
             )
         return now_ms - ahead
 
-    def pause(self, attempt: int) -> None:
-        """Wait before a repetition: from 10 ms to a second, with jitter."""
-        self._sleep(random.uniform(0.5, 1) * min(_LONGEST_PAUSE_S, 0.01 * 2 ** min(attempt, 10)))
-
     @contextmanager
-    def translated(self) -> Iterator[None]:
+    def _translated(self) -> Iterator[None]:
         """Turn boto3's errors into a StorageError that names the table."""
         try:
             yield
@@ -235,7 +336,7 @@ class DynamoTable:
     ) -> Iterator[Item]:
         request = {**asked, "ExpressionAttributeValues": encoded(asked["ExpressionAttributeValues"])}
         while True:
-            with self.translated():
+            with self._translated():
                 answer = self.client.query(TableName=self.name, ConsistentRead=True, **request)
             for attributes in answer["Items"]:
                 try:
@@ -249,6 +350,57 @@ class DynamoTable:
             if "LastEvaluatedKey" not in answer:
                 return
             request["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
+
+
+def encoded(item: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The DynamoDB attribute values for text, whole numbers, booleans, bytes and sets of text, without ``None``."""
+    return {name: _encoded(value) for name, value in item.items() if value is not None}
+
+
+def decoded(attributes: Mapping[str, Mapping[str, Any]]) -> Item:
+    """The values of an item of :func:`encoded`.
+
+    Raises:
+        StorageError: as :class:`.FoundItem`.
+    """
+    values = {name: _decoded(*next(iter(attribute.items()))) for name, attribute in attributes.items()}
+    return FoundItem("the state table", values)
+
+
+def _encoded(value: Any) -> dict[str, Any]:
+    match value:
+        case bool():
+            return {"BOOL": value}
+        case int():
+            return {"N": str(value)}
+        case bytes():
+            return {"B": value}
+        case frozenset():
+            return {"SS": sorted(value)}
+        case _:
+            return {"S": str(value)}
+
+
+def _decoded(kind: str, value: Any) -> Any:
+    match kind:
+        case "N":  # Icekeeper writes only whole numbers
+            return int(value) if value.removeprefix("-").isdecimal() else value
+        case "SS":
+            return frozenset(value)
+        case "NULL":
+            return None
+        case _:
+            return value
+
+
+def versioned(item: Item) -> Item:
+    """The item with a new unique version, which shows a change between reading and writing."""
+    return {**item, "version": uuid.uuid4().hex}
+
+
+def error_code(error: BaseException | None) -> str:
+    """The code of an error of DynamoDB; empty for other errors."""
+    return str(error.response["Error"].get("Code")) if isinstance(error, ClientError) else ""
 
 
 def _sentence(table: str, meta: Any, error: Exception) -> str:
