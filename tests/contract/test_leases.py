@@ -17,7 +17,7 @@ from icekeeper.errors import LeaseHeld, LeaseLost, StorageError
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.maintenance.table_lease import why_needless
 from icekeeper.pipeline.request_pass import Waiting, await_pass
-from icekeeper.state import leases as held_lease
+from icekeeper.state import leases as lease_module
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.leases import (
     HeldLease,
@@ -270,7 +270,7 @@ def test_a_holder_that_may_live_keeps_its_lease(monkeypatch: pytest.MonkeyPatch,
         patch.setattr(os, "kill", lambda pid, number: (_ for _ in ()).throw(PermissionError()))
         assert not has_died(dead)
     # Where the system tells nothing, and where another namespace has mounted what it tells.
-    monkeypatch.setattr(held_lease, "_PROC", tmp_path)
+    monkeypatch.setattr(lease_module, "_PROC", tmp_path)
     assert not has_died(dead)
     assert holder_name("icekeeper run", "r") == alive.rpartition(" [")[0]
 

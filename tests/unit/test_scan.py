@@ -551,10 +551,10 @@ def test_a_scan_writes_in_few_transactions_what_it_remembers_of_many_tables(
     transaction = SqliteFile.transaction
 
     @contextmanager
-    def counted(file: SqliteFile) -> Iterator[sqlite3.Connection]:
+    def counted(file: SqliteFile, *, to_read: bool = False) -> Iterator[sqlite3.Connection]:
         if file._joined() is None:
             begun.append(file)
-        with transaction(file) as connection:
+        with transaction(file, to_read=to_read) as connection:
             yield connection
 
     monkeypatch.setattr(gathered, "_AT_ONCE", TABLES // 2)

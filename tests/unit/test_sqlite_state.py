@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -25,7 +26,7 @@ from icekeeper.state.identity import TableAddress, TableIdentity, parse_address,
 from icekeeper.state.open import open_state, state_folder
 from icekeeper.state.sqlite import store as sqlite_store
 from icekeeper.state.sqlite.file import SqliteFile
-from icekeeper.state.sqlite.store import SqliteStateStore
+from icekeeper.state.sqlite.store import SqliteStateStore, SqliteTable
 from icekeeper.state.staging import StagedLoad
 from icekeeper.state.store import (
     LakeStats,
@@ -330,6 +331,35 @@ def test_flipped_bytes_are_told_in_one_sentence(filled: SqliteStateStore) -> Non
         finally:
             connection.executemany("UPDATE items SET attributes = ?3 WHERE pk = ?1 AND sk = ?2", before)
             connection.commit()
+
+
+def test_claims_that_others_replaced_since_they_were_read_are_found_nevertheless(tmp_path: Path) -> None:
+    claims = SqliteStateStore(tmp_path / "state.db").claims
+    read = TableClaims(
+        catalog="c", warehouse="w", table=IDENTITY.table, uuid="u", location="s3://b/t", folders=frozenset({"s3://b/x"})
+    )
+    claims.record(read)
+    claims.record(replace(read, folders=frozenset()))
+    claims.record(replace(read, seen_ms=5), replaces=read)
+    assert list(claims.touching("s3://b/x")) == [replace(read, seen_ms=5)]
+
+
+def test_a_search_for_claims_sees_one_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entry that moves during the search from a folder around to one inside is not missed."""
+    store = SqliteStateStore(tmp_path / "state.db")
+    around = TableClaims(catalog="c", warehouse="w", table=IDENTITY.table, uuid="u", location="s3://b/t")
+    inside = replace(around, location="s3://b/t/x/y")
+    store.claims.record(around)
+    query = SqliteTable.query
+    with ThreadPoolExecutor(1) as other:
+
+        def moved(table: SqliteTable, *args: Any, **options: Any) -> Iterator[Any]:
+            found = list(query(table, *args, **options))
+            other.submit(store.claims.record, inside).result()
+            return iter(found)
+
+        monkeypatch.setattr(SqliteTable, "query", moved)
+        assert list(store.claims.touching("s3://b/t/x")) == [inside]
 
 
 # Where ICEKEEPER_STATE leads, and what is said when it leads nowhere.

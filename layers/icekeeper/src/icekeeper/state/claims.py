@@ -8,6 +8,8 @@ references now.
 
 A table is cut off when its reading or maintenance takes too long.  These records are filed under the catalog entry,
 because a table that cannot be read has no other name; so a copied UUID makes no other table wait.
+
+Every function and method that uses the state raises StorageError when it fails.
 """
 
 from __future__ import annotations
@@ -167,7 +169,7 @@ _SEARCHED = 200
 
 
 class ClaimStore(Records):
-    """An item per catalog entry, and an item per claimed folder to find entries by; all raise StorageError.
+    """An item per catalog entry, and an item per claimed folder to find entries by.
 
     The folders of one bucket or host are in one partition: all folders inside a folder are one range of sort keys, and
     each folder that contains it is a further range.
@@ -176,7 +178,8 @@ class ClaimStore(Records):
     def record(self, claims: TableClaims, *, replaces: TableClaims | None = None) -> None:
         """Replace the claims of an entry; ``replaces`` are those that the caller has just read, if any."""
         with self.table.together():
-            before = self.of_entry(claims.entry) if replaces is None else replaces
+            # Others may have replaced them since; the lease on the table makes that unlikely.
+            before = self.of_entry(claims.entry) if replaces is None or self.table.is_local else replaces
             if before == claims:
                 return
             known = set() if before is None else {before.location, *before.folders}
@@ -220,13 +223,14 @@ class ClaimStore(Records):
         pk = _store_key(folder)
         below = folder if folder.endswith("/") else f"{folder}/"
         entries: set[Entry] = set()
-        for item in self.table.query(pk, below[:_SEARCHED]):
-            if item["folder"].startswith(below):
-                entries.add(_entry(item))
-        for around in folders_around(folder):
-            for item in self.table.query(pk, f"{around}{_END}"[:_SEARCHED]):
-                if item["folder"] == around:
+        with self.table.together(to_read=True):
+            for item in self.table.query(pk, below[:_SEARCHED]):
+                if item["folder"].startswith(below):
                     entries.add(_entry(item))
+            for around in folders_around(folder):
+                for item in self.table.query(pk, f"{around}{_END}"[:_SEARCHED]):
+                    if item["folder"] == around:
+                        entries.add(_entry(item))
         for entry in sorted(entries):
             claims = self.of_entry(entry)
             if claims is not None:
@@ -396,7 +400,7 @@ _KEPT_MS = 400 * 24 * HOUR_MS
 
 
 class CutOffStore(Records):
-    """The records of a catalog are in one partition; each method raises StorageError when the store fails."""
+    """The records of a catalog are in one partition."""
 
     def record(self, cut: CutOff) -> None:
         """Replace the record of the entry and work."""
@@ -436,11 +440,7 @@ def _cut_key(entry: Entry, work: CutWork) -> tuple[str, str]:
 def cut_again(
     store: CutOffStore, entry: Entry, work: CutWork, why: str, *, now_ms: int, begun_ms: int | None = None
 ) -> CutOff:
-    """Record one more cut, unless a cut of this work, which began at ``begun_ms``, is recorded already.
-
-    Raises:
-        StorageError: the store failed.
-    """
+    """Record one more cut, unless a cut of this work, which began at ``begun_ms``, is recorded already."""
     before = next((one for one in store.of_catalog(*entry[:2]) if (one.entry, one.work) == (entry, work)), None)
     if before is not None and begun_ms is not None and begun_ms <= before.cut_ms <= now_ms:
         return before
@@ -450,11 +450,7 @@ def cut_again(
 
 
 def forget_cut(store: CutOffStore, entry: Entry, *works: CutWork) -> None:
-    """Remove the records of work that has ended in time, if there are any; reads the records once.
-
-    Raises:
-        StorageError: the store failed.
-    """
+    """Remove the records of work that has ended in time, if there are any; reads the records once."""
     for cut in store.of_catalog(*entry[:2]):
         if cut.entry == entry and cut.work in works:
             store.forget(entry, cut.work)

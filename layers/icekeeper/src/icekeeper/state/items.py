@@ -36,6 +36,8 @@ class ItemTable(Protocol):
 
     at_once: int
     """How many items to read and write again in one go."""
+    is_local: bool
+    """Whether a read costs next to nothing, and one inside :meth:`together` sees what the block replaces."""
 
     def get(self, pk: str, sk: str) -> Item | None: ...
 
@@ -106,8 +108,11 @@ class ItemTable(Protocol):
         """
         ...
 
-    def together(self) -> AbstractContextManager[None]:
-        """Inside the block, a store with transactions does all calls of this thread in one; DynamoDB does not."""
+    def together(self, *, to_read: bool = False) -> AbstractContextManager[None]:
+        """Inside the block, a store with transactions does all calls of this thread in one; DynamoDB does not.
+
+        ``to_read``: nothing is written, and all reads see one state.
+        """
         ...
 
     def kept_open(self) -> AbstractContextManager[None]:
@@ -176,11 +181,15 @@ class FoundItem(Item):
 
 def damaged(item: Mapping[str, Any], what: str) -> StorageError:
     """The error for a malformed item: it names the item's key and what to do."""
-    store = item.store if isinstance(item, FoundItem) else "the state"
     return StorageError(
-        f"the item {item.get('pk', '?')} / {item.get('sk', '?')} of {store} is damaged ({what}); restore it from a "
-        "backup, or delete it, and make again the pin or staged load that it held before anything is deleted"
+        f"{_named(item)} is damaged ({what}); restore it from a backup, or delete it, and make again the pin or staged "
+        "load that it held before anything is deleted"
     )
+
+
+def _named(item: Mapping[str, Any]) -> str:
+    store = item.store if isinstance(item, FoundItem) else "the state"
+    return f"the item {item.get('pk', '?')} / {item.get('sk', '?')} of {store}"
 
 
 @contextmanager
@@ -288,7 +297,7 @@ def write_paths(
 def read_paths(table: ItemTable, list_id: str) -> Iterator[Sequence[str]]:
     """The paths of a list, at most a thousand at a time, in the order in which they were recorded."""
     for part in table.query(_list_key(list_id)):
-        limits = FileLimits(f"the item {part['pk']} / {part['sk']} of the state")
+        limits = FileLimits(_named(part))
         with understood(part):
             paths: list[str] = parsed_json(limits.unpack("zlib", part["paths"]), limits)
         yield paths

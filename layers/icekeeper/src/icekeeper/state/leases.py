@@ -16,6 +16,8 @@ A slot is a lease without a table; slots limit how many tables are maintained at
 (``max_concurrent_jobs``).  Each pass of a scheduled run takes one, so the limit also holds for overlapping runs and
 processes (rule: overlapping-runs-share-slots).  The slot of a killed process expires.  A pass that a person starts
 takes no slot.
+
+Every function and method that uses the state raises StorageError when it does not answer.
 """
 
 from __future__ import annotations
@@ -74,7 +76,7 @@ _SORT_KEY = "lease"
 
 
 class LeaseStore(Records):
-    """An item per lease.  Every method is atomic, also across machines; each raises StorageError when the store fails.
+    """An item per lease.  Every method is atomic, also across machines.
 
     ``now_ms`` is the caller's time.  A DynamoDB table corrects it to DynamoDB's clock (the date of the response with
     the item), so that all users share one clock: a machine whose clock is ahead would take leases of others too early.
@@ -170,20 +172,13 @@ def note_detection(leases: LeaseStore, *, now_ms: int, interval_ms: int = 0) -> 
     """Record that a scheduled detection ran: requests are served.  The mark is a lease that all detections share.
 
     ``interval_ms`` is the time until the next detection, if known.
-
-    Raises:
-        StorageError: the state does not answer.
     """
     ttl_ms = min(LONGEST_LEASE_MS, max(SEEN_FOR_HOURS * HOUR_MS, 2 * interval_ms))
     leases.acquire(_KEY, _KEY, now_ms=now_ms, ttl_ms=ttl_ms)
 
 
 def is_scheduled(leases: LeaseStore, *, now_ms: int) -> bool:
-    """Whether a detection has left a mark that has not expired.
-
-    Raises:
-        StorageError: the state does not answer.
-    """
+    """Whether a detection has left a mark that has not expired."""
     return leases.current(_KEY, now_ms=now_ms) is not None
 
 
@@ -193,21 +188,13 @@ def slot_keys(limit: int) -> list[str]:
 
 
 def held_slot(leases: LeaseStore, holder: str, limit: int, *, now_ms: int) -> Lease | None:
-    """The slot of a holder; ``None`` if it has none.
-
-    Raises:
-        StorageError: the state does not answer.
-    """
+    """The slot of a holder; ``None`` if it has none."""
     found = (leases.current(key, now_ms=now_ms) for key in slot_keys(limit))
     return next((lease for lease in found if lease is not None and lease.holder == holder), None)
 
 
 def taken_slots(leases: LeaseStore, limit: int, *, now_ms: int) -> int:
-    """How many slots are taken.
-
-    Raises:
-        StorageError: the state does not answer.
-    """
+    """How many slots are taken."""
     return sum(leases.current(key, now_ms=now_ms) is not None for key in slot_keys(limit))
 
 
@@ -216,7 +203,6 @@ def take_slot(leases: LeaseStore, holder: str, limit: int, *, now_ms: int, ttl_m
 
     Raises:
         LeaseHeld: all are taken.
-        StorageError: the state does not answer.
     """
     own = held_slot(leases, holder, limit, now_ms=now_ms)
     for key in slot_keys(limit) if own is None else [own.key]:

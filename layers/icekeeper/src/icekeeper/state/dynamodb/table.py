@@ -89,6 +89,7 @@ class DynamoTable:
     """
 
     at_once = _READS
+    is_local = False
 
     def __init__(
         self,
@@ -287,7 +288,7 @@ class DynamoTable:
             yield
             self._sleep(random.uniform(0.5, 1) * min(_LONGEST_PAUSE_S, 0.01 * 2 ** min(attempt, 10)))
 
-    def together(self) -> AbstractContextManager[None]:
+    def together(self, *, to_read: bool = False) -> AbstractContextManager[None]:
         return nullcontext()
 
     def kept_open(self) -> AbstractContextManager[None]:

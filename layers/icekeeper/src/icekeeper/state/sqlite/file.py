@@ -96,13 +96,16 @@ class SqliteFile:
             connection.execute(statement, values)
 
     @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Inside the block, all calls of this thread are one transaction, which is rolled back if the block raises."""
+    def transaction(self, *, to_read: bool = False) -> Iterator[sqlite3.Connection]:
+        """Inside the block, all calls of this thread are one transaction, which is rolled back if the block raises.
+
+        ``to_read``: nothing is written, so others may write meanwhile.
+        """
         if (joined := self._joined()) is not None:
             yield joined
             return
         with self.connection() as connection:
-            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("BEGIN" if to_read else "BEGIN IMMEDIATE")
             self._of_thread.joined = os.getpid(), connection
             try:
                 yield connection  # an error closes the connection, which rolls back

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic_core import from_json, to_json
 
 from icekeeper.errors import StorageError
-from icekeeper.state.items import Decision, FoundItem, Item, damaged
+from icekeeper.state.items import Decision, FoundItem, Item, understood
 from icekeeper.state.sqlite.file import SqliteFile
 from icekeeper.state.store import StateStore
 
@@ -38,6 +38,7 @@ class SqliteTable:
     """An :class:`.ItemTable`, which documents the methods, in a file; an item's attributes are JSON."""
 
     at_once = 10_000
+    is_local = True
 
     def __init__(self, file: SqliteFile) -> None:
         self.file = file
@@ -57,7 +58,7 @@ class SqliteTable:
         pk: str,
         prefix: str = "",
         *,
-        attributes: tuple[str, ...] = (),
+        attributes: tuple[str, ...] = (),  # all are read
         passed_over: Callable[[StorageError], None] | None = None,
     ) -> Iterator[Item]:
         condition, start = "pk = ? AND sk >= ? ORDER BY sk", prefix
@@ -89,10 +90,11 @@ class SqliteTable:
     def add(self, pk: str, sk: str, more: Mapping[str, int | frozenset[str]], *, keep_ms: int) -> None:
         def added(found: Item | None) -> Item:
             known = found or {}
-            sums = {
-                name: known.get(name, 0) + one if isinstance(one, int) else one.union(known.get(name, ()))
-                for name, one in more.items()
-            }
+            with understood(known):
+                sums = {
+                    name: known.get(name, 0) + one if isinstance(one, int) else one.union(known.get(name, ()))
+                    for name, one in more.items()
+                }
             return {**known, **sums}
 
         self.change(pk, sk, added)
@@ -131,8 +133,8 @@ class SqliteTable:
             return found
 
     @contextmanager
-    def together(self) -> Iterator[None]:
-        with self.file.transaction():
+    def together(self, *, to_read: bool = False) -> Iterator[None]:
+        with self.file.transaction(to_read=to_read):
             yield
 
     def expires_s(self, keep_ms: int, *, at_least_ms: int = 0) -> None:
@@ -161,12 +163,9 @@ class SqliteTable:
 
     def _item(self, row: tuple[Any, ...]) -> Item:
         pk, sk, attributes, paths, _ = row
-        store = f"the state file {self.file.path}"
-        item = {"pk": pk, "sk": sk}
-        try:
-            item |= from_json(attributes)
-        except (TypeError, ValueError) as error:
-            raise damaged(FoundItem(store, item), str(error)) from error
+        store, key = f"the state file {self.file.path}", {"pk": pk, "sk": sk}
+        with understood(FoundItem(store, key)):
+            item = {**from_json(attributes), **key}
         return FoundItem(store, item if paths is None else {**item, "paths": paths})
 
 
