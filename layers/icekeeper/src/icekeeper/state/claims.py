@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 
 from icekeeper.machine.clock import HOUR_MS, iso_utc
 from icekeeper.model import TableName
-from icekeeper.state.items import Item, Records, catalog_key, named_key, sort_key, understood
+from icekeeper.state.items import KEPT_MS, Item, Records, catalog_key, named_key, sort_key, understood
 
 Entry: TypeAlias = tuple[str, str, str]
 """A catalog entry: catalog, warehouse and the table's :attr:`.TableName.key`."""
@@ -395,10 +395,6 @@ class CutOff:
         return f"{self.why}{often}; it is tried again after {iso_utc(self.until_ms)}"
 
 
-# Records of tables that are gone expire after this time.
-_KEPT_MS = 400 * 24 * HOUR_MS
-
-
 class CutOffStore(Records):
     """The records of a catalog are in one partition."""
 
@@ -414,7 +410,7 @@ class CutOffStore(Records):
                 "times": cut.times,
                 "cut_ms": cut.cut_ms,
                 "why": cut.why,
-                "expires_s": self.table.expires_s(_KEPT_MS, at_least_ms=cut.cut_ms),
+                "expires_s": self.table.expires_s(KEPT_MS, at_least_ms=cut.cut_ms),
             }
         )
 

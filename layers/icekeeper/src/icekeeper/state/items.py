@@ -16,10 +16,15 @@ from functools import lru_cache
 from typing import Any, Protocol, TypeAlias
 
 from icekeeper.errors import PolicyError, StorageError
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.machine.foreign_bytes import FileLimits, parsed_json
 from icekeeper.state.identity import TableIdentity
 
 Item: TypeAlias = dict[str, Any]
+
+KEPT_MS = 400 * 24 * HOUR_MS
+"""Records of tables that are gone expire after this time.  Pending deletions and orphans are then found again by
+listing, and unreadable files by the next pass."""
 
 REMOVED: Item = {}
 """A decision returns this to remove the item."""

@@ -9,9 +9,9 @@ from enum import StrEnum
 from itertools import islice
 
 from icekeeper.errors import StorageError
-from icekeeper.machine.clock import HOUR_MS
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.items import (
+    KEPT_MS,
     REMOVED,
     Item,
     Records,
@@ -205,8 +205,6 @@ def _is_unchanged(item: Item, load: StagedLoad) -> bool:
     return replace(found, origin=load.origin, prefixes=load.prefixes) == load
 
 
-# Records of tables that are gone expire after this time; they are found again by listing.
-_KEPT_MS = 400 * 24 * HOUR_MS
 _DELETIONS = "deletions#"
 
 
@@ -220,7 +218,7 @@ class PendingDeletionStore(Records):
 
     def expect(self, identity: TableIdentity, name: str, paths: Iterable[str]) -> None:
         """Record the files of a list, replacing the list of this name; on an error, some may be recorded."""
-        list_id, expires_s = new_list_id(), self.table.expires_s(_KEPT_MS)
+        list_id, expires_s = new_list_id(), self.table.expires_s(KEPT_MS)
         with self.table.together():
             # The paths first, so that a list with an item is complete.
             count = write_paths(self.table, list_id, paths, expires_s=expires_s)
@@ -275,7 +273,7 @@ class QuarantineLedger(Records):
 
     def see(self, identity: TableIdentity, run_id: str, paths: Iterable[str], *, now_ms: int) -> None:
         """Count one sighting of each path; repeated sightings of one run count once."""
-        pk, expires_s = copy_key("quarantine", identity), self.table.expires_s(_KEPT_MS)
+        pk, expires_s = copy_key("quarantine", identity), self.table.expires_s(KEPT_MS)
         for batch in self._batches(paths):
             with self.table.together():
                 known = {item["sk"]: _sighting(item) for item in self.table.get_all(pk, batch)}

@@ -28,6 +28,7 @@ from icekeeper.model import TableName
 from icekeeper.state.claims import ClaimStore, CutOffStore
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.items import (
+    KEPT_MS,
     REMOVED,
     REQUESTS,
     Item,
@@ -48,9 +49,6 @@ from icekeeper.state.staging import PendingDeletionStore, QuarantineLedger, Stag
 
 log = logging.getLogger(__name__)
 Record = TypeVar("Record")
-
-# Records of tables that are gone expire after this time; the next pass finds unreadable files again.
-_KEPT_MS = 400 * 24 * HOUR_MS
 
 # Eight requests to DynamoDB, or one SQLite transaction, which takes as long as one for a single row.
 _AT_ONCE = 200
@@ -165,7 +163,7 @@ class LakeStatsStore(Records):
             "counters": json_text(stats.counters),
             "warnings": json_text(stats.warnings),
             "policy": json_text(stats.policy),
-            "expires_s": self.table.expires_s(_KEPT_MS, at_least_ms=stats.observed_ms),
+            "expires_s": self.table.expires_s(KEPT_MS, at_least_ms=stats.observed_ms),
         }
 
     def of_table(self, identity: TableIdentity) -> LakeStats | None:
@@ -430,7 +428,7 @@ class UnreadableFileStore(Records):
                 "why": one.why,
                 "schema_digest": one.schema_digest,
                 "tried_ms": one.tried_ms,
-                "expires_s": self.table.expires_s(_KEPT_MS, at_least_ms=one.tried_ms),
+                "expires_s": self.table.expires_s(KEPT_MS, at_least_ms=one.tried_ms),
             }
             for one in files
         )
@@ -485,7 +483,7 @@ class UsageStore(Records):
         if used.metrics:
             more[_METRICS] = used.metrics
         if more:
-            self.table.add(f"usage#{used.hour[:7]}", used.hour, more, keep_ms=_KEPT_MS)
+            self.table.add(f"usage#{used.hour[:7]}", used.hour, more, keep_ms=KEPT_MS)
 
     def between(self, first: str, last: str) -> tuple[HourOfUse, ...]:
         """The recorded hours from ``first`` to ``last``, both included, in order."""
@@ -645,7 +643,7 @@ class StateStore:
                 "summary": record.summary[:_LONGEST_SUMMARY],
                 "metrics": json_text(record.metrics),
                 "engine": record.engine,
-                "expires_s": self.table.expires_s(_KEPT_MS, at_least_ms=record.finished_ms),
+                "expires_s": self.table.expires_s(KEPT_MS, at_least_ms=record.finished_ms),
             }
         )
 

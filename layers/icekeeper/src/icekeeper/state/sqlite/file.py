@@ -1,4 +1,4 @@
-"""The SQLite file that holds the state of one machine: its tables, and how it is opened.
+"""The SQLite file that holds the state of one machine: its table, and how it is opened.
 
 Each call opens a connection, so threads share nothing and a fork inherits nothing.  That costs a quarter of a
 millisecond, and as much again after a write, because the last connection to close removes the write-ahead log.  A pass
@@ -26,8 +26,6 @@ _STATEMENTS = (
     finished_ms INTEGER, PRIMARY KEY (pk, sk)) WITHOUT ROWID""",
     "CREATE INDEX items_newest ON items (pk, finished_ms) WHERE finished_ms IS NOT NULL",
 )
-
-
 BUSY_TIMEOUT_S = 30.0
 # In SQLite's errors about bytes that are not text and about damaged pages.
 _SIGNS_OF_DAMAGE = ("Could not decode", "malformed")
