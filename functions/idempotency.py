@@ -1,7 +1,7 @@
 """Keeps two attempts at a step from running at once: Step Functions may try again while the first still runs.
 
 Attempts are recorded in the state table, under ``pk = "idempotency"``; the state itself names all its partitions
-``KIND#NAME`` (``icekeeper.state.dynamodb.items``), so the two never meet.  An attempt that raises removes its record;
+``KIND#NAME`` (``icekeeper.state.items``), so the two never meet.  An attempt that raises removes its record;
 one that is killed bars others until its own deadline; the answer of one that ended is given to repetitions.
 
 * Operations and ``clean_staged``: key are run, table, operation and plan.  A plan that was made again has another

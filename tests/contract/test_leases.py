@@ -17,10 +17,19 @@ from icekeeper.errors import LeaseHeld, LeaseLost, StorageError
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.maintenance.table_lease import why_needless
 from icekeeper.pipeline.request_pass import Waiting, await_pass
-from icekeeper.state import held_lease
-from icekeeper.state.held_lease import HeldLease, has_died, holder_name, kept_alive
+from icekeeper.state import leases as lease_module
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.leases import Lease, LeaseStore, held_slot, slot_keys, take_slot
+from icekeeper.state.leases import (
+    HeldLease,
+    Lease,
+    LeaseStore,
+    has_died,
+    held_slot,
+    holder_name,
+    kept_alive,
+    slot_keys,
+    take_slot,
+)
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.store import OVERLAP_MS, LastSeen, MaintenanceRequest
 from support.settings import MB, NOW_MS, policy, small_files, table
@@ -261,7 +270,7 @@ def test_a_holder_that_may_live_keeps_its_lease(monkeypatch: pytest.MonkeyPatch,
         patch.setattr(os, "kill", lambda pid, number: (_ for _ in ()).throw(PermissionError()))
         assert not has_died(dead)
     # Where the system tells nothing, and where another namespace has mounted what it tells.
-    monkeypatch.setattr(held_lease, "_PROC", tmp_path)
+    monkeypatch.setattr(lease_module, "_PROC", tmp_path)
     assert not has_died(dead)
     assert holder_name("icekeeper run", "r") == alive.rpartition(" [")[0]
 

@@ -12,24 +12,12 @@ import pytest
 from icekeeper.errors import StorageError
 from icekeeper.model import TableName
 from icekeeper.state.claims import CatalogLook, TableClaims, UnseenEntry
-from icekeeper.state.dynamodb.items import Item
 from icekeeper.state.dynamodb.table import DynamoTable
 from icekeeper.state.identity import TableIdentity
+from icekeeper.state.items import Item
 from icekeeper.state.sqlite.store import SqliteStateStore
-from icekeeper.state.store import (
-    UNTIL_REMOVED_MS,
-    Glance,
-    LastSeen,
-    LoadOrigin,
-    LoadState,
-    PassRecord,
-    PendingDeletionStore,
-    Pin,
-    PinKind,
-    Sighting,
-    StagedLoad,
-    StagingStore,
-)
+from icekeeper.state.staging import LoadOrigin, LoadState, PendingDeletionStore, Sighting, StagedLoad, StagingStore
+from icekeeper.state.store import UNTIL_REMOVED_MS, Glance, LastSeen, PassRecord, Pin, PinKind
 from icekeeper.state.table_memory import TableMemory
 from support.state_stores import COPY, IDENTITY, OTHERS, SPELLINGS, WITHOUT_UUID, OpenStore
 

@@ -16,7 +16,6 @@ from icekeeper.machine.clock import HOUR_MS
 from icekeeper.model import TableName
 from icekeeper.policy.due import FIRST_SWEEP, SWEPT, TRIED, SweepMemory
 from icekeeper.state.claims import CutOff, CutWork, cut_again, forget_cut, waiting_cuts
-from icekeeper.state.dynamodb.store import DynamoStateStore
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import (
     RETRY_MS,
@@ -27,6 +26,7 @@ from icekeeper.state.store import (
     MaintenanceRequest,
     RequestStore,
     ScheduleRun,
+    StateStore,
     UnreadableFile,
     hour_of,
     idle_since_text,
@@ -249,7 +249,7 @@ def test_a_request_takes_25_records_and_none_twice(moto_dynamodb: MotoServer) ->
     """(rule: protection-is-written-at-once) DynamoDB refuses a request that names a key twice; moto does only where all
     of an item is the same."""
     table = a_table(moto_dynamodb)
-    store, asked = DynamoStateStore(table), []
+    store, asked = StateStore(table), []
 
     def note(params: dict[str, Any], **_: object) -> None:
         asked.append(

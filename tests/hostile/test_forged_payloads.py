@@ -22,9 +22,8 @@ from icekeeper.pipeline.glue_job import run_job
 from icekeeper.pipeline.run_leases import acquire_table_lease
 from icekeeper.pipeline.wave import WaveEvent, gather_wave
 from icekeeper.policy import Operation
-from icekeeper.state.dynamodb.store import DynamoStateStore
 from icekeeper.state.sqlite.store import SqliteStateStore
-from icekeeper.state.store import MAX_SETTINGS, MaintenanceRequest, requested_table
+from icekeeper.state.store import MAX_SETTINGS, MaintenanceRequest, StateStore, requested_table
 from local_stack.moto_server import MotoServer
 from support.maintained_table import new_table
 from support.pipeline_deployment import RUN, Pipeline
@@ -216,7 +215,7 @@ def test_a_forged_item_stops_no_other_request(
 ) -> None:
     """A malformed record among the requests is skipped, and stops nobody (rule: skip-malformed-requests)."""
     table = a_table(moto_server)
-    store = DynamoStateStore(table)
+    store = StateStore(table)
     store.requests.file(VICTIM)
     (item,) = stored(table)
     kinds = {name: {"N": str(value)} if isinstance(value, int) else {"S": value} for name, value in values.items()}
@@ -234,7 +233,7 @@ def test_a_forged_item_stops_no_other_request(
 @pytest.mark.parametrize("lacking", ["settings", "requested_ms", "table_name", "uuid", "catalog", "location"])
 def test_an_item_that_lacks_something_stops_no_other_request(moto_server: MotoServer, lacking: str) -> None:
     table = a_table(moto_server)
-    store = DynamoStateStore(table)
+    store = StateStore(table)
     store.requests.file(VICTIM)
     (item,) = stored(table)
     table.client.put_item(TableName=table.name, Item={name: item[name] for name in item if name != lacking})
@@ -248,14 +247,15 @@ def test_a_forged_row_stops_no_other_request(
 ) -> None:
     store = SqliteStateStore(tmp_path / "state.db")
     store.requests.file(VICTIM)
-    ((name, value),) = values.items()
     with sqlite3.connect(tmp_path / "state.db") as connection:
-        value = str(value) if isinstance(value, int) and value > 2**63 else value
-        connection.execute(f"UPDATE requests SET {name} = ?", (value,))
+        ((item,),) = connection.execute("SELECT attributes FROM items")
+        connection.execute("UPDATE items SET attributes = ?", (json.dumps({**json.loads(item), **values}),))
     store.requests.file(HONEST)
     assert store.requests.pending() == (HONEST,)
     (told,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
-    assert told.startswith(f"a request is passed over: the row {IDENTITY.lease_key} of the table requests is damaged (")
+    assert told.startswith(
+        f"a request is passed over: the item requests#all / {IDENTITY.lease_key} of the state file {store.path} is "
+    )
 
 
 @pytest.mark.parametrize("name", ["t", ".t", "ns..t", "ns.", "ns.\x00", "ns.\u202et", "ns.\u2028t", "n\ud800s.t"])

@@ -25,7 +25,7 @@ from icekeeper.policy import Operation
 from icekeeper.policy.ownership import OWNED, OWNED_FOR_ALL_TABLES
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status
 from icekeeper.runtime import Runtime, open_engine
-from icekeeper.state.store import LoadState, StagedLoad
+from icekeeper.state.staging import LoadState, StagedLoad
 from icekeeper.storage.storage import Storage
 from local_stack import moto_s3tables
 from local_stack.moto_server import MotoServer

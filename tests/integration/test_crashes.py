@@ -28,7 +28,7 @@ from icekeeper.machine.clock import HOUR_MS
 from icekeeper.pipeline import whole_pass
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassOutcome, Status
-from icekeeper.state.held_lease import has_died
+from icekeeper.state.leases import has_died
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.storage.local_files import scratch_folder
 from icekeeper.storage.storage import Storage
@@ -234,7 +234,10 @@ def test_a_killed_command_is_called_again(
 def no_lease_bars_others(state: Path) -> None:
     """Where a death can be proven, nothing waits for the three minutes; the mark of a schedule bars nobody."""
     with closing(sqlite3.connect(state)) as connection:
-        left = connection.execute("SELECT holder, expires_ms FROM leases WHERE lease_key <> 'schedule'").fetchall()
+        left = connection.execute(
+            "SELECT json_extract(attributes, '$.holder'), json_extract(attributes, '$.until_ms') FROM items "
+            "WHERE sk = 'lease' AND pk <> 'lease#schedule'"
+        ).fetchall()
     assert all(end - time.time() * 1000 <= LONGEST_LEASE_MS for _, end in left), left
     assert all(has_died(holder) for holder, _ in left), left
 

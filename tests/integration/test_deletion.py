@@ -21,7 +21,8 @@ from icekeeper.machine.clock import system_clock
 from icekeeper.metadata.table_reader import References, reachable_files
 from icekeeper.pass_context.context import OperationContext, operation_context
 from icekeeper.policy import resolve
-from icekeeper.state.store import Pin, StagedLoad
+from icekeeper.state.staging import StagedLoad
+from icekeeper.state.store import Pin
 from icekeeper.storage.allowed_locations import AllowedLocations
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.s3_objects import DeleteReport

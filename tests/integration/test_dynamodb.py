@@ -16,14 +16,14 @@ from botocore.exceptions import ClientError
 from icekeeper.errors import LeaseHeld, LeaseLost, StorageError
 from icekeeper.machine.clock import HOUR_MS, ServerClock, system_clock
 from icekeeper.model import TableName
-from icekeeper.state.claims import TableClaims
-from icekeeper.state.dynamodb import table as dynamodb_path_lists
-from icekeeper.state.dynamodb.items import Item
-from icekeeper.state.dynamodb.store import DynamoStateStore
-from icekeeper.state.dynamodb.table import DynamoTable, delete_all, get_all, open_table, put_all
+from icekeeper.state import items
+from icekeeper.state.claims import CutOff, CutWork, TableClaims
+from icekeeper.state.dynamodb.table import DynamoTable, open_table
 from icekeeper.state.identity import TableAddress, TableIdentity
+from icekeeper.state.items import Item
 from icekeeper.state.leases import Lease
-from icekeeper.state.store import LakeStats, LastSeen, LoadState, MaintenanceRequest, PassRecord, StagedLoad
+from icekeeper.state.staging import LoadState, StagedLoad
+from icekeeper.state.store import LakeStats, LastSeen, MaintenanceRequest, PassRecord, StateStore
 from local_stack.moto_server import REGION, MotoServer
 from support.state_stores import IDENTITY, LOAD, PIN, a_table, counted, lost_answers, stored
 
@@ -44,7 +44,7 @@ CLAIMS = TableClaims(
 )
 PASS = PassRecord(identity=IDENTITY, run_id="r", started_ms=1, finished_ms=2, status="failed", summary="", engine="")
 
-READS: dict[str, Callable[[DynamoStateStore], Any]] = {
+READS: dict[str, Callable[[StateStore], Any]] = {
     "until_ms": lambda store: store.pins(IDENTITY, now_ms=0),
     "kind": lambda store: store.glance(IDENTITY, now_ms=0),
     "state": lambda store: store.staging.loads(IDENTITY),
@@ -55,6 +55,9 @@ READS: dict[str, Callable[[DynamoStateStore], Any]] = {
     "metrics": lambda store: store.history(IDENTITY),
     "holder": lambda store: store.leases.current("k", now_ms=0),
     "folders": lambda store: list(store.claims.of_catalog("c", "w")),
+    "times": lambda store: store.cut_offs.of_catalog("c", "w"),
+    "cut_ms": lambda store: store.cut_offs.of_catalog("c", "w"),
+    "work": lambda store: store.cut_offs.of_catalog("c", "w"),
     "counters": lambda store: list(store.lake_stats.of_catalog(IDENTITY.catalog, IDENTITY.warehouse)),
 }
 """What reads an attribute, by its name."""
@@ -64,13 +67,13 @@ DAMAGE: dict[str, Callable[[str, dict[str, Any]], None]] = {
     "missing": lambda name, item: item.pop(name),
     "of another type": lambda name, item: item.update({name: {"M": {}}}),
 }
-PARSED = {"kind", "state", "prefixes", "metrics", "folders", "counters"}
+PARSED = {"kind", "state", "prefixes", "metrics", "folders", "work", "counters"}
 
 
 @pytest.fixture(scope="module")
 def filled(moto_server: MotoServer) -> DynamoTable:
     table = a_table(moto_server)
-    store = DynamoStateStore(table)
+    store = StateStore(table)
     store.add_pin(PIN)
     store.staging.stage(LOAD, ["s3://b/f"])
     store.remember(IDENTITY, LastSeen(snapshot_id=1, fingerprint="f", finished_ms=1, idle=True))
@@ -78,6 +81,7 @@ def filled(moto_server: MotoServer) -> DynamoTable:
     store.requests.file(MaintenanceRequest(identity=IDENTITY, requested_ms=1, settings={"a": "b"}))
     store.leases.acquire("k", "me", now_ms=0, ttl_ms=9)
     store.claims.record(CLAIMS)
+    store.cut_offs.record(CutOff(entry=("c", "w", "ns.t"), work=CutWork.LOOK, times=1, cut_ms=1, why="slow"))
     store.lake_stats.record(
         LakeStats(identity=IDENTITY, observed_ms=1, snapshot_id=1, counters={"n": 1}, warnings={}, policy={})
     )
@@ -92,7 +96,7 @@ def refused(table: DynamoTable, name: str, damage: Callable[[str, dict[str, Any]
     table.client.put_item(TableName=table.name, Item=changed)
     try:
         with pytest.raises(StorageError) as caught:
-            READS[name](DynamoStateStore(table))
+            READS[name](StateStore(table))
     finally:
         table.client.put_item(TableName=table.name, Item=item)
     told = str(caught.value)
@@ -104,7 +108,7 @@ def refused(table: DynamoTable, name: str, damage: Callable[[str, dict[str, Any]
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("name", READS)
 def test_a_torn_item_is_told_with_its_key(filled: DynamoTable, name: str, damage: str) -> None:
-    READS[name](DynamoStateStore(filled))
+    READS[name](StateStore(filled))
     assert name in refused(filled, name, DAMAGE[damage])
 
 
@@ -118,7 +122,7 @@ def test_attributes_of_others_are_left_alone(filled: DynamoTable) -> None:
     item = next(item for item in stored(filled) if "kind" in item)
     ours = {"price": {"N": "1.5"}, "tags": {"L": [{"S": "x"}]}, "none": {"NULL": True}}
     filled.client.put_item(TableName=filled.name, Item={**item, **ours})
-    assert DynamoStateStore(filled).pins(IDENTITY, now_ms=0) == (PIN,)
+    assert StateStore(filled).pins(IDENTITY, now_ms=0) == (PIN,)
 
 
 # Requests to DynamoDB that come twice, meet others, are left over or cannot succeed.
@@ -131,7 +135,7 @@ def table(moto_dynamodb: MotoServer) -> DynamoTable:
 
 def test_a_request_is_claimed_although_the_answer_was_lost(table: DynamoTable) -> None:
     """Else nobody would act on it: it is gone, and whoever took it would be told that another one had."""
-    requests = DynamoStateStore(table).requests
+    requests = StateStore(table).requests
     request = MaintenanceRequest(identity=IDENTITY, requested_ms=5)
     requests.file(request)
     with lost_answers(table, "TransactWriteItems") as sent:
@@ -141,7 +145,7 @@ def test_a_request_is_claimed_although_the_answer_was_lost(table: DynamoTable) -
 
 
 def test_a_lease_is_taken_renewed_and_released_although_answers_were_lost(table: DynamoTable) -> None:
-    leases = DynamoStateStore(table).leases
+    leases = StateStore(table).leases
     with lost_answers(table, "TransactWriteItems"):
         lease = leases.acquire("fleet", "a", now_ms=0, ttl_ms=100)
     assert lease == Lease(key="fleet", holder="a", expires_ms=100)
@@ -152,7 +156,7 @@ def test_a_lease_is_taken_renewed_and_released_although_answers_were_lost(table:
 
 
 def test_a_record_is_changed_once_although_answers_were_lost(table: DynamoTable) -> None:
-    staging = DynamoStateStore(table).staging
+    staging = StateStore(table).staging
     with lost_answers(table, "TransactWriteItems", count=2):
         before = staging.stage(LOAD, ["s3://b/1", "s3://b/2"])
     assert before.file_count == 2
@@ -194,11 +198,11 @@ class Crowded:
     ids=["conflict", "throttled", "running"],
 )
 def test_a_write_that_met_others_is_tried_again(table: DynamoTable, codes: list[str]) -> None:
-    DynamoStateStore(table).requests.file(MaintenanceRequest(identity=IDENTITY, requested_ms=5))
+    StateStore(table).requests.file(MaintenanceRequest(identity=IDENTITY, requested_ms=5))
     pauses: list[float] = []
     count = len(codes)
     crowded = DynamoTable(Crowded(table.client, codes), table.name, sleep=pauses.append)
-    assert DynamoStateStore(crowded).requests.claim(MaintenanceRequest(identity=IDENTITY, requested_ms=5)) is True
+    assert StateStore(crowded).requests.claim(MaintenanceRequest(identity=IDENTITY, requested_ms=5)) is True
     assert len(pauses) == count
 
 
@@ -206,7 +210,7 @@ def test_a_write_that_met_others_is_tried_again(table: DynamoTable, codes: list[
 def test_a_write_that_cannot_succeed_fails(table: DynamoTable, code: str, count: int) -> None:
     crowded = DynamoTable(Crowded(table.client, [code] * count), table.name, sleep=lambda _: None)
     with pytest.raises(StorageError, match=f"^the state table {table.name} "):
-        DynamoStateStore(crowded).leases.acquire("fleet", "a", now_ms=0, ttl_ms=1)
+        StateStore(crowded).leases.acquire("fleet", "a", now_ms=0, ttl_ms=1)
     assert stored(table) == []
 
 
@@ -237,13 +241,13 @@ class HalfDeaf:
 
 def test_what_a_batch_left_over_is_sent_again(table: DynamoTable) -> None:
     pauses: list[float] = []
-    keys = [("p", f"{number:03d}") for number in range(60)]
+    keys = [f"{number:03d}" for number in range(60)]
     for patience in (3, 1000):
         deaf = DynamoTable(HalfDeaf(table.client, patience), table.name, sleep=pauses.append)
         few = keys if patience == 3 else keys[:20]
-        put_all(deaf, ({"pk": pk, "sk": sk} for pk, sk in few))
-        assert sorted(item["sk"] for item in get_all(deaf, few)) == [sk for _, sk in few]
-        delete_all(deaf, few[1:])
+        deaf.put_all({"pk": "p", "sk": sk} for sk in few)
+        assert sorted(item["sk"] for item in deaf.get_all("p", few)) == few
+        deaf.delete_all("p", few[1:])
         assert [item["sk"] for item in table.query("p")] == ["000"]
     assert pauses
     assert max(pauses) <= 1.0
@@ -252,7 +256,7 @@ def test_what_a_batch_left_over_is_sent_again(table: DynamoTable) -> None:
 def test_a_table_that_does_not_keep_up_says_so(table: DynamoTable) -> None:
     deaf = DynamoTable(HalfDeaf(table.client, 1000), table.name, sleep=lambda _: None)
     with pytest.raises(StorageError, match="does not keep up: items were left unread"):
-        list(get_all(deaf, [("p", str(number)) for number in range(90)]))
+        list(deaf.get_all("p", map(str, range(90))))
 
 
 # What is particular to the DynamoDB state store: its limits, what TTL may take, and whose clock counts.
@@ -261,7 +265,7 @@ DAY_MS = 24 * HOUR_MS
 
 
 def test_a_look_at_a_table_is_one_query(table: DynamoTable) -> None:
-    store = DynamoStateStore(table)
+    store = StateStore(table)
     store.add_pin(PIN)
     store.remember(IDENTITY, LastSeen(snapshot_id=1, fingerprint="f", finished_ms=1, idle=True))
     store.staging.stage(LOAD, ["s3://b/1"])
@@ -273,7 +277,7 @@ def test_a_look_at_a_table_is_one_query(table: DynamoTable) -> None:
 
 
 def test_a_catalogs_stats_are_read_a_megabyte_at_a_time(table: DynamoTable) -> None:
-    store = DynamoStateStore(table).lake_stats
+    store = StateStore(table).lake_stats
     for number in range(30):
         identity = replace(IDENTITY, table=TableName(("ns",), f"t{number:02d}"))
         policy = {"where": "x" * 60_000}
@@ -287,7 +291,7 @@ def test_long_paths_are_cut_into_parts_that_fit(table: DynamoTable) -> None:
     """A thousand keys as long as S3 allows, which nothing compresses, are more than an item may hold."""
     chance = random.Random(5)
     paths = ["".join(chance.choices(string.printable, k=1024)) for _ in range(1000)]
-    staging = DynamoStateStore(table).staging
+    staging = StateStore(table).staging
     staging.stage(LOAD, paths)
     parts = [item["paths"]["B"] for item in stored(table) if "paths" in item]
     assert len(parts) > 1
@@ -296,7 +300,7 @@ def test_long_paths_are_cut_into_parts_that_fit(table: DynamoTable) -> None:
 
 
 def test_a_pass_with_very_much_to_tell_comes_into_the_journal(table: DynamoTable) -> None:
-    store = DynamoStateStore(table)
+    store = StateStore(table)
     store.record_pass(
         PassRecord(
             identity=IDENTITY,
@@ -314,7 +318,7 @@ def test_a_pass_with_very_much_to_tell_comes_into_the_journal(table: DynamoTable
 
 def test_what_is_written_behind_a_removed_record_protects_no_later_one(table: DynamoTable) -> None:
     """The record goes while files are recorded: whoever records them is told, and the next record begins empty."""
-    staging = DynamoStateStore(table).staging
+    staging = StateStore(table).staging
     begun: list[StagedLoad] = []
 
     def files() -> Iterator[str]:
@@ -333,7 +337,7 @@ def test_what_is_written_behind_a_removed_record_protects_no_later_one(table: Dy
 
 def test_files_of_a_record_that_was_replaced_are_not_counted_for_the_new_one(table: DynamoTable) -> None:
     """Else the new record would claim files that it does not protect."""
-    staging = DynamoStateStore(table).staging
+    staging = StateStore(table).staging
 
     def files() -> Iterator[str]:
         yield "s3://b/1"
@@ -349,8 +353,8 @@ def test_files_of_a_record_that_was_replaced_are_not_counted_for_the_new_one(tab
 def test_a_load_whose_files_could_not_all_be_recorded_protects_those_that_were(
     table: DynamoTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dynamodb_path_lists, "_PATHS_PER_PART", 1)
-    staging = DynamoStateStore(table).staging
+    monkeypatch.setattr(items, "_PATHS_PER_PART", 1)
+    staging = StateStore(table).staging
     paths = [f"s3://b/{number}" for number in range(30)]
 
     def files() -> Iterator[str]:
@@ -364,7 +368,7 @@ def test_a_load_whose_files_could_not_all_be_recorded_protects_those_that_were(
 
 
 def test_names_longer_than_a_key_may_be_are_kept_apart(table: DynamoTable) -> None:
-    store = DynamoStateStore(table)
+    store = StateStore(table)
     long = TableIdentity("C", "w" * 3000, TableName(("ns",), "t" * 2000), "u")
     other = replace(long, uuid="v")
     paths = [f"s3://bucket/{'ä' * 900}/{number}" for number in range(3)]
@@ -381,8 +385,8 @@ def test_names_longer_than_a_key_may_be_are_kept_apart(table: DynamoTable) -> No
 
 def test_a_path_that_is_no_text_is_refused(table: DynamoTable) -> None:
     with pytest.raises(StorageError) as caught:
-        DynamoStateStore(table).quarantine.see(IDENTITY, "run-1", ["\udcff"], now_ms=1)
-    assert str(caught.value) == "'/\\udcff' is no text that DynamoDB can keep"
+        StateStore(table).quarantine.see(IDENTITY, "run-1", ["\udcff"], now_ms=1)
+    assert str(caught.value) == "'/\\udcff' is no text that the state can keep"
 
 
 def about(item: Item) -> str:
@@ -395,7 +399,7 @@ def test_what_decides_anything_never_vanishes_early(table: DynamoTable) -> None:
     """TTL takes what is long past by both clocks, the caller's and the wall's; the rest has none."""
     now_ms = 1_767_225_600_000
     clocked = DynamoTable(table.client, table.name, clock=lambda: now_ms, server_clock=ServerClock())
-    store = DynamoStateStore(clocked)
+    store = StateStore(clocked)
     later_ms = now_ms + 900 * DAY_MS
     store.add_pin(PIN)
     store.add_pin(replace(PIN, name="q", expires_ms=later_ms))
@@ -433,14 +437,14 @@ def test_what_decides_anything_never_vanishes_early(table: DynamoTable) -> None:
 
 
 def test_asking_whether_it_can_be_written_records_nothing(table: DynamoTable) -> None:
-    DynamoStateStore(table).require_writable()
+    StateStore(table).require_writable()
     assert stored(table) == []
 
 
 def test_a_table_that_is_not_there_is_named(moto_dynamodb: MotoServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-    store = DynamoStateStore(open_table(TableAddress("nowhere", REGION, moto_dynamodb.endpoint)))
+    store = StateStore(open_table(TableAddress("nowhere", REGION, moto_dynamodb.endpoint)))
     for ask in (
         store.require_writable,
         lambda: store.pins(IDENTITY, now_ms=0),
@@ -464,8 +468,8 @@ def test_a_wrong_clock_neither_takes_leases_of_others_nor_loses_its_own(table: D
     def wrong_now_ms() -> int:
         return system_clock() + ahead_ms
 
-    right = DynamoStateStore(DynamoTable(table.client, table.name)).leases
-    wrong = DynamoStateStore(DynamoTable(table.client, table.name, clock=wrong_now_ms)).leases
+    right = StateStore(DynamoTable(table.client, table.name)).leases
+    wrong = StateStore(DynamoTable(table.client, table.name, clock=wrong_now_ms)).leases
     right.acquire("a", "right", now_ms=system_clock(), ttl_ms=HOUR_MS)
     with pytest.raises(LeaseHeld):
         wrong.acquire("a", "wrong", now_ms=wrong_now_ms(), ttl_ms=HOUR_MS)
@@ -522,7 +526,7 @@ def test_a_replacement_that_another_one_forestalled_is_decided_anew(table: Dynam
 
 
 def test_a_lease_is_prolonged_once_although_the_answer_was_lost(table: DynamoTable) -> None:
-    leases = DynamoStateStore(table).leases
+    leases = StateStore(table).leases
     lease = leases.acquire("fleet", "a", now_ms=0, ttl_ms=100, name="ns.t")
     with lost_answers(table, "UpdateItem") as sent, counted(table) as asked:
         assert leases.renew(lease, now_ms=50, ttl_ms=100).expires_ms == 150
@@ -533,7 +537,7 @@ def test_a_lease_is_prolonged_once_although_the_answer_was_lost(table: DynamoTab
 
 
 def test_prolonging_never_shortens_and_a_lease_of_another_one_is_lost(table: DynamoTable) -> None:
-    leases = DynamoStateStore(table).leases
+    leases = StateStore(table).leases
     lease = leases.acquire("fleet", "a", now_ms=0, ttl_ms=100)
     assert leases.renew(lease, now_ms=0, ttl_ms=10).expires_ms == 100
     leases.acquire("fleet", "b", now_ms=100, ttl_ms=100)
@@ -545,7 +549,7 @@ def test_prolonging_never_shortens_and_a_lease_of_another_one_is_lost(table: Dyn
 
 def test_a_request_that_lands_late_makes_no_item_again(table: DynamoTable) -> None:
     """The first request reaches DynamoDB behind its repetition, when the lease has been given back."""
-    leases = DynamoStateStore(table).leases
+    leases = StateStore(table).leases
     with lost_answers(table, "TransactWriteItems") as sent:
         lease = leases.acquire("fleet", "a", now_ms=0, ttl_ms=1_000_000)
     assert leases.release(lease)

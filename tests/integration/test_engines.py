@@ -42,7 +42,7 @@ from icekeeper.operations.position_deletes.merge import MergeTask, PositionDelet
 from icekeeper.pass_context.stores import TableHandle
 from icekeeper.policy import Strategy
 from icekeeper.report.outcome import PassStatus
-from icekeeper.state.store import LoadState
+from icekeeper.state.staging import LoadState
 from icekeeper.storage.paths import ATTEMPTS_PER_RUN, PathSet, PlannedFile, normalise
 from icekeeper.storage.storage import Storage
 from support.command import CATALOG, Command

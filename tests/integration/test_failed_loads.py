@@ -22,7 +22,8 @@ from icekeeper.pass_context.stores import TableHandle
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassOutcome, StagedOutcome, Status
 from icekeeper.runtime import Runtime
-from icekeeper.state.store import LoadOrigin, LoadState, Pin, StagedLoad
+from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
+from icekeeper.state.store import Pin
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
 from support.command import ABOUT, Command, local_path, one_sentence

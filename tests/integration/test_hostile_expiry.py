@@ -21,7 +21,7 @@ from icekeeper.model import TableName
 from icekeeper.pass_context.stores import TableHandle
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
-from icekeeper.state.sqlite.records import SqlitePendingDeletions
+from icekeeper.state.staging import PendingDeletionStore
 from icekeeper.state.store import Pin
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.s3_objects import DeleteReport
@@ -416,14 +416,14 @@ def test_what_could_not_be_deleted_is_tried_again_by_the_next_pass(
 
 def test_a_list_that_cannot_be_written_stops_before_the_commit(merged_table: MaintainedTable) -> None:
     before = merged_table.loaded.metadata_location
-    with mock.patch.object(SqlitePendingDeletions, "expect", side_effect=StorageError("the state file is full")):
+    with mock.patch.object(PendingDeletionStore, "expect", side_effect=StorageError("the state file is full")):
         outcome = merged_table.run(EXPIRE)
     assert (outcome.status, outcome.reason) == (Status.FAILED, "StorageError: the state file is full")
     assert merged_table.loaded.metadata_location == before
 
 
 def test_a_list_that_cannot_be_removed_does_no_harm(merged_table: MaintainedTable) -> None:
-    with mock.patch.object(SqlitePendingDeletions, "forget", side_effect=StorageError("the state file is full")):
+    with mock.patch.object(PendingDeletionStore, "forget", side_effect=StorageError("the state file is full")):
         outcome = merged_table.run(EXPIRE)
     assert outcome.status is Status.SUCCEEDED
     assert pending(merged_table) != set()

@@ -21,7 +21,7 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.state.claims import CutOff, CutWork
 from icekeeper.state.open import open_state
-from icekeeper.state.store import LoadState
+from icekeeper.state.staging import LoadState
 from support.command import CATALOG, EVERYTHING_IS_OLD, Command
 from support.maintained_table import NAME, MaintainedTable, grow_old, new_table
 from support.readers import canonical, duckdb_rows, pyiceberg_rows

@@ -23,7 +23,7 @@ from icekeeper.pipeline.report_table import TableReport
 from icekeeper.pipeline.run_leases import release_table_lease
 from icekeeper.pipeline.run_step import run_step
 from icekeeper.pipeline.whole_pass import CallLimits, WholePass, WholePassEvent, run_whole_pass
-from icekeeper.state.dynamodb.store import DynamoStateStore
+from icekeeper.state.store import StateStore
 from icekeeper.storage.storage import Storage
 from local_stack.moto_server import MotoServer
 from support.maintained_table import MaintainedTable
@@ -220,7 +220,7 @@ def test_a_lease_is_prolonged_by_one_request_and_only_where_it_must_be_sure(
     """Before each operation, each swap and each batch of deletions (rule: lost-lease-changes-nothing), and nowhere
     else."""
     table = a_table(moto_dynamodb)
-    pipeline.deployment = replace(pipeline.deployment, state=DynamoStateStore(table))
+    pipeline.deployment = replace(pipeline.deployment, state=StateStore(table))
     item = proposed(pipeline)
     asked: Counter[str] = Counter()
 

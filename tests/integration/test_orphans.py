@@ -20,7 +20,8 @@ from icekeeper.operations.orphans import orphan_rules as plan
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.store import LoadState, Pin, StagedLoad
+from icekeeper.state.staging import LoadState, StagedLoad
+from icekeeper.state.store import Pin
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.s3_objects import DeleteReport
 from icekeeper.storage.storage import Storage

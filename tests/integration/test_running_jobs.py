@@ -25,8 +25,8 @@ from icekeeper.pass_context.context import running_job
 from icekeeper.pass_context.stores import TableHandle
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status
-from icekeeper.state.sqlite.records import SqliteStaging
-from icekeeper.state.store import LoadOrigin, LoadState, Pin, PinKind, StagedLoad
+from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad, StagingStore
+from icekeeper.state.store import Pin, PinKind
 from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import normalise
@@ -297,7 +297,7 @@ def test_state_that_cannot_be_written_fails_the_operation_before_any_work(
         raise StorageError("the disk is full")
 
     before = table.files()
-    monkeypatch.setattr(SqliteStaging, "stage", fails)
+    monkeypatch.setattr(StagingStore, "stage", fails)
     outcome = table.run(Operation.COMPACT, engine=Interrupting(before=lambda: pytest.fail("work was begun")))
     assert (outcome.status, outcome.reason) == (Status.FAILED, "StorageError: the disk is full")
     assert table.files() == before
@@ -314,7 +314,7 @@ def test_a_record_that_cannot_be_settled_does_not_undo_a_success(
     def fails(*_: object) -> None:
         raise StorageError("the disk is full")
 
-    monkeypatch.setattr(SqliteStaging, "forget", fails)
+    monkeypatch.setattr(StagingStore, "forget", fails)
     monkeypatch.setattr(type(table.state), "remove_pin", fails)
     assert table.run(Operation.COMPACT).status is Status.SUCCEEDED
     monkeypatch.undo()
@@ -323,7 +323,7 @@ def test_a_record_that_cannot_be_settled_does_not_undo_a_success(
 
 
 def test_a_dry_run_records_nothing(table: MaintainedTable) -> None:
-    with mock.patch.object(SqliteStaging, "stage") as stage, mock.patch.object(type(table.state), "add_pin") as pin:
+    with mock.patch.object(StagingStore, "stage") as stage, mock.patch.object(type(table.state), "add_pin") as pin:
         table.maintain(dry_run=True)
     assert (stage.mock_calls, pin.mock_calls) == ([], [])
 

@@ -37,7 +37,8 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassStatus, Status
 from icekeeper.runtime import Runtime, open_engine
 from icekeeper.state.sqlite.store import SqliteStateStore
-from icekeeper.state.store import LoadState, PinKind
+from icekeeper.state.staging import LoadState
+from icekeeper.state.store import PinKind
 from icekeeper.storage.storage import Storage
 from local_stack.credential_server import CredentialServer
 from local_stack.judged_lake import JudgedLake, judged_lake

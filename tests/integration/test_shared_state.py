@@ -17,7 +17,8 @@ from icekeeper.model import TableName
 from icekeeper.report.outcome import PassStatus
 from icekeeper.runtime import Runtime
 from icekeeper.state.open import open_state
-from icekeeper.state.store import LoadState, PassRecord, Pin, StagedLoad, StateStore
+from icekeeper.state.staging import LoadState, StagedLoad
+from icekeeper.state.store import PassRecord, Pin, StateStore
 from local_stack.moto_server import MotoServer
 from support.command import CATALOG, Command
 from support.lease_race import KEYS, take_leases

@@ -120,7 +120,7 @@ def test_a_function_imports_what_it_needs_while_it_starts(monkeypatch: pytest.Mo
     """Its first call would pay for the rest, with less of a processor than the start has."""
     monkeypatch.setenv("PYTHONPATH", str(FUNCTIONS))
     modules = set(json.loads(interpreter(A_FUNCTION_STARTS).stdout))
-    needed = {"boto3", "fastavro", "pyarrow.parquet", "pyiceberg.io.pyarrow", "icekeeper.state.dynamodb.store"}
+    needed = {"boto3", "fastavro", "pyarrow.parquet", "pyiceberg.io.pyarrow", "icekeeper.state.dynamodb.table"}
     assert needed - modules == set()
     assert "icekeeper.operations.compaction.compact" in modules
 

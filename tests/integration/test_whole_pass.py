@@ -19,7 +19,7 @@ from icekeeper.pipeline.one_call import HandedOn, RestEvent, assign_tables, hand
 from icekeeper.pipeline.plan_table import plan_table
 from icekeeper.pipeline.run_leases import acquire_table_lease, release_table_lease
 from icekeeper.pipeline.whole_pass import CallLimits, WholePass, WholePassEvent, run_whole_pass
-from icekeeper.state.store import LoadOrigin, LoadState, StagedLoad
+from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
 from support.pipeline_deployment import RUN, Pipeline
 
 # A table's pass in one call: what it does, what it leaves to the state machine, and what a repetition finds.

@@ -23,7 +23,7 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.runtime import Runtime
 from icekeeper.state.sqlite.store import SqliteStateStore
-from icekeeper.state.store import LoadState
+from icekeeper.state.staging import LoadState
 from icekeeper.storage.storage import Storage, store_now_ms
 from support.maintained_table import NAME, MaintainedTable, ahead, new_table, same_clock, store_at
 from support.scripted_catalog import ScriptedCatalog, once

@@ -118,7 +118,6 @@ PURE = (
     "icekeeper.row_group_copy.footer_decisions",
     "icekeeper.row_group_copy.lineage",
     "icekeeper.row_group_copy.new_footer",
-    "icekeeper.state.leases",
     "icekeeper.storage.part_plan",
     "icekeeper.text",
     "icekeeper.verification.checks",

@@ -25,7 +25,7 @@ from icekeeper.operation_facts import BuiltIn, operations_of_job
 from icekeeper.pass_context.stores import TableHandle
 from icekeeper.pipeline import glue_job
 from icekeeper.state.open import open_state
-from icekeeper.state.store import LoadState
+from icekeeper.state.staging import LoadState
 from local_stack import functions, moto_s3tables
 from local_stack.executions import Execution
 from local_stack.jobs import StandInJob

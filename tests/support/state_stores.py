@@ -14,12 +14,12 @@ import pytest
 from botocore.exceptions import ReadTimeoutError
 
 from icekeeper.model import TableName
-from icekeeper.state.dynamodb.items import Item, create_table
-from icekeeper.state.dynamodb.store import DynamoStateStore
-from icekeeper.state.dynamodb.table import DynamoTable
+from icekeeper.state.dynamodb.table import DynamoTable, create_table
 from icekeeper.state.identity import TableIdentity
+from icekeeper.state.items import Item
 from icekeeper.state.sqlite.store import SqliteStateStore
-from icekeeper.state.store import Pin, StagedLoad, StateStore
+from icekeeper.state.staging import StagedLoad
+from icekeeper.state.store import Pin, StateStore
 from local_stack.moto_server import REGION, MotoServer
 
 # State tables in moto's DynamoDB, each a fresh one.
@@ -75,7 +75,7 @@ def _sqlite(request: pytest.FixtureRequest) -> OpenStore:
 
 def _dynamodb(request: pytest.FixtureRequest) -> OpenStore:
     table = a_table(request.getfixturevalue("moto_dynamodb"))
-    return lambda: DynamoStateStore(table)
+    return lambda: StateStore(table)
 
 
 STORES: Mapping[str, Callable[[pytest.FixtureRequest], OpenStore]] = {"dynamodb": _dynamodb, "sqlite": _sqlite}

@@ -11,7 +11,7 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
 from icekeeper.operations.overdue_loads import MAX_FILES, may_be_staged, plan_cleaning, require_stageable
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.store import LoadOrigin, LoadState, StagedLoad
+from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
 
 IDENTITY = TableIdentity("C", "w", TableName(("ns",), "t"), "u")
 NOW_MS, GRACE_MS = 1_000_000, 1_000

@@ -525,9 +525,8 @@ def scan(gathering_state: SqliteStateStore, fleet: PreparedCatalog) -> FleetRepo
 def remembered(gathering_state: SqliteStateStore) -> tuple[int, int]:
     """Of how many tables the health is known, and when their first sweep is due."""
     known = [one.identity for one in gathering_state.lake_stats.of_catalog("C", "s3://prod-lake/")]
-    with gathering_state._file.reading() as read:
-        ((sweeps,),) = read("SELECT count(*) FROM schedule_runs WHERE schedule = ?", FIRST_SWEEP)
-    return len(known), sweeps
+    sweeps = [FIRST_SWEEP in gathering_state.schedules.of_table(identity) for identity in known]
+    return len(known), sum(sweeps)
 
 
 def test_every_record_is_written_once_and_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -552,9 +551,10 @@ def test_a_scan_writes_in_few_transactions_what_it_remembers_of_many_tables(
     transaction = SqliteFile.transaction
 
     @contextmanager
-    def counted(file: SqliteFile) -> Iterator[sqlite3.Connection]:
-        begun.append(file)
-        with transaction(file) as connection:
+    def counted(file: SqliteFile, *, to_read: bool = False) -> Iterator[sqlite3.Connection]:
+        if file._joined() is None:
+            begun.append(file)
+        with transaction(file, to_read=to_read) as connection:
             yield connection
 
     monkeypatch.setattr(gathered, "_AT_ONCE", TABLES // 2)
@@ -607,10 +607,9 @@ def test_what_a_scan_could_not_record_the_next_one_does(
 
 def test_rows_of_which_one_is_wrong_are_all_left_out(gathering_state: SqliteStateStore) -> None:
     """And the message names the file."""
-    insert = "INSERT INTO leases (lease_key, holder, expires_ms) VALUES (?, ?, ?)"
     with pytest.raises(StorageError, match=r"state\.db cannot be used: "):
-        gathering_state._file.write_all(insert, [("a", "h", 1), ("b", None, 1)])
-    assert gathering_state.leases.current("a", now_ms=0) is None
+        gathering_state.table.put_all([{"pk": "a", "sk": "s"}, {"pk": "b", "sk": None}])
+    assert gathering_state.table.get("a", "s") is None
 
 
 # What a person asked for comes first in a scan, whatever the table was called, and is refused or kept for a reason.

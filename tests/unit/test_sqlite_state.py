@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import sqlite3
 import stat
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -17,15 +20,23 @@ import pytest
 
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.model import TableName
-from icekeeper.state.claims import TableClaims
-from icekeeper.state.dynamodb.store import DynamoStateStore
-from icekeeper.state.dynamodb.table import open_table
+from icekeeper.state.claims import CutOff, CutWork, TableClaims
+from icekeeper.state.dynamodb.table import DynamoTable, open_table
 from icekeeper.state.identity import TableAddress, TableIdentity, parse_address, state_path
 from icekeeper.state.open import open_state, state_folder
-from icekeeper.state.sqlite import records as sqlite_lake_stats
+from icekeeper.state.sqlite import store as sqlite_store
 from icekeeper.state.sqlite.file import SqliteFile
-from icekeeper.state.sqlite.store import SqliteStateStore
-from icekeeper.state.store import LakeStats, MaintenanceRequest, PassRecord, Pin, StagedLoad
+from icekeeper.state.sqlite.store import SqliteStateStore, SqliteTable
+from icekeeper.state.staging import StagedLoad
+from icekeeper.state.store import (
+    LakeStats,
+    LastSeen,
+    MaintenanceRequest,
+    PassRecord,
+    Pin,
+    ScheduleRun,
+    UnreadableFile,
+)
 from support.state_stores import IDENTITY
 
 # What is particular to the SQLite state store: its place, its errors, and processes that share it.
@@ -93,7 +104,7 @@ def test_a_damaged_file_is_a_storage_error_and_stays_as_it_is(tmp_path: Path) ->
     assert path.read_bytes() == b"this is no database" * 100
 
 
-@pytest.mark.parametrize("version", [1, 14, 16, 99])
+@pytest.mark.parametrize("version", [1, 15, 17, 99])
 def test_a_file_of_another_schema_version_is_refused_and_stays_as_it_is(tmp_path: Path, version: int) -> None:
     path = tmp_path / "state.db"
     with closing(sqlite3.connect(path)) as connection, connection:
@@ -107,7 +118,7 @@ def test_a_file_of_another_schema_version_is_refused_and_stays_as_it_is(tmp_path
         with pytest.raises(StorageError) as caught:
             use()
         assert str(caught.value) == (
-            f"the state file {path} has schema version {version}, and this Icekeeper reads only 15; use the Icekeeper "
+            f"the state file {path} has schema version {version}, and this Icekeeper reads only 16; use the Icekeeper "
             "that wrote it, or name another file with ICEKEEPER_STATE, where pins and staged loads must be made again "
             "before anything is deleted"
         )
@@ -138,7 +149,7 @@ def test_orphans_are_written_in_batches(tmp_path: Path) -> None:
 
 
 def test_a_catalogs_lake_stats_are_read_some_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_lake_stats, "_TABLES_PER_READ", 2)
+    monkeypatch.setattr(sqlite_store, "_PAGE", 200)
     store = SqliteStateStore(tmp_path / "state.db").lake_stats
     tables = [TableIdentity("C", "w", TableName(("ns",), name), uuid) for name in "abc" for uuid in ("1", "2")]
     for identity in reversed(tables[:5]):
@@ -172,15 +183,22 @@ def test_a_state_file_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
 # Bytes of the state file that were flipped: one sentence that names the file and says what to do.
 
 READS: dict[str, Callable[[SqliteStateStore], Any]] = {
-    "passes.metrics": lambda store: store.history(IDENTITY),
-    "pins.kind": lambda store: store.pins(IDENTITY, now_ms=0),
-    "staged_loads.state": lambda store: store.staging.loads(IDENTITY),
-    "staged_loads.prefixes": lambda store: store.glance(IDENTITY, now_ms=0),
-    "staged_files.paths": lambda store: list(store.staging.files(IDENTITY, "load")),
-    "pending_deletions.paths": lambda store: list(store.pending_deletions.paths(IDENTITY, "list")),
-    "claims.folders": lambda store: list(store.claims.of_catalog("c", "w")),
-    "lake_stats.counters": lambda store: list(store.lake_stats.of_catalog(IDENTITY.catalog, IDENTITY.warehouse)),
+    "metrics": lambda store: store.history(IDENTITY),
+    "kind": lambda store: store.pins(IDENTITY, now_ms=0),
+    "state": lambda store: store.staging.loads(IDENTITY),
+    "prefixes": lambda store: store.glance(IDENTITY, now_ms=0),
+    "list_id": lambda store: list(store.pending_deletions.paths(IDENTITY, "list")),
+    "folders": lambda store: list(store.claims.of_catalog("c", "w")),
+    "counters": lambda store: list(store.lake_stats.of_catalog(IDENTITY.catalog, IDENTITY.warehouse)),
+    "until_ms": lambda store: store.leases.current("k", now_ms=0),
+    "times": lambda store: store.cut_offs.of_catalog("c", "w"),
+    "fingerprint": lambda store: store.last_seen(IDENTITY),
+    "counted_ms": lambda store: store.schedules.of_table(IDENTITY),
+    "tried_ms": lambda store: store.unreadable_files.of_table(IDENTITY),
+    "sightings": lambda store: list(store.quarantine.sightings(IDENTITY)),
 }
+"""What reads an attribute, by its name."""
+PARSED = ("metrics", "kind", "state", "prefixes", "folders", "counters")
 
 
 @pytest.fixture(scope="module")
@@ -195,6 +213,13 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> SqliteStateStore:
     store.requests.file(MaintenanceRequest(identity=IDENTITY, requested_ms=1, settings={"a": "b"}))
     store.staging.stage(StagedLoad(identity=IDENTITY, name="load", changed_ms=1), ["s3://b/f"])
     store.pending_deletions.expect(IDENTITY, "list", ["s3://b/f"])
+    store.leases.acquire("k", "me", now_ms=0, ttl_ms=9)
+    store.cut_offs.record(CutOff(entry=("c", "w", "ns.t"), work=CutWork.LOOK, times=1, cut_ms=1, why="slow"))
+    store.remember(IDENTITY, LastSeen(snapshot_id=1, fingerprint="f", finished_ms=1, idle=True))
+    run = ScheduleRun(schedule="s", counted_ms=1, finished_ms=1, snapshot_id=None, fingerprint="f", idle=True)
+    store.schedules.record(IDENTITY, run)
+    store.unreadable_files.record(IDENTITY, [UnreadableFile(path="p", why="w", schema_digest="d", tried_ms=1)])
+    store.quarantine.see(IDENTITY, "r", ["s3://b/o"], now_ms=1)
     folders = frozenset({"s3://b/t/data"})
     store.claims.record(
         TableClaims(
@@ -215,58 +240,126 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> SqliteStateStore:
     return store
 
 
-@pytest.mark.parametrize("column", READS)
-@pytest.mark.parametrize("text", ["~", b"\xff~", "[" * 5_000], ids=["another text", "no text", "nested"])
-def test_flipped_bytes_are_told_in_one_sentence(filled: SqliteStateStore, column: str, text: str | bytes) -> None:
-    path, (table, name) = filled._file.path, column.split(".")
-    assert READS[column](filled)
+@contextmanager
+def changed(path: Path, column: str, value: object, condition: str) -> Iterator[tuple[str, str]]:
+    """The key of an item of which a column has another value inside the block."""
     with closing(sqlite3.connect(path)) as connection:
-        ((rowid, before),) = connection.execute(f"SELECT min(rowid), {name} FROM {table}")
-        connection.execute(f"UPDATE {table} SET {name} = CAST(? AS TEXT) WHERE rowid = ?", (text, rowid))
+        ((pk, sk, before),) = connection.execute(f"SELECT pk, sk, {column} FROM items WHERE {condition} LIMIT 1")
+        change = f"UPDATE items SET {column} = ? WHERE pk = ? AND sk = ?"
+        connection.execute(change, (value, pk, sk))
         connection.commit()
         try:
-            with pytest.raises(StorageError) as caught:
-                READS[column](filled)
+            yield pk, sk
         finally:
-            connection.execute(f"UPDATE {table} SET {name} = ? WHERE rowid = ?", (before, rowid))
+            connection.execute(change, (before, pk, sk))
             connection.commit()
-    told = str(caught.value)
-    assert told.startswith(f"the state file {path} is damaged (")
+
+
+@pytest.mark.parametrize("name", PARSED)
+@pytest.mark.parametrize("text", ["~", "[" * 5_000], ids=["another text", "nested"])
+def test_text_that_says_nothing_is_told_with_its_key(filled: SqliteStateStore, name: str, text: str) -> None:
+    assert READS[name](filled)
+    found = f"json_extract(attributes, '$.{name}')"
+    with closing(sqlite3.connect(filled.path)) as connection:
+        ((attributes,),) = connection.execute(f"SELECT attributes FROM items WHERE {found} IS NOT NULL")
+    values = json.dumps({**json.loads(attributes), name: text})
+    with changed(filled.path, "attributes", values, f"{found} IS NOT NULL") as (pk, sk):
+        with pytest.raises(StorageError) as caught:
+            READS[name](filled)
+        told_of_item(filled, pk, sk, str(caught.value))
+
+
+def told_of_item(store: SqliteStateStore, pk: str, sk: str, told: str) -> None:
+    assert told.startswith(f"the item {pk} / {sk} of the state file {store.path} is damaged (")
     assert told.endswith(
-        "); put a copy of it in its place, or name another file with ICEKEEPER_STATE, where pins and staged loads must "
-        "be made again before anything is deleted"
+        "); restore it from a backup, or delete it, and make again the pin or staged load that it held before anything "
+        "is deleted"
     )
 
 
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [
-        ("leases.expires_ms", "soon"),
-        ("leases.expires_ms", b"\x00"),
-        ("leases.holder", b"\x00"),
-        ("staged_loads.prefixes", 7),
-        ("lake_stats.table_name", b"\x00"),
-    ],
-)
-def test_a_value_of_another_type_is_told_in_one_sentence(
-    filled: SqliteStateStore, column: str, value: str | bytes | int
+@pytest.mark.parametrize("value", ["~", "[" * 5_000, "7", "[]", "{}", 7, b"\x00"], ids=range(7))
+@pytest.mark.parametrize("name", READS)
+def test_an_item_of_another_shape_is_told_with_its_key(
+    filled: SqliteStateStore, name: str, value: str | bytes | int
 ) -> None:
     """SQLite keeps any type in any column; a TypeError would be a bug of ours to whoever reads it."""
-    path, (table, name) = filled._file.path, column.split(".")
-    filled.leases.acquire("k", "me", now_ms=0, ttl_ms=9)
-    lease: Callable[[SqliteStateStore], Any] = lambda store: store.leases.current("k", now_ms=0)  # noqa: E731
-    read = next((READS[one] for one in READS if one.startswith(f"{table}.")), lease)
-    with closing(sqlite3.connect(path)) as connection:
-        ((rowid, before),) = connection.execute(f"SELECT min(rowid), {name} FROM {table}")
-        connection.execute(f"UPDATE {table} SET {name} = ? WHERE rowid = ?", (value, rowid))
+    condition = f"json_extract(attributes, '$.{name}') IS NOT NULL AND sk NOT GLOB 'now#schedule*'"
+    if name == "counted_ms":
+        condition = "sk GLOB 'now#schedule*'"
+    with changed(filled.path, "attributes", value, condition) as (pk, sk):
+        with pytest.raises(StorageError) as caught:
+            READS[name](filled)
+        told_of_item(filled, pk, sk, str(caught.value))
+
+
+def paths_of_all_lists(store: SqliteStateStore) -> None:
+    list(store.staging.files(IDENTITY, "load"))
+    list(store.pending_deletions.paths(IDENTITY, "list"))
+
+
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [("~", "its paths is no binary"), (7, "its paths is no binary"), (None, "it has no paths"), (b"\xff~", "")],
+    ids=ascii,
+)
+def test_paths_of_another_shape_are_told_with_their_key(
+    filled: SqliteStateStore, value: str | bytes | int | None, what: str
+) -> None:
+    with changed(filled.path, "paths", value, "paths IS NOT NULL") as (pk, sk):
+        with pytest.raises(StorageError) as caught:
+            paths_of_all_lists(filled)
+        told_of_item(filled, pk, sk, str(caught.value))
+        assert what in str(caught.value)
+
+
+def test_flipped_bytes_are_told_in_one_sentence(filled: SqliteStateStore) -> None:
+    """SQLite cannot read text that is not UTF-8."""
+    with closing(sqlite3.connect(filled.path)) as connection:
+        before = connection.execute("SELECT pk, sk, attributes FROM items").fetchall()
+        connection.execute("UPDATE items SET attributes = CAST(? AS TEXT)", (b"\xff~",))
         connection.commit()
         try:
-            with pytest.raises(StorageError, match=rf"^the state file {path} ") as caught:
-                read(filled)
-            assert "damaged" in str(caught.value)
+            for read in READS.values():
+                with pytest.raises(StorageError) as caught:
+                    read(filled)
+                told = str(caught.value)
+                assert told.startswith(f"the state file {filled.path} is damaged (")
+                assert told.endswith(
+                    "); put a copy of it in its place, or name another file with ICEKEEPER_STATE, where pins and "
+                    "staged loads must be made again before anything is deleted"
+                )
         finally:
-            connection.execute(f"UPDATE {table} SET {name} = ? WHERE rowid = ?", (before, rowid))
+            connection.executemany("UPDATE items SET attributes = ?3 WHERE pk = ?1 AND sk = ?2", before)
             connection.commit()
+
+
+def test_claims_that_others_replaced_since_they_were_read_are_found_nevertheless(tmp_path: Path) -> None:
+    claims = SqliteStateStore(tmp_path / "state.db").claims
+    read = TableClaims(
+        catalog="c", warehouse="w", table=IDENTITY.table, uuid="u", location="s3://b/t", folders=frozenset({"s3://b/x"})
+    )
+    claims.record(read)
+    claims.record(replace(read, folders=frozenset()))
+    claims.record(replace(read, seen_ms=5), replaces=read)
+    assert list(claims.touching("s3://b/x")) == [replace(read, seen_ms=5)]
+
+
+def test_a_search_for_claims_sees_one_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entry that moves during the search from a folder around to one inside is not missed."""
+    store = SqliteStateStore(tmp_path / "state.db")
+    around = TableClaims(catalog="c", warehouse="w", table=IDENTITY.table, uuid="u", location="s3://b/t")
+    inside = replace(around, location="s3://b/t/x/y")
+    store.claims.record(around)
+    query = SqliteTable.query
+    with ThreadPoolExecutor(1) as other:
+
+        def moved(table: SqliteTable, *args: Any, **options: Any) -> Iterator[Any]:
+            found = list(query(table, *args, **options))
+            other.submit(store.claims.record, inside).result()
+            return iter(found)
+
+        monkeypatch.setattr(SqliteTable, "query", moved)
+        assert list(store.claims.touching("s3://b/t/x")) == [inside]
 
 
 # Where ICEKEEPER_STATE leads, and what is said when it leads nowhere.
@@ -345,7 +438,7 @@ def test_the_store_is_the_one_that_is_named(tmp_path: Path) -> None:
     file = open_state({"ICEKEEPER_STATE": str(tmp_path / "s.db")})
     assert isinstance(file, SqliteStateStore)
     assert file.path == tmp_path / "s.db"
-    assert isinstance(open_state({"ICEKEEPER_STATE": "dynamodb://table?region=eu-west-1"}), DynamoStateStore)
+    assert isinstance(open_state({"ICEKEEPER_STATE": "dynamodb://table?region=eu-west-1"}).table, DynamoTable)
 
 
 def test_the_folder_of_a_named_file_must_be_there(tmp_path: Path) -> None:
@@ -390,8 +483,8 @@ def test_without_credentials_the_sentence_says_so() -> None:
 
 # A state file that a pass keeps open means what one means that is opened for every call.
 
-COUNT = "SELECT count(*) FROM clusterings"
-ADD = "INSERT INTO clusterings VALUES (?, 'place', 'recipe', 1)"
+COUNT = "SELECT count(*) FROM items"
+ADD = "INSERT INTO items VALUES (?, 'sk', '{}', NULL, NULL)"
 
 
 @pytest.fixture
@@ -416,7 +509,8 @@ def opened() -> Iterator[list[str]]:
 
 
 def count(file: SqliteFile) -> int:
-    return int(file.read(COUNT)[0][0])
+    with file.connection() as connection:
+        return int(connection.execute(COUNT).fetchone()[0])
 
 
 def add_and_raise(file: SqliteFile, error: type[BaseException]) -> None:
@@ -459,9 +553,33 @@ def test_a_transaction_that_fails_is_rolled_back_and_the_next_call_works(file: S
 
 
 def test_a_call_within_a_call_sees_what_others_see(file: SqliteFile) -> None:
-    with file.kept_open(), file.transaction() as connection:
+    with file.kept_open(), file.connection() as connection:
+        connection.execute("BEGIN")
         connection.execute(ADD, ("a",))
         assert count(file) == 0
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_calls_within_a_transaction_are_part_of_it(file: SqliteFile, *, is_kept: bool) -> None:
+    def interrupted() -> None:
+        with file.transaction():
+            file.write(ADD, "a")
+            with file.transaction():
+                file.write(ADD, "b")
+            assert count(file) == 2
+            with ThreadPoolExecutor(1) as other:
+                assert other.submit(count, file).result() == 0
+            with mock.patch.object(os, "getpid", return_value=os.getpid() + 1):
+                assert count(file) == 0, "a forked process opens its own"
+            raise KeyboardInterrupt
+
+    with file.kept_open() if is_kept else nullcontext():
+        with pytest.raises(KeyboardInterrupt):
+            interrupted()
+        assert count(file) == 0
+        with file.transaction():
+            file.write(ADD, "c")
+        assert count(file) == 1
 
 
 def test_other_threads_and_forked_processes_open_their_own(file: SqliteFile, opened: list[str]) -> None:

@@ -13,7 +13,7 @@ import pytest
 from icekeeper.policy import Policy
 from icekeeper.policy.keys import POLICY_KEYS
 from icekeeper.policy.layers import BOUND_KEYS, BOUND_PREFIX, ENVIRONMENT_PREFIX, layers_for
-from icekeeper.state.dynamodb.items import TABLE_SCHEMA
+from icekeeper.state.dynamodb.table import TABLE_SCHEMA
 from local_stack.rights.evaluate import Need, Role, decide, statements_of
 from local_stack.template import ACCOUNT, REGION, TEMPLATE, Template
 from support.lambda_functions import give_up_package_logger

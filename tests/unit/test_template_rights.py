@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from icekeeper.state.dynamodb.items import REQUESTS
+from icekeeper.state.items import REQUESTS
 from support.stack_template import (
     DOCUMENT,
     FUNCTIONS,

@@ -477,9 +477,9 @@ def control_document(folder: Path) -> Any:
 
 
 def state_item(_: Path) -> Any:
-    from icekeeper.state.dynamodb.items import decoded
-    from icekeeper.state.dynamodb.store import _claims, _look
-    from icekeeper.state.dynamodb.table import read_paths
+    from icekeeper.state.claims import _claims, _look
+    from icekeeper.state.dynamodb.table import decoded
+    from icekeeper.state.items import read_paths
 
     class Table:
         def __init__(self, item: Any) -> None:
@@ -530,7 +530,10 @@ def state_file(folder: Path) -> Any:
     def read(data: bytes) -> None:
         if data.startswith(b"settings|"):
             with closing(sqlite3.connect(path)) as connection:
-                connection.execute("UPDATE requests SET settings = ?", (data.decode().partition("|")[2],))
+                connection.execute(
+                    "UPDATE items SET attributes = json_set(attributes, '$.settings', ?)",
+                    (data.decode().partition("|")[2],),
+                )
                 connection.commit()
             store.requests.pending()
         else:

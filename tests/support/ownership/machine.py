@@ -28,7 +28,7 @@ from icekeeper.model import TableName
 from icekeeper.pass_context.stores import TableHandle
 from icekeeper.report.outcome import PassOutcome, Status
 from icekeeper.runtime import Runtime
-from icekeeper.state.store import LoadState
+from icekeeper.state.staging import LoadState
 from icekeeper.storage.storage import Storage
 from support.maintained_table import without_leases
 from support.ownership.truth import Entry, Hold, Lineage, PassReport, Rows, Witness, real_path

@@ -29,7 +29,8 @@ from icekeeper.operation_facts import BuiltIn
 from icekeeper.operations.overdue_loads import require_stageable
 from icekeeper.pass_context.stores import TableHandle
 from icekeeper.policy.ownership import why_bucket_expires
-from icekeeper.state.store import LoadOrigin, LoadState, Pin, StagedLoad
+from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
+from icekeeper.state.store import Pin
 from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.paths import split_path
 from icekeeper.storage.storage import Storage

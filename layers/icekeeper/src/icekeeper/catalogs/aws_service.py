@@ -24,7 +24,7 @@ from botocore.parsers import ResponseParserError
 
 from icekeeper.aws.origins import require_members
 from icekeeper.aws.session import aws_session, client_config
-from icekeeper.catalogs.commit_answer import CommitAnswer, answer_of_aws, error_of
+from icekeeper.catalogs.commit_answer import AWS_BUSY_CODES, CommitAnswer, answer_of_aws, error_of
 from icekeeper.errors import CommitConflict, MaintenanceError, PolicyError, StorageError
 from icekeeper.machine.metering import RequestKind, note_request
 from icekeeper.model import TableName
@@ -38,21 +38,13 @@ _LONGEST_PAUSE_S = 8.0
 # "Too many requests" and "service unavailable": services throttle with both.
 _STATUSES = frozenset({429, 503})
 # As in botocore.retries.standard.ThrottledRetryableChecker; Glue throttles with status 400.
-_CODES = frozenset(
+_CODES = AWS_BUSY_CODES.union(
     {
         "BandwidthLimitExceeded",
         "EC2ThrottledException",
         "LimitExceededException",
         "PriorRequestNotComplete",
         "ProvisionedThroughputExceededException",
-        "RequestLimitExceeded",
-        "RequestThrottled",
-        "RequestThrottledException",
-        "SlowDown",
-        "Throttling",
-        "ThrottledException",
-        "ThrottlingException",
-        "TooManyRequestsException",
     }
 )
 

@@ -52,7 +52,7 @@ _NOT_OFFERED = re.compile(r"^(Unsupported|NotImplemented|NotSupported)", re.IGNO
 # The codes with which AWS refuses because of load, with any status; and those with which it fails midway, which some of
 # its services, and servers that imitate them, send with status 400.  Source: botocore's
 # ``retries.standard`` (``ThrottledRetryableChecker``, ``TransientRetryableChecker``), AWS "Common Errors".
-_AWS_BUSY_CODES = frozenset(
+AWS_BUSY_CODES = frozenset(
     {
         "RequestLimitExceeded",
         "RequestThrottled",
@@ -100,7 +100,7 @@ def answer_of_aws(
     """What an error of AWS says, by its code; where the body is no error of AWS, boto3 gives the status as code."""
     if code in conflict_codes:
         return CommitAnswer.CONFLICT
-    if code in _AWS_BUSY_CODES:
+    if code in AWS_BUSY_CODES:
         return CommitAnswer.BUSY
     if code in unknown_codes or code in _AWS_UNKNOWN_CODES or not code or code.isdigit():
         return CommitAnswer.UNKNOWN

@@ -18,7 +18,8 @@ from icekeeper.machine.clock import iso_utc
 
 if TYPE_CHECKING:
     from icekeeper.state.claims import TableClaims
-    from icekeeper.state.store import Pin, StagedLoad
+    from icekeeper.state.staging import StagedLoad
+    from icekeeper.state.store import Pin
 
 
 claims_app = typer.Typer(
@@ -206,7 +207,7 @@ def stage_adopted(table: Table, catalog: CatalogName, name: LoadName, as_json: A
     """Say that a commit names the files of a load."""
     from icekeeper.administration.pins import declare_load
     from icekeeper.runtime import Runtime
-    from icekeeper.state.store import LoadState
+    from icekeeper.state.staging import LoadState
 
     handle = Runtime.open(catalog).table(table_name(table))
     _tell(table, catalog, declare_load(handle, name, LoadState.ADOPTED), as_json=as_json)
@@ -218,7 +219,7 @@ def stage_failed(table: Table, catalog: CatalogName, name: LoadName, as_json: As
     """Say that a load failed: its files are deleted after the grace period, unless something references them."""
     from icekeeper.administration.pins import declare_load
     from icekeeper.runtime import Runtime
-    from icekeeper.state.store import LoadState
+    from icekeeper.state.staging import LoadState
 
     handle = Runtime.open(catalog).table(table_name(table))
     _tell(table, catalog, declare_load(handle, name, LoadState.FAILED), as_json=as_json)

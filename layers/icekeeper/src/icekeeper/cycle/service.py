@@ -39,9 +39,8 @@ from icekeeper.policy import Policy
 from icekeeper.report.outcome import PassOutcome
 from icekeeper.runtime import Runtime, open_engine
 from icekeeper.state.claims import CutWork, Entry
-from icekeeper.state.held_lease import HeldLease, holder_name, kept_alive
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.leases import note_detection, take_slot
+from icekeeper.state.leases import HeldLease, holder_name, kept_alive, note_detection, take_slot
 from icekeeper.state.open import open_state
 from icekeeper.state.store import StateStore
 from icekeeper.text import counted

@@ -33,7 +33,8 @@ from icekeeper.pass_context.context import OperationContext
 from icekeeper.pass_context.metadata_listing import listed_metadata, metadata_folders, read_listed_metadata
 from icekeeper.pass_context.stores import data_root
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.store import LoadOrigin, Pin, StagedLoad
+from icekeeper.state.staging import LoadOrigin, StagedLoad
+from icekeeper.state.store import Pin
 from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import PathSet, any_spelling, is_under, may_be_under, normalise, planned_file

@@ -17,9 +17,8 @@ from icekeeper.machine.clock import Clock
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import DEFAULT_SOURCE, Operation, Policy, ResolvedPolicy
 from icekeeper.report.outcome import PassOutcome, PassStatus
-from icekeeper.state.held_lease import HeldLease, holder_name, kept_alive
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.leases import Lease, LeaseStore
+from icekeeper.state.leases import HeldLease, Lease, LeaseStore, holder_name, kept_alive
 from icekeeper.state.store import MaintenanceRequest, RequestStore, StateStore
 
 PASS_LEASE_MS = 3 * 60 * 1000

@@ -23,7 +23,7 @@ from icekeeper.operations.overdue_loads import MAX_FILES, CleaningPlan, may_be_s
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import gc_enabled
 from icekeeper.report.outcome import StagedOutcome
-from icekeeper.state.store import LoadOrigin, LoadState, StagedLoad
+from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
 from icekeeper.storage.paths import PathSet, normalise
 from icekeeper.storage.storage import Storage
 from icekeeper.text import masked

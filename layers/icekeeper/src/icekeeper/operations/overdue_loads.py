@@ -13,7 +13,7 @@ from icekeeper.deletion.neighbours import owned_locations
 from icekeeper.errors import PolicyError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import is_metadata_file
-from icekeeper.state.store import LoadState, StagedLoad
+from icekeeper.state.staging import LoadState, StagedLoad
 from icekeeper.storage.paths import is_under
 
 # The most files that one pass cleans, to bound memory; a load is never divided.

@@ -35,8 +35,9 @@ from icekeeper.pass_context.planned_table import PlannedTable
 from icekeeper.pass_context.stores import Footprint, MetadataCache, Stores, data_folders, shared_reads
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.report.activity import Progress, silent
-from icekeeper.state.held_lease import HeldLease
-from icekeeper.state.store import IdleSince, LoadOrigin, LoadState, Pin, PinKind, StagedLoad, StateStore
+from icekeeper.state.leases import HeldLease
+from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
+from icekeeper.state.store import IdleSince, Pin, PinKind, StateStore
 from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.paths import is_repeated
 from icekeeper.storage.storage import FileSource, Storage, StoreClock, store_now_ms

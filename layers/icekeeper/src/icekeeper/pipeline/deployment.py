@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-import icekeeper.state.dynamodb.store  # noqa: F401 - imported for later and not used here
+import icekeeper.state.dynamodb.table  # noqa: F401 - imported for later and not used here
 from icekeeper.catalogs.addresses import (
     CatalogAddress,
     Catalogs,
@@ -35,8 +35,7 @@ from icekeeper.pyiceberg_private.configuration import catalogs_of
 from icekeeper.report.costs import GLUE_SHORTEST_S
 from icekeeper.report.outcome import PassOutcome, Status, request_key
 from icekeeper.runtime import Runtime
-from icekeeper.state.held_lease import HeldLease
-from icekeeper.state.leases import Lease
+from icekeeper.state.leases import HeldLease, Lease
 from icekeeper.state.open import open_state
 from icekeeper.state.store import HourOfUse, StateStore, hour_of
 from icekeeper.storage.storage import Storage, StoreClock, store_now_ms

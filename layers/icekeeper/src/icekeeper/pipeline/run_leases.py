@@ -13,8 +13,7 @@ from icekeeper.errors import FleetBusy, LeaseHeld, LeaseLost
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import Item
 from icekeeper.policy import Policy
-from icekeeper.state.held_lease import HeldLease
-from icekeeper.state.leases import Lease, held_slot, take_slot
+from icekeeper.state.leases import HeldLease, Lease, held_slot, take_slot
 
 # Before a Glue job's own time begins, its start may be throttled and find no capacity, as often as the state machine
 # tries again (34 minutes), and then wait for Spark and in Glue's queue: 15 minutes

@@ -8,17 +8,22 @@ references now.
 
 A table is cut off when its reading or maintenance takes too long.  These records are filed under the catalog entry,
 because a table that cannot be read has no other name; so a copied UUID makes no other table wait.
+
+Every function and method that uses the state raises StorageError when it fails.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol, TypeAlias
+from functools import partial
+from typing import Any, TypeAlias
 
 from icekeeper.machine.clock import HOUR_MS, iso_utc
 from icekeeper.model import TableName
+from icekeeper.state.items import KEPT_MS, Item, Records, catalog_key, named_key, sort_key, understood
 
 Entry: TypeAlias = tuple[str, str, str]
 """A catalog entry: catalog, warehouse and the table's :attr:`.TableName.key`."""
@@ -156,36 +161,167 @@ class CatalogLook:
         )
 
 
-class ClaimStore(Protocol):
-    """Every method raises StorageError when the store fails."""
+_LOOKS = "looks#all"
+# Sorts before every character of a name, so that a folder comes before longer names that start with its name.
+_END = "\x1f"
+# A sort key has at most 1,024 bytes: a query uses this many characters of a folder; the rest is compared afterwards.
+_SEARCHED = 200
+
+
+class ClaimStore(Records):
+    """An item per catalog entry, and an item per claimed folder to find entries by.
+
+    The folders of one bucket or host are in one partition: all folders inside a folder are one range of sort keys, and
+    each folder that contains it is a further range.
+    """
 
     def record(self, claims: TableClaims, *, replaces: TableClaims | None = None) -> None:
         """Replace the claims of an entry; ``replaces`` are those that the caller has just read, if any."""
-        ...
+        with self.table.together():
+            # Others may have replaced them since; the lease on the table makes that unlikely.
+            before = self.of_entry(claims.entry) if replaces is None or self.table.is_local else replaces
+            if before == claims:
+                return
+            known = set() if before is None else {before.location, *before.folders}
+            now = {claims.location, *claims.folders}
+            # New folders are written first: a concurrent search finds too many entries, never too few.
+            for folder in now if before is None or before.uuid != claims.uuid else now - known:
+                self.table.put(_folder_item(folder, claims.entry))
+            self.table.put(_entry_item(claims))
+            for folder in known - now:
+                self.table.delete(_store_key(folder), _folder_key(folder, json.dumps(claims.entry)))
+            if before is None:
+                self._know_catalogs([claims])
 
     def record_first_looks(self, claims: Sequence[TableClaims]) -> None:
         """Replace the claims of many entries that have no recorded claims on folders outside their location."""
-        ...
+        # In the same order as above; folders that an entry no longer claims stay, and searches find them needlessly.
+        folders = (_folder_item(folder, one.entry) for one in claims for folder in {one.location, *one.folders})
+        with self.table.together():
+            self.table.put_all(folders)
+            self.table.put_all(map(_entry_item, claims))
+            self._know_catalogs(claims)
 
     def looks(self) -> Sequence[CatalogLook]:
         """The last look at each catalog that was ever looked at or has recorded claims."""
-        ...
+        return [*map(_look, self.table.query(_LOOKS))]
 
-    def record_look(self, look: CatalogLook) -> None: ...
+    def record_look(self, look: CatalogLook) -> None:
+        self.table.put(_look_item(look))
 
-    def of_entry(self, entry: Entry) -> TableClaims | None: ...
+    def _know_catalogs(self, claims: Sequence[TableClaims]) -> None:
+        for catalog, warehouse in {(one.catalog, one.warehouse) for one in claims}:
+            item = _look_item(CatalogLook(catalog=catalog, warehouse=warehouse))
+            self.table.change(item["pk"], item["sk"], partial(_unless_found, item))
+
+    def of_entry(self, entry: Entry) -> TableClaims | None:
+        item = self.table.get(*_entry_key(entry))
+        return None if item is None else _claims(item)
 
     def touching(self, folder: str) -> Iterator[TableClaims]:
         """The claims, in all catalogs, on a normalised folder, a folder that contains it, or one inside it."""
-        ...
+        pk = _store_key(folder)
+        below = folder if folder.endswith("/") else f"{folder}/"
+        entries: set[Entry] = set()
+        with self.table.together(to_read=True):
+            for item in self.table.query(pk, below[:_SEARCHED]):
+                if item["folder"].startswith(below):
+                    entries.add(_entry(item))
+            for around in folders_around(folder):
+                for item in self.table.query(pk, f"{around}{_END}"[:_SEARCHED]):
+                    if item["folder"] == around:
+                        entries.add(_entry(item))
+        for entry in sorted(entries):
+            claims = self.of_entry(entry)
+            if claims is not None:
+                yield claims
 
     def of_catalog(self, catalog: str, warehouse: str) -> Iterator[TableClaims]:
         """The claims of every entry of a catalog that was ever seen; uses few requests."""
-        ...
+        return map(_claims, self.table.query(catalog_key("claims", catalog, warehouse)))
 
     def forget(self, entry: Entry) -> None:
         """Remove the claims of an entry that its catalog no longer has."""
-        ...
+        with self.table.together():
+            claims = self.of_entry(entry)
+            self.table.delete(*_entry_key(entry))
+            if claims is not None:
+                for folder in (claims.location, *claims.folders):
+                    self.table.delete(_store_key(folder), _folder_key(folder, json.dumps(entry)))
+
+
+def _entry_item(claims: TableClaims) -> Item:
+    pk, sk = _entry_key(claims.entry)
+    return {
+        "pk": pk,
+        "sk": sk,
+        "entry": json.dumps(claims.entry),
+        "uuid": claims.uuid,
+        "location": claims.location,
+        "folders": json.dumps(sorted(claims.folders)),
+        "data_roots": json.dumps(sorted(claims.data_roots)),
+        "seen_sequence_number": claims.seen_sequence_number,
+        "seen_ms": claims.seen_ms,
+    }
+
+
+def _folder_item(folder: str, entry: Entry) -> Item:
+    text = json.dumps(entry)
+    return {"pk": _store_key(folder), "sk": _folder_key(folder, text), "folder": folder, "entry": text}
+
+
+def _look_item(look: CatalogLook) -> Item:
+    return {
+        "pk": _LOOKS,
+        "sk": sort_key("", json.dumps(look.key)),
+        "catalog": look.catalog,
+        "warehouse": look.warehouse,
+        "look": json.dumps(look.to_json()),
+    }
+
+
+def _unless_found(new: Item, found: Item | None) -> Item | None:
+    return new if found is None else None
+
+
+def _look(item: Item) -> CatalogLook:
+    with understood(item):
+        return CatalogLook.from_json(item["catalog"], item["warehouse"], json.loads(item["look"]))
+
+
+def _entry_key(entry: Entry) -> tuple[str, str]:
+    catalog, warehouse, table = entry
+    return catalog_key("claims", catalog, warehouse), sort_key("", table)
+
+
+def _store_key(folder: str) -> str:
+    return named_key("claimed", store_of(folder))
+
+
+def _folder_key(folder: str, entry: str) -> str:
+    return sort_key("", f"{folder}{_END}{entry}")
+
+
+def _entry(item: Item) -> Entry:
+    with understood(item):
+        catalog, warehouse, table = json.loads(item["entry"])
+        return catalog, warehouse, table
+
+
+def _claims(item: Item) -> TableClaims:
+    with understood(item):
+        catalog, warehouse, table = _entry(item)
+        return TableClaims(
+            catalog=catalog,
+            warehouse=warehouse,
+            table=TableName.recorded(table),
+            uuid=item["uuid"],
+            location=item["location"],
+            folders=frozenset(json.loads(item["folders"])),
+            data_roots=frozenset(json.loads(item["data_roots"])),
+            seen_sequence_number=item["seen_sequence_number"],
+            seen_ms=item["seen_ms"],
+        )
 
 
 def touches(one: str, other: str) -> bool:
@@ -259,30 +395,48 @@ class CutOff:
         return f"{self.why}{often}; it is tried again after {iso_utc(self.until_ms)}"
 
 
-class CutOffStore(Protocol):
-    """Each method raises StorageError when the store fails."""
+class CutOffStore(Records):
+    """The records of a catalog are in one partition."""
 
     def record(self, cut: CutOff) -> None:
         """Replace the record of the entry and work."""
-        ...
+        pk, sk = _cut_key(cut.entry, cut.work)
+        self.table.put(
+            {
+                "pk": pk,
+                "sk": sk,
+                "table_name": cut.entry[2],
+                "work": cut.work.value,
+                "times": cut.times,
+                "cut_ms": cut.cut_ms,
+                "why": cut.why,
+                "expires_s": self.table.expires_s(KEPT_MS, at_least_ms=cut.cut_ms),
+            }
+        )
 
     def of_catalog(self, catalog: str, warehouse: str) -> Sequence[CutOff]:
         """The records of a catalog, ordered by table and work; uses few requests."""
-        ...
+        found = []
+        for item in self.table.query(catalog_key("cut", catalog, warehouse)):
+            with understood(item):
+                entry, work = (catalog, warehouse, item["table_name"]), CutWork(item["work"])
+            found.append(CutOff(entry=entry, work=work, times=item["times"], cut_ms=item["cut_ms"], why=item["why"]))
+        return sorted(found, key=lambda cut: (cut.entry[2].encode(), cut.work.value))
 
     def forget(self, entry: Entry, work: CutWork) -> None:
         """Remove a record, if there is one."""
-        ...
+        self.table.delete(*_cut_key(entry, work))
+
+
+def _cut_key(entry: Entry, work: CutWork) -> tuple[str, str]:
+    catalog, warehouse, table = entry
+    return catalog_key("cut", catalog, warehouse), sort_key(f"{work.value}#", table)
 
 
 def cut_again(
     store: CutOffStore, entry: Entry, work: CutWork, why: str, *, now_ms: int, begun_ms: int | None = None
 ) -> CutOff:
-    """Record one more cut, unless a cut of this work, which began at ``begun_ms``, is recorded already.
-
-    Raises:
-        StorageError: the store failed.
-    """
+    """Record one more cut, unless a cut of this work, which began at ``begun_ms``, is recorded already."""
     before = next((one for one in store.of_catalog(*entry[:2]) if (one.entry, one.work) == (entry, work)), None)
     if before is not None and begun_ms is not None and begun_ms <= before.cut_ms <= now_ms:
         return before
@@ -292,11 +446,7 @@ def cut_again(
 
 
 def forget_cut(store: CutOffStore, entry: Entry, *works: CutWork) -> None:
-    """Remove the records of work that has ended in time, if there are any; reads the records once.
-
-    Raises:
-        StorageError: the store failed.
-    """
+    """Remove the records of work that has ended in time, if there are any; reads the records once."""
     for cut in store.of_catalog(*entry[:2]):
         if cut.entry == entry and cut.work in works:
             store.forget(entry, cut.work)

@@ -1,23 +1,43 @@
-"""Leases, slots and the mark of a scheduled detection (pure).
+"""Leases, slots and the mark of a scheduled detection.
 
 A lease says which run may maintain a table (rule: one-lease-holder).  It is a time stamp that is written conditionally:
 a run that finds it free or expired writes its own, and of several runs only one succeeds.  The store's expiry of items
 (DynamoDB's TTL, which may be days late) only removes old items; it never decides who holds a lease.
 
+A lease is short, so that a killed process delays others for minutes only.  A thread of its holder renews it several
+times before it expires, and the holder renews it before every change that needs it.  A holder that stood still for
+longer (a laptop that slept) may have lost its lease to another one, and then changes nothing more
+(rule: lost-lease-changes-nothing).
+
+A killed process does not release its lease.  If the process is provably dead, others treat its lease as free; if not,
+the lease expires (rule: dead-holders-bar-nobody).
+
 A slot is a lease without a table; slots limit how many tables are maintained at once over all runs that share a state
 (``max_concurrent_jobs``).  Each pass of a scheduled run takes one, so the limit also holds for overlapping runs and
 processes (rule: overlapping-runs-share-slots).  The slot of a killed process expires.  A pass that a person starts
 takes no slot.
+
+Every function and method that uses the state raises StorageError when it does not answer.
 """
 
 from __future__ import annotations
 
+import logging
+import os
+import platform
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Protocol
+from hashlib import sha256
+from pathlib import Path
+from threading import Event, Lock, Thread
 
-from icekeeper.errors import LeaseHeld, LeaseLost
-from icekeeper.machine.clock import HOUR_MS, iso_utc
+from icekeeper.errors import LeaseHeld, LeaseLost, StorageError
+from icekeeper.machine.clock import HOUR_MS, Clock, iso_utc
+from icekeeper.state.items import REMOVED, Item, Records, named_key
+
+log = logging.getLogger(__name__)
 
 LONGEST_LEASE_MS = 31 * 24 * HOUR_MS
 """A lease with more time left was taken by a clock that was ahead, and is ignored
@@ -50,10 +70,16 @@ class Lease:
         return self.holder if found is None else self.holder[: found.start("mark")]
 
 
-class LeaseStore(Protocol):
-    """Every method is atomic, also across machines; each raises StorageError when the store fails.
+# A lease that expired and was not taken can be renewed for at least this long.
+_KEPT_MS = 24 * HOUR_MS
+_SORT_KEY = "lease"
 
-    ``now_ms`` is the caller's time.  A store with a clock of its own corrects it, so that all users share one clock.
+
+class LeaseStore(Records):
+    """An item per lease.  Every method is atomic, also across machines.
+
+    ``now_ms`` is the caller's time.  A DynamoDB table corrects it to DynamoDB's clock (the date of the response with
+    the item), so that all users share one clock: a machine whose clock is ahead would take leases of others too early.
     """
 
     def acquire(self, key: str, holder: str, *, now_ms: int, ttl_ms: int, name: str = "") -> Lease:
@@ -62,7 +88,16 @@ class LeaseStore(Protocol):
         Raises:
             LeaseHeld: another holder has it; the message says who and until when.
         """
-        ...
+        taken = wanted = Lease(key=key, holder=holder, expires_ms=0, name=name)
+
+        def decide(item: Item | None) -> Item:
+            nonlocal taken
+            its_now_ms = self.table.to_table_clock(now_ms)
+            taken = _taken(_found(key, item), replace(wanted, expires_ms=its_now_ms + ttl_ms), now_ms=its_now_ms)
+            return {"holder": taken.holder, "name": taken.name or None, **self._times(taken.expires_ms)}
+
+        self.table.change(named_key("lease", key), _SORT_KEY, decide)
+        return taken
 
     def renew(self, lease: Lease, *, now_ms: int, ttl_ms: int) -> Lease:
         """Prolong a lease, also one that has expired, unless another holder took it.
@@ -70,18 +105,47 @@ class LeaseStore(Protocol):
         Raises:
             LeaseLost: another holder has it, or it was released.
         """
-        ...
+        # One request, without a read: the response to ``acquire`` has shown DynamoDB's time already.
+        expires_ms = self.table.to_table_clock(now_ms) + ttl_ms
+        there = self.table.set_if(
+            named_key("lease", lease.key),
+            _SORT_KEY,
+            self._times(expires_ms),
+            equal={"holder": lease.holder},
+            outside={"until_ms": (expires_ms, expires_ms + LONGEST_LEASE_MS)},  # never shortened, see _taken
+        )
+        found = _found(lease.key, there)
+        if found is None or found.holder != lease.holder:
+            now = "it was released" if found is None else f"{found.who} took it"
+            raise LeaseLost(f"the lease of {lease.who} on {lease.name or lease.key} is lost: {now}")
+        return found
 
     def release(self, lease: Lease) -> bool:
         """Give a lease up; false if its holder no longer had it."""
-        ...
+
+        def decide(item: Item | None) -> Item | None:
+            return REMOVED if item is not None and item["holder"] == lease.holder else None
+
+        return self.table.change(named_key("lease", lease.key), _SORT_KEY, decide)
 
     def current(self, key: str, *, now_ms: int) -> Lease | None:
         """The lease that holds at ``now_ms``; ``None`` if there is none."""
-        ...
+        found = _found(key, self.table.get(named_key("lease", key), _SORT_KEY))
+        return found if found is not None and found.holds_at(self.table.to_table_clock(now_ms)) else None
+
+    def _times(self, expires_ms: int) -> Item:
+        return {"until_ms": expires_ms, "expires_s": self.table.expires_s(_KEPT_MS, at_least_ms=expires_ms)}
 
 
-def taken_lease(found: Lease | None, wanted: Lease, *, now_ms: int) -> Lease:
+def _found(key: str, item: Item | None) -> Lease | None:
+    """The stored lease; ``None`` if there is none, or its holder has died."""
+    if item is None:
+        return None
+    lease = Lease(key=key, holder=item["holder"], expires_ms=item["until_ms"], name=item.get("name", ""))
+    return None if has_died(lease.holder) else lease
+
+
+def _taken(found: Lease | None, wanted: Lease, *, now_ms: int) -> Lease:
     """The lease to write for :meth:`LeaseStore.acquire`; ``found`` is the stored one.
 
     Raises:
@@ -90,33 +154,13 @@ def taken_lease(found: Lease | None, wanted: Lease, *, now_ms: int) -> Lease:
     if found is None:
         return wanted
     if found.holder == wanted.holder:
-        return _longer(wanted, found)
+        if found.expires_ms > wanted.expires_ms + LONGEST_LEASE_MS:  # a clock that was ahead wrote it
+            return wanted
+        return max(wanted, found, key=lambda lease: lease.expires_ms)
     if found.holds_at(now_ms):
-        raise lease_held(replace(found, name=wanted.name or found.name))
+        name = wanted.name or found.name or found.key
+        raise LeaseHeld(f"{name} is leased by {found.who} until {iso_utc(found.expires_ms)}")
     return wanted
-
-
-def renewed_lease(found: Lease | None, lease: Lease, *, expires_ms: int) -> Lease:
-    """The lease to write for :meth:`LeaseStore.renew`; ``found`` is the stored one.
-
-    Raises:
-        LeaseLost: another holder has it, or it was released.
-    """
-    if found is None or found.holder != lease.holder:
-        now = "it was released" if found is None else f"{found.who} took it"
-        raise LeaseLost(f"the lease of {lease.who} on {lease.name or lease.key} is lost: {now}")
-    return _longer(replace(found, expires_ms=expires_ms), found)
-
-
-def _longer(wanted: Lease, stored: Lease) -> Lease:
-    if stored.expires_ms > wanted.expires_ms + LONGEST_LEASE_MS:  # a clock that was ahead wrote it
-        return wanted
-    return max(wanted, stored, key=lambda lease: lease.expires_ms)
-
-
-def lease_held(lease: Lease) -> LeaseHeld:
-    """The error for a run that wants a lease of another holder."""
-    return LeaseHeld(f"{lease.name or lease.key} is leased by {lease.who} until {iso_utc(lease.expires_ms)}")
 
 
 SEEN_FOR_HOURS = 25
@@ -128,20 +172,13 @@ def note_detection(leases: LeaseStore, *, now_ms: int, interval_ms: int = 0) -> 
     """Record that a scheduled detection ran: requests are served.  The mark is a lease that all detections share.
 
     ``interval_ms`` is the time until the next detection, if known.
-
-    Raises:
-        StorageError: the state does not answer.
     """
     ttl_ms = min(LONGEST_LEASE_MS, max(SEEN_FOR_HOURS * HOUR_MS, 2 * interval_ms))
     leases.acquire(_KEY, _KEY, now_ms=now_ms, ttl_ms=ttl_ms)
 
 
 def is_scheduled(leases: LeaseStore, *, now_ms: int) -> bool:
-    """Whether a detection has left a mark that has not expired.
-
-    Raises:
-        StorageError: the state does not answer.
-    """
+    """Whether a detection has left a mark that has not expired."""
     return leases.current(_KEY, now_ms=now_ms) is not None
 
 
@@ -151,21 +188,13 @@ def slot_keys(limit: int) -> list[str]:
 
 
 def held_slot(leases: LeaseStore, holder: str, limit: int, *, now_ms: int) -> Lease | None:
-    """The slot of a holder; ``None`` if it has none.
-
-    Raises:
-        StorageError: the state does not answer.
-    """
+    """The slot of a holder; ``None`` if it has none."""
     found = (leases.current(key, now_ms=now_ms) for key in slot_keys(limit))
     return next((lease for lease in found if lease is not None and lease.holder == holder), None)
 
 
 def taken_slots(leases: LeaseStore, limit: int, *, now_ms: int) -> int:
-    """How many slots are taken.
-
-    Raises:
-        StorageError: the state does not answer.
-    """
+    """How many slots are taken."""
     return sum(leases.current(key, now_ms=now_ms) is not None for key in slot_keys(limit))
 
 
@@ -174,7 +203,6 @@ def take_slot(leases: LeaseStore, holder: str, limit: int, *, now_ms: int, ttl_m
 
     Raises:
         LeaseHeld: all are taken.
-        StorageError: the state does not answer.
     """
     own = held_slot(leases, holder, limit, now_ms=now_ms)
     for key in slot_keys(limit) if own is None else [own.key]:
@@ -183,3 +211,129 @@ def take_slot(leases: LeaseStore, holder: str, limit: int, *, now_ms: int, ttl_m
         except LeaseHeld:
             continue
     raise LeaseHeld(f"{limit} table(s) are maintained now, as many as max_concurrent_jobs allows at once")
+
+
+# As many renewals may fail in a row before the lease expires.
+_BEATS_PER_LEASE = 6
+
+
+class HeldLease:
+    """A lease that this process holds; threads may share it."""
+
+    def __init__(self, leases: LeaseStore, lease: Lease, ttl_ms: int, clock: Clock) -> None:
+        self._leases, self._lease, self._ttl_ms, self._clock = leases, lease, ttl_ms, clock
+        self._lock = Lock()
+        self._lost: LeaseLost | None = None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether a renewal found that another run has taken it."""
+        return self._lost is not None
+
+    @property
+    def beat_s(self) -> float:
+        """Seconds between two renewals by :func:`kept_alive`."""
+        return self._ttl_ms / 1000 / _BEATS_PER_LEASE
+
+    def require(self) -> None:
+        """Renew the lease, before something that only its holder may do.
+
+        Raises:
+            LeaseLost: another run has taken it; a lost lease stays lost.
+            StorageError: it cannot be renewed, so its holder is unknown.
+        """
+        with self._lock:
+            if self._lost is not None:
+                raise self._lost
+            try:
+                self._lease = self._leases.renew(self._lease, now_ms=self._clock(), ttl_ms=self._ttl_ms)
+            except LeaseLost as lost:
+                self._lost = lost
+                raise
+
+    def give_back(self) -> None:
+        """Release the lease; a failure is only logged, because the lease expires."""
+        try:
+            self._leases.release(self._lease)
+        except StorageError as error:
+            log.warning("the lease on %s could not be given back: %s", self._lease.name or self._lease.key, error)
+
+
+@contextmanager
+def kept_alive(held: HeldLease) -> Iterator[HeldLease]:
+    """Renew a lease from a thread while the block runs, and release it at the end."""
+    is_done = Event()
+
+    def beat() -> None:
+        while not is_done.wait(held.beat_s) and not held.is_lost:
+            try:
+                held.require()
+            except (LeaseLost, StorageError) as error:  # the next require() raises it again
+                log.warning("a lease could not be prolonged: %s", error)
+
+    heart = Thread(target=beat, name="icekeeper-lease", daemon=True)
+    heart.start()
+    try:
+        yield held
+    finally:
+        is_done.set()
+        heart.join()
+        held.give_back()
+
+
+_PROC = Path("/proc")
+# Field 22 of /proc/PID/stat is the start time (proc(5)); here fields are counted behind the program's name.
+_START_FIELD = 22 - 3
+
+
+def holder_name(command: str, run_id: str) -> str:
+    """A unique name of this process as a holder: ``icekeeper maintain on HOST (process 12, run 0f3a9c1d)``.
+
+    On Linux it ends with a mark by which :func:`has_died` recognises that the process is dead.
+    """
+    name = f"{command} on {platform.node() or 'this machine'} (process {os.getpid()}, run {run_id[:8]})"
+    place, start = _place(), _start(os.getpid())
+    return name if place is None or start is None else f"{name} [{place}.{start}]"
+
+
+def has_died(holder: str) -> bool:
+    """Whether a holder is a process of this boot and PID namespace that no longer runs.
+
+    Another process that has its number by now started at a different time.  Of processes in other namespaces or on
+    other machines nothing is known, because containers share host names and process numbers.
+    """
+    found = PROCESS_MARK.search(holder)
+    if found is None or found["place"] != _place():
+        return False
+    pid = int(found["pid"])
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):  # it runs as another user
+        pass
+    start = _start(pid)
+    return start is not None and start != found["start"]
+
+
+def _place() -> str | None:
+    """A digest of this boot and of the process's PID and time namespaces; ``None``: unknown."""
+    try:
+        boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+        pids = os.readlink(_PROC / "self/ns/pid")
+        # Kernels before 5.6 have no time namespaces.
+        times = os.readlink(_PROC / "self/ns/time") if os.path.lexists(_PROC / "self/ns/time") else ""
+        is_ours = os.readlink(_PROC / "self") == str(os.getpid())  # else /proc is mounted from another namespace
+    except OSError:
+        return None
+    return sha256(f"{boot} {pids} {times}".encode()).hexdigest()[:16] if boot and is_ours else None
+
+
+def _start(pid: int) -> str | None:
+    """When a process started, in ticks since the boot; ``None``: unknown."""
+    try:
+        stat = (_PROC / str(pid) / "stat").read_text(errors="replace")
+    except OSError:
+        return None
+    fields = stat.rpartition(")")[2].split()
+    return fields[_START_FIELD] if len(fields) > _START_FIELD else None

@@ -31,10 +31,9 @@ def open_state(environment: Mapping[str, str]) -> StateStore:
                 f"{STATE_VARIABLE}"
             )
         return SqliteStateStore(path)
-    from icekeeper.state.dynamodb.store import DynamoStateStore
     from icekeeper.state.dynamodb.table import open_table  # imports boto3, which a state file does not need
 
-    return DynamoStateStore(open_table(address))
+    return StateStore(open_table(address))
 
 
 def state_folder(environment: Mapping[str, str]) -> Path:

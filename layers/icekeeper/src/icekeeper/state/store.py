@@ -1,13 +1,18 @@
-"""The records that Icekeeper keeps between passes, and the interface of a state store.
+"""The records that Icekeeper keeps between passes, and the state store.
 
-There are two stores: a SQLite file for one machine, and a DynamoDB table for a fleet.  One contract suite tests both.
-Every method of a store may be called from several threads and processes at once, and raises StorageError when the store
-cannot be read or written.  Times are epoch milliseconds.
+All records are items (:mod:`icekeeper.state.items`) of a SQLite file for one machine, or of a DynamoDB table for a
+fleet.  One contract suite tests both.  Every method of a store may be called from several threads and processes at
+once, and raises StorageError when the store cannot be read or written.  Times are epoch milliseconds.
+
+The pins and staged loads of a table are in one partition, by its UUID, together with what the last pass saw: detection
+reads them with one query.  Records of one copy of a table, paths and orphans have partitions of their own: there may be
+very many, and in a DynamoDB table with a local secondary index a partition holds at most 10 GB.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -15,14 +20,34 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from threading import Lock
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
+from icekeeper.errors import StorageError
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.model import TableName
 from icekeeper.state.claims import ClaimStore, CutOffStore
 from icekeeper.state.identity import TableIdentity
+from icekeeper.state.items import (
+    KEPT_MS,
+    REMOVED,
+    REQUESTS,
+    Item,
+    ItemTable,
+    Records,
+    catalog_key,
+    copy_key,
+    damaged,
+    digest,
+    json_text,
+    now_prefix,
+    sort_key,
+    table_key,
+    understood,
+)
 from icekeeper.state.leases import LeaseStore
+from icekeeper.state.staging import PendingDeletionStore, QuarantineLedger, StagedLoad, StagingStore, loads_of
 
+log = logging.getLogger(__name__)
 Record = TypeVar("Record")
 
 # Eight requests to DynamoDB, or one SQLite transaction, which takes as long as one for a single row.
@@ -114,82 +139,64 @@ class LakeStats:
     """The settings that differ from the defaults: key → ``{"source": …, "value": …}``, as JSON."""
 
 
-class LakeStatsStore(Protocol):
-    """The health of every table that was ever seen, maintained or not."""
+class LakeStatsStore(Records):
+    """The health of every table that was ever seen, maintained or not.
+
+    The stats of a catalog are in one partition, of which one request to DynamoDB reads a megabyte.
+    """
 
     def record(self, *stats: LakeStats) -> None:
         """Replace the stats of these tables; on an error, some may be replaced."""
-        ...
+        items = {(item["pk"], item["sk"]): item for item in map(self._item, stats)}
+        self.table.put_all(items.values())  # has no key twice
 
-    def of_table(self, identity: TableIdentity) -> LakeStats | None: ...
+    def _item(self, stats: LakeStats) -> Item:
+        pk, sk = _stats_key(stats.identity)
+        return {
+            "pk": pk,
+            "sk": sk,
+            "table_name": stats.identity.table.key,
+            "uuid": stats.identity.uuid,
+            "location": stats.identity.location,
+            "observed_ms": stats.observed_ms,
+            "snapshot_id": stats.snapshot_id,
+            "counters": json_text(stats.counters),
+            "warnings": json_text(stats.warnings),
+            "policy": json_text(stats.policy),
+            "expires_s": self.table.expires_s(KEPT_MS, at_least_ms=stats.observed_ms),
+        }
+
+    def of_table(self, identity: TableIdentity) -> LakeStats | None:
+        item = self.table.get(*_stats_key(identity))
+        return None if item is None else _stats(identity, item)
 
     def of_catalog(self, catalog: str, warehouse: str) -> Iterator[LakeStats]:
         """The stats of all tables of a catalog, ordered by name; uses few requests."""
-        ...
+        for item in self.table.query(catalog_key("lake", catalog, warehouse)):
+            with understood(item):
+                table, location = TableName.recorded(item["table_name"]), item["location"]
+            yield _stats(TableIdentity(catalog, warehouse, table, item["uuid"], location), item)
 
-    def forget(self, identity: TableIdentity) -> None: ...
-
-
-class PendingDeletionStore(Protocol):
-    """Lists of files that a run is going to delete, so that a later run can finish after a crash.
-
-    A list is written before the commit that unreferences its files.  It does not allow a deletion: the run that
-    finishes checks every path against the table's newest references.  Source: iceberg 7937, an expiry that resumes
-    (rule: record-deletions-before-commit).
-    """
-
-    def expect(self, identity: TableIdentity, name: str, paths: Iterable[str]) -> None:
-        """Record the files of a list, replacing the list of this name; on an error, some may be recorded."""
-        ...
-
-    def lists(self, identity: TableIdentity) -> tuple[str, ...]:
-        """The names of the lists, in order."""
-        ...
-
-    def paths(self, identity: TableIdentity, name: str) -> Iterator[Sequence[str]]:
-        """The files of a list in batches, in the order in which they were recorded."""
-        ...
-
-    def forget(self, identity: TableIdentity, name: str) -> None:
-        """Remove a list, if there is one."""
-        ...
+    def forget(self, identity: TableIdentity) -> None:
+        self.table.delete(*_stats_key(identity))
 
 
-@dataclass(frozen=True, slots=True)
-class Sighting:
-    """How often an orphan was seen, since when, and by which run last."""
-
-    path: str
-    count: int
-    first_seen_ms: int
-    run_id: str
+def _stats_key(identity: TableIdentity) -> tuple[str, str]:
+    # The separator sorts before every character of a name, so that tables are ordered by name.
+    sk = sort_key("", f"{identity.table.key}\x1f{identity.uuid}")
+    return catalog_key("lake", identity.catalog, identity.warehouse), sk
 
 
-class QuarantineLedger(Protocol):
-    """How often passes over a table saw each orphan (``orphan_min_sightings``) (rule: limit-orphans-per-sweep).
-
-    There may be millions of paths: they are streamed, and a store writes them in batches.
-    """
-
-    def see(self, identity: TableIdentity, run_id: str, paths: Iterable[str], *, now_ms: int) -> None:
-        """Count one sighting of each path; repeated sightings of one run count once."""
-        ...
-
-    def counts(self, identity: TableIdentity, run_id: str, paths: Iterable[str]) -> Mapping[str, int]:
-        """In how many runs other than this one each path was seen, without paths that were never seen."""
-        ...
-
-    def forget_unseen(self, identity: TableIdentity, run_id: str) -> None:
-        """Remove all entries that this run did not see: the file is not an orphan any more, or is gone."""
-        ...
-
-    def forget(self, identity: TableIdentity, paths: Iterable[str]) -> None:
-        """Remove the entries of deleted paths."""
-        ...
-
-    def sightings(self, identity: TableIdentity) -> Iterator[Sighting]:
-        """All entries of a table, by path."""
-        ...
+def _stats(identity: TableIdentity, item: Item) -> LakeStats:
+    with understood(item):
+        return LakeStats(
+            identity=identity,
+            observed_ms=item["observed_ms"],
+            snapshot_id=item.get("snapshot_id"),
+            counters=json.loads(item["counters"]),
+            warnings=json.loads(item["warnings"]),
+            policy=json.loads(item["policy"]),
+        )
 
 
 MAX_SETTINGS = 16 * 1024
@@ -210,23 +217,54 @@ class MaintenanceRequest:
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
-class RequestStore(Protocol):
-    """At most one pending request per copy of a table (rule: one-request-one-claim); every method is atomic."""
+class RequestStore(Records):
+    """At most one pending request per copy of a table (rule: one-request-one-claim), all in one partition.
+
+    Every method is atomic.
+    """
 
     def file(self, request: MaintenanceRequest) -> None:
         """Record a request, replacing the table's pending one."""
-        ...
+        identity = request.identity
+        self.table.put(
+            {
+                "pk": REQUESTS,
+                "sk": sort_key("", identity.lease_key),
+                "catalog": identity.catalog,
+                "warehouse": identity.warehouse,
+                "table_name": str(identity.table),
+                "uuid": identity.uuid,
+                "location": identity.location,
+                "requested_ms": request.requested_ms,
+                "settings": json_text(request.settings),
+            }
+        )
 
     def pending(self) -> tuple[MaintenanceRequest, ...]:
         """The unclaimed requests of all catalogs, oldest first.
 
         A record for which :func:`stored_request` raises is logged and skipped (rule: skip-malformed-requests).
         """
-        ...
+        found = []
+        for item in self.table.query(REQUESTS, passed_over=_tell):
+            try:
+                found.append(stored_request(item))
+            except ValueError as error:
+                _tell(damaged(item, str(error)))
+        return tuple(sorted(found, key=lambda one: (one.requested_ms, str(one.identity.table), one.identity.lease_key)))
 
     def claim(self, request: MaintenanceRequest) -> bool:
         """Remove exactly this request; false if it was claimed already, or replaced by a newer one, which stays."""
-        ...
+        this = request.requested_ms, json_text(request.settings)
+
+        def decide(found: Item | None) -> Item | None:
+            return REMOVED if found is not None and (found["requested_ms"], found["settings"]) == this else None
+
+        return self.table.change(REQUESTS, sort_key("", request.identity.lease_key), decide)
+
+
+def _tell(error: StorageError) -> None:
+    log.error("a request is passed over: %s", error)
 
 
 def requested_table(text: str) -> TableName:
@@ -242,8 +280,8 @@ def requested_table(text: str) -> TableName:
     return TableName.parse(text)
 
 
-def stored_request(record: Mapping[str, object], is_filed_under: Callable[[str], bool]) -> MaintenanceRequest:
-    """The request of a record, whose fields are named as the attributes in the state table.
+def stored_request(record: Mapping[str, object]) -> MaintenanceRequest:
+    """The request of an item.
 
     Anybody who may request a pass can write any record.  So each value is checked, and the record must be filed under
     the key of its table: a request that ``claim`` does not find would be served forever.
@@ -258,7 +296,7 @@ def stored_request(record: Mapping[str, object], is_filed_under: Callable[[str],
     if not (isinstance(requested_ms, int) and not isinstance(requested_ms, bool) and 0 <= requested_ms <= LAST_MS):
         raise ValueError("its requested_ms is no time in milliseconds")
     identity = TableIdentity(catalog, warehouse, requested_table(table), uuid, location)
-    if not is_filed_under(identity.lease_key):
+    if sort_key("", identity.lease_key) != record.get("sk"):
         raise ValueError("it is not filed under the key of its table")
     return MaintenanceRequest(identity=identity, requested_ms=requested_ms, settings=_settings(settings))
 
@@ -306,109 +344,55 @@ class ScheduleRun:
     """Whether it found nothing to do."""
 
 
-class ScheduleStore(Protocol):
+class ScheduleStore(Records):
     """When each schedule of a copy of a table last ran (rule: table-identity-is-its-uuid)."""
 
     def record(self, identity: TableIdentity, run: ScheduleRun) -> None:
         """Replace the schedule's record, also one with a later time: a clock that was ahead has written it."""
-        ...
+        self.table.put(_schedule_item(identity, run))
 
     def record_all(self, runs: Iterable[tuple[TableIdentity, ScheduleRun]]) -> None:
         """As :meth:`record`, for many tables; of several for one table and schedule the last is kept.
 
         On an error, some may be recorded.
         """
-        ...
+        items = {(item["pk"], item["sk"]): item for item in (_schedule_item(*one) for one in runs)}
+        self.table.put_all(items.values())  # has no key twice
 
     def of_table(self, identity: TableIdentity) -> Mapping[str, ScheduleRun]:
         """The records of one copy of a table, by schedule."""
-        ...
+        return _schedules(self.table.query(table_key(identity), _schedule_prefix(identity)))
 
 
-class LoadOrigin(StrEnum):
-    """Who wrote the files: a user's load, or a rewrite of Icekeeper."""
-
-    USER = "user"
-    JOB = "job"
+def _schedule_prefix(identity: TableIdentity) -> str:
+    return f"{now_prefix('schedule', identity)}#"
 
 
-class LoadState(StrEnum):
-    """``pending``: a commit may still add the files; ``adopted``: one has; ``failed``: none will."""
-
-    PENDING = "pending"
-    ADOPTED = "adopted"
-    FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StagedLoad:
-    """The record of one load: files that a writer puts into a table's location before a commit adds them.
-
-    The files are read separately, because there may be very many.  A job's files are recorded before they are written:
-    an entry is a path, or stands for the files of all attempts of a task (``icekeeper.storage.paths``).
-
-    ``name`` is unique per table; ``changed_ms`` is when state or files last changed.
-    """
-
-    identity: TableIdentity
-    name: str
-    origin: LoadOrigin = LoadOrigin.USER
-    state: LoadState = LoadState.PENDING
-    prefixes: tuple[str, ...] = ()
-    """Folders whose files all belong to this load."""
-    changed_ms: int
-    expires_ms: int | None = None
-    """When a rewrite counts as dead unless it prolongs its record; ``None`` for users' loads."""
-    file_count: int = 0
-
-    def is_protected(self, now_ms: int) -> bool:
-        """Whether its files must not be deleted."""
-        return self.state is not LoadState.FAILED and not self.is_dead(now_ms)
-
-    def is_dead(self, now_ms: int) -> bool:
-        """Whether it is a pending job that stopped prolonging its record: its process is gone."""
-        return self.state is LoadState.PENDING and self.expires_ms is not None and now_ms >= self.expires_ms
-
-    def can_be_cleaned(self, now_ms: int, grace_ms: int) -> bool:
-        """Whether it failed at least ``grace_ms`` ago; after a clock was set back it seems younger, which is safe."""
-        since = self.failed_since(now_ms)
-        return since is not None and now_ms - since >= grace_ms
-
-    def failed_since(self, now_ms: int) -> int | None:
-        """When it failed, or expired as a dead job; ``None`` if neither."""
-        if self.state is LoadState.FAILED:
-            return self.changed_ms
-        return self.expires_ms if self.is_dead(now_ms) else None
+def _schedule_item(identity: TableIdentity, run: ScheduleRun) -> Item:
+    return {
+        "pk": table_key(identity),
+        "sk": sort_key(_schedule_prefix(identity), run.schedule),
+        "schedule": run.schedule,
+        "counted_ms": run.counted_ms,
+        "ended_ms": run.finished_ms,  # not "finished_ms", which would put it into the index of passes
+        "snapshot_id": run.snapshot_id,
+        "fingerprint": run.fingerprint,
+        "idle": run.idle,
+    }
 
 
-class StagingStore(Protocol):
-    """As in Modak, staged files that await adoption must never be deleted (rule: staged-files-stay).
-
-    Files of failed loads are deleted by their record, never by listing (rule: clean-failed-loads-from-record).
-    """
-
-    def stage(self, load: StagedLoad, files: Iterable[str]) -> StagedLoad:
-        """Record a load, or change the one of its name: files are added, everything else is replaced.
-
-        Returns the record as it is now.  On an error, some files may be recorded: they are protected.
-        """
-        ...
-
-    def loads(self, identity: TableIdentity) -> tuple[StagedLoad, ...]:
-        """All loads of a table, ordered by name."""
-        ...
-
-    def files(self, identity: TableIdentity, name: str) -> Iterator[Sequence[str]]:
-        """The files of a load in batches, in the order in which they were recorded."""
-        ...
-
-    def change(self, before: StagedLoad, after: StagedLoad) -> bool:
-        """Replace state and times of a record if it still equals ``before``; else return false."""
-        ...
-
-    def forget(self, load: StagedLoad) -> bool:
-        """Remove a record and its files if it still equals ``load``; else return false."""
-        ...
+def _schedules(items: Iterable[Item]) -> dict[str, ScheduleRun]:
+    return {
+        item["schedule"]: ScheduleRun(
+            schedule=item["schedule"],
+            counted_ms=item["counted_ms"],
+            finished_ms=item["ended_ms"],
+            snapshot_id=item.get("snapshot_id"),
+            fingerprint=item["fingerprint"],
+            idle=item["idle"],
+        )
+        for item in items
+    }
 
 
 RETRY_MS = 7 * 24 * HOUR_MS
@@ -431,20 +415,44 @@ class UnreadableFile:
         return self.schema_digest == schema_digest and 0 <= now_ms - self.tried_ms < RETRY_MS
 
 
-class UnreadableFileStore(Protocol):
+class UnreadableFileStore(Records):
     """Files that passes could not read and skip for a week, by table copy (rule: retry-unreadable-files-weekly)."""
 
     def record(self, identity: TableIdentity, files: Iterable[UnreadableFile]) -> None:
         """Add files, whose paths must differ, replacing records of the same paths."""
-        ...
+        self.table.put_all(
+            {
+                "pk": table_key(identity),
+                "sk": sort_key(_unreadable_prefix(identity), one.path),
+                "path": one.path,
+                "why": one.why,
+                "schema_digest": one.schema_digest,
+                "tried_ms": one.tried_ms,
+                "expires_s": self.table.expires_s(KEPT_MS, at_least_ms=one.tried_ms),
+            }
+            for one in files
+        )
 
     def of_table(self, identity: TableIdentity) -> Mapping[str, UnreadableFile]:
         """The files of one copy of a table by path, ordered by path."""
-        ...
+        return _unreadable_files(self.table.query(table_key(identity), _unreadable_prefix(identity)))
 
     def forget(self, identity: TableIdentity, paths: Iterable[str]) -> None:
         """Remove the records of these paths that exist."""
-        ...
+        self.table.delete_all(table_key(identity), (sort_key(_unreadable_prefix(identity), path) for path in paths))
+
+
+def _unreadable_prefix(identity: TableIdentity) -> str:
+    return f"{now_prefix('unreadable', identity)}#"
+
+
+def _unreadable_files(items: Iterable[Item]) -> dict[str, UnreadableFile]:
+    return {
+        item["path"]: UnreadableFile(
+            path=item["path"], why=item["why"], schema_digest=item["schema_digest"], tried_ms=item["tried_ms"]
+        )
+        for item in items
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -459,16 +467,38 @@ class HourOfUse:
     """The names of the CloudWatch metrics without a table that were written; each is billed once an hour."""
 
 
-class UsageStore(Protocol):
-    """What the deployment used that AWS bills, hour by hour, for ``icekeeper cost``."""
+_AMOUNT = "used_"
+_METRICS = "metric_names"
+
+
+class UsageStore(Records):
+    """What the deployment used that AWS bills, hour by hour, for ``icekeeper cost``.
+
+    An item per hour, to which all processes add, and a partition per month.
+    """
 
     def add(self, used: HourOfUse) -> None:
         """Add to the record of the hour; several processes may do so at once."""
-        ...
+        more: dict[str, int | frozenset[str]] = {f"{_AMOUNT}{name}": value for name, value in used.amounts.items()}
+        if used.metrics:
+            more[_METRICS] = used.metrics
+        if more:
+            self.table.add(f"usage#{used.hour[:7]}", used.hour, more, keep_ms=KEPT_MS)
 
     def between(self, first: str, last: str) -> tuple[HourOfUse, ...]:
         """The recorded hours from ``first`` to ``last``, both included, in order."""
-        ...
+        begin, end = (int(hour[:4]) * 12 + int(hour[5:7]) - 1 for hour in (first, last))
+        months = (f"usage#{month // 12:04}-{month % 12 + 1:02}" for month in range(begin, end + 1))
+        return tuple(
+            HourOfUse(
+                item["sk"],
+                {name.removeprefix(_AMOUNT): value for name, value in item.items() if name.startswith(_AMOUNT)},
+                frozenset(item.get(_METRICS, ())),
+            )
+            for month in months
+            for item in self.table.query(month)
+            if first <= item["sk"] <= last
+        )
 
 
 def hour_of(time_ms: int) -> str:
@@ -551,86 +581,185 @@ class Glance:
     """By path."""
 
 
-class StateStore(Protocol):
+_PINS_KEPT_MS = 7 * 24 * HOUR_MS
+# An item has at most 400 KB, and a character up to four bytes: a pass with a longer summary could not be recorded.
+_LONGEST_SUMMARY = 50_000
+_PINS = "now#pin#"
+
+
+class StateStore:
     """All records: the journal of passes, pins, what the last pass saw, and the stores above."""
 
-    @property
-    def quarantine(self) -> QuarantineLedger: ...
-
-    @property
-    def staging(self) -> StagingStore: ...
-
-    @property
-    def pending_deletions(self) -> PendingDeletionStore: ...
-
-    @property
-    def leases(self) -> LeaseStore: ...
-
-    @property
-    def requests(self) -> RequestStore: ...
-
-    @property
-    def lake_stats(self) -> LakeStatsStore: ...
-
-    @property
-    def schedules(self) -> ScheduleStore: ...
-
-    @property
-    def claims(self) -> ClaimStore: ...
-
-    @property
-    def unreadable_files(self) -> UnreadableFileStore: ...
-
-    @property
-    def cut_offs(self) -> CutOffStore: ...
-
-    @property
-    def usage(self) -> UsageStore: ...
+    def __init__(self, table: ItemTable) -> None:
+        self.table = table
+        self.staging = StagingStore(table)
+        self.pending_deletions = PendingDeletionStore(table)
+        self.quarantine = QuarantineLedger(table)
+        self.leases = LeaseStore(table)
+        self.requests = RequestStore(table)
+        self.lake_stats = LakeStatsStore(table)
+        self.schedules = ScheduleStore(table)
+        self.claims = ClaimStore(table)
+        self.unreadable_files = UnreadableFileStore(table)
+        self.cut_offs = CutOffStore(table)
+        self.usage = UsageStore(table)
 
     def kept_open(self) -> AbstractContextManager[None]:
         """Inside the block, calls of this thread open the store only once."""
-        ...
+        return self.table.kept_open()
 
     def glance(self, identity: TableIdentity, *, now_ms: int) -> Glance:
         """Read the state of a table for detection, with the pins that hold at ``now_ms``."""
-        ...
+        seen, schedules, unreadable = (
+            now_prefix("seen", identity),
+            _schedule_prefix(identity),
+            _unreadable_prefix(identity),
+        )
+        items = list(self.table.query(table_key(identity), "now#"))
+        return Glance(
+            _pins(identity, items, now_ms),
+            next((_last_seen(item) for item in items if item["sk"] == seen), None),
+            loads_of(identity, items),
+            _schedules(item for item in items if item["sk"].startswith(schedules)),
+            _unreadable_files(item for item in items if item["sk"].startswith(unreadable)),
+        )
 
     def require_writable(self) -> None:
         """Raise StorageError if nothing can be recorded; called before a table is changed."""
-        ...
+        self.table.require_writable()
 
     def record_pass(self, record: PassRecord) -> None:
         """Add a pass to the journal, replacing a record of the same run and table."""
-        ...
+        self.table.put(
+            {
+                "pk": copy_key("copy", record.identity),
+                "sk": sort_key("pass#", record.run_id),
+                "catalog": record.identity.catalog,
+                "table_name": str(record.identity.table),
+                "run_id": record.run_id,
+                "started_ms": record.started_ms,
+                "finished_ms": record.finished_ms,
+                "status": record.status,
+                "summary": record.summary[:_LONGEST_SUMMARY],
+                "metrics": json_text(record.metrics),
+                "engine": record.engine,
+                "expires_s": self.table.expires_s(KEPT_MS, at_least_ms=record.finished_ms),
+            }
+        )
 
     def history(self, identity: TableIdentity, *, limit: int = 100) -> tuple[PassRecord, ...]:
         """The newest passes over a table, newest first."""
-        ...
+        if limit < 1:
+            return ()
+        return tuple(_pass(identity, item) for item in self.table.newest(copy_key("copy", identity), limit))
 
     def add_pin(self, pin: Pin) -> None:
         """Add a pin, or replace the one of the same name."""
-        ...
+        self.table.put(
+            {
+                "pk": table_key(pin.identity),
+                "sk": sort_key(_PINS, pin.name),
+                "name": pin.name,
+                "snapshot_id": pin.snapshot_id,
+                "metadata_location": pin.metadata_location,
+                "until_ms": pin.expires_ms,
+                "kind": pin.kind.value,
+                "tag": pin.tag,
+                "expires_s": self.table.expires_s(_PINS_KEPT_MS, at_least_ms=pin.expires_ms),
+            }
+        )
 
     def pins(self, identity: TableIdentity, *, now_ms: int) -> tuple[Pin, ...]:
         """The pins that hold at ``now_ms``, by name."""
-        ...
+        return _pins(identity, self.table.query(table_key(identity), _PINS), now_ms)
 
     def remove_pin(self, identity: TableIdentity, name: str) -> bool:
         """Remove a pin; false if there is none of that name."""
-        ...
+        return self.table.change(
+            table_key(identity), sort_key(_PINS, name), lambda found: None if found is None else REMOVED
+        )
 
     def remember(self, identity: TableIdentity, seen: LastSeen) -> None:
         """Record what a pass saw, unless the stored pass finished later by at most ``OVERLAP_MS``."""
-        ...
+
+        def decide(found: Item | None) -> Item | None:
+            if found is not None and 0 < found["seen_ms"] - seen.finished_ms <= OVERLAP_MS:
+                return None
+            return {
+                "snapshot_id": seen.snapshot_id,
+                "fingerprint": seen.fingerprint,
+                "seen_ms": seen.finished_ms,  # not "finished_ms", which would put it into the index of passes
+                "idle": seen.idle,
+                "idle_since": idle_since_text(seen.idle_since),
+            }
+
+        self.table.change(table_key(identity), now_prefix("seen", identity), decide)
 
     def record_clustering(self, identity: TableIdentity, snapshot_id: int, recipe: str) -> None:
         """Record that all files that a snapshot added are clustered by a recipe (order or z-order, as text)."""
-        ...
+        self.table.put(
+            {
+                "pk": copy_key("copy", identity),
+                "sk": f"{_clusterings(recipe)}{snapshot_id}",
+                "snapshot_id": snapshot_id,
+                "recipe": recipe,
+            }
+        )
 
     def clustered_snapshots(self, identity: TableIdentity, recipe: str) -> frozenset[int]:
         """The snapshots recorded for a recipe, expired ones too: manifest entries keep their ids."""
-        ...
+        found = self.table.query(copy_key("copy", identity), _clusterings(recipe), attributes=("snapshot_id",))
+        return frozenset(item["snapshot_id"] for item in found)
 
     def last_seen(self, identity: TableIdentity) -> LastSeen | None:
         """What the last pass saw; ``None`` if none is known."""
-        ...
+        found = self.table.get(table_key(identity), now_prefix("seen", identity))
+        return None if found is None else _last_seen(found)
+
+
+def _clusterings(recipe: str) -> str:
+    """The prefix of the sort keys of one recipe, with its digest, because recipes may be long or start alike."""
+    return f"clustering#{digest(recipe)}#"
+
+
+def _pins(identity: TableIdentity, items: Iterable[Item], now_ms: int) -> tuple[Pin, ...]:
+    """The pins that hold, ordered by name as UTF-8 bytes."""
+    pins = (_pin(identity, item) for item in items if item["sk"].startswith(_PINS) and item["until_ms"] > now_ms)
+    return tuple(sorted(pins, key=lambda pin: pin.name.encode()))
+
+
+def _pin(identity: TableIdentity, item: Item) -> Pin:
+    with understood(item):
+        return Pin(
+            identity=identity,
+            name=item["name"],
+            snapshot_id=item["snapshot_id"],
+            metadata_location=item["metadata_location"],
+            expires_ms=item["until_ms"],
+            kind=PinKind(item["kind"]),
+            tag=item.get("tag"),
+        )
+
+
+def _last_seen(item: Item) -> LastSeen:
+    return LastSeen(
+        snapshot_id=item.get("snapshot_id"),
+        fingerprint=item["fingerprint"],
+        finished_ms=item["seen_ms"],
+        idle=item["idle"],
+        idle_since=read_idle_since(item.get("idle_since")),
+    )
+
+
+def _pass(identity: TableIdentity, item: Item) -> PassRecord:
+    with understood(item):
+        return PassRecord(
+            identity=identity,
+            run_id=item["run_id"],
+            started_ms=item["started_ms"],
+            finished_ms=item["finished_ms"],
+            status=item["status"],
+            summary=item["summary"],
+            metrics=json.loads(item["metrics"]),
+            engine=item["engine"],
+        )

@@ -10,7 +10,8 @@ from itertools import chain, islice
 from icekeeper.errors import StorageError
 from icekeeper.machine.clock import Clock
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.store import Pin, StagedLoad, StateStore, UnreadableFile
+from icekeeper.state.staging import StagedLoad
+from icekeeper.state.store import Pin, StateStore, UnreadableFile
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""The DynamoDB table of a fleet's state: its client, and the requests to it.
+"""The DynamoDB table of a fleet's state: its schema, its client, and the requests to it.
 
 The table's expiry of items (TTL, ``expires_s``) only removes old items, and may do so days late.  It never decides
 anything, and is never set before the end that an item itself names.
@@ -6,16 +6,14 @@ anything, and is never set before the end that an item itself names.
 
 from __future__ import annotations
 
-import json
 import logging
 import random
 import time
 import uuid
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import Any
 
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
@@ -26,38 +24,72 @@ from icekeeper.aws.session import session_of
 from icekeeper.aws.settings import AwsIdentity
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.machine.clock import TOLD_SKEW_MS, Clock, ServerClock, ahead_ms, system_clock
-from icekeeper.machine.foreign_bytes import FileLimits, parsed_json
 from icekeeper.machine.metering import Amount, Meter, process_meter
-from icekeeper.state.dynamodb.items import (
-    CONDITION_FAILED,
-    JOURNAL_INDEX,
-    ConditionalWrites,
-    Item,
-    decoded,
-    encoded,
-    error_code,
-    understood,
-    versioned,
-)
 from icekeeper.state.identity import STATE_VARIABLE, TableAddress
+from icekeeper.state.items import Decision, FoundItem, Item
 
 log = logging.getLogger(__name__)
 
+JOURNAL_INDEX = "newest"
+"""Local secondary index: the passes over a table, ordered by ``finished_ms``."""
+
+TABLE_SCHEMA: Mapping[str, Any] = {
+    "BillingMode": "PAY_PER_REQUEST",
+    "AttributeDefinitions": [
+        {"AttributeName": "pk", "AttributeType": "S"},
+        {"AttributeName": "sk", "AttributeType": "S"},
+        {"AttributeName": "finished_ms", "AttributeType": "N"},
+    ],
+    "KeySchema": [{"AttributeName": "pk", "KeyType": "HASH"}, {"AttributeName": "sk", "KeyType": "RANGE"}],
+    "LocalSecondaryIndexes": [
+        {
+            "IndexName": JOURNAL_INDEX,
+            "KeySchema": [
+                {"AttributeName": "pk", "KeyType": "HASH"},
+                {"AttributeName": "finished_ms", "KeyType": "RANGE"},
+            ],
+            "Projection": {"ProjectionType": "ALL"},
+        }
+    ],
+}
+"""Arguments of CreateTable; the stack's template must have the same."""
+
+
+def create_table(client: Any, name: str) -> None:
+    """Create the table for tests and a local stack; in AWS, the stack's template creates it."""
+    client.create_table(TableName=name, **TABLE_SCHEMA)
+    client.get_waiter("table_exists").wait(TableName=name, WaiterConfig={"Delay": 1})
+    client.update_time_to_live(TableName=name, TimeToLiveSpecification={"Enabled": True, "AttributeName": "expires_s"})
+
+
 _ATTEMPTS = 30
 _LONGEST_PAUSE_S = 1.0
-
-REMOVED: Item = {}
-"""A decision returns this to remove the item."""
-
-Decision: TypeAlias = Callable[[Item | None], Item | None]
-"""Maps the stored item (``None``: there is none) to its replacement, ``REMOVED``, or ``None`` to change nothing."""
+_CONDITION_FAILED = "ConditionalCheckFailedException"
+# A transaction that met another one, or was throttled (API reference, TransactWriteItems, "CancellationReasons").
+_COLLISIONS = frozenset({"TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"})
+_STILL_RUNNING = frozenset({"TransactionInProgressException"})
+# The same for a single write (API reference, PutItem, "Errors").
+_MET_OTHERS = frozenset(
+    {"TransactionConflictException", "ThrottlingException", "ProvisionedThroughputExceededException"}
+)
+# Items per request (API reference, BatchWriteItem and BatchGetItem).  Unprocessed items are sent again.
+_WRITES = 25
+_READS = 100
 
 
 class DynamoTable:
-    """A table; threads may share it.  Every method raises StorageError when the table cannot be used.
+    """An :class:`.ItemTable`, which documents the methods.  Reads are strongly consistent.
 
-    Reads are strongly consistent.
+    boto3 repeats a request whose response was lost.  The repetition must not report a failed condition because the
+    first request succeeded, and a request that arrives after its repetition must have no effect
+    (rule: repeated-writes-count-once).  A replaced item has a new version, and DynamoDB returns the stored item with a
+    failed condition (platform: dynamodb-condition-returns-item), so the version shows which request wrote it.  After an
+    item was created or removed, nothing could show that.  So these are transactions of one item, at twice the price:
+    their token makes repetitions return the first result (TransactWriteItems, "ClientRequestToken").
     """
+
+    at_once = _READS
+    is_local = False
 
     def __init__(
         self,
@@ -77,10 +109,9 @@ class DynamoTable:
         if server_clock is None:
             self._server_clock.listen(client)
         self._has_told_skew = False
-        self._writes = ConditionalWrites(client, name, self.translated, self.pause)
 
     def get(self, pk: str, sk: str) -> Item | None:
-        with self.translated():
+        with self._translated():
             answer = self.client.get_item(TableName=self.name, Key=encoded({"pk": pk, "sk": sk}), ConsistentRead=True)
         return decoded(answer["Item"]) if "Item" in answer else None
 
@@ -92,10 +123,6 @@ class DynamoTable:
         attributes: tuple[str, ...] = (),
         passed_over: Callable[[StorageError], None] | None = None,
     ) -> Iterator[Item]:
-        """The items of a partition whose sort keys start with ``prefix``, ordered by sort key (as UTF-8 bytes).
-
-        If ``passed_over`` is given, items with values of a wrong type are skipped, and it is called with the error.
-        """
         asked: dict[str, Any] = {"KeyConditionExpression": "pk = :pk", "ExpressionAttributeValues": {":pk": pk}}
         if prefix:
             asked["KeyConditionExpression"] += " AND begins_with(sk, :prefix)"
@@ -106,7 +133,6 @@ class DynamoTable:
         return self._pages(asked, passed_over)
 
     def newest(self, pk: str, limit: int) -> Iterator[Item]:
-        """The passes of a partition, newest first, ``limit`` per request."""
         asked = {
             "KeyConditionExpression": "pk = :pk",
             "ExpressionAttributeValues": {":pk": pk},
@@ -114,23 +140,18 @@ class DynamoTable:
             "ScanIndexForward": False,
             "Limit": limit,
         }
-        return self._pages(asked)
+        return islice(self._pages(asked), limit)
 
     def put(self, item: Item) -> None:
-        """Write an item, replacing one of the same key."""
-        with self.translated():
+        with self._translated():
             self.client.put_item(TableName=self.name, Item=encoded(versioned(item)))
 
     def add(self, pk: str, sk: str, more: Mapping[str, int | frozenset[str]], *, keep_ms: int) -> None:
-        """Add numbers and set members to the attributes of an item, which is created if it does not exist.
-
-        boto3 may repeat a request whose response was lost, so that it counts twice: use this for figures only, never
-        for decisions.
-        """
+        # boto3 may repeat a request whose response was lost, so that it counts twice.
         names = {f"#{number}": name for number, name in enumerate(more)}
         values = {f":{number}": value for number, value in enumerate(more.values())}
         added = ", ".join(f"#{number} :{number}" for number in range(len(more)))
-        with self.translated():
+        with self._translated():
             self.client.update_item(
                 TableName=self.name,
                 Key=encoded({"pk": pk, "sk": sk}),
@@ -140,52 +161,150 @@ class DynamoTable:
             )
 
     def delete(self, pk: str, sk: str) -> None:
-        """Remove an item, if there is one."""
-        with self.translated():
+        with self._translated():
             self.client.delete_item(TableName=self.name, Key=encoded({"pk": pk, "sk": sk}))
 
     def change(self, pk: str, sk: str, decide: Decision) -> bool:
-        """Replace or remove an item as ``decide`` returns, and return whether that was done.
-
-        ``decide`` is called again if another writer was faster.  If it raises, nothing was changed.
-        """
-        for attempt in range(_ATTEMPTS):
+        for _ in self._attempts():
             found = self.get(pk, sk)
             wanted = decide(found)
             if wanted is None:
                 return False
-            if wanted:
-                is_done = self._writes.put(versioned({**wanted, "pk": pk, "sk": sk}), found)
-            else:
-                is_done = self._writes.delete(pk, sk, found)
-            if is_done:
+            if self._write_over(found, {**wanted, "pk": pk, "sk": sk}, is_removed=not wanted):
                 return True
-            self.pause(attempt)
         raise StorageError(f"the state table {self.name} was changed by others each time an item was to be written")
 
-    def set_where(self, pk: str, sk: str, values: Item, condition: str, compared: Item) -> tuple[bool, Item | None]:
-        """Set attributes of an item if a condition on ``compared`` holds; return whether it did, and the item now.
+    def set_if(
+        self, pk: str, sk: str, values: Item, *, equal: Item, outside: Mapping[str, tuple[int, int]]
+    ) -> Item | None:
+        given = versioned(values)
+        conditions = [f"{name} = :same_{name}" for name in equal]
+        conditions += [f"NOT {name} BETWEEN :least_{name} AND :most_{name}" for name in outside]
+        compared = {
+            **{f":new_{name}": value for name, value in given.items()},
+            **{f":same_{name}": value for name, value in equal.items()},
+            **{f":least_{name}": least for name, (least, _) in outside.items()},
+            **{f":most_{name}": most for name, (_, most) in outside.items()},
+        }
+        request = {
+            "TableName": self.name,
+            "Key": encoded({"pk": pk, "sk": sk}),
+            "UpdateExpression": "SET " + ", ".join(f"{name} = :new_{name}" for name in given),
+            "ConditionExpression": " AND ".join(conditions),
+            "ExpressionAttributeValues": encoded(compared),
+            "ReturnValues": "ALL_NEW",
+        }
+        return self._sent(self.client.update_item, request)[1]
 
-        If boto3 repeats a request that had succeeded, the result may be a failed condition: compare the item.
+    def put_all(self, items: Iterable[Item]) -> None:
+        self._write({"PutRequest": {"Item": encoded(item)}} for item in items)
+
+    def delete_all(self, pk: str, sks: Iterable[str]) -> None:
+        self._write({"DeleteRequest": {"Key": encoded({"pk": pk, "sk": sk})}} for sk in sks)
+
+    def clear(self, pk: str) -> None:
+        self.delete_all(pk, (item["sk"] for item in self.query(pk, attributes=("sk",))))
+
+    def get_all(self, pk: str, sks: Iterable[str]) -> Iterator[Item]:
+        pending = iter(sks)
+        while some := [encoded({"pk": pk, "sk": sk}) for sk in islice(pending, _READS)]:
+            asked: dict[str, Any] = {self.name: {"Keys": some, "ConsistentRead": True}}
+            for _ in self._attempts():
+                with self._translated():
+                    answer = self.client.batch_get_item(RequestItems=asked)
+                yield from map(decoded, answer["Responses"].get(self.name, ()))
+                asked = answer.get("UnprocessedKeys") or {}
+                if not asked:
+                    break
+            else:
+                raise StorageError(f"the state table {self.name} does not keep up: items were left unread")
+
+    def _write(self, requests: Iterator[dict[str, Any]]) -> None:
+        while some := list(islice(requests, _WRITES)):
+            asked: dict[str, Any] = {self.name: some}
+            for _ in self._attempts():
+                with self._translated():
+                    answer = self.client.batch_write_item(RequestItems=asked)
+                asked = answer.get("UnprocessedItems") or {}
+                if not asked:
+                    break
+            else:
+                raise StorageError(f"the state table {self.name} does not keep up: items were left unwritten")
+
+    def _write_over(self, found: Item | None, item: Item, *, is_removed: bool) -> bool:
+        """Write an item with a new version, or remove it, if the stored one is still ``found``; return whether it was.
+
+        ``found`` is ``None`` if no item may be stored yet.
         """
-        return self._writes.set_where(pk, sk, values, condition, compared)
+        unchanged: dict[str, Any] = {"TableName": self.name, "ConditionExpression": "attribute_not_exists(pk)"}
+        if found is not None:
+            version = encoded({":version": found["version"]})
+            unchanged |= {"ConditionExpression": "version = :version", "ExpressionAttributeValues": version}
+        if is_removed:
+            return self._transact({"Delete": {"Key": encoded(item), **unchanged}})
+        given = versioned(item)
+        if found is None:
+            return self._transact({"Put": {"Item": encoded(given), **unchanged}})
+        is_written, there = self._sent(self.client.put_item, {"Item": encoded(given), **unchanged})
+        return is_written or (there is not None and there["version"] == given["version"])
+
+    def _transact(self, action: dict[str, dict[str, Any]]) -> bool:
+        """Do a conditional write as a transaction; return whether its condition held."""
+        token = str(uuid.uuid4())  # the same for all attempts, so that DynamoDB recognises an earlier success
+        for _ in self._attempts():
+            try:
+                with self._translated():
+                    self.client.transact_write_items(TransactItems=[action], ClientRequestToken=token)
+                return True
+            except StorageError as error:
+                cause: Any = error.__cause__
+                reasons = cause.response.get("CancellationReasons", ()) if isinstance(cause, ClientError) else ()
+                codes = {str(reason.get("Code")) for reason in reasons}
+                if "ConditionalCheckFailed" in codes:
+                    return False
+                if not codes & _COLLISIONS and error_code(cause) not in _STILL_RUNNING:
+                    raise
+        raise StorageError(f"the state table {self.name} does not keep up: a write met others each time")
+
+    def _sent(self, send: Callable[..., Mapping[str, Any]], request: Mapping[str, Any]) -> tuple[bool, Item | None]:
+        """Send a conditional write, again after a collision; return whether it was written, and the item now."""
+        for _ in self._attempts():
+            try:
+                with self._translated():
+                    answer = send(**request, ReturnValuesOnConditionCheckFailure="ALL_OLD")
+                return True, decoded(answer["Attributes"]) if "Attributes" in answer else None
+            except StorageError as error:
+                cause: Any = error.__cause__
+                code = error_code(cause)
+                if code == _CONDITION_FAILED:
+                    return False, decoded(cause.response["Item"]) if "Item" in cause.response else None
+                if code not in _MET_OTHERS:
+                    raise
+        raise StorageError(f"the state table {self.name} does not keep up: a write met others each time")
+
+    def _attempts(self) -> Iterator[None]:
+        """A limited number of attempts, with pauses from 10 ms to a second between them, with jitter."""
+        for attempt in range(_ATTEMPTS):
+            yield
+            self._sleep(random.uniform(0.5, 1) * min(_LONGEST_PAUSE_S, 0.01 * 2 ** min(attempt, 10)))
+
+    def together(self, *, to_read: bool = False) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def kept_open(self) -> AbstractContextManager[None]:
+        return nullcontext()  # the client keeps its connections open anyway
 
     def require_writable(self) -> None:
-        """Raise StorageError if writing is not allowed; tests it with a write whose condition never holds."""
+        """Test it with a write whose condition never holds."""
         nothing = encoded({"pk": "writable", "sk": "?"})
         try:
-            with self.translated():
+            with self._translated():
                 self.client.put_item(TableName=self.name, Item=nothing, ConditionExpression="attribute_exists(pk)")
         except StorageError as error:
-            if error_code(error.__cause__) != CONDITION_FAILED:
+            if error_code(error.__cause__) != _CONDITION_FAILED:
                 raise
 
-    def now_ms(self) -> int:
-        """This machine's clock."""
-        return self._clock()
-
     def expires_s(self, keep_ms: int, *, at_least_ms: int = 0) -> int:
-        """The TTL (epoch seconds) that keeps an item for ``keep_ms`` after now and after ``at_least_ms``."""
         return (max(self._clock(), at_least_ms) + keep_ms) // 1000
 
     def to_table_clock(self, now_ms: int) -> int:
@@ -205,12 +324,8 @@ class DynamoTable:
             )
         return now_ms - ahead
 
-    def pause(self, attempt: int) -> None:
-        """Wait before a repetition: from 10 ms to a second, with jitter."""
-        self._sleep(random.uniform(0.5, 1) * min(_LONGEST_PAUSE_S, 0.01 * 2 ** min(attempt, 10)))
-
     @contextmanager
-    def translated(self) -> Iterator[None]:
+    def _translated(self) -> Iterator[None]:
         """Turn boto3's errors into a StorageError that names the table."""
         try:
             yield
@@ -222,7 +337,7 @@ class DynamoTable:
     ) -> Iterator[Item]:
         request = {**asked, "ExpressionAttributeValues": encoded(asked["ExpressionAttributeValues"])}
         while True:
-            with self.translated():
+            with self._translated():
                 answer = self.client.query(TableName=self.name, ConsistentRead=True, **request)
             for attributes in answer["Items"]:
                 try:
@@ -238,6 +353,57 @@ class DynamoTable:
             request["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
 
 
+def encoded(item: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The DynamoDB attribute values for text, whole numbers, booleans, bytes and sets of text, without ``None``."""
+    return {name: _encoded(value) for name, value in item.items() if value is not None}
+
+
+def decoded(attributes: Mapping[str, Mapping[str, Any]]) -> Item:
+    """The values of an item of :func:`encoded`.
+
+    Raises:
+        StorageError: as :class:`.FoundItem`.
+    """
+    values = {name: _decoded(*next(iter(attribute.items()))) for name, attribute in attributes.items()}
+    return FoundItem("the state table", values)
+
+
+def _encoded(value: Any) -> dict[str, Any]:
+    match value:
+        case bool():
+            return {"BOOL": value}
+        case int():
+            return {"N": str(value)}
+        case bytes():
+            return {"B": value}
+        case frozenset():
+            return {"SS": sorted(value)}
+        case _:
+            return {"S": str(value)}
+
+
+def _decoded(kind: str, value: Any) -> Any:
+    match kind:
+        case "N":  # Icekeeper writes only whole numbers
+            return int(value) if value.removeprefix("-").isdecimal() else value
+        case "SS":
+            return frozenset(value)
+        case "NULL":
+            return None
+        case _:
+            return value
+
+
+def versioned(item: Item) -> Item:
+    """The item with a new unique version, which shows a change between reading and writing."""
+    return {**item, "version": uuid.uuid4().hex}
+
+
+def error_code(error: BaseException | None) -> str:
+    """The code of an error of DynamoDB; empty for other errors."""
+    return str(error.response["Error"].get("Code")) if isinstance(error, ClientError) else ""
+
+
 def _sentence(table: str, meta: Any, error: Exception) -> str:
     if error_code(error) == "ResourceNotFoundException":
         return (
@@ -249,59 +415,6 @@ def _sentence(table: str, meta: Any, error: Exception) -> str:
             f"the state table {table} cannot be used: no AWS credentials were found; configure them as for the AWS CLI"
         )
     return f"the state table {table} cannot be used: {error}"
-
-
-class Records:
-    """Records of one kind in a state table."""
-
-    def __init__(self, table: DynamoTable) -> None:
-        self.table = table
-
-
-# Items per request (API reference, BatchWriteItem and BatchGetItem).  Unprocessed items are sent again.
-_WRITES = 25
-_READS = 100
-
-
-def put_all(table: DynamoTable, items: Iterable[Item]) -> None:
-    """Write items, whose keys must differ, replacing those of the same keys; on an error, some may be written."""
-    _write(table, ({"PutRequest": {"Item": encoded(item)}} for item in items))
-
-
-def delete_all(table: DynamoTable, keys: Iterable[tuple[str, str]]) -> None:
-    """Remove the items of these keys, which must differ, if they exist."""
-    _write(table, ({"DeleteRequest": {"Key": encoded({"pk": pk, "sk": sk})}} for pk, sk in keys))
-
-
-def get_all(table: DynamoTable, keys: Iterable[tuple[str, str]]) -> Iterator[Item]:
-    """The items of these keys, which must differ, if they exist, in no particular order."""
-    pending = iter(keys)
-    while some := [encoded({"pk": pk, "sk": sk}) for pk, sk in islice(pending, _READS)]:
-        asked: dict[str, Any] = {table.name: {"Keys": some, "ConsistentRead": True}}
-        for attempt in range(_ATTEMPTS):
-            with table.translated():
-                answer = table.client.batch_get_item(RequestItems=asked)
-            yield from map(decoded, answer["Responses"].get(table.name, ()))
-            asked = answer.get("UnprocessedKeys") or {}
-            if not asked:
-                break
-            table.pause(attempt)
-        else:
-            raise StorageError(f"the state table {table.name} does not keep up: items were left unread")
-
-
-def _write(table: DynamoTable, requests: Iterator[dict[str, Any]]) -> None:
-    while some := list(islice(requests, _WRITES)):
-        asked: dict[str, Any] = {table.name: some}
-        for attempt in range(_ATTEMPTS):
-            with table.translated():
-                answer = table.client.batch_write_item(RequestItems=asked)
-            asked = answer.get("UnprocessedItems") or {}
-            if not asked:
-                break
-            table.pause(attempt)
-        else:
-            raise StorageError(f"the state table {table.name} does not keep up: items were left unwritten")
 
 
 # The request units that DynamoDB bills, by operation (developer guide, "Read and write request units").
@@ -365,63 +478,3 @@ def open_table(address: TableAddress) -> DynamoTable:
         return DynamoTable(client, address.name)
     except (BotoCoreError, ValueError) as error:
         raise StorageError(f"the state table {address.name} cannot be used: {error}") from error
-
-
-# A list of paths may be very long, so it is stored in compressed parts in its own partition.  An item has at most
-# 400 KB; a part stays below that even uncompressed.
-_BYTES_PER_PART = 300_000
-_PATHS_PER_PART = 1000
-
-
-def new_list_id() -> str:
-    """A new id for a list; if a slow writer adds to a list that was replaced, the new list is not affected."""
-    return uuid.uuid4().hex
-
-
-def write_paths(
-    table: DynamoTable, list_id: str, paths: Iterable[str], *, call: int = 0, expires_s: int | None = None
-) -> int:
-    """Add paths to a list and return their number; ``call`` numbers the calls that add to one list."""
-    count = 0
-
-    def items() -> Iterator[Item]:
-        nonlocal count
-        for number, part in enumerate(_parts(paths)):
-            count += len(part)
-            packed = zlib.compress(json.dumps(part).encode())
-            yield {"pk": _key(list_id), "sk": f"{call:09d}#{number:09d}", "paths": packed, "expires_s": expires_s}
-
-    put_all(table, items())
-    return count
-
-
-def read_paths(table: DynamoTable, list_id: str) -> Iterator[Sequence[str]]:
-    """The paths of a list, at most a thousand at a time, in the order in which they were recorded."""
-    for part in table.query(_key(list_id)):
-        limits = FileLimits(f"the item {part['pk']} / {part['sk']} of the state table")
-        with understood(part):
-            paths: list[str] = parsed_json(limits.unpack("zlib", part["paths"]), limits)
-        yield paths
-
-
-def delete_paths(table: DynamoTable, list_id: str) -> None:
-    """Remove a list."""
-    delete_all(table, ((part["pk"], part["sk"]) for part in table.query(_key(list_id), attributes=("pk", "sk"))))
-
-
-def _parts(paths: Iterable[str]) -> Iterator[list[str]]:
-    part: list[str] = []
-    size = 0
-    for path in paths:
-        length = len(json.dumps(path)) + 2
-        if part and (size + length > _BYTES_PER_PART or len(part) == _PATHS_PER_PART):
-            yield part
-            part, size = [], 0
-        part.append(path)
-        size += length
-    if part:
-        yield part
-
-
-def _key(list_id: str) -> str:
-    return f"paths#{list_id}"

@@ -1,10 +1,8 @@
-"""The SQLite file that holds the state of one machine: its tables, and how it is opened.
+"""The SQLite file that holds the state of one machine: its table, and how it is opened.
 
 Each call opens a connection, so threads share nothing and a fork inherits nothing.  That costs a quarter of a
 millisecond, and as much again after a write, because the last connection to close removes the write-ahead log.  A pass
 makes dozens of calls, so it keeps one connection for its thread (:meth:`SqliteFile.kept_open`).
-
-In the tables, ``table_key`` is :attr:`TableIdentity.key` and ``place`` is :attr:`TableIdentity.place`.
 """
 
 from __future__ import annotations
@@ -13,74 +11,21 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from icekeeper.errors import StorageError
-from icekeeper.state.identity import TableIdentity
 
-SCHEMA_VERSION = 15
+SCHEMA_VERSION = 16
 """The ``user_version`` of a state file; a file with any other is refused."""
-_TABLE = "table_key TEXT NOT NULL"
-_COPY = f"{_TABLE}, place TEXT NOT NULL"
-_ENTRY = "catalog TEXT NOT NULL, warehouse TEXT NOT NULL, table_name TEXT NOT NULL"
 _STATEMENTS = (
-    f"""CREATE TABLE passes ({_COPY}, {_ENTRY}, uuid TEXT NOT NULL, run_id TEXT NOT NULL, started_ms INTEGER NOT NULL,
-    finished_ms INTEGER NOT NULL, status TEXT NOT NULL, summary TEXT NOT NULL, metrics TEXT NOT NULL,
-    engine TEXT NOT NULL, PRIMARY KEY (table_key, place, run_id))""",
-    "CREATE INDEX passes_newest ON passes (table_key, place, finished_ms)",
-    f"""CREATE TABLE pins ({_TABLE}, name TEXT NOT NULL, snapshot_id INTEGER NOT NULL, metadata_location TEXT NOT NULL,
-    expires_ms INTEGER NOT NULL, kind TEXT NOT NULL, tag TEXT, PRIMARY KEY (table_key, name))""",
-    f"""CREATE TABLE last_seen ({_COPY}, snapshot_id INTEGER, fingerprint TEXT NOT NULL, finished_ms INTEGER NOT NULL,
-    idle INTEGER NOT NULL, idle_since TEXT, PRIMARY KEY (table_key, place))""",
-    f"""CREATE TABLE clusterings ({_COPY}, recipe TEXT NOT NULL, snapshot_id INTEGER NOT NULL,
-    PRIMARY KEY (table_key, place, recipe, snapshot_id))""",
-    f"""CREATE TABLE staged_loads ({_TABLE}, name TEXT NOT NULL, origin TEXT NOT NULL, state TEXT NOT NULL,
-    prefixes TEXT NOT NULL, changed_ms INTEGER NOT NULL, expires_ms INTEGER, file_count INTEGER NOT NULL,
-    PRIMARY KEY (table_key, name))""",
-    f"""CREATE TABLE staged_files ({_TABLE}, name TEXT NOT NULL, part INTEGER NOT NULL, paths TEXT NOT NULL,
-    PRIMARY KEY (table_key, name, part))""",
-    f"""CREATE TABLE quarantine ({_COPY}, path TEXT NOT NULL, sightings INTEGER NOT NULL,
-    first_seen_ms INTEGER NOT NULL, run_id TEXT NOT NULL, PRIMARY KEY (table_key, place, path)) WITHOUT ROWID""",
-    f"""CREATE TABLE pending_deletions ({_COPY}, name TEXT NOT NULL, part INTEGER NOT NULL, paths TEXT NOT NULL,
-    PRIMARY KEY (table_key, place, name, part))""",
-    """CREATE TABLE leases (lease_key TEXT NOT NULL PRIMARY KEY, holder TEXT NOT NULL, expires_ms INTEGER NOT NULL,
-    name TEXT NOT NULL)""",
-    f"""CREATE TABLE requests ({_TABLE} PRIMARY KEY, {_ENTRY}, uuid TEXT NOT NULL, location TEXT NOT NULL,
-    requested_ms INTEGER NOT NULL, settings TEXT NOT NULL)""",
-    f"""CREATE TABLE lake_stats ({_ENTRY}, uuid TEXT NOT NULL, observed_ms INTEGER NOT NULL, snapshot_id INTEGER,
-    counters TEXT NOT NULL, warnings TEXT NOT NULL, policy TEXT NOT NULL, location TEXT NOT NULL,
-    PRIMARY KEY (catalog, warehouse, table_name, uuid))""",
-    f"""CREATE TABLE claims ({_ENTRY}, uuid TEXT NOT NULL, location TEXT NOT NULL, folders TEXT NOT NULL,
-    data_roots TEXT NOT NULL, seen_sequence_number INTEGER NOT NULL, seen_ms INTEGER NOT NULL,
-    PRIMARY KEY (catalog, warehouse, table_name))""",
-    f"""CREATE TABLE claimed_folders (folder TEXT NOT NULL, {_ENTRY},
-    PRIMARY KEY (folder, catalog, warehouse, table_name)) WITHOUT ROWID""",
-    "CREATE INDEX claimed_folders_of_entry ON claimed_folders (catalog, warehouse, table_name)",
-    """CREATE TABLE catalog_looks (catalog TEXT NOT NULL, warehouse TEXT NOT NULL, look TEXT NOT NULL,
-    PRIMARY KEY (catalog, warehouse))""",
-    f"""CREATE TABLE schedule_runs ({_COPY}, schedule TEXT NOT NULL, counted_ms INTEGER NOT NULL,
-    finished_ms INTEGER NOT NULL, snapshot_id INTEGER, fingerprint TEXT NOT NULL, idle INTEGER NOT NULL,
-    PRIMARY KEY (table_key, place, schedule))""",
-    f"""CREATE TABLE unreadable_files ({_COPY}, path TEXT NOT NULL, why TEXT NOT NULL, schema_digest TEXT NOT NULL,
-    tried_ms INTEGER NOT NULL, PRIMARY KEY (table_key, place, path)) WITHOUT ROWID""",
-    f"""CREATE TABLE cut_offs ({_ENTRY}, work TEXT NOT NULL, times INTEGER NOT NULL, cut_ms INTEGER NOT NULL,
-    why TEXT NOT NULL, PRIMARY KEY (catalog, warehouse, table_name, work)) WITHOUT ROWID""",
-    """CREATE TABLE used (hour TEXT NOT NULL, name TEXT NOT NULL, amount INTEGER NOT NULL,
-    PRIMARY KEY (hour, name)) WITHOUT ROWID""",
+    """CREATE TABLE items (pk TEXT NOT NULL, sk TEXT NOT NULL, attributes TEXT NOT NULL, paths BLOB,
+    finished_ms INTEGER, PRIMARY KEY (pk, sk)) WITHOUT ROWID""",
+    "CREATE INDEX items_newest ON items (pk, finished_ms) WHERE finished_ms IS NOT NULL",
 )
-
-
-def create_tables(connection: sqlite3.Connection) -> None:
-    """Create the tables of an empty file, in the caller's transaction."""
-    for statement in _STATEMENTS:
-        connection.execute(statement)
-    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-
-
 BUSY_TIMEOUT_S = 30.0
 # In SQLite's errors about bytes that are not text and about damaged pages.
 _SIGNS_OF_DAMAGE = ("Could not decode", "malformed")
@@ -97,16 +42,6 @@ _ADVICE = {
     "readonly": f"; let this user write the file and its folder, {_ELSEWHERE}",
     "unable to open": f"; let this user read and write the file and its folder, {_ELSEWHERE}",
 }
-THIS_TABLE = "table_key = ?"
-"""A condition with :attr:`.TableIdentity.key` as its value."""
-THIS_COPY = f"{THIS_TABLE} AND place = ?"
-"""A condition with :func:`copy_columns` as its values."""
-
-
-class Read(Protocol):
-    """Runs a query and returns its rows."""
-
-    def __call__(self, statement: str, *values: Any) -> list[tuple[Any, ...]]: ...
 
 
 @dataclass(slots=True)
@@ -151,44 +86,35 @@ class SqliteFile:
         kept: _Kept | None = getattr(self._of_thread, "kept", None)
         return kept if kept is not None and kept.process == os.getpid() else None
 
-    def read(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        with self.connection() as connection:
-            return connection.execute(statement, values).fetchall()
-
-    @contextmanager
-    def reading(self) -> Iterator[Read]:
-        """Queries that all see one state of the file.
-
-        Convert rows inside the block: there, an error about a value is reported as damage of the file.  SQLite stores a
-        value of any type in any column, and JSON may be nested more deeply than Python can read.
-        """
-        with self.connection() as connection:
-            connection.execute("BEGIN")
-            try:
-                yield lambda statement, *values: connection.execute(statement, values).fetchall()
-            except (AttributeError, OverflowError, RecursionError, TypeError, ValueError) as error:
-                raise self._damaged(error) from error
-            connection.execute("COMMIT")
-
     def _damaged(self, error: Exception) -> StorageError:
         return StorageError(f"the state file {self.path} is damaged ({error}); {_AFTER_DAMAGE}")
 
-    def write(self, statement: str, *values: Any) -> int:
+    def write(self, statement: str, *values: Any) -> None:
         with self.connection() as connection:
-            return connection.execute(statement, values).rowcount
-
-    def write_all(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
-        """Execute a statement with each row, in one transaction."""
-        with self.transaction() as connection:
-            connection.executemany(statement, rows)
+            connection.execute(statement, values)
 
     @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Run statements in one transaction, which is rolled back if the block raises."""
+    def transaction(self, *, to_read: bool = False) -> Iterator[sqlite3.Connection]:
+        """Inside the block, all calls of this thread are one transaction, which is rolled back if the block raises.
+
+        ``to_read``: nothing is written, so others may write meanwhile.
+        """
+        if (joined := self._joined()) is not None:
+            yield joined
+            return
         with self.connection() as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            yield connection  # an error closes the connection, which rolls back
+            connection.execute("BEGIN" if to_read else "BEGIN IMMEDIATE")
+            self._of_thread.joined = os.getpid(), connection
+            try:
+                yield connection  # an error closes the connection, which rolls back
+            finally:
+                self._of_thread.joined = None
             connection.execute("COMMIT")
+
+    def _joined(self) -> sqlite3.Connection | None:
+        """The connection of this thread's transaction."""
+        process, connection = getattr(self._of_thread, "joined", None) or (0, None)
+        return connection if process == os.getpid() else None
 
     def require_writable(self) -> None:
         with self.connection() as connection:
@@ -198,8 +124,11 @@ class SqliteFile:
     @contextmanager
     def connection(self) -> Iterator[sqlite3.Connection]:
         kept = self._kept()
+        joined = self._joined()
         try:
-            if kept is None or kept.is_in_use:  # a call inside a call gets its own connection
+            if joined is not None:
+                yield joined
+            elif kept is None or kept.is_in_use:  # a call inside a call gets its own connection
                 with closing(self._open()) as connection:
                     self._prepare(connection)
                     yield connection
@@ -273,23 +202,12 @@ class SqliteFile:
         if version == 0:
             if connection.execute("SELECT 1 FROM sqlite_master").fetchone():
                 raise StorageError(f"the file {self.path} is a database of another application, not a state file")
-            create_tables(connection)
+            for statement in (*_STATEMENTS, f"PRAGMA user_version = {SCHEMA_VERSION}"):
+                connection.execute(statement)
         connection.execute("COMMIT")
         if version == 0:
             _use_write_ahead_log(connection)
         return version or SCHEMA_VERSION
-
-
-class Records:
-    """Records of one kind in a state file."""
-
-    def __init__(self, file: SqliteFile) -> None:
-        self.state_file = file
-
-
-def copy_columns(identity: TableIdentity) -> tuple[str, str]:
-    """The values for :data:`THIS_COPY`."""
-    return identity.key, identity.place
 
 
 def _schema_version(connection: sqlite3.Connection) -> int:

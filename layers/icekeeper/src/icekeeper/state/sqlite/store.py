@@ -1,337 +1,175 @@
-"""The state store of one machine, in a SQLite file that all processes of a user share; claims and cut-offs in it.
-
-The Protocols in ``state/store`` and ``state/claims`` document the methods.
-"""
+"""The state store of one machine: items in a SQLite file that all processes of a user share."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from icekeeper.model import TableName
-from icekeeper.state.claims import CatalogLook, CutOff, CutWork, Entry, TableClaims, folders_around
-from icekeeper.state.identity import TableIdentity
-from icekeeper.state.sqlite.file import THIS_COPY, THIS_TABLE, Read, Records, SqliteFile, copy_columns
-from icekeeper.state.sqlite.records import (
-    SqliteLakeStats,
-    SqliteLeases,
-    SqlitePendingDeletions,
-    SqliteQuarantine,
-    SqliteRequests,
-    SqliteSchedules,
-    SqliteStaging,
-    SqliteUnreadableFiles,
-    SqliteUsage,
-    read_loads,
-    read_schedules,
-    read_unreadable_files,
-)
-from icekeeper.state.store import (
-    OVERLAP_MS,
-    Glance,
-    LastSeen,
-    PassRecord,
-    Pin,
-    PinKind,
-    idle_since_text,
-    read_idle_since,
-)
+from pydantic_core import from_json, to_json
 
-_NO_LOOK = '{"run": "", "looked_ms": 0, "unseen": [], "failure": "", "hidden": []}'
-"""The look of a catalog that no run has looked at yet."""
+from icekeeper.errors import StorageError
+from icekeeper.state.items import Decision, FoundItem, Item, understood
+from icekeeper.state.sqlite.file import SqliteFile
+from icekeeper.state.store import StateStore
 
-_CLAIM_COLUMNS = "catalog, warehouse, table_name, uuid, location, folders, data_roots, seen_sequence_number, seen_ms"
-_ENTRY = "catalog = ? AND warehouse = ? AND table_name = ?"
+# Bytes of attributes and paths that a query reads at a time; other processes can write in between.
+_PAGE = 4_000_000
+# Keys per query: below SQLITE_MAX_VARIABLE_NUMBER of every SQLite (999 before 3.32).
+_QUESTION = 900
+# What is stored in columns of its own.
+_COLUMNS = frozenset({"pk", "sk", "paths"})
+_FOUND = "SELECT pk, sk, attributes, paths, length(attributes) + ifnull(length(paths), 0) FROM items WHERE"
+_PUT = "INSERT OR REPLACE INTO items VALUES (?, ?, ?, ?, ?)"
+_DELETE = "DELETE FROM items WHERE pk = ? AND sk = ?"
 
 
-class SqliteClaims(Records):
-    """A :class:`.ClaimStore`: a row per catalog entry, and a row per claimed folder to find entries by."""
-
-    def record(self, claims: TableClaims, *, replaces: TableClaims | None = None) -> None:
-        self.record_first_looks([claims])
-
-    def record_first_looks(self, claims: Sequence[TableClaims]) -> None:
-        with self.state_file.transaction() as connection:
-            connection.executemany(
-                "INSERT OR REPLACE INTO claims VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", map(_row, claims)
-            )
-            connection.executemany(f"DELETE FROM claimed_folders WHERE {_ENTRY}", [one.entry for one in claims])
-            connection.executemany(
-                "INSERT OR REPLACE INTO claimed_folders VALUES (?, ?, ?, ?)",
-                [(folder, *one.entry) for one in claims for folder in {one.location, *one.folders}],
-            )
-            connection.executemany(
-                "INSERT OR IGNORE INTO catalog_looks VALUES (?, ?, ?)",
-                {(one.catalog, one.warehouse, _NO_LOOK) for one in claims},
-            )
-
-    def looks(self) -> Sequence[CatalogLook]:
-        with self.state_file.reading() as read:
-            rows = read("SELECT catalog, warehouse, look FROM catalog_looks ORDER BY catalog, warehouse")
-            return [CatalogLook.from_json(catalog, warehouse, json.loads(look)) for catalog, warehouse, look in rows]
-
-    def record_look(self, look: CatalogLook) -> None:
-        self.state_file.write(
-            "INSERT OR REPLACE INTO catalog_looks VALUES (?, ?, ?)", *look.key, json.dumps(look.to_json())
-        )
-
-    def of_entry(self, entry: Entry) -> TableClaims | None:
-        return next(self._found(f"SELECT {_CLAIM_COLUMNS} FROM claims WHERE {_ENTRY}", *entry), None)
-
-    def touching(self, folder: str) -> Iterator[TableClaims]:
-        around = folders_around(folder)
-        below = folder if folder.endswith("/") else f"{folder}/"
-        # "0" is the character after "/": all paths inside the folder are between these two bounds.
-        return self._found(
-            f"SELECT DISTINCT {_CLAIM_COLUMNS} FROM claims JOIN claimed_folders USING (catalog, warehouse, table_name) "
-            f"WHERE folder IN ({', '.join('?' * len(around))}) OR (folder >= ? AND folder < ?) "
-            "ORDER BY catalog, warehouse, table_name",
-            *around,
-            below,
-            f"{below[:-1]}0",
-        )
-
-    def of_catalog(self, catalog: str, warehouse: str) -> Iterator[TableClaims]:
-        return self._found(
-            f"SELECT {_CLAIM_COLUMNS} FROM claims WHERE catalog = ? AND warehouse = ? ORDER BY table_name",
-            catalog,
-            warehouse,
-        )
-
-    def forget(self, entry: Entry) -> None:
-        with self.state_file.transaction() as connection:
-            for table in ("claims", "claimed_folders"):
-                connection.execute(f"DELETE FROM {table} WHERE {_ENTRY}", entry)
-
-    def _found(self, statement: str, *values: str) -> Iterator[TableClaims]:
-        with self.state_file.reading() as read:
-            return iter([_claims(row) for row in read(statement, *values)])
-
-
-def _row(claims: TableClaims) -> tuple[str | int, ...]:
-    return (
-        *claims.entry,
-        claims.uuid,
-        claims.location,
-        _text(claims.folders),
-        _text(claims.data_roots),
-        claims.seen_sequence_number,
-        claims.seen_ms,
-    )
-
-
-def _text(folders: frozenset[str]) -> str:
-    return json.dumps(sorted(folders))
-
-
-def _claims(row: Sequence[Any]) -> TableClaims:
-    catalog, warehouse, table, uuid, location, folders, data_roots, seen_sequence_number, seen_ms = row
-    return TableClaims(
-        catalog=catalog,
-        warehouse=warehouse,
-        table=TableName.recorded(table),
-        uuid=uuid,
-        location=location,
-        folders=frozenset(json.loads(folders)),
-        data_roots=frozenset(json.loads(data_roots)),
-        seen_sequence_number=seen_sequence_number,
-        seen_ms=seen_ms,
-    )
-
-
-class SqliteCutOffs(Records):
-    """A :class:`.CutOffStore`."""
-
-    def record(self, cut: CutOff) -> None:
-        row = (*cut.entry, cut.work.value, cut.times, cut.cut_ms, cut.why)
-        self.state_file.write("INSERT OR REPLACE INTO cut_offs VALUES (?, ?, ?, ?, ?, ?, ?)", *row)
-
-    def of_catalog(self, catalog: str, warehouse: str) -> Sequence[CutOff]:
-        with self.state_file.reading() as read:
-            rows = read(
-                "SELECT table_name, work, times, cut_ms, why FROM cut_offs WHERE catalog = ? AND warehouse = ? "
-                "ORDER BY table_name, work",
-                catalog,
-                warehouse,
-            )
-            return [
-                CutOff(entry=(catalog, warehouse, table), work=CutWork(work), times=times, cut_ms=cut_ms, why=why)
-                for table, work, times, cut_ms, why in rows
-            ]
-
-    def forget(self, entry: Entry, work: CutWork) -> None:
-        statement = "DELETE FROM cut_offs WHERE catalog = ? AND warehouse = ? AND table_name = ? AND work = ?"
-        self.state_file.write(statement, *entry, work.value)
-
-
-class SqliteStateStore:
+class SqliteStateStore(StateStore):
     """A :class:`.StateStore` in one file, which the first call creates."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file = SqliteFile(path)
-        self.staging = SqliteStaging(self._file)
-        self.pending_deletions = SqlitePendingDeletions(self._file)
-        self.quarantine = SqliteQuarantine(self._file)
-        self.leases = SqliteLeases(self._file)
-        self.requests = SqliteRequests(self._file)
-        self.lake_stats = SqliteLakeStats(self._file)
-        self.schedules = SqliteSchedules(self._file)
-        self.claims = SqliteClaims(self._file)
-        self.unreadable_files = SqliteUnreadableFiles(self._file)
-        self.cut_offs = SqliteCutOffs(self._file)
-        self.usage = SqliteUsage(self._file)
-
-    def kept_open(self) -> AbstractContextManager[None]:
-        return self._file.kept_open()
-
-    def glance(self, identity: TableIdentity, *, now_ms: int) -> Glance:
-        with self._file.reading() as read:
-            return Glance(
-                _pins(read, identity, now_ms=now_ms),
-                _last_seen(read, identity),
-                read_loads(read, identity),
-                read_schedules(read, identity),
-                read_unreadable_files(read, identity),
-            )
-
-    def require_writable(self) -> None:
-        self._file.require_writable()
-
-    def record_pass(self, record: PassRecord) -> None:
-        self._file.write(
-            "INSERT OR REPLACE INTO passes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            record.identity.key,
-            record.identity.place,
-            record.identity.catalog,
-            record.identity.warehouse,
-            str(record.identity.table),
-            record.identity.uuid,
-            record.run_id,
-            record.started_ms,
-            record.finished_ms,
-            record.status,
-            record.summary,
-            json.dumps(dict(record.metrics), sort_keys=True),
-            record.engine,
-        )
-
-    def history(self, identity: TableIdentity, *, limit: int = 100) -> tuple[PassRecord, ...]:
-        with self._file.reading() as read:
-            rows = read(
-                "SELECT run_id, started_ms, finished_ms, status, summary, metrics, engine FROM passes "
-                f"WHERE {THIS_COPY} ORDER BY finished_ms DESC, rowid DESC LIMIT ?",
-                *copy_columns(identity),
-                limit,
-            )
-            return tuple(
-                PassRecord(
-                    identity=identity,
-                    run_id=run_id,
-                    started_ms=started_ms,
-                    finished_ms=finished_ms,
-                    status=status,
-                    summary=summary,
-                    metrics=json.loads(metrics),
-                    engine=engine,
-                )
-                for run_id, started_ms, finished_ms, status, summary, metrics, engine in rows
-            )
-
-    def add_pin(self, pin: Pin) -> None:
-        self._file.write(
-            "INSERT OR REPLACE INTO pins VALUES (?, ?, ?, ?, ?, ?, ?)",
-            pin.identity.key,
-            pin.name,
-            pin.snapshot_id,
-            pin.metadata_location,
-            pin.expires_ms,
-            pin.kind.value,
-            pin.tag,
-        )
-
-    def pins(self, identity: TableIdentity, *, now_ms: int) -> tuple[Pin, ...]:
-        with self._file.reading() as read:
-            return _pins(read, identity, now_ms=now_ms)
-
-    def remove_pin(self, identity: TableIdentity, name: str) -> bool:
-        return self._file.write(f"DELETE FROM pins WHERE {THIS_TABLE} AND name = ?", identity.key, name) > 0
-
-    def remember(self, identity: TableIdentity, seen: LastSeen) -> None:
-        self._file.write(
-            "INSERT INTO last_seen (table_key, place, snapshot_id, fingerprint, finished_ms, idle, idle_since) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?) "
-            "ON CONFLICT (table_key, place) DO UPDATE SET snapshot_id = excluded.snapshot_id, "
-            "fingerprint = excluded.fingerprint, finished_ms = excluded.finished_ms, idle = excluded.idle, "
-            "idle_since = excluded.idle_since "
-            "WHERE last_seen.finished_ms NOT BETWEEN excluded.finished_ms + 1 AND excluded.finished_ms + ?",
-            identity.key,
-            identity.place,
-            seen.snapshot_id,
-            seen.fingerprint,
-            seen.finished_ms,
-            seen.idle,
-            idle_since_text(seen.idle_since),
-            OVERLAP_MS,
-        )
-
-    def record_clustering(self, identity: TableIdentity, snapshot_id: int, recipe: str) -> None:
-        self._file.write(
-            "INSERT OR REPLACE INTO clusterings VALUES (?, ?, ?, ?)",
-            identity.key,
-            identity.place,
-            recipe,
-            snapshot_id,
-        )
-
-    def clustered_snapshots(self, identity: TableIdentity, recipe: str) -> frozenset[int]:
-        rows = self._file.read(
-            f"SELECT snapshot_id FROM clusterings WHERE {THIS_COPY} AND recipe = ?",
-            *copy_columns(identity),
-            recipe,
-        )
-        return frozenset(snapshot_id for (snapshot_id,) in rows)
-
-    def last_seen(self, identity: TableIdentity) -> LastSeen | None:
-        return _last_seen(self._file.read, identity)
+        super().__init__(SqliteTable(SqliteFile(path)))
 
 
-def _pins(read: Read, identity: TableIdentity, *, now_ms: int) -> tuple[Pin, ...]:
-    rows = read(
-        "SELECT name, snapshot_id, metadata_location, expires_ms, kind, tag FROM pins "
-        f"WHERE {THIS_TABLE} AND expires_ms > ? ORDER BY name",
-        identity.key,
-        now_ms,
-    )
-    return tuple(
-        Pin(
-            identity=identity,
-            name=name,
-            snapshot_id=snapshot_id,
-            metadata_location=metadata_location,
-            expires_ms=expires_ms,
-            kind=PinKind(kind),
-            tag=tag,
-        )
-        for name, snapshot_id, metadata_location, expires_ms, kind, tag in rows
-    )
+class SqliteTable:
+    """An :class:`.ItemTable`, which documents the methods, in a file; an item's attributes are JSON."""
 
+    at_once = 10_000
+    is_local = True
 
-def _last_seen(read: Read, identity: TableIdentity) -> LastSeen | None:
-    rows = read(
-        f"SELECT snapshot_id, fingerprint, finished_ms, idle, idle_since FROM last_seen WHERE {THIS_COPY}",
-        *copy_columns(identity),
-    )
-    if not rows:
+    def __init__(self, file: SqliteFile) -> None:
+        self.file = file
+        self.kept_open = file.kept_open
+        self.require_writable = file.require_writable
+
+    def get(self, pk: str, sk: str) -> Item | None:
+        return next(self._found("pk = ? AND sk = ?", pk, sk), None)
+
+    def get_all(self, pk: str, sks: Iterable[str]) -> Iterator[Item]:
+        rest = iter(sks)
+        while some := list(islice(rest, _QUESTION)):
+            yield from self._found(f"pk = ? AND sk IN ({', '.join('?' * len(some))})", pk, *some)
+
+    def query(
+        self,
+        pk: str,
+        prefix: str = "",
+        *,
+        attributes: tuple[str, ...] = (),  # all are read
+        passed_over: Callable[[StorageError], None] | None = None,
+    ) -> Iterator[Item]:
+        condition, start = "pk = ? AND sk >= ? ORDER BY sk", prefix
+        while True:
+            rows, is_all = self._page(condition, pk, start, prefix)
+            for row in rows:
+                try:
+                    item = self._item(row)
+                except StorageError as error:
+                    if passed_over is None:
+                        raise
+                    passed_over(error)
+                else:
+                    yield item
+            if is_all:
+                return
+            condition, start = "pk = ? AND sk > ? ORDER BY sk", rows[-1][1]
+
+    def newest(self, pk: str, limit: int) -> Iterator[Item]:
+        return self._found("pk = ? AND finished_ms IS NOT NULL ORDER BY finished_ms DESC LIMIT ?", pk, limit)
+
+    def put(self, item: Item) -> None:
+        self.put_all([item])
+
+    def put_all(self, items: Iterable[Item]) -> None:
+        with self.file.transaction() as connection:
+            connection.executemany(_PUT, map(_row, items))
+
+    def add(self, pk: str, sk: str, more: Mapping[str, int | frozenset[str]], *, keep_ms: int) -> None:
+        def added(found: Item | None) -> Item:
+            known = found or {}
+            with understood(known):
+                sums = {
+                    name: known.get(name, 0) + one if isinstance(one, int) else one.union(known.get(name, ()))
+                    for name, one in more.items()
+                }
+            return {**known, **sums}
+
+        self.change(pk, sk, added)
+
+    def delete(self, pk: str, sk: str) -> None:
+        self.file.write(_DELETE, pk, sk)
+
+    def delete_all(self, pk: str, sks: Iterable[str]) -> None:
+        with self.file.transaction() as connection:
+            connection.executemany(_DELETE, ((pk, sk) for sk in sks))
+
+    def clear(self, pk: str) -> None:
+        self.file.write("DELETE FROM items WHERE pk = ?", pk)
+
+    def change(self, pk: str, sk: str, decide: Decision) -> bool:
+        with self.file.transaction():
+            wanted = decide(self.get(pk, sk))
+            if wanted:
+                self.put({**wanted, "pk": pk, "sk": sk})
+            elif wanted is not None:
+                self.delete(pk, sk)
+        return wanted is not None
+
+    def set_if(
+        self, pk: str, sk: str, values: Item, *, equal: Item, outside: Mapping[str, tuple[int, int]]
+    ) -> Item | None:
+        with self.file.transaction():
+            found = self.get(pk, sk)
+            if (
+                found is not None
+                and all(found[name] == value for name, value in equal.items())
+                and not any(least <= found[name] <= most for name, (least, most) in outside.items())
+            ):
+                found |= values
+                self.put(found)
+            return found
+
+    @contextmanager
+    def together(self, *, to_read: bool = False) -> Iterator[None]:
+        with self.file.transaction(to_read=to_read):
+            yield
+
+    def expires_s(self, keep_ms: int, *, at_least_ms: int = 0) -> None:
         return None
-    snapshot_id, fingerprint, finished_ms, idle, idle_since = rows[0]
-    return LastSeen(
-        snapshot_id=snapshot_id,
-        fingerprint=fingerprint,
-        finished_ms=finished_ms,
-        idle=bool(idle),
-        idle_since=read_idle_since(idle_since),
-    )
+
+    def to_table_clock(self, now_ms: int) -> int:
+        return now_ms
+
+    def _found(self, condition: str, *values: Any) -> Iterator[Item]:
+        with self.file.connection() as connection:
+            rows = connection.execute(f"{_FOUND} {condition}", values).fetchall()
+        return map(self._item, rows)
+
+    def _page(self, condition: str, pk: str, start: str, prefix: str) -> tuple[list[tuple[Any, ...]], bool]:
+        """Rows of a query, and whether there are no more."""
+        found, size = [], 0
+        with self.file.connection() as connection:
+            for row in connection.execute(f"{_FOUND} {condition}", (pk, start)):
+                if not (isinstance(row[1], str) and row[1].startswith(prefix)):
+                    break
+                found.append(row)
+                size += row[4]
+                if size > _PAGE:
+                    return found, False
+        return found, True
+
+    def _item(self, row: tuple[Any, ...]) -> Item:
+        pk, sk, attributes, paths, _ = row
+        store, key = f"the state file {self.file.path}", {"pk": pk, "sk": sk}
+        with understood(FoundItem(store, key)):
+            item = {**from_json(attributes), **key}
+        return FoundItem(store, item if paths is None else {**item, "paths": paths})
+
+
+def _row(item: Item) -> tuple[Any, ...]:
+    attributes = {name: value for name, value in item.items() if value is not None and name not in _COLUMNS}
+    # Sets become lists.  A lone surrogate, of which there is no UTF-8, raises a ValueError.
+    return item["pk"], item["sk"], to_json(attributes).decode(), item.get("paths"), item.get("finished_ms")

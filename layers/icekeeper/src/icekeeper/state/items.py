@@ -1,0 +1,331 @@
+"""Items, as which all records are stored, and the interface of a table of items.
+
+An item has a partition key ``pk``, a sort key ``sk``, and attributes: text, whole numbers, booleans, sets of text, and
+bytes in ``paths``.  An attribute that is ``None`` is not stored.  Values with fractions are stored as JSON text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import lru_cache
+from typing import Any, Protocol, TypeAlias
+
+from icekeeper.errors import PolicyError, StorageError
+from icekeeper.machine.clock import HOUR_MS
+from icekeeper.machine.foreign_bytes import FileLimits, parsed_json
+from icekeeper.state.identity import TableIdentity
+
+Item: TypeAlias = dict[str, Any]
+
+KEPT_MS = 400 * 24 * HOUR_MS
+"""Records of tables that are gone expire after this time.  Pending deletions and orphans are then found again by
+listing, and unreadable files by the next pass."""
+
+REMOVED: Item = {}
+"""A decision returns this to remove the item."""
+
+Decision: TypeAlias = Callable[[Item | None], Item | None]
+"""Maps the stored item (``None``: there is none) to its replacement, ``REMOVED``, or ``None`` to change nothing."""
+
+
+class ItemTable(Protocol):
+    """A table of items; threads may share it.
+
+    Every method raises StorageError when the table cannot be used.  A read returns what was written before it.
+    """
+
+    at_once: int
+    """How many items to read and write again in one go."""
+    is_local: bool
+    """Whether a read costs next to nothing, and one inside :meth:`together` sees what the block replaces."""
+
+    def get(self, pk: str, sk: str) -> Item | None: ...
+
+    def get_all(self, pk: str, sks: Iterable[str]) -> Iterator[Item]:
+        """The items of these sort keys, which must differ, if they exist, in no particular order."""
+        ...
+
+    def query(
+        self,
+        pk: str,
+        prefix: str = "",
+        *,
+        attributes: tuple[str, ...] = (),
+        passed_over: Callable[[StorageError], None] | None = None,
+    ) -> Iterator[Item]:
+        """The items of a partition whose sort keys start with ``prefix``, ordered by sort key (as UTF-8 bytes).
+
+        A few megabytes are read at a time.  ``attributes`` are those that the caller needs, if not all.  If
+        ``passed_over`` is given, items with values of a wrong type are skipped, and it is called with the error.
+        """
+        ...
+
+    def newest(self, pk: str, limit: int) -> Iterator[Item]:
+        """The items of a partition with the largest ``finished_ms``, largest first."""
+        ...
+
+    def put(self, item: Item) -> None:
+        """Write an item, replacing one of the same key."""
+        ...
+
+    def put_all(self, items: Iterable[Item]) -> None:
+        """Write items, whose keys must differ, replacing those of the same keys; on an error, some may be written."""
+        ...
+
+    def add(self, pk: str, sk: str, more: Mapping[str, int | frozenset[str]], *, keep_ms: int) -> None:
+        """Add numbers and set members to the attributes of an item, which is created if it does not exist.
+
+        A repeated request may count twice: use this for figures only, never for decisions.
+        """
+        ...
+
+    def delete(self, pk: str, sk: str) -> None:
+        """Remove an item, if there is one."""
+        ...
+
+    def delete_all(self, pk: str, sks: Iterable[str]) -> None:
+        """Remove the items of these sort keys, which must differ, if they exist."""
+        ...
+
+    def clear(self, pk: str) -> None:
+        """Remove all items of a partition."""
+        ...
+
+    def change(self, pk: str, sk: str, decide: Decision) -> bool:
+        """Replace or remove an item as ``decide`` returns, and return whether that was done.
+
+        ``decide`` is called again if another writer was faster.  If it raises, nothing was changed.
+        """
+        ...
+
+    def set_if(
+        self, pk: str, sk: str, values: Item, *, equal: Item, outside: Mapping[str, tuple[int, int]]
+    ) -> Item | None:
+        """Set attributes of an item if those of ``equal`` are equal, and none of ``outside`` is within its two bounds.
+
+        Return the item as it is then.  If the answer to a request is lost, the condition may fail although the values
+        were set: compare the item.
+        """
+        ...
+
+    def together(self, *, to_read: bool = False) -> AbstractContextManager[None]:
+        """Inside the block, a store with transactions does all calls of this thread in one; DynamoDB does not.
+
+        ``to_read``: nothing is written, and all reads see one state.
+        """
+        ...
+
+    def kept_open(self) -> AbstractContextManager[None]:
+        """Inside the block, calls of this thread open the store only once."""
+        ...
+
+    def require_writable(self) -> None:
+        """Raise StorageError if nothing can be written."""
+        ...
+
+    def expires_s(self, keep_ms: int, *, at_least_ms: int = 0) -> int | None:
+        """The TTL (epoch seconds) that keeps an item for ``keep_ms`` after now and after ``at_least_ms``.
+
+        ``None``: the store removes no items by itself.
+        """
+        ...
+
+    def to_table_clock(self, now_ms: int) -> int:
+        """Convert a time of this machine's clock to the clock by which leases of this table expire."""
+        ...
+
+
+class Records:
+    """Records of one kind in a table of items."""
+
+    def __init__(self, table: ItemTable) -> None:
+        self.table = table
+
+
+_TYPE_NAMES: Mapping[type, str] = {int: "whole number", str: "text", bool: "boolean", bytes: "binary"}
+# The types of attributes that code computes with, parses or compares.  Others are only shown, or are not ours.
+_TYPES: Mapping[str, type] = {
+    name: kind
+    for kind, names in {
+        int: "until_ms changed_ms run_out_ms seen_ms counted_ms ended_ms observed_ms requested_ms started_ms "
+        "finished_ms first_seen_ms tried_ms cut_ms snapshot_id seen_sequence_number file_count turn sightings times",
+        str: "name holder kind origin state prefixes list_id metadata_location fingerprint idle_since version "
+        "entry folder folders data_roots uuid location counters warnings policy metrics settings table_name catalog "
+        "warehouse schedule run_id status summary engine path why schema_digest look work",
+        bool: "idle",
+        bytes: "paths",
+    }.items()
+    for name in names.split()
+}
+
+
+class FoundItem(Item):
+    """An item that was read from a store; errors about its attributes name it (rule: bad-state-items-stop-readers)."""
+
+    def __init__(self, store: str, values: Mapping[str, Any]) -> None:
+        """``store``: as what messages name the store.
+
+        Raises:
+            StorageError: an attribute that Icekeeper writes has a wrong type; later: a missing attribute is looked up.
+        """
+        super().__init__(values)
+        self.store = store
+        for name, value in values.items():
+            kind = _TYPES.get(name)
+            if kind is not None and type(value) is not kind:
+                raise damaged(self, f"its {name} is no {_TYPE_NAMES[kind]}")
+
+    def __missing__(self, name: str) -> Any:
+        raise damaged(self, f"it has no {name}")
+
+
+def damaged(item: Mapping[str, Any], what: str) -> StorageError:
+    """The error for a malformed item: it names the item's key and what to do."""
+    return StorageError(
+        f"{_named(item)} is damaged ({what}); restore it from a backup, or delete it, and make again the pin or staged "
+        "load that it held before anything is deleted"
+    )
+
+
+def _named(item: Mapping[str, Any]) -> str:
+    store = item.store if isinstance(item, FoundItem) else "the state"
+    return f"the item {item.get('pk', '?')} / {item.get('sk', '?')} of {store}"
+
+
+@contextmanager
+def understood(item: Mapping[str, Any]) -> Iterator[None]:
+    """Report an error about a value inside the block as damage of the item (rule: bad-state-items-stop-readers).
+
+    Raises:
+        StorageError: the block raised an error about a value.
+    """
+    try:
+        yield
+    except (AttributeError, OverflowError, PolicyError, RecursionError, TypeError, ValueError) as error:
+        raise damaged(item, str(error)) from error
+
+
+# Service quotas of Amazon DynamoDB, in bytes of UTF-8.
+_LONGEST_PARTITION_KEY = 2048
+_LONGEST_SORT_KEY = 1024
+
+REQUESTS = "requests#all"
+"""The partition of requests, the only one that people may be allowed to write (docs/requests.md)."""
+
+
+def named_key(kind: str, name: str) -> str:
+    """The partition of one kind of record under a name."""
+    return _fitted(f"{kind}#{name}", _LONGEST_PARTITION_KEY)
+
+
+def table_key(identity: TableIdentity) -> str:
+    """The partition of everything that detection reads about a table in one query, such as pins and staged loads."""
+    return named_key("table", identity.key)
+
+
+def copy_key(kind: str, identity: TableIdentity) -> str:
+    """The partition of one kind of record about one copy of a table."""
+    return named_key(kind, json.dumps([identity.key, identity.place], ensure_ascii=False))
+
+
+def now_prefix(kind: str, identity: TableIdentity) -> str:
+    """The prefix of the sort keys, in the partition of a table, of one kind of record about one copy of it."""
+    return f"now#{kind}#{digest(identity.place)}"
+
+
+@lru_cache(maxsize=64)
+def catalog_key(kind: str, catalog: str, warehouse: str) -> str:
+    """The partition of one kind of record about all tables of a catalog."""
+    return named_key(kind, json.dumps([catalog, warehouse], ensure_ascii=False))
+
+
+def sort_key(prefix: str, text: str) -> str:
+    """A sort key; keys are ordered as their texts, if these differ in the first 900 bytes."""
+    return _fitted(f"{prefix}{text}", _LONGEST_SORT_KEY)
+
+
+def digest(text: str) -> str:
+    """A part of a key, for text that may be long."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _fitted(key: str, limit: int) -> str:
+    """A key above ``limit`` bytes is cut, and ends with a digest of the whole key."""
+    try:
+        full = key.encode()
+    except UnicodeEncodeError as error:
+        raise StorageError(f"{key!r} is no text that the state can keep") from error
+    if len(full) <= limit:
+        return key
+    end = hashlib.sha256(full).hexdigest()
+    return f"{full[: limit - len(end) - 1].decode(errors='ignore')}~{end}"
+
+
+def json_text(values: Mapping[str, Any]) -> str:
+    """The mapping as JSON; equal mappings have equal text."""
+    return json.dumps(dict(values), sort_keys=True)
+
+
+# A list of paths may be very long, so it is stored in compressed parts in its own partition.  An item of DynamoDB has
+# at most 400 KB; a part stays below that even uncompressed.
+_BYTES_PER_PART = 300_000
+_PATHS_PER_PART = 1000
+
+
+def new_list_id() -> str:
+    """A new id for a list; if a slow writer adds to a list that was replaced, the new list is not affected."""
+    return uuid.uuid4().hex
+
+
+def write_paths(
+    table: ItemTable, list_id: str, paths: Iterable[str], *, call: int = 0, expires_s: int | None = None
+) -> int:
+    """Add paths to a list and return their number; ``call`` numbers the calls that add to one list."""
+    count = 0
+
+    def items() -> Iterator[Item]:
+        nonlocal count
+        for number, part in enumerate(_parts(paths)):
+            count += len(part)
+            packed = zlib.compress(json.dumps(part).encode())
+            yield {"pk": _list_key(list_id), "sk": f"{call:09d}#{number:09d}", "paths": packed, "expires_s": expires_s}
+
+    table.put_all(items())
+    return count
+
+
+def read_paths(table: ItemTable, list_id: str) -> Iterator[Sequence[str]]:
+    """The paths of a list, at most a thousand at a time, in the order in which they were recorded."""
+    for part in table.query(_list_key(list_id)):
+        limits = FileLimits(_named(part))
+        with understood(part):
+            paths: list[str] = parsed_json(limits.unpack("zlib", part["paths"]), limits)
+        yield paths
+
+
+def delete_paths(table: ItemTable, list_id: str) -> None:
+    """Remove a list."""
+    table.clear(_list_key(list_id))
+
+
+def _list_key(list_id: str) -> str:
+    return f"paths#{list_id}"
+
+
+def _parts(paths: Iterable[str]) -> Iterator[list[str]]:
+    part: list[str] = []
+    size = 0
+    for path in paths:
+        length = len(json.dumps(path)) + 2
+        if part and (size + length > _BYTES_PER_PART or len(part) == _PATHS_PER_PART):
+            yield part
+            part, size = [], 0
+        part.append(path)
+        size += length
+    if part:
+        yield part
