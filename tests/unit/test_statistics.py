@@ -17,7 +17,7 @@ from icekeeper.detection.proposal import Proposal
 from icekeeper.detection.signals import statistics_signals
 from icekeeper.errors import PolicyError, TableUnsupported
 from icekeeper.metadata.document import Snapshot, TableMetadata
-from icekeeper.metadata.manifest_write import NewSnapshot, encode_manifest
+from icekeeper.metadata.manifest_write import encode_manifest
 from icekeeper.metadata.puffin import THETA_SKETCH, PuffinBlob, encode_blobs
 from icekeeper.metadata.statistics import StatisticsFile, statistics_by_snapshot, statistics_entry
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile, Nothing
@@ -244,7 +244,8 @@ def manifest_of(table: ListedManifests, file: DataFile) -> ManifestFile:
         content=ManifestContent.DATA if is_data else ManifestContent.DELETES,
         entries=[ManifestEntry(EntryStatus.ADDED, 1, 1 if is_data else 2, 1, file)],
         path=path_of(f"metadata/m{len(table.objects)}.avro"),
-        snapshot=NewSnapshot(1, 1),
+        snapshot_id=1,
+        sequence_number=1,
     )
     table.objects[written.manifest.manifest_path] = written.data
     return written.manifest
