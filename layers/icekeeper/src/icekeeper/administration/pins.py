@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -172,6 +172,8 @@ def _is_tag_of(ref: Ref, pin: Pin) -> bool:
 
 
 def _write_tag(handle: TableHandle, memory: TableMemory, loaded: LoadedTable, pin: Pin, *, is_ours: bool) -> None:
+    name = pin.tag or ""
+
     def prepare(head: LoadedTable) -> PreparedCommit | Nothing:
         metadata = head.metadata
         _check_tag(metadata, pin, is_ours=is_ours)
@@ -180,14 +182,11 @@ def _write_tag(handle: TableHandle, memory: TableMemory, loaded: LoadedTable, pi
         # The age of a ref counts from its snapshot (specification, "Snapshot Retention Policy").
         age_ms = max(1, pin.expires_ms - metadata.snapshots[pin.snapshot_id].timestamp_ms)
         tag: dict[str, Any] = {"type": "tag", "snapshot-id": pin.snapshot_id, "max-ref-age-ms": age_ms}
-        wanted = Ref(pin.tag or "", "tag", pin.snapshot_id, max_ref_age_ms=age_ms)
-        found = metadata.refs.get(wanted.name)
-        return _ref_commit(
-            metadata,
-            wanted.name,
-            None if found is None else found.snapshot_id,
-            {"action": "set-snapshot-ref", "ref-name": wanted.name, **tag},
-            lambda after: after.refs.get(wanted.name) == wanted,
+        wanted, found = Ref(name, "tag", pin.snapshot_id, max_ref_age_ms=age_ms), metadata.refs.get(name)
+        return PreparedCommit(
+            requirements=[*same_table(metadata), ref_at(name, None if found is None else found.snapshot_id)],
+            updates=[{"action": "set-snapshot-ref", "ref-name": name, **tag}],
+            landed=lambda after: after.refs.get(name) == wanted,
         )
 
     handle.commit(loaded, memory, prepare)
@@ -200,26 +199,13 @@ def _remove_tag(handle: TableHandle, memory: TableMemory, loaded: LoadedTable, p
         found = head.metadata.refs.get(pin.tag or "")
         if found is None or not _is_tag_of(found, pin):
             return Nothing("there is no such tag any more")
-        return _ref_commit(
-            head.metadata,
-            found.name,
-            found.snapshot_id,
-            {"action": "remove-snapshot-ref", "ref-name": found.name},
-            lambda after: found.name not in after.refs,
+        return PreparedCommit(
+            requirements=[*same_table(head.metadata), ref_at(found.name, found.snapshot_id)],
+            updates=[{"action": "remove-snapshot-ref", "ref-name": found.name}],
+            landed=lambda after: found.name not in after.refs,
         )
 
     handle.commit(loaded, memory, prepare)
-
-
-def _ref_commit(
-    metadata: TableMetadata,
-    name: str,
-    at: int | None,
-    update: dict[str, Any],
-    landed: Callable[[TableMetadata], bool],
-) -> PreparedCommit:
-    requirements = [*same_table(metadata), ref_at(name, at)]
-    return PreparedCommit(requirements=requirements, updates=[update], landed=landed)
 
 
 def stage_load(handle: TableHandle, name: str, files: Collection[str], prefixes: Collection[str]) -> StagedLoad:
