@@ -182,8 +182,7 @@ def encode_blobs(contents: Iterable[tuple[PuffinBlob, bytes]], properties: Mappi
     for about, blob in contents:
         blobs.append(replace(about, offset=len(data), length=len(blob)))
         data += blob
-    footer = {"blobs": [_footer_entry(blob) for blob in blobs], "properties": dict(properties)}
-    payload = json.dumps(footer).encode()
+    payload = json.dumps({"blobs": [_footer_entry(blob) for blob in blobs], "properties": dict(properties)}).encode()
     data += _MAGIC + payload + _FOOTER_END.pack(len(payload), bytes(4), _MAGIC)
     return PuffinFile(bytes(data), tuple(blobs))
 

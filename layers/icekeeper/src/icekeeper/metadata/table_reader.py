@@ -201,10 +201,8 @@ VERSION_HINT = "version-hint.text"
 
 def metadata_files(metadata: TableMetadata, metadata_location: str) -> set[str]:
     """Paths of the current metadata file, the metadata log's files, and the version hint of Hadoop catalogs."""
-    files = {metadata_location, f"{metadata.metadata_directory}/{VERSION_HINT}"}
-    files.add(f"{metadata.location}/metadata/{VERSION_HINT}")
-    files.update(str(entry["metadata-file"]) for entry in metadata.metadata_log)
-    return files
+    hints = (f"{folder}/{VERSION_HINT}" for folder in (metadata.metadata_directory, f"{metadata.location}/metadata"))
+    return {metadata_location, *hints, *(str(entry["metadata-file"]) for entry in metadata.metadata_log)}
 
 
 def statistics_files(metadata: TableMetadata) -> set[str]:
@@ -216,9 +214,7 @@ def documents(metadata: TableMetadata, metadata_location: str) -> Iterator[str]:
     """Paths of the files that the metadata itself names: metadata files, statistics and manifest lists."""
     yield from metadata_files(metadata, metadata_location)
     yield from statistics_files(metadata)
-    yield from (
-        snapshot.manifest_list for snapshot in metadata.snapshots.values() if snapshot.manifest_list is not None
-    )
+    yield from (s.manifest_list for s in metadata.snapshots.values() if s.manifest_list is not None)
 
 
 def manifests_of(reader: TableReader, snapshots: Iterable[Snapshot]) -> dict[str, ManifestFile]:
