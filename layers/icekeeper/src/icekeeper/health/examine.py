@@ -366,9 +366,11 @@ def _of_state(cut_off: CutOff | None, twins: Sequence[str], waits: str | None) -
     if cut_off is not None:
         yield "cut_off", f"the table is not maintained: {cut_off.sentence}"
     if twins:
+        more = len(twins) - _MOST_NAMED
+        named = ", ".join(twins[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
         yield (
             "uuid_twice",
-            f"the table's UUID is also that of {_some(twins)}: pins and staged loads of one hold for the other; "
+            f"the table's UUID is also that of {named}: pins and staged loads of one hold for the other; "
             "drop the one that nobody needs, or create the copy anew",
         )
     if waits is not None:
@@ -382,11 +384,6 @@ def _of_settings(resolved: ResolvedPolicy) -> dict[str, str]:
     first, more = resolved.ignored[0].sentence(), len(resolved.ignored) - 1
     cut = first if len(first) <= _LONGEST else f"{first[:_LONGEST]}…"
     return {"ignored_settings": cut + (f"; nor do {more} more: icekeeper policy show says why" if more else "")}
-
-
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - _MOST_NAMED
-    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _of_work(

@@ -351,9 +351,6 @@ def _pairs(items: Any) -> dict[int, Any] | None:
     return found
 
 
-# Partition tuples out of stored partition records.
-
-
 def _units_per_day(field: Mapping[str, Any], schemas: Sequence[Mapping[str, Any]]) -> int:
     if field["transform"] != "identity":
         return 0
@@ -374,39 +371,32 @@ def _partition_maker(
         LookupError: the entries have no partition.
     """
     decimals = decimal_fields(partition_record(json.loads(schema_text)))
-    stored = partition_record(schema)
-    names = _column_names(stored, fields)
-    of_32_bits = {field["name"] for field in stored["fields"] if _is_int(field["type"])}
-    # A timestamp of 32 bits is a number of days: the column was a date when the manifest was written.
-    days = {name: units for name, (_, _, units) in zip(names, fields, strict=True) if name in of_32_bits}
+    stored = partition_record(schema)["fields"]
+    by_id = {int(field["field-id"]): field for field in stored if field.get("field-id") is not None}
+    by_name = {} if by_id else {field["name"]: field for field in stored}
+    columns: list[tuple[str | None, int]] = []
+    for field_id, name, units_per_day in fields:
+        field = by_id.get(field_id) or by_name.get(avro_name(name))
+        if field is None:
+            columns.append((None, 0))
+            continue
+        branches = field["type"] if isinstance(field["type"], list) else [field["type"]]
+        # A timestamp of 32 bits is a number of days: the column was a date when the manifest was written.
+        has_32_bits = "int" in branches or {"type": "int"} in branches
+        columns.append((field["name"], units_per_day if has_32_bits else 0))
 
     def partition(record: Mapping[str, Any]) -> tuple[PartitionValue, ...]:
-        values = (None if name is None else record[name] for name in names)
-        return tuple(least_decimal(v) if n in decimals else v for n, v in zip(names, values, strict=True))
+        values = []
+        for name, units in columns:
+            value = None if name is None else record[name]
+            if name in decimals:
+                value = least_decimal(value)
+            elif value and units > 1:
+                value *= units
+            values.append(value)
+        return tuple(values)
 
-    def since_promotion(record: Mapping[str, Any]) -> tuple[PartitionValue, ...]:
-        units = (days.get(name) or 1 for name in names)
-        return tuple(v and v * n if n > 1 else v for n, v in zip(units, partition(record), strict=True))
-
-    return since_promotion if any(days.values()) else partition
-
-
-def _is_int(kind: Any) -> bool:
-    branches = kind if isinstance(kind, list) else [kind]
-    return "int" in branches or {"type": "int"} in branches
-
-
-def _column_names(partition: Mapping[str, Any], fields: tuple[_StoredField, ...]) -> list[str | None]:
-    """The manifest's column for each field of the spec; ``None``: it has none."""
-    by_id = {int(f["field-id"]): f["name"] for f in partition["fields"] if f.get("field-id") is not None}
-    names = {f["name"] for f in partition["fields"]}
-    result: list[str | None] = []
-    for field_id, name, _ in fields:
-        found = by_id.get(field_id)
-        if found is None and not by_id and avro_name(name) in names:
-            found = avro_name(name)
-        result.append(found)
-    return result
+    return partition
 
 
 def portions(manifests: Sequence[ManifestFile], portion_bytes: int) -> Iterator[tuple[ManifestFile, ...]]:

@@ -257,13 +257,16 @@ def _entry_record(
     if entry.status is not EntryStatus.ADDED and (entry.snapshot_id is None or entry.sequence_number is None):
         raise ValueError(f"{entry.status.name} entry of {entry.file.file_path} must carry its ids explicitly")
     file = entry.file
+    partition = dict(zip(names, file.partition, strict=True))
+    for name, width in widths.items():
+        value = partition[name]
+        if isinstance(value, bytes) and len(value) != width:
+            partition[name] = int.from_bytes(value, "big", signed=True).to_bytes(width, "big", signed=True)
     record: dict[str, Any] = {
         "content": int(file.content),
         "file_path": file.file_path,
         "file_format": file.file_format,
-        "partition": {
-            name: _widened(value, widths.get(name)) for name, value in zip(names, file.partition, strict=True)
-        },
+        "partition": partition,
         "record_count": file.record_count,
         "file_size_in_bytes": file.file_size_in_bytes,
         "key_metadata": file.key_metadata,
@@ -294,12 +297,6 @@ def _listed(values: tuple[int, ...] | None) -> list[int] | None:
 
 def _key_values(mapping: Mapping[int, Any] | None) -> list[dict[str, Any]] | None:
     return None if mapping is None else [{"key": key, "value": mapping[key]} for key in sorted(mapping)]
-
-
-def _widened(value: PartitionValue, width: int | None) -> PartitionValue:
-    if width is None or not isinstance(value, bytes) or len(value) == width:
-        return value
-    return int.from_bytes(value, "big", signed=True).to_bytes(width, "big", signed=True)
 
 
 # Copying of entries.
@@ -424,10 +421,12 @@ def _reader_of(schema_text: str, decimals: tuple[int, ...]) -> EntryReader:
 
 def _with_row_id(body: bytes, tail: Sequence[Any], first_row_id: int) -> bytes:
     """The encoded data file with its inherited row id; ``tail`` has the values of its last fields."""
-    _, referenced_data_file, *numbers = tail
-    rest = _optional_string(referenced_data_file) + b"".join(map(_optional_long, numbers))
+    _, referenced, *numbers = tail
+    encoded = b"" if referenced is None else referenced.encode()
+    rest = b"\x00" if referenced is None else b"\x02" + avro_long(len(encoded)) + encoded
+    rest += b"".join(map(_optional_long, numbers))
     old = _optional_long(None) + rest
-    if body[len(body) - len(old) :] != old:
+    if not body.endswith(old):
         raise _UnusualEncodingError
     return body[: len(body) - len(old)] + _optional_long(first_row_id) + rest
 
@@ -438,13 +437,6 @@ def _encoded_head(status: int, numbers: Sequence[int | None]) -> bytes:
 
 def _optional_long(value: int | None) -> bytes:
     return b"\x00" if value is None else b"\x02" + avro_long(value)
-
-
-def _optional_string(value: str | None) -> bytes:
-    if value is None:
-        return b"\x00"
-    encoded = value.encode()
-    return b"\x02" + avro_long(len(encoded)) + encoded
 
 
 def _without_snapshot(manifest: ManifestFile) -> MetadataUnreadable:
