@@ -50,7 +50,11 @@ _LOGICAL_KEYS = frozenset({"logicalType", "precision", "scale", "adjust-to-utc"}
 
 @dataclass(frozen=True, slots=True)
 class AvroFile:
-    """A container file in memory whose blocks are not decoded yet."""
+    """A container file in memory whose blocks are not decoded yet.
+
+    Raises:
+        MetadataUnreadable: :meth:`values` and :meth:`blocks` find that the file is damaged, truncated or too large.
+    """
 
     path: str
     data: bytes
@@ -66,12 +70,7 @@ class AvroFile:
         return self.header["avro.schema"]
 
     def unpacked_blocks(self) -> Iterator[tuple[int, bytes]]:
-        """The number of records of each block, and their decompressed bytes.
-
-        Raises:
-            MetadataUnreadable: the file decompresses to more than a file may hold.
-            Exception: the file is damaged or truncated.
-        """
+        """The number of records of each block, and their decompressed bytes; damage raises any exception."""
         codec, limits = self.header.get("avro.codec", "null"), self.limits
         data, at, size = self.data, self.blocks_at, len(self.data)
         marker = data[at - SYNC_BYTES : at]
@@ -86,11 +85,7 @@ class AvroFile:
             yield count, records
 
     def values(self, read: Reader) -> Iterator[tuple[Any, bytes]]:
-        """The value of each record, and the bytes of its block.
-
-        Raises:
-            MetadataUnreadable: the file is damaged or truncated.
-        """
+        """The value of each record, and the bytes of its block."""
         with _damage_named(f"{self.path} is damaged or truncated"):
             for count, data in self.unpacked_blocks():
                 at = 0
@@ -105,9 +100,6 @@ class AvroFile:
         """The value of each block, and its bytes.
 
         ``read`` gets the bytes and the number of records, and returns a value and the position after the records.
-
-        Raises:
-            MetadataUnreadable: the file is damaged or truncated.
         """
         with _damage_named(f"{self.path} is damaged or truncated"):
             for count, data in self.unpacked_blocks():

@@ -299,12 +299,12 @@ def _skip_keyed_bytes(data: bytes, at: int) -> int:
     return at
 
 
-NUMBERS = frozenset({"int", "long", "enum"})
+AS_LONG = frozenset({"int", "long", "enum"})
 """Types that are stored as a long."""
-TEXTS = frozenset({"string", "bytes"})
+AS_BYTES = frozenset({"string", "bytes"})
 """Types that are stored as a length and bytes."""
 _WIDTHS: Mapping[str, int] = {"boolean": 1, "float": 4, "double": 8}
-_KINDS = NUMBERS | TEXTS | _WIDTHS.keys() | {"null", "fixed", "array", "map", "record"}
+_KINDS = AS_LONG | AS_BYTES | _WIDTHS.keys() | {"null", "fixed", "array", "map", "record"}
 
 
 def width_of(schema: Mapping[str, Any]) -> int | None:
@@ -315,9 +315,10 @@ def width_of(schema: Mapping[str, Any]) -> int | None:
 class AvroTypes:
     """A schema, whose types may refer to each other by name, and readers and skippers for its types.
 
-    They are built once per schema.  Logical types are ignored.  fastavro interprets the schema for each field and
-    decodes all of them, byte by byte from a stream; these readers take a third of its time
-    (platform: manifest-decoder-speed).
+    They are built once per schema.  A type that is unknown raises KeyError.  Logical types are ignored.
+
+    fastavro interprets the schema for each field and decodes all of them, byte by byte from a stream.  These readers
+    take a third of its time (platform: manifest-decoder-speed).
     """
 
     def __init__(self, schema: Any, most_items: int | None = None) -> None:
@@ -329,11 +330,7 @@ class AvroTypes:
         self._skippers: dict[str, Skipper] = {}
 
     def reader(self, schema: Any) -> Reader:
-        """A reader for values of a type; records become dicts.
-
-        Raises:
-            KeyError: the type is unknown.
-        """
+        """A reader for values of a type; records become dicts."""
         schema = self.defined(schema)
         if isinstance(schema, list):
             return optional_reader([self.reader(branch) for branch in schema])
@@ -365,11 +362,7 @@ class AvroTypes:
         raise KeyError(kind)
 
     def fields_reader(self, names: Mapping[str, str]) -> Reader:
-        """A reader for some fields of the schema's records, under new names (``names``: name in the file → new name).
-
-        Raises:
-            KeyError: a type is unknown.
-        """
+        """A reader for some fields of the schema's records; ``names``: name in the file → name in the result."""
         fields: list[tuple[str | None, Any]] = []
         for field in self.schema["fields"]:
             if field["name"] in names:
@@ -379,11 +372,7 @@ class AvroTypes:
         return _record_reader(fields)
 
     def skipper(self, schema: Any) -> Skipper:
-        """A skipper for values of a type.
-
-        Raises:
-            KeyError: the type is unknown.
-        """
+        """A skipper for values of a type."""
         schema = self.defined(schema)
         if isinstance(schema, list):
             return _optional_skipper([self.skipper(branch) for branch in schema])
@@ -394,9 +383,9 @@ class AvroTypes:
                 self._skippers[name] = lambda data, at: self._skippers[name](data, at)
                 self._skippers[name] = _record_skipper([self.skipper(field["type"]) for field in schema["fields"]])
             return self._skippers[name]
-        if kind in NUMBERS:
+        if kind in AS_LONG:
             return skip_long
-        if kind in TEXTS:
+        if kind in AS_BYTES:
             return _skip_bytes
         if kind == "null":
             return skip_null
@@ -414,18 +403,14 @@ class AvroTypes:
         is_record = isinstance(item, dict) and item["type"] == "record"
         parts = [self.defined(part) for part in ((f["type"] for f in item["fields"]) if is_record else [items])]
         kinds = ["union" if isinstance(part, list) else str(part["type"]) for part in parts]
-        if kinds and NUMBERS.issuperset(kinds):
+        if kinds and AS_LONG.issuperset(kinds):
             return _numbers_skipper(len(kinds))
-        if len(kinds) == 2 and kinds[0] in NUMBERS and kinds[1] in TEXTS:
+        if len(kinds) == 2 and kinds[0] in AS_LONG and kinds[1] in AS_BYTES:
             return _skip_keyed_bytes
         return _items_skipper(self.skipper(items))
 
     def defined(self, schema: Any) -> Any:
-        """The definition of a type, or the branches of a union.
-
-        Raises:
-            KeyError: the type is unknown.
-        """
+        """The definition of a type, or the branches of a union."""
         while True:
             kind = schema["type"] if isinstance(schema, dict) else schema
             if isinstance(kind, str):

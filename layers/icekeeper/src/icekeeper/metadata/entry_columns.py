@@ -16,10 +16,11 @@ from itertools import accumulate, repeat
 from typing import Any, TypeAlias
 
 from icekeeper.metadata.avro_files import is_field, record_of, structure
+from icekeeper.metadata.avro_schemas import manifest_schema
 from icekeeper.metadata.avro_values import (
-    NUMBERS,
+    AS_BYTES,
+    AS_LONG,
     PLAIN_READERS,
-    TEXTS,
     AvroTypes,
     Reader,
     Skipper,
@@ -42,6 +43,13 @@ METRIC_FIELDS = {
 }
 LATE_FIELDS = METRIC_FIELDS | {132: "split_offsets"}
 """The fields of a data file that are decoded on demand."""
+_SCHEMA = manifest_schema(3, (), {"fields": ()})
+ENTRY_FIELDS = {field["field-id"]: field["name"] for field in _SCHEMA["fields"] if field["name"] != "data_file"}
+FILE_FIELDS = {
+    field["field-id"]: field["name"]
+    for field in record_of(_SCHEMA, 2, "data_file")["fields"]
+    if field["field-id"] not in LATE_FIELDS
+}
 
 Layout: TypeAlias = tuple[tuple[int | None, Any], ...]
 """The ids and types of some fields.  Fields of equal layouts have equal encodings."""
@@ -181,22 +189,6 @@ _PUT = tuple(getattr(DataFile, name).__set__ for name in STORED)
 _put_known, _put_reader, _put_stretch = (getattr(StoredFile, name).__set__ for name in StoredFile.__slots__)
 
 
-ENTRY_FIELDS = {0: "status", 1: "snapshot_id", 3: "sequence_number", 4: "file_sequence_number"}
-FILE_FIELDS = {
-    134: "content",
-    100: "file_path",
-    101: "file_format",
-    102: "partition",
-    103: "record_count",
-    104: "file_size_in_bytes",
-    131: "key_metadata",
-    135: "equality_ids",
-    140: "sort_order_id",
-    142: "first_row_id",
-    143: "referenced_data_file",
-    144: "content_offset",
-    145: "content_size_in_bytes",
-}
 SPAN = (-1, -2)
 """In place of field ids of an entry: the positions where the entry begins and ends."""
 LATE = (-3, -4)
@@ -540,7 +532,7 @@ def value_pattern(types: AvroTypes, schema: Any, data: bytes, at: int) -> tuple[
             part, at = value_pattern(types, field["type"], data, at)
             parts.append(part)
         return b"".join(parts), at
-    if kind in TEXTS:
+    if kind in AS_BYTES:
         length, after = read_long(data, at)
         if not 0 <= length <= _LONGEST_TEXT:
             raise PatternUnknownError
@@ -572,11 +564,11 @@ def _any_value(types: AvroTypes, schema: Any) -> bytes:
     kind = schema["type"]
     if kind == "null":
         return b""
-    if kind in NUMBERS:
+    if kind in AS_LONG:
         return _NUMBER
     if (width := width_of(schema)) is not None:
         return b".{%d}" % width
-    if kind in TEXTS:
+    if kind in AS_BYTES:
         return _SHORT_TEXT
     if kind == "record":
         return b"".join(_any_value(types, field["type"]) for field in schema["fields"])

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata.avro_files import AvroFile, decimal_fields, open_avro, partition_record, writer_types
-from icekeeper.metadata.avro_schemas import avro_name
+from icekeeper.metadata.avro_schemas import avro_name, manifest_list_schema
 from icekeeper.metadata.avro_values import AvroTypes, Reader
 from icekeeper.metadata.entry_columns import (
     BYTES,
@@ -49,24 +49,7 @@ from icekeeper.model import (
 
 JsonObject = Mapping[str, Any]
 
-_LIST_FIELDS = {
-    500: "manifest_path",
-    501: "manifest_length",
-    502: "partition_spec_id",
-    517: "content",
-    515: "sequence_number",
-    516: "min_sequence_number",
-    503: "added_snapshot_id",
-    504: "added_files_count",
-    505: "existing_files_count",
-    506: "deleted_files_count",
-    512: "added_rows_count",
-    513: "existing_rows_count",
-    514: "deleted_rows_count",
-    507: "partitions",
-    519: "key_metadata",
-    520: "first_row_id",
-}
+_LIST_FIELDS = {field["field-id"]: field["name"] for field in manifest_list_schema(3)["fields"]}
 # Names of an early draft that some v1 writers still use (specification, "Manifest Lists", v1).
 _LEGACY_NAMES = {
     "added_data_files_count": "added_files_count",

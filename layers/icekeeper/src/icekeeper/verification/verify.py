@@ -78,7 +78,7 @@ def verify_table(loaded: LoadedTable, storage: Storage) -> Verification:
     problems += _check_statistics(metadata, storage, sizes)
     for path in statistics_files(metadata):
         sizes.setdefault(path, None)
-    content_files = sum(1 for _ in {key for keys in live.values() for key in keys})
+    content_files = len(set().union(*live.values()))
     problems += _missing_or_wrong(loaded, storage, sizes)
     return Verification(
         str(loaded.name),
