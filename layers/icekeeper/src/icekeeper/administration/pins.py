@@ -81,7 +81,12 @@ def add_pin(handle: TableHandle, *, snapshot: str, ttl_ms: int, name: str | None
     except CommitStateUnknown:
         raise  # the tag may exist: the pin stays, so that remove_pin removes the tag
     except MaintenanceError:
-        _undo(handle, memory, loaded, pin, before)
+        if before is not None:
+            handle.state.add_pin(before)
+        else:
+            if tag is not None:
+                _remove_tag(handle, memory, loaded, pin)
+            handle.state.remove_pin(memory.identity, chosen)
         raise
     return pin
 
@@ -145,15 +150,6 @@ def _require_still_there(handle: TableHandle, pin: Pin) -> None:
         raise OperationRefused(f"snapshot {pin.snapshot_id} expired while it was being pinned; pin a newer one")
     if Storage(now.io_properties).size(pin.metadata_location) is None:
         raise OperationRefused(f"{pin.metadata_location} was removed while it was being pinned; try again")
-
-
-def _undo(handle: TableHandle, memory: TableMemory, loaded: LoadedTable, pin: Pin, before: Pin | None) -> None:
-    if before is not None:
-        handle.state.add_pin(before)
-        return
-    if pin.tag is not None:
-        _remove_tag(handle, memory, loaded, pin)
-    handle.state.remove_pin(memory.identity, pin.name)
 
 
 def _check_tag(metadata: TableMetadata, pin: Pin, *, is_ours: bool) -> None:

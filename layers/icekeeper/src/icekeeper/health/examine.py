@@ -93,7 +93,16 @@ def lake_counters(
     if metadata.snapshots:
         counters[AGE_COUNTER] = round(max(0, now_ms - min(metadata.snapshot_times_ms)) / HOUR_MS, 1)
     if head is not None:
-        counters |= _of_summary(metadata, summary_counters(head))
+        summary = summary_counters(head)
+        for name, key in _FROM_SUMMARY.items():
+            if (value := summary_counter(summary, key)) is not None:
+                counters[name] = value
+        if metadata.format_version == 1:  # v1 has no delete files
+            counters["lake_delete_files"] = 0
+        if "lake_delete_files" in counters and (average := average_file_bytes(summary)) is not None:
+            counters["lake_average_file_bytes"] = round(average)
+        if (listed := listed_manifests(summary)) is not None:
+            counters["lake_manifests"] = listed
         counters |= _clustering_depth(metadata, head)
         if (history := _history_bytes(metadata, head)) is not None:
             counters["lake_history_bytes"] = history
@@ -140,20 +149,6 @@ def _history_bytes(metadata: TableMetadata, head: Snapshot) -> int | None:
             return None  # only expired snapshots recorded which of its files were removed since
         size += summary_counter(summary_counters(snapshot), "added-files-size") or 0
     return size
-
-
-def _of_summary(metadata: TableMetadata, summary: Mapping[object, object]) -> dict[str, int | float]:
-    counters: dict[str, int | float] = {}
-    for name, key in _FROM_SUMMARY.items():
-        if (value := summary_counter(summary, key)) is not None:
-            counters[name] = value
-    if metadata.format_version == 1:  # v1 has no delete files
-        counters["lake_delete_files"] = 0
-    if "lake_delete_files" in counters and (average := average_file_bytes(summary)) is not None:
-        counters["lake_average_file_bytes"] = round(average)
-    if (listed := listed_manifests(summary)) is not None:
-        counters["lake_manifests"] = listed
-    return counters
 
 
 _AVERAGE = "lake_average_file_bytes"

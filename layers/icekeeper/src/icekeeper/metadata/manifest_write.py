@@ -208,7 +208,7 @@ class EntryEncoder:
 
     def encoded(self, entry: ManifestEntry) -> bytes:
         """Raises ValueError if an EXISTING or DELETED entry lacks its data sequence number or snapshot id."""
-        record, file, sink = _entry_record(entry, self.version, self.names, self.widths), entry.file, io.BytesIO()
+        record, file, sink = self._record(entry), entry.file, io.BytesIO()
         stretch = file.stretch(self.late) if isinstance(file, StoredFile) else None
         if stretch is None:
             metrics = {name: _key_values(getattr(file, name)) for name in METRIC_FIELDS.values()}
@@ -219,6 +219,43 @@ class EntryEncoder:
             sink.write(stretch)
             fastavro.schemaless_writer(sink, self.after, record["data_file"])
         return sink.getvalue()
+
+    def _record(self, entry: ManifestEntry) -> dict[str, Any]:
+        """All values but those of late fields.  A file sequence number that another writer lost stays null."""
+        if entry.status is not EntryStatus.ADDED and (entry.snapshot_id is None or entry.sequence_number is None):
+            raise ValueError(f"{entry.status.name} entry of {entry.file.file_path} must carry its ids explicitly")
+        file = entry.file
+        partition = dict(zip(self.names, file.partition, strict=True))
+        for name, width in self.widths.items():
+            value = partition[name]
+            if isinstance(value, bytes) and len(value) != width:
+                partition[name] = int.from_bytes(value, "big", signed=True).to_bytes(width, "big", signed=True)
+        record: dict[str, Any] = {
+            "content": int(file.content),
+            "file_path": file.file_path,
+            "file_format": file.file_format,
+            "partition": partition,
+            "record_count": file.record_count,
+            "file_size_in_bytes": file.file_size_in_bytes,
+            "key_metadata": file.key_metadata,
+            "equality_ids": _listed(file.equality_ids),
+            "sort_order_id": file.sort_order_id,
+            "referenced_data_file": file.referenced_data_file,
+        }
+        if self.version == 1:
+            record["block_size_in_bytes"] = _V1_BLOCK_SIZE_IN_BYTES
+        if self.version >= 3:
+            # Readers assign the row id of an ADDED entry (specification, "First Row ID Inheritance").
+            record["first_row_id"] = None if entry.status is EntryStatus.ADDED else file.first_row_id
+            record["content_offset"] = file.content_offset
+            record["content_size_in_bytes"] = file.content_size_in_bytes
+        return {
+            "status": int(entry.status),
+            "snapshot_id": entry.snapshot_id,
+            "sequence_number": entry.sequence_number,
+            "file_sequence_number": entry.file_sequence_number,
+            "data_file": record,
+        }
 
 
 def entry_encoder(metadata: TableMetadata, spec_id: int) -> EntryEncoder:
@@ -248,46 +285,6 @@ def _encoder_of(schema_text: str, version: int) -> EntryEncoder:
         late=layout_of(fields[first:end]),
         after=cast("AvroSchema", parse_schema({"type": "record", "name": "tail", "fields": fields[end:]})),
     )
-
-
-def _entry_record(
-    entry: ManifestEntry, version: int, names: Sequence[str], widths: Mapping[str, int]
-) -> dict[str, Any]:
-    # All values but those of late fields.  A file sequence number that another writer lost stays null.
-    if entry.status is not EntryStatus.ADDED and (entry.snapshot_id is None or entry.sequence_number is None):
-        raise ValueError(f"{entry.status.name} entry of {entry.file.file_path} must carry its ids explicitly")
-    file = entry.file
-    partition = dict(zip(names, file.partition, strict=True))
-    for name, width in widths.items():
-        value = partition[name]
-        if isinstance(value, bytes) and len(value) != width:
-            partition[name] = int.from_bytes(value, "big", signed=True).to_bytes(width, "big", signed=True)
-    record: dict[str, Any] = {
-        "content": int(file.content),
-        "file_path": file.file_path,
-        "file_format": file.file_format,
-        "partition": partition,
-        "record_count": file.record_count,
-        "file_size_in_bytes": file.file_size_in_bytes,
-        "key_metadata": file.key_metadata,
-        "equality_ids": _listed(file.equality_ids),
-        "sort_order_id": file.sort_order_id,
-        "referenced_data_file": file.referenced_data_file,
-    }
-    if version == 1:
-        record["block_size_in_bytes"] = _V1_BLOCK_SIZE_IN_BYTES
-    if version >= 3:
-        # Readers assign the row id of an ADDED entry (specification, "First Row ID Inheritance").
-        record["first_row_id"] = None if entry.status is EntryStatus.ADDED else file.first_row_id
-        record["content_offset"] = file.content_offset
-        record["content_size_in_bytes"] = file.content_size_in_bytes
-    return {
-        "status": int(entry.status),
-        "snapshot_id": entry.snapshot_id,
-        "sequence_number": entry.sequence_number,
-        "file_sequence_number": entry.file_sequence_number,
-        "data_file": record,
-    }
 
 
 def _listed(values: tuple[int, ...] | None) -> list[int] | None:

@@ -126,7 +126,8 @@ class TableReader:
     def live_files(self, manifest_paths: Iterable[str]) -> Iterator[tuple[str, Iterator[LiveFile]]]:
         """Each manifest with the files that its live entries name, in the order given."""
         for path, data in self._fetch(manifest_paths, "manifest"):
-            yield path, self._reporting_files(decode_live_files(data, path))
+            files = decode_live_files(data, path)
+            yield path, files if self.on_live_file is None else map(self._reported, files)
 
     def contents(self, manifests: Iterable[ManifestFile]) -> Iterator[tuple[ManifestFile, bytes]]:
         """Each manifest with its bytes, in order.
@@ -158,12 +159,10 @@ class TableReader:
                 on_live_file(entry.file.file_path)
             yield entry
 
-    def _reporting_files(self, files: Iterator[LiveFile]) -> Iterator[LiveFile]:
-        on_live_file = self.on_live_file
-        for file in files:
-            if on_live_file is not None:
-                on_live_file(file.path)
-            yield file
+    def _reported(self, file: LiveFile) -> LiveFile:
+        if self.on_live_file is not None:
+            self.on_live_file(file.path)
+        return file
 
     def _fetch(self, paths: Iterable[str], kind: str) -> Iterator[tuple[str, bytes]]:
         """Paths with the bytes of their files, in order, fetched ahead in parallel."""
