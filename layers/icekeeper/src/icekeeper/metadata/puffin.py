@@ -56,11 +56,6 @@ class PuffinFile:
     data: bytes
     blobs: tuple[PuffinBlob, ...]
 
-    @property
-    def footer_size(self) -> int:
-        """Bytes from the footer's magic number to the end of the file."""
-        return len(self.data) - max((b.offset + b.length for b in self.blobs), default=len(_MAGIC))
-
 
 def footer_size(data: bytes, path: str) -> int:
     """Bytes from the footer's magic number to the end of the file; ``data`` is the file or its end.
