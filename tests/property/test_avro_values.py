@@ -266,13 +266,10 @@ def test_a_pattern_matches_a_value_to_its_end_or_not_at_all(data: st.DataObject)
 
 
 def as_bytes(kind: Any, value: Any) -> bytes:
+    schema: Any = parse_schema({"type": "record", "name": "one", "fields": [{"name": "v", "type": kind}]}, {})
     sink = io.BytesIO()
-    fastavro.schemaless_writer(sink, schema_of(kind), {"v": value})
+    fastavro.schemaless_writer(sink, schema, {"v": value})
     return sink.getvalue()
-
-
-def schema_of(kind: Any) -> Any:
-    return parse_schema({"type": "record", "name": "one", "fields": [{"name": "v", "type": kind}]}, {})
 
 
 def test_nothing_is_learned_of_few_entries() -> None:

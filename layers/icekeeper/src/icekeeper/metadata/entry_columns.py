@@ -43,6 +43,7 @@ METRIC_FIELDS = {
 }
 LATE_FIELDS = METRIC_FIELDS | {132: "split_offsets"}
 """The fields of a data file that are decoded on demand."""
+# Ids and names of all other fields, as Icekeeper writes them.
 _SCHEMA = manifest_schema(3, (), {"fields": ()})
 ENTRY_FIELDS = {field["field-id"]: field["name"] for field in _SCHEMA["fields"] if field["name"] != "data_file"}
 FILE_FIELDS = {
@@ -84,11 +85,6 @@ class LateReader:
                 readers[name] = _after(tuple(before), read)
             before.append(types.skipper(field["type"]))
         return cls(readers, layout_of(stretch))
-
-    def read(self, name: str, stretch: bytes) -> Any:
-        """One field; ``None``: the file does not have it."""
-        read = self.readers.get(name)
-        return None if read is None else read(stretch, 0)[0]
 
 
 def _after(before: Sequence[Skipper], read: Reader) -> Reader:
@@ -173,7 +169,8 @@ def _late(name: str) -> property:
             known = {}
             _put_known(file, known)
         if name not in known:
-            known[name] = file._reader.read(name, file._stretch)
+            read = file._reader.readers.get(name)
+            known[name] = None if read is None else read(file._stretch, 0)[0]
         return known[name]
 
     return property(value)
@@ -216,7 +213,7 @@ def entry_columns(
     file: Sequence[int],
     partition: Callable[[Mapping[str, Any]], Any] | None = None,
 ) -> EntryReader:
-    """Reads these fields of entries and of their data files, by id; ``partition`` converts partition records.
+    """A reader of these fields of entries and of their data files, by id; ``partition`` converts partition records.
 
     Raises:
         LookupError: the entries have no data file, or a field has another type than in the specification.
