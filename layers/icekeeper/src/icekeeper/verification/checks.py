@@ -210,9 +210,7 @@ def manifest_problems(manifest: ManifestFile, entries: Sequence[ManifestEntry]) 
             yield Problem(ProblemKind.WRONG_COUNT, path, detail)
 
 
-def summary_problems(
-    manifests: Sequence[ManifestFile], summary: dict[str, str], snapshot_id: int, path: str
-) -> Iterator[Problem]:
+def summary_problems(snapshot: Snapshot, manifests: Sequence[ManifestFile], path: str) -> Iterator[Problem]:
     """Compare the totals of a snapshot summary with the counts of its manifests, if both are known.
 
     ``path`` is the path of the problems.
@@ -224,9 +222,9 @@ def summary_problems(
         ("total-records", _sum([m.added_rows_count for m in data], [m.existing_rows_count for m in data])),
         ("total-delete-files", _sum([m.added_files_count for m in deletes], [m.existing_files_count for m in deletes])),
     ):
-        said = summary.get(key)
+        said = snapshot.summary.get(key)
         if said is not None and found is not None and said != str(found):
-            detail = f"summary of snapshot {snapshot_id} says {key} {said}, its manifests add up to {found}"
+            detail = f"summary of snapshot {snapshot.snapshot_id} says {key} {said}, its manifests add up to {found}"
             yield Problem(ProblemKind.SUMMARY, path, detail)
 
 
