@@ -299,7 +299,7 @@ def _entry_reader(
     required: tuple[int, ...],
     partition_fields: tuple[_StoredField, ...] = (),
 ) -> EntryReader:
-    """Reads these fields of entries and of their data files, by id, of which some are ``required``."""
+    """A reader of these fields of entries and of their data files, by id, of which some are ``required``."""
     try:
         reader = _reader_of(opened.schema_text, entry, file, partition_fields)
     except LookupError as error:
@@ -318,7 +318,7 @@ def _reader_of(
     types = writer_types(schema_text)
     make = _partition_maker(schema_text, types.schema, partition_fields) if 102 in file else None
     reader = entry_columns(types, entry, file, make)
-    if reader.late is None and LATE[0] in file:
+    if reader.late is None and LATE[0] in file:  # their encoding is unusual, so they are decoded at once
         return entry_columns(types, entry, (*file, *LATE_FIELDS), make)
     return reader
 
