@@ -145,7 +145,7 @@ class Storage:
             LocationRefused: a path is outside of the table's bound.
             BotoCoreError, ClientError: there are no credentials.
         """
-        self.require(paths)
+        self._bound.require(paths)
         return self.s3
 
     def read(self, path: str) -> bytes:
@@ -236,7 +236,7 @@ class Storage:
 
     def list_if_allowed(self, prefix: str) -> Sequence[ListedObject] | None:
         """As :meth:`list`; ``None`` where :meth:`can_list` is false, which the listing itself finds out."""
-        self.require([prefix])
+        self._bound.require([prefix])
         if is_local(prefix):
             return list(self.list(prefix))
         key = (can_list_s3.__name__, prefix)
@@ -250,7 +250,7 @@ class Storage:
 
     def divide(self, prefix: str) -> Division:
         """The first levels of a listing, and the folders that are left for :meth:`list_folder`."""
-        self.require([prefix])
+        self._bound.require([prefix])
         with self.translated(prefix):
             if is_local(prefix):
                 return divide(prefix, lambda folder: local_level(folder, split_path(folder).key), self._listing_threads)
@@ -262,7 +262,7 @@ class Storage:
 
     def folders_in(self, prefix: str) -> frozenset[str] | None:
         """Names of the folders directly below a directory, with one request; ``None``: the caller must check each."""
-        self.require([prefix])
+        self._bound.require([prefix])
         if is_local(prefix):
             return None  # a listing skips links to folders, but files can be read through them
         with self.translated(prefix):
@@ -271,7 +271,7 @@ class Storage:
 
     def list_folder(self, prefix: str) -> Iterator[ListedObject]:
         """As :meth:`list`, in the calling thread alone."""
-        self.require([prefix])
+        self._bound.require([prefix])
         if is_local(prefix):
             for name, size, modified_ms in walk(split_path(prefix).key):
                 yield ListedObject(f"{prefix.rstrip('/')}/{name}", size, modified_ms)
@@ -297,7 +297,7 @@ class Storage:
 
         def inside(path: str) -> str | None:
             try:
-                self.require([path])
+                self._bound.require([path])
             except LocationRefused as error:
                 return str(error)
             return None
@@ -326,7 +326,7 @@ class Storage:
 
     def _allowed(self, location: str, ask: Callable[[Any, str, str], bool]) -> bool:
         parts = split_path(location)
-        self.require([location])
+        self._bound.require([location])
         if is_local(location):
             return True
         if parts.scheme not in S3_SCHEMES:
@@ -376,15 +376,15 @@ class Storage:
         return self._arrow.is_plain and can_boto3_read(self._properties)
 
     def _open(self, path: str) -> pa.NativeFile:
-        self.require([path])
         if not is_local(path) or self._bound is ANYWHERE:
+            self._bound.require([path])
             return self._arrow.open(path)
         with self._local(path) as there, regular_file(there) as opened:
             return self._arrow.open(opened)
 
     def _create(self, path: str) -> pa.NativeFile:
-        self.require([path])
         if not is_local(path) or self._bound is ANYWHERE:
+            self._bound.require([path])
             return self._arrow.create(path)
         with self._local(path, make=True) as there, new_file(there) as opened:
             return self._arrow.create(opened)
@@ -399,13 +399,18 @@ class Storage:
             LocationRefused: its real path is outside of the table's bound.
             OSError: its folder cannot be opened.
         """
-        name = os.path.abspath(split_path(path).key)
+        name = os.path.abspath(split_path(path).plain_key)
         if self._bound is ANYWHERE:
             yield name
             return
         folder, base = os.path.split(name)
-        real = os.path.realpath(name) if follow else os.path.join(os.path.realpath(folder), base)
-        self._bound.require_real(real, path)
+        try:
+            real = os.path.realpath(name) if follow else os.path.join(os.path.realpath(folder), base)
+        except ValueError:  # a character that no path may hold
+            self._bound.require([path])
+            raise
+        if not self._bound.allows_real(real):
+            raise self._bound.refusal([path])
         with held(real, make=make) as there:
             yield there
 
@@ -426,7 +431,7 @@ class Storage:
         yield from in_parallel([partial(self.list_folder, folder) for folder in folders], self._listing_threads)
 
     def _require_listable(self, path: str) -> None:
-        self.require([path])
+        self._bound.require([path])
         if not is_local(path) and split_path(path).scheme not in S3_SCHEMES:
             raise StorageError(f"{path} cannot be listed: only S3 and local folders can")
 
