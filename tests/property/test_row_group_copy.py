@@ -26,13 +26,12 @@ from icekeeper.row_group_copy.footer_structs import FileMetaData, NotCopyable
 from icekeeper.storage.part_plan import (
     LIMITS,
     Content,
-    CopiedRange,
-    OwnBytes,
+    ObjectRange,
     Part,
     PartLimits,
-    SentPart,
     plan_parts,
     sent_bytes,
+    size_of,
 )
 from support.copied import (
     MIXED,
@@ -66,9 +65,9 @@ def drawn_contents(sizes: list[tuple[int, int]]) -> list[Content]:
     contents: list[Content] = []
     for kind, size in sizes:
         if not kind:
-            contents.append(OwnBytes(bytes(range(size))))
+            contents.append(bytes(range(size)))
         else:
-            contents.append(CopiedRange(f"s3://b/{kind}", "e", positions[kind], positions[kind] + size))
+            contents.append(ObjectRange(f"s3://b/{kind}", "e", positions[kind], positions[kind] + size))
             positions[kind] += size + (size % 3 == 0)  # every third leaves a gap behind
     return contents
 
@@ -80,10 +79,10 @@ def single_bytes(contents: Any) -> list[tuple[str, int]]:
     """Every byte by its origin."""
     found: list[tuple[str, int]] = []
     for content in contents:
-        if isinstance(content, CopiedRange):
+        if isinstance(content, ObjectRange):
             found += [(content.path, place) for place in range(content.start, content.end)]
         else:
-            found += [("own", byte) for byte in content.data]
+            found += [("own", byte) for byte in content]
     return found
 
 
@@ -97,7 +96,7 @@ def planned(contents: list[Content], limits: PartLimits = SMALL) -> tuple[Part, 
 @given(CONTENTS)
 def test_every_byte_is_there_once_and_in_order(contents: list[Content]) -> None:
     parts = planned(contents)
-    inside = chain.from_iterable(part.contents if isinstance(part, SentPart) else [part] for part in parts)
+    inside = chain.from_iterable([part] if isinstance(part, ObjectRange) else part for part in parts)
     assert single_bytes(inside) == single_bytes(contents)
 
 
@@ -105,10 +104,10 @@ def test_every_byte_is_there_once_and_in_order(contents: list[Content]) -> None:
 @given(CONTENTS)
 def test_parts_are_within_the_limits(contents: list[Content]) -> None:
     parts = planned(contents)
-    assert all(part.size >= SMALL.least for part in parts[:-1])
-    assert all(part.size > 0 for part in parts)
+    assert all(size_of(part) >= SMALL.least for part in parts[:-1])
+    assert all(size_of(part) > 0 for part in parts)
     for part in parts:
-        assert part.size <= (SMALL.most_sent if isinstance(part, SentPart) else SMALL.most_copied)
+        assert size_of(part) <= (SMALL.most_copied if isinstance(part, ObjectRange) else SMALL.most_sent)
 
 
 def fewest_sent(contents: list[Content], least: int) -> int:
@@ -146,28 +145,28 @@ def test_little_more_is_sent_than_must_be(contents: list[Content]) -> None:
 def test_files_of_16_mb_are_copied_whole_beside_a_footer() -> None:
     """The magic of the first file is that of the output, so only the end is sent."""
     sizes = [16_000_000 + number for number in range(20)]
-    files = [CopiedRange(f"s3://b/{n}", "e", 0 if n == 0 else 4, size) for n, size in enumerate(sizes)]
-    assert planned([*files, OwnBytes(b"footer")], LIMITS) == (*files, SentPart((OwnBytes(b"footer"),)))
+    files = [ObjectRange(f"s3://b/{n}", "e", 0 if n == 0 else 4, size) for n, size in enumerate(sizes)]
+    assert planned([*files, b"footer"], LIMITS) == (*files, (b"footer",))
 
 
 def test_a_short_neighbour_takes_what_it_lacks_from_the_range_before_it() -> None:
     least = LIMITS.least
-    first, last = CopiedRange("s3://b/1", "e", 4, 4 + 3 * least), CopiedRange("s3://b/3", "e", 4, 4 + least)
-    short = CopiedRange("s3://b/2", "e", 4, 1004)
+    first, last = ObjectRange("s3://b/1", "e", 4, 4 + 3 * least), ObjectRange("s3://b/3", "e", 4, 4 + least)
+    short = ObjectRange("s3://b/2", "e", 4, 1004)
     middle = 4 + 3 * least - (least - 1000)
     assert planned([first, short, last], LIMITS) == (
-        CopiedRange("s3://b/1", "e", 4, middle),
-        SentPart((CopiedRange("s3://b/1", "e", middle, first.end), short)),
+        ObjectRange("s3://b/1", "e", 4, middle),
+        (ObjectRange("s3://b/1", "e", middle, first.end), short),
         last,
     )
 
 
 def test_large_ranges_are_divided_and_never_into_too_many_parts() -> None:
-    large = CopiedRange("s3://b/1", "e", 0, 4 * 1024**4)
+    large = ObjectRange("s3://b/1", "e", 0, 4 * 1024**4)
     parts = planned([large], LIMITS)
     assert len(parts) <= 5_001
-    assert {part.size for part in parts} <= {large.size // len(parts), large.size // len(parts) + 1}
-    many: list[Content] = [CopiedRange(f"s3://b/{n}", "e", 0, LIMITS.least) for n in range(10_001)]
+    assert set(map(size_of, parts)) <= {large.size // len(parts), large.size // len(parts) + 1}
+    many: list[Content] = [ObjectRange(f"s3://b/{n}", "e", 0, LIMITS.least) for n in range(10_001)]
     assert plan_parts(many) is None
     assert plan_parts([]) == ()
 

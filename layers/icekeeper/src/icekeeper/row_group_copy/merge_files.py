@@ -24,7 +24,7 @@ from icekeeper.row_group_copy.entry_metrics import (
 )
 from icekeeper.row_group_copy.footer import ParquetSchema, read_footer
 from icekeeper.row_group_copy.footer_structs import CannotCopy, NotCopyable, RowGroup
-from icekeeper.row_group_copy.write_copy import StoredCopy, WrittenCopy, copy_in_store, write_copy
+from icekeeper.row_group_copy.write_copy import WrittenCopy, copy_in_store, write_copy
 from icekeeper.rows.arrow_schema import LeafColumn
 from icekeeper.rows.file_rows import BATCH_ROWS, ParquetRows, open_parquet
 from icekeeper.rows.read_task import InheritedLineage
@@ -147,24 +147,22 @@ def _proven(
     note_unread: Callable[[int], None],
 ) -> WrittenCopy | NotCopyable:
     """The new file, assembled by its store if possible, else streamed; in both cases proved."""
-    stored = copy_in_store(layout, path, schema, storage)
-    if isinstance(stored, StoredCopy):
-        written = stored.written
-    else:
-        streamed = stored or write_copy(layout, path, schema, storage, verify_checksums=target.verify_checksums)
-        if isinstance(streamed, NotCopyable):
-            return streamed
-        written = streamed
+    written = copy_in_store(layout, path, schema, storage) or write_copy(
+        layout, path, schema, storage, verify_checksums=target.verify_checksums
+    )
+    if isinstance(written, NotCopyable):
+        return written
+    assembled = written.assembled
     try:
-        if isinstance(stored, StoredCopy):
-            problem = store_disproof(stored, schema, storage)
-        else:
+        if assembled is None:
             problem = disproof(written, schema, storage)
+        else:
+            problem = store_disproof(written, assembled, schema, storage)
     except StorageError as error:
         raise OutputUnproved(error) from error
     if problem is not None:
         raise RowsNotKept(problem, [path])
-    if isinstance(stored, StoredCopy):
+    if assembled is not None:
         note_unread(sum(placement.file.copied_bytes for placement in layout.placements))
     return written
 

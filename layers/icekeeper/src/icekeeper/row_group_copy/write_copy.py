@@ -41,14 +41,13 @@ from icekeeper.row_group_copy.new_footer import (
     move_row_groups,
 )
 from icekeeper.storage.arrow_files import ObjectChanged
-from icekeeper.storage.multipart import AssembledObject, NotAssembled, assemble, bounded_output, may_copy_ranges
-from icekeeper.storage.part_plan import Content, CopiedRange, OwnBytes, Part, plan_parts, sent_bytes
+from icekeeper.storage.multipart import AssembledObject, assemble, bounded_output, may_copy_ranges
+from icekeeper.storage.part_plan import Content, ObjectRange, Part, plan_parts, sent_bytes, size_of
+from icekeeper.storage.paths import is_s3
 from icekeeper.storage.read_ahead import (
     RangedStream,
-    Read,
     ReadRange,
     beside_known,
-    can_read_ahead,
     direct_reads,
     reading_ahead,
 )
@@ -75,6 +74,10 @@ class WrittenCopy:
     size: int
     row_groups: tuple[CopiedRowGroup, ...]
     split_offsets: tuple[int, ...]
+    assembled: AssembledObject | None = None
+    """Set if its store assembled it."""
+    parts: tuple[Part, ...] = ()
+    """Of which its store was to assemble it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,18 +195,9 @@ _MOST_SENT = 1 / 3
 _READ_AT_ONCE = 8
 
 
-@dataclass(frozen=True, slots=True)
-class StoredCopy:
-    """A new file that its store assembled; its row groups have no checksums."""
-
-    written: WrittenCopy
-    made: AssembledObject
-    parts: tuple[Part, ...]
-
-
 def copy_in_store(
     layout: Layout, path: str, schema: ParquetSchema, storage: Storage
-) -> StoredCopy | NotCopyable | None:
+) -> WrittenCopy | NotCopyable | None:
     """Have the store assemble the file; ``None``, and no file: the bytes must be streamed.
 
     Raises:
@@ -220,34 +214,37 @@ def copy_in_store(
     tail = write_tail(end, layout, inputs, schema, storage)
     if isinstance(tail, NotCopyable):
         return tail
-    planned = plan_parts([*_data(layout), OwnBytes(end.getvalue())])
+    planned = plan_parts([*_data(layout), end.getvalue()])
     if planned is None:
         return None
-    made = assemble(storage, path, planned)
-    if isinstance(made, NotAssembled):
-        return NotCopyable(made.path, made.reason) if made.source_changed else None
+    try:
+        assembled = assemble(storage, path, planned)
+    except ObjectChanged as changed:
+        return NotCopyable(str(changed), "changed after its footer was read")
+    if isinstance(assembled, str):
+        return None
     complete, split_offsets = tail
     row_groups = tuple(group for one in complete for group in one.complete_row_groups)
-    return StoredCopy(WrittenCopy(path, made.size, row_groups, split_offsets), made, planned)
+    return WrittenCopy(path, sum(map(size_of, planned)), row_groups, split_offsets, assembled, planned)
 
 
 def _is_worth_it(layout: Layout) -> bool:
     files = [placement.file for placement in layout.placements]
-    if not all(can_read_ahead(file.path) and file.footer.etag for file in files):
+    if not all(is_s3(file.path) and file.footer.etag for file in files):
         return False
     parts = plan_parts(_data(layout))
     if parts is None:
         return False
     # The size of the end is estimated: offset indexes are seldom larger than column indexes.
     end = sum(2 * file.column_index_bytes + len(file.footer.thrift) for file in files)
-    size = sum(part.size for part in parts) + end
+    size = sum(map(size_of, parts)) + end
     return sent_bytes(parts) + end <= _MOST_SENT * size
 
 
 def _data(layout: Layout) -> Iterator[Content]:
     """The magic bytes and the copied ranges of the new file."""
     ranges = [
-        CopiedRange(file.path, file.footer.etag or "", piece.start, piece.end)
+        ObjectRange(file.path, file.footer.etag or "", piece.start, piece.end)
         for file in (placement.file for placement in layout.placements)
         for piece in file.ranges
     ]
@@ -255,7 +252,7 @@ def _data(layout: Layout) -> Iterator[Content]:
     if ranges and ranges[0].start == len(MAGIC):
         yield replace(ranges[0], start=0)
     else:
-        yield OwnBytes(MAGIC)
+        yield MAGIC
         yield from ranges[:1]
     yield from ranges[1:]
 
@@ -367,7 +364,7 @@ def input_streams(files: Sequence[CopyableFile], storage: Storage) -> Iterator[O
     Raises:
         BotoCoreError: there are no credentials.
     """
-    if not all(can_read_ahead(file.path) for file in files):
+    if not all(is_s3(file.path) for file in files):
         yield lambda file: _in_steps(storage, file.path)
         return
     announced = (read for file in files for read in _reads(file.path, file.footer.etag, _expected(file)))
@@ -378,7 +375,7 @@ def input_streams(files: Sequence[CopyableFile], storage: Storage) -> Iterator[O
 def ranged_stream(footer: Footer, reads: ReadRange) -> RangedStream:
     """A stream of the footer's file on S3; bytes that came with the footer are not read again."""
     if footer.before:
-        known = Read(footer.path, footer.etag, footer.before_start, footer.start)
+        known = ObjectRange(footer.path, footer.etag, footer.before_start, footer.start)
         reads = beside_known(reads, known, footer.before)
     return RangedStream(reads, footer.path, footer.etag)
 
@@ -388,7 +385,7 @@ def stream_of_pieces(
     stream: Any, path: str, etag: str | None, pieces: Iterable[Piece], storage: Storage
 ) -> Iterator[Any]:
     """A stream that reads these pieces of a file ahead; for a store other than S3, the open one."""
-    if not can_read_ahead(path):
+    if not is_s3(path):
         yield _Steps(stream)
         return
     with reading_ahead(storage, _reads(path, etag, pieces)) as reads:
@@ -427,10 +424,10 @@ def _expected(file: CopyableFile) -> Iterator[Piece]:
     yield from file.ranges
 
 
-def _reads(path: str, etag: str | None, pieces: Iterable[Piece]) -> Iterator[Read]:
+def _reads(path: str, etag: str | None, pieces: Iterable[Piece]) -> Iterator[ObjectRange]:
     for piece in pieces:
         for cut in cuts(piece):
-            yield Read(path, etag, cut.start, cut.end)
+            yield ObjectRange(path, etag, cut.start, cut.end)
 
 
 BLOCK_BYTES = 8 * 1024 * 1024

@@ -24,7 +24,8 @@ from icekeeper.aws.settings import ENDPOINT_OF_SERVER
 from icekeeper.errors import StorageError
 from icekeeper.machine.metering import RequestKind, current_count, note_request
 from icekeeper.storage.failures import ShortAnswer
-from icekeeper.storage.paths import S3_SCHEMES, is_local, split_path
+from icekeeper.storage.part_plan import ObjectRange
+from icekeeper.storage.paths import is_local, is_s3, split_path
 from icekeeper.storage.s3_reads import known_error, tells_other_etag
 
 if TYPE_CHECKING:
@@ -109,8 +110,8 @@ def is_of_another_object(error: ClientError) -> bool:
     return error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") in (412, 416)
 
 
-def read_s3_range(client: Any, path: str, start: int, end: int, etag: str | None = None) -> bytes:
-    """The bytes from ``start`` to before ``end`` of an object, if it has this ETag (``None``: any).
+def read_s3_range(client: Any, wanted: ObjectRange) -> bytes:
+    """The bytes of a range, read with one request.
 
     Raises:
         OSError: the store sent several truncated answers (rule: short-reads-are-errors).
@@ -118,8 +119,8 @@ def read_s3_range(client: Any, path: str, start: int, end: int, etag: str | None
         ClientError: there is no such object, or the store refuses.
         BotoCoreError: the store does not answer.
     """
-    parts = split_path(path)
-    request = {"Bucket": parts.authority, "Key": parts.key, "Range": f"bytes={start}-{end - 1}"}
+    parts, path, etag = split_path(wanted.path), wanted.path, wanted.etag
+    request = {"Bucket": parts.authority, "Key": parts.key, "Range": f"bytes={wanted.start}-{wanted.end - 1}"}
     if etag is not None:
         request["IfMatch"] = etag
     for attempt in range(_ATTEMPTS):
@@ -132,14 +133,15 @@ def read_s3_range(client: Any, path: str, start: int, end: int, etag: str | None
         if etag is not None and tells_other_etag(answer, etag):
             raise ObjectChanged(path)
         try:
-            data: bytes = answer["Body"].read(end - start + 1)  # not more, should the answer be longer
+            data: bytes = answer["Body"].read(wanted.size + 1)  # not more, should the answer be longer
         except (HTTPClientError, IncompleteReadError):  # boto3 repeats a request only until its answer begins
             if attempt == _ATTEMPTS - 1:
                 raise
             continue
-        if len(data) == end - start:
+        if len(data) == wanted.size:
             return data
-    raise ShortAnswer(f"the store answered with {len(data)} of the {end - start} bytes from {start} of {path}")
+    short = f"{len(data)} of the {wanted.size} bytes from {wanted.start} of {path}"
+    raise ShortAnswer(f"the store answered with {short}")
 
 
 class RangedObject:
@@ -182,7 +184,7 @@ class RangedObject:
         if end <= self._position:
             return 0
         try:
-            data = read_s3_range(self._client, self._path, self._position, end, self._etag)
+            data = read_s3_range(self._client, ObjectRange(self._path, self._etag, self._position, end))
         except ObjectChanged as error:
             raise ShortAnswer(f"{self._path} was replaced while it was read") from error
         buffer[: len(data)] = data
@@ -388,7 +390,7 @@ class ArrowFiles:
         """
         from icekeeper.storage.file_systems import arrow_file_io, current_keys
 
-        asks = self.is_plain and split_path(path).scheme in S3_SCHEMES
+        asks = self.is_plain and is_s3(path)
         keys = current_keys(self._properties) if asks else None
         made = self._made
         if made is None or (asks and made.keys != keys):
@@ -398,7 +400,7 @@ class ArrowFiles:
     def _may_redirect(self, path: str) -> bool:
         """Whether a server chose the store, which may then redirect PyArrow to any address."""
         is_theirs = self._properties.get(ENDPOINT_OF_SERVER) == "true"
-        return self.is_plain and is_theirs and split_path(path).scheme in S3_SCHEMES
+        return self.is_plain and is_theirs and is_s3(path)
 
     @cached_property
     def _s3(self) -> Any:

@@ -58,7 +58,7 @@ from icekeeper.storage.s3_objects import (
 from icekeeper.storage.s3_reads import (
     ONE_READ_BYTES,
     NoSuchObject,
-    ObjectEnd,
+    ObjectPart,
     can_boto3_read,
     read_beginning,
     read_end,
@@ -161,13 +161,13 @@ class Storage:
                 require_fitting(path, int(stream.size()))
                 return bytes(stream.read())
 
-    def read_end(self, path: str, length: int) -> ObjectEnd:
+    def read_end(self, path: str, length: int) -> ObjectPart:
         """The last ``length`` bytes of an object, such as a Parquet footer, and its whole size."""
         with self.translated(path):
             if self.uses_boto3(path):
                 return read_end(self.s3_at(path), path, length)
             with self._open(path) as stream:
-                return ObjectEnd(*end_of(stream, length))
+                return ObjectPart(*end_of(stream, length))
 
     def write(self, path: str, data: bytes) -> None:
         """Write a whole object, which replaces one of that name; on failure nothing is written."""
@@ -192,8 +192,8 @@ class Storage:
         with self.translated(path):
             if size is not None and size <= ONE_READ_BYTES and self.uses_boto3(path):
                 found = read_beginning(self.s3_at(path), path)
-                if isinstance(found, bytes):  # else the object is larger than ``size``
-                    return pa.BufferReader(found)
+                if len(found.data) == found.size:  # else the object is larger than ``size``
+                    return pa.BufferReader(found.data)
             return self._open(path)
 
     def open_output(self, path: str) -> pa.NativeFile:
