@@ -22,8 +22,7 @@ from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import LoadState, Pin, StagedLoad
 from icekeeper.storage.paths import normalise
-from icekeeper.storage.s3_objects import DeleteReport
-from icekeeper.storage.storage import Storage
+from icekeeper.storage.storage import DeleteReport, Storage
 from support.maintained_table import (
     DAY_S,
     ID_AND_PART,

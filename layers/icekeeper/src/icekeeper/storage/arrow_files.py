@@ -38,16 +38,6 @@ UPLOAD_PART_BYTES = 10 * 1024 * 1024
 """PyArrow sends a smaller object whole, a larger one in parts of this size (platform: pyarrow-s3-requests)."""
 
 
-def counted_upload(stream: pa.NativeFile) -> pa.NativeFile:
-    """The same stream; where requests are counted, it counts its own when it is closed."""
-    return stream if current_count() is None else pa.PythonFile(_CountedUpload(stream), mode="w")
-
-
-def upload_requests(size: int) -> int:
-    """How many requests an object of ``size`` bytes takes: one, or those for the parts and two around them."""
-    return 1 if size < UPLOAD_PART_BYTES else 2 - (-size // UPLOAD_PART_BYTES)
-
-
 class WriteOnly:
     """The properties that Arrow asks a Python object for before it writes to it."""
 
@@ -80,7 +70,8 @@ class _CountedUpload(WriteOnly):
             self._stream.close()
         finally:
             if self._count is not None:
-                self._count.add(RequestKind.PUT, upload_requests(size))
+                # One request, or those for the parts and two around them.
+                self._count.add(RequestKind.PUT, 1 if size < UPLOAD_PART_BYTES else 2 - (-size // UPLOAD_PART_BYTES))
 
     def tell(self) -> int:
         return int(self._stream.tell())
@@ -195,12 +186,9 @@ class RangedObject:
         self.closed = True
 
 
-def upload_at_close(client: Any, path: str) -> pa.NativeFile:
-    """A stream that holds all data and creates the object with one request when it is closed."""
-    return pa.PythonFile(_UploadAtClose(client, path), mode="w")
-
-
 class _UploadAtClose(WriteOnly):
+    """Holds all data and creates the object with one request when it is closed."""
+
     closed = False
 
     def __init__(self, client: Any, path: str) -> None:
@@ -357,12 +345,25 @@ class ArrowFiles:
             StorageError: PyArrow does not support the store.
         """
         if is_local(path):
-            return self._local.open_input_file(_local_path(path))
+            return self._local.open_input_file(os.path.abspath(split_path(path).key))
         if self._may_redirect(path):
             note_request(RequestKind.GET)  # for the size
             opened: list[Any] = [RangedObject(self._s3, path)]
             return whole_reads(lambda: opened.pop() if opened else None, path)
-        return whole_reads(_Opener(self, path), path)
+        used: _FileSystems | None = None
+
+        def opened_again() -> pa.NativeFile | None:
+            """A stream, the first time and when the keys have been renewed; else ``None``."""
+            nonlocal used
+            systems = self.current(path)
+            if systems is used:
+                return None
+            note_request(RequestKind.GET)  # for the size (platform: pyarrow-s3-requests)
+            stream = systems.of(path).open_input_file(_key(path))
+            used = systems
+            return stream
+
+        return whole_reads(opened_again, path)
 
     def create(self, path: str) -> pa.NativeFile:
         """A stream that creates the file when it is closed, and the folders of a local file now.
@@ -371,16 +372,18 @@ class ArrowFiles:
             OSError, pa.ArrowException, StorageError: as :meth:`open`.
         """
         if is_local(path):
-            key = _local_path(path)
+            key = os.path.abspath(split_path(path).key)
             self._local.create_dir(os.path.dirname(key), recursive=True)
             return self._local.open_output_stream(key)
         if self._may_redirect(path):
-            return counted_upload(upload_at_close(self._s3, path))
-        # opening_late cannot copy a retry strategy.
-        may_be_late = self.is_plain and not self._properties.get(S3_RETRY_STRATEGY_IMPL)
-        systems = self.current(path)
-        filesystem = systems.opening_late(path) if may_be_late else systems.of(path)
-        return counted_upload(filesystem.open_output_stream(_key(path)))
+            stream = pa.PythonFile(_UploadAtClose(self._s3, path), mode="w")
+        else:
+            # opening_late cannot copy a retry strategy.
+            may_be_late = self.is_plain and not self._properties.get(S3_RETRY_STRATEGY_IMPL)
+            systems = self.current(path)
+            filesystem = systems.opening_late(path) if may_be_late else systems.of(path)
+            stream = filesystem.open_output_stream(_key(path))
+        return stream if current_count() is None else pa.PythonFile(_CountedUpload(stream), mode="w")
 
     def current(self, path: str) -> _FileSystems:
         """The file systems to use now: the same as before, unless keys were renewed since.
@@ -411,17 +414,6 @@ class ArrowFiles:
     @cached_property
     def _local(self) -> Any:
         return LocalFileSystem() if self.is_plain else self.current("file:///").of("file:///")
-
-
-def end_of(stream: pa.NativeFile, length: int) -> tuple[bytes, int, str | None]:
-    """The last ``length`` bytes of an opened file, or all of a smaller one; its size; on S3, its ETag.
-
-    Raises:
-        OSError, pa.ArrowException: the store failed.
-    """
-    size = int(stream.size())
-    start = max(0, size - length)
-    return bytes(stream.read_at(size - start, start)), size, etag_of(stream)
 
 
 class _FileSystems:
@@ -458,28 +450,6 @@ class _FileSystems:
         if key not in self._late:
             self._late[key] = opening_late(self.of(path))
         return self._late[key]
-
-
-class _Opener:
-    """Opens one file for reading, and again when the keys have been renewed."""
-
-    def __init__(self, files: ArrowFiles, path: str) -> None:
-        self._files, self._path = files, path
-        self._systems: _FileSystems | None = None
-
-    def __call__(self) -> pa.NativeFile | None:
-        """A stream, the first time and after each renewal; else ``None``."""
-        systems = self._files.current(self._path)
-        if systems is self._systems:
-            return None
-        note_request(RequestKind.GET)  # for the size (platform: pyarrow-s3-requests)
-        stream = systems.of(self._path).open_input_file(_key(self._path))
-        self._systems = systems
-        return stream
-
-
-def _local_path(path: str) -> str:
-    return os.path.abspath(split_path(path).key)
 
 
 def _key(path: str) -> str:
