@@ -234,25 +234,15 @@ def judge_file(
     record_count: int | None = None,
     lineage: InheritedLineage | None = None,
     without_nan: Collection[int] = (),
-) -> CopyableFile | NotCopyable:
-    """Whether a file can be copied; ``record_count`` is from its manifest entry, ``None``: it has none.
+) -> CopyableFile:
+    """Describe a file to copy; ``record_count`` is from its manifest entry, ``None``: it has none.
 
     ``lineage`` is what its rows inherit, for targets with lineage columns; ``None``: all ids must be stored.
     ``without_nan`` are the ids of the float columns without NaN by the manifest.
+
+    Raises:
+        CannotCopy: it must be decoded.
     """
-    try:
-        return _copyable(footer, target, record_count, lineage, without_nan)
-    except CannotCopy as refused:
-        return NotCopyable(footer.path, str(refused))
-
-
-def _copyable(
-    footer: Footer,
-    target: CopyTarget,
-    record_count: int | None,
-    lineage: InheritedLineage | None,
-    without_nan: Collection[int],
-) -> CopyableFile:
     metadata = footer.metadata()
     check_writer(metadata.created_by)
     schema = fitted_schema(metadata.schema, target.schema)
@@ -336,14 +326,14 @@ def _check_row_group_sizes(groups: Sequence[RowGroup], columns: Sequence[Parquet
 
 
 def _memory_bytes(group: RowGroup, columns: Sequence[ParquetColumn]) -> int:
-    return sum(_memory_of(chunk.meta_data, column) for chunk, column in zip(group.columns, columns, strict=True))
-
-
-def _memory_of(meta: ColumnMetaData, column: ParquetColumn) -> int:
-    sizes = meta.size_statistics
-    texts = 0 if sizes is None else sizes.unencoded_byte_array_data_bytes or 0
-    # If the writer did not record the size of texts, only their size in the file is certain.
-    return max(meta.total_uncompressed_size, int(meta.num_values * value_bytes(column.leaf.iceberg_type)) + texts)
+    total = 0
+    for chunk, column in zip(group.columns, columns, strict=True):
+        meta, sizes = chunk.meta_data, chunk.meta_data.size_statistics
+        texts = 0 if sizes is None else sizes.unencoded_byte_array_data_bytes or 0
+        # If the writer did not record the size of texts, only their size in the file is certain.
+        values = int(meta.num_values * value_bytes(column.leaf.iceberg_type)) + texts
+        total += max(meta.total_uncompressed_size, values)
+    return total
 
 
 def _check_row_group(group: RowGroup, columns: Sequence[ParquetColumn], codec: int) -> int:

@@ -22,7 +22,6 @@ from icekeeper.row_group_copy.footer_structs import (
     DamagedPage,
     FileMetaData,
     LogicalType,
-    NotCopyable,
     OffsetIndex,
     PageHeader,
     RowGroup,
@@ -96,19 +95,13 @@ def framed(thrift: bytes) -> bytes:
     return thrift + len(thrift).to_bytes(4, "little") + MAGIC
 
 
-def read_footer(path: str, storage: Storage, file_size: int | None = None) -> Footer | NotCopyable:
-    """The footer of a file, in one ranged read unless it is large; ``file_size`` is from the manifest entry, if any.
+def read_footer(path: str, storage: Storage, promised: int | None = None) -> Footer:
+    """The footer of a file, in one ranged read unless it is large; ``promised`` is the size by the manifest entry.
 
     Raises:
+        CannotCopy: it is no footer of a file that could be copied.
         StorageError: the file does not exist, or the store failed.
     """
-    try:
-        return _read(path, storage, file_size)
-    except CannotCopy as refused:
-        return NotCopyable(path, str(refused))
-
-
-def _read(path: str, storage: Storage, promised: int | None) -> Footer:
     tail, size, etag = storage.read_end(path, _FIRST_READ)
     if promised is not None and size != promised:
         raise CannotCopy(f"has {size} bytes, its manifest entry says {promised}")
@@ -138,8 +131,7 @@ def _read(path: str, storage: Storage, promised: int | None) -> Footer:
 def _require_filled(footer: Footer) -> None:
     """Check that a large footer has no empty parts: each takes one byte, but a hundred once decoded.
 
-    Raises:
-        CannotCopy: it has, or Arrow, which reads no list of more than a million, cannot read it.
+    Arrow reads no list of more than a million.
     """
     seen = footer.seen_by_arrow()
     groups = seen.num_row_groups

@@ -57,16 +57,12 @@ def copyable_file(
         if sequence_number is None:
             raise ValueError("rows with ids need the data sequence number of their file")
         lineage = InheritedLineage(entry.first_row_id, sequence_number)
-    footer = read_footer(entry.file_path, storage, entry.file_size_in_bytes)
-    if isinstance(footer, NotCopyable):
-        return footer
     without_nan = [i for i, count in (entry.nan_value_counts or {}).items() if count == 0]
-    with _ONE_AT_A_TIME:
-        judged = judge_file(footer, target, entry.record_count, lineage, without_nan)
-    if isinstance(judged, NotCopyable):
-        return judged
     try:
-        return _with_facts(entry, judged, target, storage)
+        footer = read_footer(entry.file_path, storage, entry.file_size_in_bytes)
+        with _ONE_AT_A_TIME:
+            file = judge_file(footer, target, entry.record_count, lineage, without_nan)
+        return _with_facts(entry, file, target, storage)
     except CannotCopy as refused:
         return NotCopyable(entry.file_path, str(refused))
 
@@ -75,13 +71,18 @@ def _with_facts(entry: DataFile, file: CopyableFile, target: CopyTarget, storage
     """The file with the metrics that its output's entry needs and its own entry and footer lack."""
     leaves, modes = target.schema.data_leaves, target.modes
     completed = completed_entry(entry, file, leaves, modes)
-    uncounted = uncounted_floats(completed, leaves, modes)
+    counted = completed.nan_value_counts or {}
+    uncounted = {
+        leaf.field_id
+        for leaf in leaves
+        if leaf.is_float and not leaf.repeated and modes[leaf.field_id] != "none" and leaf.field_id not in counted
+    }
     if uncounted:
         unbound = {leaf.field_id for leaf in leaves if lacks_bounds(completed, leaf, modes[leaf.field_id])}
         with _ONE_AT_A_TIME:
-            file = with_told_facts(file, leaves, uncounted - unbound)
-        file = with_decoded_facts(file, leaves, uncounted, storage)
-    check_metrics(with_found_facts(completed, file, leaves), leaves, modes)
+            file = _with_told_facts(file, leaves, uncounted - unbound)
+        file = _with_decoded_facts(file, leaves, uncounted, storage)
+    check_metrics(_with_found_facts(completed, file, leaves), leaves, modes)
     return file
 
 
@@ -171,8 +172,8 @@ def _part_entry(entry: DataFile, file: CopyableFile, target: CopyTarget) -> Data
     """The entry for the copied row groups of a file."""
     leaves = target.schema.data_leaves
     if file.row_count == entry.record_count:
-        return with_found_facts(completed_entry(entry, file, leaves, target.modes), file, leaves)
-    part = with_found_facts(part_entry(entry, file, leaves, target.modes), file, leaves)
+        return _with_found_facts(completed_entry(entry, file, leaves, target.modes), file, leaves)
+    part = _with_found_facts(part_entry(entry, file, leaves, target.modes), file, leaves)
     try:
         check_metrics(part, leaves, target.modes)
     except CannotCopy as refused:
@@ -206,17 +207,7 @@ def _entry(entries: Sequence[DataFile], written: WrittenCopy, target: CopyTarget
 _FILES_AT_ONCE = BoundedSemaphore(4)
 
 
-def uncounted_floats(entry: DataFile, leaves: Sequence[LeafColumn], modes: Mapping[int, str]) -> frozenset[int]:
-    """The ids of the float columns whose NaN count this entry lacks and an output's entry needs (pure)."""
-    counted = entry.nan_value_counts or {}
-    return frozenset(
-        leaf.field_id
-        for leaf in leaves
-        if leaf.is_float and not leaf.repeated and modes[leaf.field_id] != "none" and leaf.field_id not in counted
-    )
-
-
-def with_told_facts(file: CopyableFile, leaves: Sequence[LeafColumn], wanted: Collection[int]) -> CopyableFile:
+def _with_told_facts(file: CopyableFile, leaves: Sequence[LeafColumn], wanted: Collection[int]) -> CopyableFile:
     """The file with the footer's NaN counts of these float columns (by id) in each row group (pure).
 
     Raises:
@@ -231,7 +222,7 @@ def with_told_facts(file: CopyableFile, leaves: Sequence[LeafColumn], wanted: Co
     return replace(file, groups=tuple(groups))
 
 
-def with_decoded_facts(
+def _with_decoded_facts(
     file: CopyableFile, leaves: Sequence[LeafColumn], wanted: Collection[int], storage: Storage
 ) -> CopyableFile:
     """The file with the facts of these float columns (by id) in each row group; unknown ones are decoded.
@@ -251,7 +242,7 @@ def with_decoded_facts(
     return replace(file, groups=tuple(groups))
 
 
-def with_found_facts(entry: DataFile, file: CopyableFile, leaves: Sequence[LeafColumn]) -> DataFile:
+def _with_found_facts(entry: DataFile, file: CopyableFile, leaves: Sequence[LeafColumn]) -> DataFile:
     """The entry with the NaN counts and bounds of float columns that were found for ``file`` (pure)."""
     nans = dict(entry.nan_value_counts or {})
     lower, upper = dict(entry.lower_bounds or {}), dict(entry.upper_bounds or {})

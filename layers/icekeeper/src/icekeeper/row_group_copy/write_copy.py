@@ -5,6 +5,7 @@ Both ways write the same bytes.  In both, page indexes, footer and new lineage c
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -29,16 +30,14 @@ from icekeeper.row_group_copy.footer import (
     framed,
     joined,
 )
-from icekeeper.row_group_copy.footer_decisions import Lacks, RowGroupFacts, checksum, row_group_facts
+from icekeeper.row_group_copy.footer_decisions import Lacks, RowGroupFacts, row_group_facts
 from icekeeper.row_group_copy.footer_structs import CannotCopy, ColumnMetaData, DamagedPage, NotCopyable, RowGroup
-from icekeeper.row_group_copy.lineage import LineageFacts, WrittenLineage, spliced, write_lineage
+from icekeeper.row_group_copy.lineage import LineageChunks, LineageFacts, spliced, write_lineage
 from icekeeper.row_group_copy.new_footer import (
-    IndexStarts,
     MovedRowGroups,
     column_indexes_of,
     footer_bytes,
     indexes_of,
-    move_row_groups,
 )
 from icekeeper.storage.arrow_files import ObjectChanged
 from icekeeper.storage.multipart import AssembledObject, assemble, bounded_output, may_copy_ranges
@@ -92,7 +91,7 @@ class CopiedInput:
     """Page indexes by their place in the input."""
     pages: dict[Piece, list[Piece]]
     """The data pages of every column chunk."""
-    lineage: tuple[WrittenLineage | None, ...] = ()
+    lineage: tuple[LineageChunks | None, ...] = ()
 
     @property
     def complete_row_groups(self) -> list[CopiedRowGroup]:
@@ -102,9 +101,9 @@ class CopiedInput:
             if new is None
             else CopiedRowGroup(
                 group.source,
-                group.facts.and_columns(new.chunks.facts),
-                group.checksums + new.chunks.checksums,
-                new.chunks.lineage,
+                group.facts.and_columns(new.facts),
+                group.checksums + new.checksums,
+                new.lineage,
             )
             for group, new in zip(self.row_groups, self.lineage, strict=True)
         ]
@@ -125,10 +124,25 @@ def agreed_facts(file: CopyableFile, groups: Sequence[RowGroup], lacks: Lacks) -
     return facts
 
 
-def stored_lineage(group: RowGroup, schema: ParquetSchema) -> LineageFacts | None:
-    """The content of lineage columns that are copied; ``None``: none are."""
-    bounds = stored_bounds(group) if schema.has_lineage and len(group.columns) == len(schema.columns) else None
-    return None if bounds is None else LineageFacts(bounds)
+def _copied_input(
+    placement: Placement,
+    groups: Sequence[RowGroup],
+    facts: Sequence[RowGroupFacts],
+    crcs: Mapping[Piece, int] | None,
+    indexes: dict[Piece, bytes],
+    pages: dict[Piece, list[Piece]],
+    schema: ParquetSchema,
+    lacks: Lacks,
+) -> CopiedInput:
+    copied = []
+    for one, group in zip(facts, groups, strict=True):
+        has_lineage = schema.has_lineage and len(group.columns) == len(schema.columns)
+        bounds = stored_bounds(group) if has_lineage else None
+        checksums = () if crcs is None else tuple(crcs[piece] for piece in one.pieces)
+        lineage = None if bounds is None else LineageFacts(bounds)
+        copied.append(CopiedRowGroup(placement.file.path, one, checksums, lineage))
+    index_bytes = sum(piece.size for group in groups for piece in column_indexes_of(group, lacks))
+    return CopiedInput(placement, tuple(copied), index_bytes, indexes, pages)
 
 
 def write_copy(
@@ -177,12 +191,7 @@ def _copy_input(
     with opened(file) as stream:
         indexes = read_pieces(stream, [piece for group in groups for piece in indexes_of(group, lacks)])
         crcs, pages = copy_ranges(stream, sink, file.ranges, chunks, verify_checksums=verify_checksums)
-    copied = (
-        CopiedRowGroup(file.path, one, tuple(crcs[piece] for piece in one.pieces), stored_lineage(group, schema))
-        for one, group in zip(facts, groups, strict=True)
-    )
-    index_bytes = sum(piece.size for group in groups for piece in column_indexes_of(group, lacks))
-    return CopiedInput(placement, tuple(copied), index_bytes, indexes, pages)
+    return _copied_input(placement, groups, facts, crcs, indexes, pages, schema, lacks)
 
 
 # A store assembles the new file (rule: store-copies-the-judged-object): it copies the ranges of the inputs, and we send
@@ -288,12 +297,8 @@ def _read(
     wanted = [piece for group in groups for piece in indexes_of(group, lacks)]
     with storage.translated(file.path):
         indexes = read_pieces(ranged_stream(file.footer, reads), wanted)
-    copied = (
-        CopiedRowGroup(file.path, one, (), stored_lineage(group, schema))
-        for one, group in zip(facts, groups, strict=True)
-    )
-    index_bytes = sum(piece.size for group in groups for piece in column_indexes_of(group, lacks))
-    return CopiedInput(placement, tuple(copied), index_bytes, indexes, claimed_pages(groups, indexes))
+    pages = claimed_pages(groups, indexes)
+    return _copied_input(placement, groups, facts, None, indexes, pages, schema, lacks)
 
 
 def write_tail(
@@ -308,47 +313,37 @@ def write_tail(
         StorageError: row ids of an input cannot be read, or the file cannot be written.
     """
     copied, start, lacks = list(inputs), layout.data_end, layout.lacks
-    parts: list[MovedRowGroups] = []
     current = copied[0]
     try:
         for number, current in enumerate(inputs):
             lineage = write_lineage(current.placement.file, sink, start, schema, lacks, storage)
             copied[number] = replace(current, lineage=lineage)
-            start += sum(new.chunks.place.size for new in lineage if new is not None)
-        offset_indexes = start + sum(_column_index_bytes(one, schema, lacks) for one in copied)
+            start += sum(new.place.size for new in lineage if new is not None)
+        moved = MovedRowGroups(start, start + _column_index_bytes(copied, schema, lacks), lacks)
         for current in copied:
-            parts.append(_moved(current, IndexStarts(start, offset_indexes), lacks))
-            start += len(parts[-1].column_indexes)
-            offset_indexes += len(parts[-1].offset_indexes)
-        _write_end(sink, copied, parts, schema)
+            groups = current.placement.file.carried()
+            placement, indexes, pages = spliced(current.placement, groups, current.lineage)
+            moved.add(groups, placement, current.indexes | indexes, current.pages | pages)
+        sink.write(moved.column_indexes)
+        sink.write(moved.offset_indexes)
+        files = [one.placement.file for one in copied]
+        writers = {new.created_by for one in copied for new in one.lineage if new is not None}
+        sink.write(framed(footer_bytes(files, moved.row_groups, schema, writers)))
     except CannotCopy as error:
         return NotCopyable(current.placement.file.path, str(error))
-    return copied, tuple(offset for moved in parts for offset in moved.split_offsets)
+    return copied, tuple(moved.split_offsets)
 
 
-def _column_index_bytes(copied: CopiedInput, schema: ParquetSchema, lacks: Lacks) -> int:
-    first = len(schema.columns) - LINEAGE_COLUMNS
-    new = (piece.size for one in copied.lineage if one is not None for piece in one.chunks.indexes_kept(first, lacks))
-    return copied.column_index_bytes + sum(new)
-
-
-def _moved(copied: CopiedInput, starts: IndexStarts, lacks: Lacks) -> MovedRowGroups:
-    groups = copied.placement.file.carried()
-    placement, indexes, pages = spliced(copied.placement, groups, copied.lineage)
-    return move_row_groups(groups, placement, starts, lacks, copied.indexes | indexes, copied.pages | pages)
-
-
-def _write_end(
-    sink: Any, copied: Sequence[CopiedInput], parts: Sequence[MovedRowGroups], schema: ParquetSchema
-) -> None:
-    for part in parts:
-        sink.write(part.column_indexes)
-    for part in parts:
-        sink.write(part.offset_indexes)
-    files = [one.placement.file for one in copied]
-    row_groups = [group for part in parts for group in part.row_groups]
-    writers = {new.chunks.created_by for one in copied for new in one.lineage if new is not None}
-    sink.write(framed(footer_bytes(files, row_groups, schema, writers)))
+def _column_index_bytes(inputs: Iterable[CopiedInput], schema: ParquetSchema, lacks: Lacks) -> int:
+    """Bytes of all column indexes in the new file."""
+    total = 0
+    for one in inputs:
+        total += one.column_index_bytes
+        for new in one.lineage:
+            if new is not None:
+                numbered = enumerate(new.column_indexes, len(schema.columns) - LINEAGE_COLUMNS)
+                total += sum(piece.size for number, (piece, _) in numbered if lacks.has_column_index(number))
+    return total
 
 
 _STEP_BYTES = 1024 * 1024
@@ -495,7 +490,7 @@ def copy_ranges(
             while current is not None and walk is not None and current.start < end:
                 part = block[max(current.start, position) - position : current.end - position]
                 walk.feed(part)
-                crc = checksum(part, crc)
+                crc = zlib.crc32(part, crc)
                 del part
                 if current.end > end:
                     break
@@ -525,7 +520,7 @@ def checksums(stream: Any, pieces: Iterable[Piece]) -> dict[Piece, int]:
         for block in blocks(stream, run):
             end = position + len(block)
             while current is not None and current.start < end:
-                crc = checksum(block[max(current.start, position) - position : current.end - position], crc)
+                crc = zlib.crc32(block[max(current.start, position) - position : current.end - position], crc)
                 if current.end > end:
                     break
                 found[current] = crc
