@@ -24,11 +24,10 @@ from icekeeper.model import DataFile
 from icekeeper.row_group_copy.footer import read_footer
 from icekeeper.row_group_copy.footer_structs import FileMetaData, NotCopyable
 from icekeeper.storage.part_plan import (
-    LIMITS,
+    LEAST_PART_BYTES,
     Content,
     ObjectRange,
     Part,
-    PartLimits,
     plan_parts,
     sent_bytes,
     size_of,
@@ -56,7 +55,7 @@ from support.rewrites import rewritten, rows, struct, written
 
 # Which bytes of an object a store copies and which are sent to it: every byte once and in order, within the limits.
 
-SMALL = PartLimits(least=5, most_copied=14, most_sent=10, most_parts=200)
+SMALL = {"least": 5, "most_copied": 14, "most_sent": 10, "most_parts": 200}
 
 
 def drawn_contents(sizes: list[tuple[int, int]]) -> list[Content]:
@@ -86,8 +85,8 @@ def single_bytes(contents: Any) -> list[tuple[str, int]]:
     return found
 
 
-def planned(contents: list[Content], limits: PartLimits = SMALL) -> tuple[Part, ...]:
-    parts = plan_parts(contents, limits)
+def planned(contents: list[Content], **limits: int) -> tuple[Part, ...]:
+    parts = plan_parts(contents, **limits)
     assert parts is not None
     return parts
 
@@ -95,7 +94,7 @@ def planned(contents: list[Content], limits: PartLimits = SMALL) -> tuple[Part, 
 @settings(max_examples=examples(200))
 @given(CONTENTS)
 def test_every_byte_is_there_once_and_in_order(contents: list[Content]) -> None:
-    parts = planned(contents)
+    parts = planned(contents, **SMALL)
     inside = chain.from_iterable([part] if isinstance(part, ObjectRange) else part for part in parts)
     assert single_bytes(inside) == single_bytes(contents)
 
@@ -103,11 +102,11 @@ def test_every_byte_is_there_once_and_in_order(contents: list[Content]) -> None:
 @settings(max_examples=examples(200))
 @given(CONTENTS)
 def test_parts_are_within_the_limits(contents: list[Content]) -> None:
-    parts = planned(contents)
-    assert all(size_of(part) >= SMALL.least for part in parts[:-1])
+    parts = planned(contents, **SMALL)
+    assert all(size_of(part) >= SMALL["least"] for part in parts[:-1])
     assert all(size_of(part) > 0 for part in parts)
     for part in parts:
-        assert size_of(part) <= (SMALL.most_copied if isinstance(part, ObjectRange) else SMALL.most_sent)
+        assert size_of(part) <= (SMALL["most_copied"] if isinstance(part, ObjectRange) else SMALL["most_sent"])
 
 
 def fewest_sent(contents: list[Content], least: int) -> int:
@@ -137,24 +136,23 @@ def fewest_sent(contents: list[Content], least: int) -> int:
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4)), max_size=5).map(drawn_contents))
 def test_little_more_is_sent_than_must_be(contents: list[Content]) -> None:
     """Against every plan that there is: at most twice as much, and a short range at the end."""
-    limits = PartLimits(least=2, most_copied=4, most_sent=4)
     if len(single_bytes(contents)) <= 12:
-        assert sent_bytes(planned(contents, limits)) <= 2 * fewest_sent(contents, 2) + 1
+        assert sent_bytes(planned(contents, least=2, most_copied=4, most_sent=4)) <= 2 * fewest_sent(contents, 2) + 1
 
 
 def test_files_of_16_mb_are_copied_whole_beside_a_footer() -> None:
     """The magic of the first file is that of the output, so only the end is sent."""
     sizes = [16_000_000 + number for number in range(20)]
     files = [ObjectRange(f"s3://b/{n}", "e", 0 if n == 0 else 4, size) for n, size in enumerate(sizes)]
-    assert planned([*files, b"footer"], LIMITS) == (*files, (b"footer",))
+    assert planned([*files, b"footer"]) == (*files, (b"footer",))
 
 
 def test_a_short_neighbour_takes_what_it_lacks_from_the_range_before_it() -> None:
-    least = LIMITS.least
+    least = LEAST_PART_BYTES
     first, last = ObjectRange("s3://b/1", "e", 4, 4 + 3 * least), ObjectRange("s3://b/3", "e", 4, 4 + least)
     short = ObjectRange("s3://b/2", "e", 4, 1004)
     middle = 4 + 3 * least - (least - 1000)
-    assert planned([first, short, last], LIMITS) == (
+    assert planned([first, short, last]) == (
         ObjectRange("s3://b/1", "e", 4, middle),
         (ObjectRange("s3://b/1", "e", middle, first.end), short),
         last,
@@ -163,10 +161,10 @@ def test_a_short_neighbour_takes_what_it_lacks_from_the_range_before_it() -> Non
 
 def test_large_ranges_are_divided_and_never_into_too_many_parts() -> None:
     large = ObjectRange("s3://b/1", "e", 0, 4 * 1024**4)
-    parts = planned([large], LIMITS)
+    parts = planned([large])
     assert len(parts) <= 5_001
     assert set(map(size_of, parts)) <= {large.size // len(parts), large.size // len(parts) + 1}
-    many: list[Content] = [ObjectRange(f"s3://b/{n}", "e", 0, LIMITS.least) for n in range(10_001)]
+    many: list[Content] = [ObjectRange(f"s3://b/{n}", "e", 0, LEAST_PART_BYTES) for n in range(10_001)]
     assert plan_parts(many) is None
     assert plan_parts([]) == ()
 

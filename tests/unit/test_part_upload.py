@@ -135,7 +135,7 @@ def test_parts_become_an_object_in_their_order() -> None:
     assert isinstance(made, AssembledObject)
     assert client.objects["bucket/t/new"] == b"2345x23452345end"
     assert (sum(map(size_of, PARTS)), client.open_uploads) == (16, 0)
-    assert [part.md5 is None for part in made.part_etags] == [True, False, True, False]
+    assert [md5 is None for _, md5 in made.part_etags] == [True, False, True, False]
     assert etag_problem(made.etag, made.part_etags) is None
 
 
@@ -273,19 +273,19 @@ def _md5(text: bytes) -> str:
     return hashlib.md5(text).hexdigest()
 
 
-_SENT = PartEtag(f'"{_md5(b"b")}"', _md5(b"b"))
-_COPIED = PartEtag(_md5(b"a"))
+_SENT = (f'"{_md5(b"b")}"', _md5(b"b"))
+_COPIED = (_md5(b"a"), None)
 _WHOLE = _md5(bytes.fromhex(_md5(b"a")) + bytes.fromhex(_md5(b"b")))
 TOLD: list[tuple[str, list[PartEtag], str | None]] = [
     (f'"{_WHOLE}-2"', [_COPIED, _SENT], None),
     (f"{_WHOLE}-2", [_COPIED, _SENT], None),
     (f'"{_WHOLE}-3"', [_COPIED, _SENT], "the store made it of 3 parts instead of 2"),
     (f'"{_WHOLE}-2"', [_SENT, _COPIED], "its ETag is not that of its parts"),
-    (f'"{_WHOLE}-2"', [_SENT, PartEtag(_md5(b"c"), _md5(b"d"))], "the store holds other bytes than were sent to it"),
+    (f'"{_WHOLE}-2"', [_SENT, (_md5(b"c"), _md5(b"d"))], "the store holds other bytes than were sent to it"),
     # Of a store whose ETags are no MD5 nothing is told but the number of parts.
-    (f'"{_WHOLE}-2"', [_COPIED, PartEtag(_md5(b"c"), _md5(b"d"))], None),
+    (f'"{_WHOLE}-2"', [_COPIED, (_md5(b"c"), _md5(b"d"))], None),
     ('"anything"', [_COPIED, _SENT], None),
-    (f'"{_WHOLE}-2"', [PartEtag("anything"), _SENT], None),
+    (f'"{_WHOLE}-2"', [("anything", None), _SENT], None),
 ]
 
 

@@ -143,7 +143,7 @@ def in_limited_time(work: Callable[[], Result], limit_s: float, name: str) -> Re
 _SLOT_BYTES = 16 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class AtWork:
     """A table that a process works on."""
 
@@ -224,19 +224,7 @@ def at_work(work: str, entry: tuple[str, str, str], *, limit_s: float, why: str)
         yield
         return
     (board,) = _boards
-    catalog, warehouse, table = entry
-    slot = board.enter(
-        AtWork(
-            work=work,
-            catalog=catalog,
-            warehouse=warehouse,
-            table=table,
-            limit_s=limit_s,
-            why=why,
-            begun_s=time.monotonic(),
-            thread=get_native_id(),
-        )
-    )
+    slot = board.enter(AtWork(work, *entry, limit_s, why, time.monotonic(), get_native_id()))
     try:
         yield
     finally:

@@ -262,11 +262,11 @@ def _transferred(
         if isinstance(part, ObjectRange):
             copied = _copied(client, upload, number, part)
             samples[part] = read_s3_range(client, part.sample)
-            return copied
+            return copied, None
         with sending:
             data = b"".join(one if isinstance(one, bytes) else read_s3_range(client, one) for one in part)
             answer = client.upload_part(**upload, PartNumber=number, Body=data)
-            return PartEtag(_etag_in(answer), hashlib.md5(data, usedforsecurity=False).hexdigest())
+            return _etag_in(answer), hashlib.md5(data, usedforsecurity=False).hexdigest()
 
     with WorkThreads(min(_AT_ONCE, len(parts)), thread_name_prefix="parts") as pool:
         running = [pool.submit(transfer, number, part) for number, part in enumerate(parts, 1)]
@@ -283,7 +283,7 @@ def _completed(client: Any, upload: Mapping[str, str], etags: Sequence[PartEtag]
     Raises:
         StorageError: it is not known whether the upload was completed.
     """
-    parts = [{"PartNumber": number, "ETag": one.etag} for number, one in enumerate(etags, 1)]
+    parts = [{"PartNumber": number, "ETag": etag} for number, (etag, _) in enumerate(etags, 1)]
     try:
         return _etag_in(client.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts}))
     except (BotoCoreError, ClientError, OSError) as error:
@@ -301,7 +301,7 @@ def _etag_in(answer: Mapping[str, Any]) -> str:
     return str(etag)
 
 
-def _copied(client: Any, upload: Mapping[str, str], number: int, part: ObjectRange) -> PartEtag:
+def _copied(client: Any, upload: Mapping[str, str], number: int, part: ObjectRange) -> str:
     source = split_path(part.path)
     try:
         answer = client.upload_part_copy(
@@ -315,4 +315,4 @@ def _copied(client: Any, upload: Mapping[str, str], number: int, part: ObjectRan
         if is_of_another_object(error):
             raise ObjectChanged(part.path) from error
         raise
-    return PartEtag(_etag_in(answer.get("CopyPartResult") or {}))
+    return _etag_in(answer.get("CopyPartResult") or {})

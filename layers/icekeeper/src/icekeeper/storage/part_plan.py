@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 _MiB = 1024 * 1024
 _SAMPLE_BYTES = 1024
@@ -53,35 +53,34 @@ Part: TypeAlias = ObjectRange | tuple[Content, ...]
 """A range that the store copies, or contents that we send; ranges of other objects in these are read first."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartLimits:
-    """Sizes of parts in bytes, and their number.  The maximum sizes must be at least twice ``least``."""
-
-    least: int = 5 * _MiB
-    """Of every part except the last."""
-    most_copied: int = 128 * _MiB
-    """S3 copies up to 5 GiB at once, but smaller parts in parallel."""
-    most_sent: int = 10 * _MiB
-    """A part that is sent is in memory."""
-    most_parts: int = 10_000
+LEAST_PART_BYTES = 5 * _MiB
+"""Of every part except the last."""
 
 
-LIMITS = PartLimits()
+def plan_parts(
+    contents: Iterable[Content],
+    *,
+    least: int = LEAST_PART_BYTES,
+    most_copied: int = 128 * _MiB,
+    most_sent: int = 10 * _MiB,
+    most_parts: int = 10_000,
+) -> tuple[Part, ...] | None:
+    """The parts of an object that consists of these contents, in order; ``None``: there would be too many.
 
-
-def plan_parts(contents: Iterable[Content], limits: PartLimits = LIMITS) -> tuple[Part, ...] | None:
-    """The parts of an object that consists of these contents, in order; ``None``: there would be too many."""
-    stretches = _stretches(_joined(contents), limits.least)
+    Sizes are in bytes; the maximum sizes must be at least twice ``least``.  S3 copies up to 5 GiB at once, but smaller
+    parts in parallel.  A part that is sent is in memory.
+    """
+    stretches = _stretches(_joined(contents), least)
     copied = sum(stretch.size for stretch in stretches if isinstance(stretch, ObjectRange))
     # Half of the parts are kept for the remainders of divisions, and for what is sent.
-    most_copied = max(limits.most_copied, -(-copied // (limits.most_parts // 2)))
+    most_copied = max(most_copied, -(-copied // (most_parts // 2)))
     parts: list[Part] = []
     for stretch in stretches:
         if isinstance(stretch, ObjectRange):
             parts += _divided(stretch, most_copied)
         else:
-            parts += _portions(stretch, limits.most_sent)
-    return tuple(parts) if len(parts) <= limits.most_parts else None
+            parts += _portions(stretch, most_sent)
+    return tuple(parts) if len(parts) <= most_parts else None
 
 
 def sent_bytes(parts: Iterable[Part]) -> int:
@@ -184,11 +183,8 @@ _BEGINS_WITH_MD5 = re.compile(r'"?([0-9a-f]{32})')
 _OF_PARTS = re.compile(r'"?([0-9a-f]{32})-(\d+)"?')
 
 
-class PartEtag(NamedTuple):
-    """The store's ETag of a part; ``md5`` is that of the bytes we sent, ``None`` for a copied part."""
-
-    etag: str
-    md5: str | None = None
+PartEtag: TypeAlias = tuple[str, str | None]
+"""The store's ETag of a part, and the MD5 of the bytes that we sent; ``None`` for a copied part."""
 
 
 def etag_problem(etag: str, parts: Sequence[PartEtag]) -> str | None:
@@ -202,12 +198,12 @@ def etag_problem(etag: str, parts: Sequence[PartEtag]) -> str | None:
     found = _OF_PARTS.fullmatch(etag)
     if found is not None and int(found[2]) != len(parts):
         return f"the store made it of {found[2]} parts instead of {len(parts)}"
-    as_sent = [part.etag.strip('"') == part.md5 for part in parts if part.md5 is not None]
+    as_sent = [one.strip('"') == md5 for one, md5 in parts if md5 is not None]
     if not any(as_sent):
         return None
     if not all(as_sent):
         return "the store holds other bytes than were sent to it"
-    beginnings = [_BEGINS_WITH_MD5.match(part.etag) for part in parts]
+    beginnings = [_BEGINS_WITH_MD5.match(one) for one, _ in parts]
     together = b"".join(bytes.fromhex(one[1]) for one in beginnings if one is not None)
     expected = hashlib.md5(together, usedforsecurity=False).hexdigest()
     if found is not None and all(beginnings) and found[1] != expected:
