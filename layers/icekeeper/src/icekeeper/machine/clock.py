@@ -179,11 +179,7 @@ class Board:
         self._write(0, json.dumps(time.monotonic()).encode())
 
     def enter(self, one: AtWork) -> int:
-        """Add a table, and return its slot.
-
-        Raises:
-            StorageError: the entry does not fit into a slot.
-        """
+        """Add a table, and return its slot; raises StorageError if the entry does not fit."""
         text = json.dumps(asdict(one)).encode()
         if len(text) > _SLOT_BYTES:
             raise StorageError(f"the name of a table of catalog {one.catalog} has {len(one.table)} characters")

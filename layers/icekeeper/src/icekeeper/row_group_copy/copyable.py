@@ -36,7 +36,6 @@ from icekeeper.row_group_copy.footer_decisions import NOTHING_LACKS, Lacks, chec
 from icekeeper.row_group_copy.footer_structs import (
     CannotCopy,
     ColumnChunk,
-    ColumnMetaData,
     FileMetaData,
     NotCopyable,
     RowGroup,
@@ -153,11 +152,8 @@ class CopyableFile:
         return groups
 
     def only(self, numbers: Collection[int]) -> CopyableFile:
-        """The same file with only these row groups to copy, by number.
-
-        Raises:
-            ValueError: one of them is not among the row groups to copy.
-        """
+        """The same file with only these row groups to copy, by number; raises ValueError if one of them is not to be
+        copied."""
         wanted = set(numbers)
         groups = tuple(group for group in self.groups if group.number in wanted)
         if len(groups) != len(wanted):
@@ -369,18 +365,15 @@ def stored_bounds(group: RowGroup) -> tuple[tuple[int, int], ...] | None:
     Copied columns must have a value for every row, and bounds for the manifest.  A null means that the row inherits
     from its file; in the new file it would inherit something else (rule: copied-rows-store-their-ids).
     """
-    found = [_bounds(chunk.meta_data) for chunk in group.columns[-LINEAGE_COLUMNS:]]
-    known = tuple(bounds for bounds in found if bounds is not None)
-    return known if len(known) == len(found) else None
-
-
-def _bounds(meta: ColumnMetaData) -> tuple[int, int] | None:
-    stats = meta.statistics
-    if stats is None or stats.null_count != 0 or stats.min_value is None or stats.max_value is None:
-        return None
-    if stats.is_min_value_exact is False or stats.is_max_value_exact is False:
-        return None
-    return struct.unpack("<q", stats.min_value)[0], struct.unpack("<q", stats.max_value)[0]
+    found = []
+    for chunk in group.columns[-LINEAGE_COLUMNS:]:
+        stats = chunk.meta_data.statistics
+        if stats is None or stats.null_count != 0 or stats.min_value is None or stats.max_value is None:
+            return None
+        if False in (stats.is_min_value_exact, stats.is_max_value_exact):
+            return None
+        found.append((struct.unpack("<q", stats.min_value)[0], struct.unpack("<q", stats.max_value)[0]))
+    return tuple(found)
 
 
 # Layout of the new file:
@@ -408,11 +401,7 @@ class Placement:
     first_row_group: int
 
     def moved(self, offset: int) -> int:
-        """The new offset of a byte in one of the file's ranges.
-
-        Raises:
-            CannotCopy: it is in none of them.
-        """
+        """The new offset of a byte of the file; raises CannotCopy if it is not copied."""
         ranges = self.file.ranges
         found = bisect_right(ranges, offset, key=lambda piece: piece.start) - 1
         if found < 0 or offset >= ranges[found].end:

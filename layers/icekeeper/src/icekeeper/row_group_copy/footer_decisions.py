@@ -105,11 +105,7 @@ _NAMES = {
 
 
 def refuse(structure: Any) -> None:
-    """Check that a structure has no field of the kind ``REFUSED``.
-
-    Raises:
-        CannotCopy: it has one.
-    """
+    """Raise CannotCopy if a structure has a field of the kind ``REFUSED``."""
     for name in _NAMES[REFUSED][type(structure)]:
         if getattr(structure, name, None) is not None:  # ``read_exactly`` refuses fields without an attribute
             raise CannotCopy(_REFUSALS[name])
@@ -334,11 +330,7 @@ _OURS = b"icekeeper version 1.0.0 (build copied row groups of several writers)"
 
 
 def check_writer(created_by: bytes | None) -> None:
-    """Check the writer of a file.
-
-    Raises:
-        CannotCopy: readers work around that version, or the version is not known.
-    """
+    """Raise CannotCopy for a version that readers work around, or that is not known."""
     text = (created_by or b"").decode(errors="replace")
     found = _NAME.fullmatch(text[:_LONGEST])
     if found is None:

@@ -46,11 +46,8 @@ T = TypeVar("T")
 
 
 def read_struct(kind: type[T], data: bytes) -> tuple[T, int]:
-    """The structure at the beginning of ``data`` and its size in bytes; unknown fields are dropped.
-
-    Raises:
-        CannotCopy: it is damaged, or does not end within ``data``.
-    """
+    """The structure at the beginning of ``data`` and its size in bytes; unknown fields are dropped.  Raises
+    CannotCopy if it is damaged or does not end within ``data``."""
     buffer = TMemoryBuffer(data)
     # What the compiled function uses of a protocol: making one of Thrift takes longer than reading a page.
     protocol = SimpleNamespace(trans=buffer, string_length_limit=len(data), container_length_limit=len(data))
@@ -64,11 +61,7 @@ def read_struct(kind: type[T], data: bytes) -> tuple[T, int]:
 
 
 def read_exactly(kind: type[T], data: bytes) -> T:
-    """The structure that ``data`` holds.
-
-    Raises:
-        CannotCopy: it is damaged, or has unknown fields.
-    """
+    """The structure that ``data`` holds; raises CannotCopy if it is damaged or has unknown fields."""
     found, _ = read_struct(kind, data)
     if write_struct(found) != data:
         raise CannotCopy("has fields that this version of Icekeeper does not know")
@@ -76,11 +69,8 @@ def read_exactly(kind: type[T], data: bytes) -> T:
 
 
 def write_struct(value: Any) -> bytes:
-    """The bytes of a structure.
-
-    Raises:
-        CannotCopy: a number does not fit its field, or a value is missing in a list.
-    """
+    """The bytes of a structure; raises CannotCopy if a number does not fit its field, or a value is missing in a
+    list."""
     try:
         return bytes(encode_compact(value, [type(value), type(value).thrift_spec]))
     except (OverflowError, TypeError, ValueError) as error:

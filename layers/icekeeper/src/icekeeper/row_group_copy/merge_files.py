@@ -208,11 +208,7 @@ _FILES_AT_ONCE = BoundedSemaphore(4)
 
 
 def _with_told_facts(file: CopyableFile, leaves: Sequence[LeafColumn], wanted: Collection[int]) -> CopyableFile:
-    """The file with the footer's NaN counts of these float columns (by id) in each row group (pure).
-
-    Raises:
-        CannotCopy: the footer is damaged.
-    """
+    """The file with the footer's NaN counts of these float columns (by id) in each row group (pure)."""
     footer = file.footer.metadata()
     columns = [(number, leaf.field_id) for number, leaf in enumerate(leaves) if leaf.field_id in wanted]
     groups = []
@@ -225,12 +221,7 @@ def _with_told_facts(file: CopyableFile, leaves: Sequence[LeafColumn], wanted: C
 def _with_decoded_facts(
     file: CopyableFile, leaves: Sequence[LeafColumn], wanted: Collection[int], storage: Storage
 ) -> CopyableFile:
-    """The file with the facts of these float columns (by id) in each row group; unknown ones are decoded.
-
-    Raises:
-        CannotCopy: a column cannot be decoded.
-        StorageError: the file does not exist, or the store failed.
-    """
+    """The file with the facts of these float columns (by id) in each row group; unknown ones are decoded."""
     unknown = {
         one.number: [leaf for leaf in leaves if leaf.field_id in {*wanted} - {*one.floats}] for one in file.groups
     }

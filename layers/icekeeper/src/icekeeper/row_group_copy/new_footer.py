@@ -38,11 +38,7 @@ _STOP = _EMPTY_LIST = 1
 def footer_bytes(
     files: Sequence[CopyableFile], row_groups: Sequence[bytes], schema: ParquetSchema, writers: Iterable[bytes] = ()
 ) -> bytes:
-    """The footer of a file with these encoded row groups of these inputs; ``writers`` wrote additional columns.
-
-    Raises:
-        CannotCopy: there are more rows than a footer can count.
-    """
+    """The footer of a file with these encoded row groups of these inputs; ``writers`` wrote additional columns."""
     metadata = FileMetaData(
         version=_VERSION,
         schema=list(schema.elements),
@@ -56,11 +52,8 @@ def footer_bytes(
 
 
 def with_row_groups(metadata: FileMetaData, row_groups: Sequence[bytes]) -> bytes:
-    """The bytes of a footer with these row groups added; ``metadata`` has none.
-
-    Raises:
-        CannotCopy: a number does not fit its field.
-    """
+    """The bytes of a footer with these row groups added; ``metadata`` has none.  Raises CannotCopy if a number does
+    not fit."""
     none = write_struct(metadata)
     before = len(write_struct(FileMetaData(metadata.version, metadata.schema, metadata.num_rows))) - _STOP
     return b"".join((none[: before - _EMPTY_LIST], _list_header(len(row_groups)), *row_groups, none[before:]))

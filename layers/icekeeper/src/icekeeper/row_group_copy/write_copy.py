@@ -110,11 +110,8 @@ class CopiedInput:
 
 
 def agreed_facts(file: CopyableFile, groups: Sequence[RowGroup], lacks: Lacks) -> list[RowGroupFacts]:
-    """The facts of the row groups by Arrow, which must see the column chunks in the same places as we do.
-
-    Raises:
-        CannotCopy: it does not.
-    """
+    """The facts of the row groups by Arrow; raises CannotCopy unless it sees the column chunks in the same places as
+    we."""
     numbers = [group.number for group in file.groups]
     found = row_group_facts(file.footer.seen_by_arrow(), numbers, lacks)
     facts = [one.columns(len(group.columns)) for one, group in zip(found, groups, strict=True)]
@@ -354,11 +351,8 @@ OpenInput: TypeAlias = Callable[[CopyableFile], Any]
 
 @contextmanager
 def input_streams(files: Sequence[CopyableFile], storage: Storage) -> Iterator[OpenInput]:
-    """A function that opens these files, which must be read in this order; S3 is read ahead across the ends of files.
-
-    Raises:
-        BotoCoreError: there are no credentials.
-    """
+    """A function that opens these files, which must be read in this order; S3 is read ahead across the ends of
+    files."""
     if not all(is_s3(file.path) for file in files):
         yield lambda file: _in_steps(storage, file.path)
         return
@@ -440,9 +434,7 @@ def cuts(piece: Piece) -> Iterator[Piece]:
 def blocks(stream: Any, piece: Piece) -> Iterator[memoryview]:
     """The bytes of a piece in order; a block that the caller releases is freed before the next one is read.
 
-    Raises:
-        CannotCopy: the file became shorter or was replaced.
-    """
+    Raises CannotCopy if the file became shorter or was replaced."""
     stream.seek(piece.start)
     for cut in cuts(piece):
         missing = cut.size
@@ -505,11 +497,7 @@ def copy_ranges(
 
 
 def checksums(stream: Any, pieces: Iterable[Piece]) -> dict[Piece, int]:
-    """The checksum of every piece; pieces do not overlap and are read in ascending order.
-
-    Raises:
-        CannotCopy: the file is too short.
-    """
+    """The checksum of every piece; pieces do not overlap and are read in ascending order."""
     ordered = sorted(pieces)
     waiting = iter(ordered)
     current = next(waiting, None)
@@ -532,11 +520,7 @@ def checksums(stream: Any, pieces: Iterable[Piece]) -> dict[Piece, int]:
 
 
 def read_pieces(stream: Any, pieces: Iterable[Piece]) -> dict[Piece, bytes]:
-    """The bytes of small pieces; those near each other are read together.
-
-    Raises:
-        CannotCopy: the file became shorter.
-    """
+    """The bytes of small pieces; those near each other are read together."""
     ordered = sorted(pieces)
     found: dict[Piece, bytes] = {}
     waiting = iter(ordered)

@@ -386,11 +386,7 @@ class ArrowFiles:
         return stream if current_count() is None else pa.PythonFile(_CountedUpload(stream), mode="w")
 
     def current(self, path: str) -> _FileSystems:
-        """The file systems to use now: the same as before, unless keys were renewed since.
-
-        Raises:
-            BotoCoreError, ClientError: boto3 could not get keys.
-        """
+        """The file systems to use now: the same as before, unless keys were renewed since."""
         from icekeeper.storage.file_systems import arrow_file_io, current_keys
 
         asks = self.is_plain and is_s3(path)
@@ -425,11 +421,7 @@ class _FileSystems:
         self._late: dict[tuple[str, str], Any] = {}
 
     def of(self, path: str) -> Any:
-        """The file system that a path is on.
-
-        Raises:
-            StorageError: PyArrow does not support it, or the properties do not configure it.
-        """
+        """The file system that a path is on; raises StorageError where PyArrow or the properties have none."""
         parts = split_path(path)
         try:
             return self._file_io.fs_by_scheme(parts.scheme, parts.authority)

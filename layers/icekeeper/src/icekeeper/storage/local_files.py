@@ -87,11 +87,7 @@ def regular_file(name: str) -> Iterator[str]:
 
 @contextmanager
 def new_file(name: str) -> Iterator[str]:
-    """Another name for a file that is created here and replaces one of that name.
-
-    Raises:
-        OSError: it cannot be created.
-    """
+    """Another name for a file that is created here and replaces one of that name."""
     with suppress(FileNotFoundError):
         os.unlink(name)
     opened = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)

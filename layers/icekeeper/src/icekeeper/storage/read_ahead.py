@@ -22,11 +22,7 @@ ReadRange: TypeAlias = Callable[[ObjectRange], memoryview]
 
 
 def direct_reads(storage: Storage) -> ReadRange:
-    """A function that sends one request for each read, from any thread.
-
-    Raises:
-        BotoCoreError: there are no credentials.
-    """
+    """A function that sends one request for each read, from any thread; raises BotoCoreError without credentials."""
     client = storage.s3
 
     def fetch(read: ObjectRange) -> memoryview:
@@ -71,11 +67,7 @@ class _ReadAhead:
 
 @contextmanager
 def reading_ahead(storage: Storage, announced: Iterable[ObjectRange]) -> Iterator[ReadRange]:
-    """A function that reads, best in the announced order; the first requests are sent at once.
-
-    Raises:
-        BotoCoreError: there are no credentials.
-    """
+    """A function that reads, best in the announced order; the first requests are sent at once."""
     fetch = direct_reads(storage)
     with WorkThreads(_UNDER_WAY, thread_name_prefix="read-ahead") as pool:
         try:

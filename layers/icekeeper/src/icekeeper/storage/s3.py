@@ -135,20 +135,17 @@ def _name_what_is_listed(parsed: dict[str, Any], **_: Any) -> None:
 
 def _lacking(operation: str, response: Mapping[str, Any]) -> str | None:
     """The element that a store's own answer would have; ``None``: nothing is missing."""
-    if _has_odd_number(operation, response):
+    headers = [response["headers"].get(name) for name in _NUMBERS_IN_HEADERS]
+    numbers = [header.encode() for header in headers if header is not None]
+    if operation == "ListObjectsV2":
+        numbers += _NUMBER.findall(response["body"])
+    if not all(map(_DIGITS.fullmatch, numbers)):  # boto3 would raise a bare ValueError
         return "Number"
     if operation in _WITH_ETAG:
         return None if response["headers"].get("ETag") else "ETag"
     root = _ROOTS.get(operation)
     # boto3 itself raises an error that comes with status 200.
     return None if root is None or _first_element(response["body"]) in (root, "Error") else root
-
-
-def _has_odd_number(operation: str, response: Mapping[str, Any]) -> bool:
-    """Whether a number is malformed; boto3 would raise a bare ValueError."""
-    headers = (response["headers"].get(name) for name in _NUMBERS_IN_HEADERS)
-    in_body = _NUMBER.findall(response["body"]) if operation == "ListObjectsV2" else ()
-    return not all(_DIGITS.fullmatch(found) for found in (*(h.encode() for h in headers if h is not None), *in_body))
 
 
 def _first_element(body: bytes) -> str:

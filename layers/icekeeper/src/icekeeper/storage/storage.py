@@ -127,11 +127,7 @@ class Storage:
         return self._properties.get(S3_ENDPOINT, ""), region_of(self._properties) or ""
 
     def require(self, paths: Iterable[str]) -> None:
-        """Check that all these files or folders are inside the table's bound.
-
-        Raises:
-            LocationRefused: names the first one outside.
-        """
+        """Check that all these files or folders are inside the table's bound."""
         self._bound.require(paths)
 
     def allows(self, path: str) -> bool:
@@ -139,21 +135,13 @@ class Storage:
         return self._bound.allows(path)
 
     def s3_at(self, *paths: str) -> Any:
-        """The boto3 client, for requests about these paths.
-
-        Raises:
-            LocationRefused: a path is outside of the table's bound.
-            BotoCoreError, ClientError: there are no credentials.
-        """
+        """The boto3 client, for requests about these paths; raises what boto3 raises where there are no credentials."""
         self._bound.require(paths)
         return self.s3
 
     def read(self, path: str) -> bytes:
-        """The whole object, into memory.
-
-        Raises:
-            MetadataUnreadable: it is larger than a file may be (:mod:`icekeeper.machine.foreign_bytes`).
-        """
+        """The whole object, into memory; raises MetadataUnreadable if it is larger than a file may be
+        (:func:`.most_unpacked`)."""
         with self.translated(path):
             if self.uses_boto3(path):
                 return read_object(self.s3_at(path), path)
