@@ -81,7 +81,7 @@ class WrittenCopy:
 
 @dataclass(frozen=True, slots=True)
 class CopiedInput:
-    """The copied row groups of one input, their pages, and the lineage columns written for them."""
+    """The copied row groups of one input and their pages."""
 
     placement: Placement
     row_groups: tuple[CopiedRowGroup, ...]
@@ -91,22 +91,6 @@ class CopiedInput:
     """Page indexes by their place in the input."""
     pages: dict[Piece, list[Piece]]
     """The data pages of every column chunk."""
-    lineage: tuple[LineageChunks | None, ...] = ()
-
-    @property
-    def complete_row_groups(self) -> list[CopiedRowGroup]:
-        """The row groups including their new lineage columns."""
-        return [
-            group
-            if new is None
-            else CopiedRowGroup(
-                group.source,
-                group.facts.and_columns(new.facts),
-                group.checksums + new.checksums,
-                new.lineage,
-            )
-            for group, new in zip(self.row_groups, self.lineage, strict=True)
-        ]
 
 
 def agreed_facts(file: CopyableFile, groups: Sequence[RowGroup], lacks: Lacks) -> list[RowGroupFacts]:
@@ -173,9 +157,7 @@ def write_copy(
     if isinstance(tail, NotCopyable):
         storage.delete([path])
         return tail
-    inputs, split_offsets = tail
-    row_groups = tuple(group for one in inputs for group in one.complete_row_groups)
-    return WrittenCopy(path, size, row_groups, split_offsets)
+    return WrittenCopy(path, size, *tail)
 
 
 def _copy_input(
@@ -229,9 +211,7 @@ def copy_in_store(
         return NotCopyable(str(changed), "changed after its footer was read")
     if isinstance(assembled, str):
         return None
-    complete, split_offsets = tail
-    row_groups = tuple(group for one in complete for group in one.complete_row_groups)
-    return WrittenCopy(path, sum(map(size_of, planned)), row_groups, split_offsets, assembled, planned)
+    return WrittenCopy(path, sum(map(size_of, planned)), *tail, assembled, planned)
 
 
 def _is_worth_it(layout: Layout) -> bool:
@@ -300,47 +280,48 @@ def _read(
 
 def write_tail(
     sink: Any, layout: Layout, inputs: Sequence[CopiedInput], schema: ParquetSchema, storage: Storage
-) -> tuple[Sequence[CopiedInput], tuple[int, ...]] | NotCopyable:
+) -> tuple[tuple[CopiedRowGroup, ...], tuple[int, ...]] | NotCopyable:
     """Write new lineage columns, page indexes and footer to ``sink``, which is at the end of the copied ranges.
 
     Returns:
-        The inputs with their new lineage columns, and the offset of each row group in the new file.
+        The row groups with their new lineage columns, and their offsets in the new file.
 
     Raises:
         StorageError: row ids of an input cannot be read, or the file cannot be written.
     """
-    copied, start, lacks = list(inputs), layout.data_end, layout.lacks
-    current = copied[0]
+    start, lacks = layout.data_end, layout.lacks
+    current = inputs[0]
+    lineage: list[tuple[LineageChunks | None, ...]] = []
     try:
-        for number, current in enumerate(inputs):
-            lineage = write_lineage(current.placement.file, sink, start, schema, lacks, storage)
-            copied[number] = replace(current, lineage=lineage)
-            start += sum(new.place.size for new in lineage if new is not None)
-        moved = MovedRowGroups(start, start + _column_index_bytes(copied, schema, lacks), lacks)
-        for current in copied:
+        for current in inputs:
+            lineage.append(write_lineage(current.placement.file, sink, start, schema, lacks, storage))
+            start += sum(new.place.size for new in lineage[-1] if new is not None)
+        written = [new for some in lineage for new in some if new is not None]
+        column_index_bytes = sum(one.column_index_bytes for one in inputs)
+        for new in written:
+            numbered = enumerate(new.column_indexes, len(schema.columns) - LINEAGE_COLUMNS)
+            column_index_bytes += sum(piece.size for number, (piece, _) in numbered if lacks.has_column_index(number))
+        moved = MovedRowGroups(start, start + column_index_bytes, lacks)
+        for current, some in zip(inputs, lineage, strict=True):
             groups = current.placement.file.carried()
-            placement, indexes, pages = spliced(current.placement, groups, current.lineage)
+            placement, indexes, pages = spliced(current.placement, groups, some)
             moved.add(groups, placement, current.indexes | indexes, current.pages | pages)
         sink.write(moved.column_indexes)
         sink.write(moved.offset_indexes)
-        files = [one.placement.file for one in copied]
-        writers = {new.created_by for one in copied for new in one.lineage if new is not None}
+        files, writers = [one.placement.file for one in inputs], {new.created_by for new in written}
         sink.write(framed(footer_bytes(files, moved.row_groups, schema, writers)))
     except CannotCopy as error:
         return NotCopyable(current.placement.file.path, str(error))
-    return copied, tuple(moved.split_offsets)
+    copied = [group for one in inputs for group in one.row_groups]
+    row_groups = map(_with_lineage, copied, (new for some in lineage for new in some))
+    return tuple(row_groups), tuple(moved.split_offsets)
 
 
-def _column_index_bytes(inputs: Iterable[CopiedInput], schema: ParquetSchema, lacks: Lacks) -> int:
-    """Bytes of all column indexes in the new file."""
-    total = 0
-    for one in inputs:
-        total += one.column_index_bytes
-        for new in one.lineage:
-            if new is not None:
-                numbered = enumerate(new.column_indexes, len(schema.columns) - LINEAGE_COLUMNS)
-                total += sum(piece.size for number, (piece, _) in numbered if lacks.has_column_index(number))
-    return total
+def _with_lineage(group: CopiedRowGroup, new: LineageChunks | None) -> CopiedRowGroup:
+    if new is None:
+        return group
+    facts = group.facts.and_columns(new.facts)
+    return CopiedRowGroup(group.source, facts, group.checksums + new.checksums, new.lineage)
 
 
 _STEP_BYTES = 1024 * 1024
