@@ -17,7 +17,6 @@ from icekeeper.row_group_copy.footer import ParquetSchema, Piece, bloom_filter, 
 from icekeeper.row_group_copy.footer_decisions import Lacks, agree, common_writer, kept_column_index, settle
 from icekeeper.row_group_copy.footer_structs import (
     CannotCopy,
-    ColumnChunk,
     ColumnOrder,
     Empty,
     FileMetaData,
@@ -155,7 +154,31 @@ class MovedRowGroups:
         """
         for number, group in enumerate(groups, placement.first_row_group):
             for column, chunk in enumerate(group.columns):
-                self._move(chunk, column, group.num_rows, placement, indexes, pages)
+                meta = chunk.meta_data
+                here = data_pages(meta)
+                shift = placement.moved(here.start) - here.start
+                agree(chunk, column, self._lacks)
+                bloom, places = bloom_filter(meta), offset_index(chunk)
+                bounds = kept_column_index(chunk, column, self._lacks)
+                # Deprecated, and 0 in newer writers.  Some wrote the end of the chunk, which is of no use here.
+                chunk.file_offset = chunk.file_offset + shift if here.start <= chunk.file_offset < here.end else 0
+                meta.data_page_offset += shift
+                meta.dictionary_page_offset = (
+                    meta.dictionary_page_offset + shift if meta.dictionary_page_offset else None
+                )
+                if bloom is not None:
+                    meta.bloom_filter_offset = placement.moved(bloom.start)
+                if bounds is not None:
+                    chunk.column_index_offset = self._column_indexes_start + len(self.column_indexes)
+                    self.column_indexes += indexes[bounds]
+                if places is not None:
+                    moved = _moved_places(indexes[places], pages[here], shift, group.num_rows)
+                    chunk.offset_index_offset = self._offset_indexes_start + len(self.offset_indexes)
+                    chunk.offset_index_length = len(moved)
+                    self.offset_indexes += moved
+                for structure in (chunk, meta, meta.statistics):
+                    if structure is not None:
+                        settle(structure)
             # parquet-mr 1.12.0 wrote wrong ones (PARQUET-2078)
             group.file_offset = min(data_pages(chunk.meta_data).start for chunk in group.columns)
             group.total_compressed_size = sum(chunk.meta_data.total_compressed_size for chunk in group.columns)
@@ -163,42 +186,6 @@ class MovedRowGroups:
             settle(group)
             self.split_offsets.append(group.file_offset)
             self.row_groups.append(write_struct(group))
-
-    def _move(
-        self,
-        chunk: ColumnChunk,
-        column: int,
-        rows: int,
-        placement: Placement,
-        indexes: Mapping[Piece, bytes],
-        pages: Mapping[Piece, list[Piece]],
-    ) -> None:
-        """Give one column chunk its new offsets, and drop the fields that the new footer lacks."""
-        meta = chunk.meta_data
-        here = data_pages(meta)
-        shift = placement.moved(here.start) - here.start
-        agree(chunk, column, self._lacks)
-        bloom, bounds, places = bloom_filter(meta), kept_column_index(chunk, column, self._lacks), offset_index(chunk)
-        # Deprecated, and 0 in newer writers.  Some wrote the end of the chunk, which is of no use in the new file.
-        chunk.file_offset = chunk.file_offset + shift if here.start <= chunk.file_offset < here.end else 0
-        meta.data_page_offset += shift
-        if meta.dictionary_page_offset:
-            meta.dictionary_page_offset += shift
-        if bloom is not None:
-            meta.bloom_filter_offset = placement.moved(bloom.start)
-        if bounds is not None:
-            chunk.column_index_offset = self._column_indexes_start + len(self.column_indexes)
-            self.column_indexes += indexes[bounds]
-        if places is not None:
-            moved = _moved_places(indexes[places], pages[here], shift, rows)
-            chunk.offset_index_offset = self._offset_indexes_start + len(self.offset_indexes)
-            chunk.offset_index_length = len(moved)
-            self.offset_indexes += moved
-        if not meta.dictionary_page_offset:
-            meta.dictionary_page_offset = None
-        for structure in (chunk, meta, meta.statistics):
-            if structure is not None:
-                settle(structure)
 
 
 def _moved_places(data: bytes, pages: list[Piece], shift: int, rows: int) -> bytes:

@@ -9,7 +9,6 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from io import BytesIO
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -247,8 +246,20 @@ def _inputs(
     layout: Layout, schema: ParquetSchema, storage: Storage, reads: ReadRange
 ) -> list[CopiedInput] | NotCopyable | None:
     """What is known of every input; ``None``: the end of a chunk is not certain."""
+    lacks = layout.lacks
+
+    def read(placement: Placement) -> CopiedInput | None:
+        footer, groups = placement.file.footer, placement.file.carried()
+        if not ends_are_certain([one for one in footer.metadata().row_groups if one.num_rows], footer.start):
+            return None
+        facts = agreed_facts(placement.file, groups, lacks)
+        wanted = [piece for group in groups for piece in indexes_of(group, lacks)]
+        with storage.translated(footer.path):
+            indexes = read_pieces(ranged_stream(footer, reads), wanted)
+        pages = claimed_pages(groups, indexes)
+        return _copied_input(placement, groups, facts, None, indexes, pages, schema, lacks)
+
     found: list[CopiedInput] = []
-    read = partial(_read, schema=schema, lacks=layout.lacks, storage=storage, reads=reads)
     with WorkThreads(_READ_AT_ONCE, thread_name_prefix="page-indexes") as pool:
         for first in range(0, len(layout.placements), _READ_AT_ONCE):
             some = layout.placements[first : first + _READ_AT_ONCE]
@@ -261,21 +272,6 @@ def _inputs(
                     return None
                 found.append(known)
     return found
-
-
-def _read(
-    placement: Placement, schema: ParquetSchema, lacks: Lacks, storage: Storage, reads: ReadRange
-) -> CopiedInput | None:
-    file = placement.file
-    groups = file.carried()
-    if not ends_are_certain([one for one in file.footer.metadata().row_groups if one.num_rows], file.footer.start):
-        return None
-    facts = agreed_facts(file, groups, lacks)
-    wanted = [piece for group in groups for piece in indexes_of(group, lacks)]
-    with storage.translated(file.path):
-        indexes = read_pieces(ranged_stream(file.footer, reads), wanted)
-    pages = claimed_pages(groups, indexes)
-    return _copied_input(placement, groups, facts, None, indexes, pages, schema, lacks)
 
 
 def write_tail(

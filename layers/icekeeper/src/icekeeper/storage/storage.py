@@ -291,12 +291,9 @@ class Storage:
         keys: dict[str, dict[str, list[str]]] = {}
         for path in order:
             parts = split_path(path)
-            try:
-                self._bound.require([path])
-            except LocationRefused as error:
-                failed[path] = str(error)
-                continue
-            if parts.scheme in LOCAL_SCHEMES:
+            if not self._bound.allows(path):
+                failed[path] = str(self._bound.refusal([path]))
+            elif parts.scheme in LOCAL_SCHEMES:
                 if reason := self._unlink(path):
                     failed[path] = reason
             elif parts.scheme in S3_SCHEMES:
@@ -345,10 +342,8 @@ class Storage:
     def _allowed(self, location: str, ask: Callable[[Any, str, str], bool]) -> bool:
         parts = split_path(location)
         self._bound.require([location])
-        if is_local(location):
-            return True
         if parts.scheme not in S3_SCHEMES:
-            return False
+            return parts.scheme in LOCAL_SCHEMES
         with self._lock:
             key = (ask.__name__, location)
             if key not in self._answers:
@@ -465,19 +460,12 @@ class FileSource(Protocol):
     @property
     def is_current(self) -> bool:
         """Whether this is the store's current state; else each orphan must be looked up before it is deleted."""
-        ...
 
     def objects(self) -> Iterator[ListedObject]:
-        """All files, streamed.
-
-        Raises:
-            StorageError: they cannot be read.
-        """
-        ...
+        """All files, streamed; raises StorageError where they cannot be read."""
 
     def parts(self) -> Sequence[SourcePart]:
         """The same files in shares, which raise as :meth:`objects` when they are read."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
