@@ -250,7 +250,7 @@ def judge_file(
         if after < before:
             raise CannotCopy("has its row groups in another order than its rows")
     chunks = [chunk for group in groups for chunk in group.columns]
-    indexes = [piece for chunk in chunks for piece in _indexes(chunk)]
+    indexes = [piece for chunk in chunks for piece in (column_index(chunk), offset_index(chunk)) if piece is not None]
     check_apart(sorted([*(piece for chunk in chunks for piece in _copied(chunk)), *indexes]), len(MAGIC), footer.start)
     _check_row_group_sizes(groups, columns, target)
     if sum(piece.size for piece in indexes) > _MOST_INDEX_BYTES:
@@ -353,10 +353,6 @@ def _copied(chunk: ColumnChunk) -> Iterator[Piece]:
     bloom = bloom_filter(chunk.meta_data)
     if bloom is not None:
         yield bloom
-
-
-def _indexes(chunk: ColumnChunk) -> Iterator[Piece]:
-    yield from (piece for piece in (column_index(chunk), offset_index(chunk)) if piece is not None)
 
 
 def stored_bounds(group: RowGroup) -> tuple[tuple[int, int], ...] | None:

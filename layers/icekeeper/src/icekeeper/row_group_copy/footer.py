@@ -193,11 +193,6 @@ class ParquetSchema:
         leaves = [column.leaf for column in self.columns]
         return leaves[:-LINEAGE_COLUMNS] if self.has_lineage else leaves
 
-    def without_lineage(self) -> ParquetSchema:
-        """The schema of files that lack the lineage columns."""
-        root = replace(self.elements[0], num_children=(self.elements[0].num_children or 0) - LINEAGE_COLUMNS)
-        return ParquetSchema((root, *self.elements[1:-LINEAGE_COLUMNS]), self.columns[:-LINEAGE_COLUMNS])
-
     def with_nullability(self, wanted: bytes) -> ParquetSchema:
         """The same schema with another nullability."""
         if wanted == self.nullability:
@@ -251,12 +246,13 @@ def fitted_schema(found: Sequence[SchemaElement], wanted: ParquetSchema) -> Parq
     Raises:
         CannotCopy: the file has another schema; the message names the first column that differs.
     """
-    expected = wanted
+    expected = wanted.elements
     if wanted.has_lineage and not _has_lineage(found):
-        expected = wanted.without_lineage()
-    if not found or found[0].num_children != expected.elements[0].num_children:
+        root = replace(expected[0], num_children=(expected[0].num_children or 0) - LINEAGE_COLUMNS)
+        expected = (root, *expected[1:-LINEAGE_COLUMNS])
+    if not found or found[0].num_children != expected[0].num_children:
         raise CannotCopy("does not have the table's current columns")
-    for theirs, ours in zip_longest(found[1:], expected.elements[1:]):
+    for theirs, ours in zip_longest(found[1:], expected[1:]):
         difference = _difference(theirs, ours)
         if difference is not None:
             name = (theirs or ours).name.decode(errors="replace")
