@@ -93,8 +93,7 @@ class CopiedInput:
 
 
 def agreed_facts(file: CopyableFile, groups: Sequence[RowGroup], lacks: Lacks) -> list[RowGroupFacts]:
-    """The facts of the row groups by Arrow; raises CannotCopy unless it sees the column chunks in the same places as
-    we."""
+    """The facts of the row groups by Arrow; raises CannotCopy if it sees a column chunk at another place than we do."""
     numbers = [group.number for group in file.groups]
     found = row_group_facts(file.footer.seen_by_arrow(), numbers, lacks)
     facts = [one.columns(len(group.columns)) for one, group in zip(found, groups, strict=True)]
@@ -114,6 +113,7 @@ def _copied_input(
     schema: ParquetSchema,
     lacks: Lacks,
 ) -> CopiedInput:
+    """``crcs`` are the checksums of all column chunks; ``None``: the store copies the bytes."""
     copied = []
     for one, group in zip(facts, groups, strict=True):
         has_lineage = schema.has_lineage and len(group.columns) == len(schema.columns)
@@ -328,8 +328,7 @@ OpenInput: TypeAlias = Callable[[CopyableFile], Any]
 
 @contextmanager
 def input_streams(files: Sequence[CopyableFile], storage: Storage) -> Iterator[OpenInput]:
-    """A function that opens these files, which must be read in this order; S3 is read ahead across the ends of
-    files."""
+    """A function that opens these files, which must be read in order; S3 is read ahead across the ends of files."""
     if not all(is_s3(file.path) for file in files):
         yield lambda file: _in_steps(storage, file.path)
         return

@@ -136,6 +136,7 @@ ANYWHERE = AllowedLocations(("",), True)
 
 
 def _is_inside(store: str, key: str, prefixes: tuple[str, ...]) -> bool:
+    """Whether the key is that of a prefix or below it: ``t`` holds ``t/f``, not ``t2``."""
     for outer, root in _split(prefixes):
         if outer != store:
             continue

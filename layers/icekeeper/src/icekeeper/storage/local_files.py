@@ -197,7 +197,8 @@ def _entries(directory: str) -> Iterator[os.DirEntry[str]]:
 
 def _listed(path: str, entry: os.DirEntry[str]) -> ListedObject | None:
     try:
-        return listed_file(path, entry.stat(follow_symlinks=False))
+        is_file = entry.is_file(follow_symlinks=False)
+        return listed_file(path, entry.stat(follow_symlinks=False)) if is_file else None
     except FileNotFoundError:
         return None
 
