@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from icekeeper.commit.attempt import RUN_ID_KEY
-from icekeeper.detection.assess import TableFindings, assess
+from icekeeper.detection.assess import assess
 from icekeeper.detection.proposal import Proposal
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import table_digest
@@ -91,8 +91,8 @@ def seen(
 def is_proposed(
     found: GrowingTable, resolved: ResolvedPolicy, last: LastSeen, now_ms: int, clustering: str | None = None
 ) -> bool:
-    findings = TableFindings(now_ms=now_ms, expirable=0, last_seen=last, clustering=clustering)
-    return isinstance(assess("ns.t", found.metadata, resolved, findings), Proposal)
+    seen = assess("ns.t", found.metadata, resolved, now_ms=now_ms, expirable=0, last_seen=last, clustering=clustering)
+    return isinstance(seen, Proposal)
 
 
 @settings(max_examples=examples(80))

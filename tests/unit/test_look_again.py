@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from icekeeper.commit.attempt import RUN_ID_KEY
-from icekeeper.detection.assess import TableFindings, assess, idle_operations
+from icekeeper.detection.assess import assess, idle_operations
 from icekeeper.detection.look_again import time_has_come
 from icekeeper.detection.proposal import Proposal
 from icekeeper.machine.clock import HOUR_MS
@@ -49,8 +49,7 @@ def told(
     found: GrowingTable, last: LastSeen | None, resolved: ResolvedPolicy, now_ms: int = NOW_MS, **more: Any
 ) -> tuple[str, ...] | str:
     """The reasons for a pass, or why there is none."""
-    findings = TableFindings(now_ms=now_ms, expirable=0, last_seen=last, **more)
-    answer = assess("ns.t", found.metadata, resolved, findings)
+    answer = assess("ns.t", found.metadata, resolved, now_ms=now_ms, expirable=0, last_seen=last, **more)
     return answer.reasons if isinstance(answer, Proposal) else answer.reason
 
 

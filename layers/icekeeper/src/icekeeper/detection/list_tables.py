@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from icekeeper.catalogs.catalog import Catalog
-from icekeeper.detection.proposal import FleetSkip
+from icekeeper.detection.proposal import Skip
 from icekeeper.errors import MaintenanceError, PartlyListed
 from icekeeper.model import TableName
 from icekeeper.policy import Policy, ResolvedPolicy
@@ -54,7 +54,7 @@ class ListedCatalog:
     may_be_empty: bool = False
 
 
-def listed_catalog(source: CatalogSource, settings: Policy) -> ListedCatalog | FleetSkip:
+def listed_catalog(source: CatalogSource, settings: Policy) -> ListedCatalog | Skip:
     """Open a catalog and list its tables; a failure becomes a skip, so that it does not stop the other catalogs."""
     listed: list[TableName] = []
     left_out: str | None = None
@@ -66,11 +66,11 @@ def listed_catalog(source: CatalogSource, settings: Policy) -> ListedCatalog | F
     except PartlyListed as error:
         left_out = str(error)
     except (MaintenanceError, OSError) as error:
-        return FleetSkip(source.name, "", f"the catalog cannot be scanned: {error}", is_error=True)
+        return Skip("", f"the catalog cannot be scanned: {error}", is_error=True, catalog=source.name)
     except Exception as error:  # an error of a client library
         log.exception("catalog %s broke", source.name)
         reason = f"the catalog cannot be scanned: {type(error).__name__} {error}"
-        return FleetSkip(source.name, "", reason, is_error=True)
+        return Skip("", reason, is_error=True, catalog=source.name)
     # A table that a page repeats would be maintained twice at once, because both have the run's lease.
     tables = tuple(dict.fromkeys(listed))
     selected = tuple(table for table in tables if selects_table(settings, table))
