@@ -82,6 +82,11 @@ class OperationOutcome:
         object.__setattr__(self, "reason", None if self.reason is None else masked_sentence(self.reason))
 
     @property
+    def title(self) -> str:
+        """The operation, with its schedule if it has one."""
+        return self.operation.value + ("" if self.schedule is None else f" ({self.schedule})")
+
+    @property
     def snapshot_id(self) -> int | None:
         """The last snapshot that the operation committed."""
         return self.snapshot_ids[-1] if self.snapshot_ids else None
@@ -184,18 +189,6 @@ def _not_carried_out(operation: Operation, status: Status, reason: str, metrics:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class EngineTaken:
-    """The engine of a pass and the reason for it; no reason if a person or the deployment named the engine."""
-
-    name: str
-    reason: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """``engine`` in ``maintain --json``."""
-        return {"name": self.name, "reason": self.reason}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassOutcome:
     """How one pass over one table ended; ``table`` is ``namespace.table``."""
@@ -211,7 +204,8 @@ class PassOutcome:
     """Metrics of the work outside the operations; their keys start with ``pass``."""
     warnings: tuple[str, ...] = ()
     """Problems outside the operations; they do not change the status."""
-    engine: EngineTaken | None = None
+    engine: tuple[str, str | None] | None = None
+    """Its name and the reason for it; no reason if a person or the deployment named the engine."""
 
     @property
     def status(self) -> PassStatus:
@@ -221,7 +215,7 @@ class PassOutcome:
     @property
     def summary(self) -> str:
         """``NAME: SENTENCE`` of every operation, joined by semicolons."""
-        return "; ".join(f"{_named(outcome)}: {outcome.summary}" for outcome in self.operations)
+        return "; ".join(f"{outcome.title}: {outcome.summary}" for outcome in self.operations)
 
     @property
     def metrics(self) -> dict[str, int | float]:
@@ -268,12 +262,8 @@ class PassOutcome:
             "metrics": self.metrics,
             **({} if self.staged is None else {"staged": self.staged.to_json(self.run_id, listing)}),
             **({"warnings": list(self.warnings)} if self.warnings else {}),
-            **({} if self.engine is None else {"engine": self.engine.to_json()}),
+            **({} if self.engine is None else {"engine": dict(zip(("name", "reason"), self.engine, strict=True))}),
         }
-
-
-def _named(outcome: OperationOutcome) -> str:
-    return outcome.operation.value + ("" if outcome.schedule is None else f" ({outcome.schedule})")
 
 
 def overall_status(outcomes: Iterable[OperationOutcome]) -> PassStatus:
@@ -296,27 +286,6 @@ def _did_nothing(outcome: OperationOutcome) -> bool:
     return is_sweep and not (outcome.files_planned or outcome.files_deleted or waiting)
 
 
-@dataclass(frozen=True, slots=True)
-class Outside:
-    """Files outside all tables' locations, which are reported and never deleted.
-
-    ``size`` is in bytes, ``first`` are some of the paths.
-    """
-
-    files: int = 0
-    size: int = 0
-    first: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ForeignTable:
-    """A table that is not in the catalog, found by one of its metadata files."""
-
-    uuid: str | None
-    location: str
-    metadata_file: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketOutcome:
     """How the orphan sweep of a whole bucket ended; outcomes by name of the table."""
@@ -326,8 +295,10 @@ class BucketOutcome:
     run_id: str
     dry_run: bool
     tables: Mapping[str, OperationOutcome]
-    outside: Outside
-    foreign: tuple[ForeignTable, ...]
+    outside: Mapping[str, Any]
+    """``files``, ``bytes`` and the ``first`` paths outside all tables' locations, which are never deleted."""
+    foreign: tuple[Mapping[str, str | None], ...]
+    """``uuid``, ``location`` and a ``metadata_file`` of each table that is not in the catalog."""
     warnings: tuple[str, ...] = ()
     """Problems outside the tables; they do not change the status."""
 
@@ -342,8 +313,8 @@ class BucketOutcome:
         total: Counter[str] = Counter()
         for outcome in self.tables.values():
             total.update({key: int(value) for key, value in outcome.metrics.items() if key != CLOCK_SKEW})
-        total["remove_orphans.files_outside"] = self.outside.files
-        total["remove_orphans.bytes_outside"] = self.outside.size
+        total["remove_orphans.files_outside"] = self.outside["files"]
+        total["remove_orphans.bytes_outside"] = self.outside["bytes"]
         skews = [outcome.metrics[CLOCK_SKEW] for outcome in self.tables.values() if CLOCK_SKEW in outcome.metrics]
         return {**total, **({CLOCK_SKEW: max(skews, key=abs)} if skews else {})}
 
@@ -356,11 +327,8 @@ class BucketOutcome:
             "dry_run": self.dry_run,
             "status": self.status.value,
             "tables": [self._table(name, outcome, listing) for name, outcome in self.tables.items()],
-            "outside": {"files": self.outside.files, "bytes": self.outside.size, "first": list(self.outside.first)},
-            "foreign": [
-                {"uuid": found.uuid, "location": found.location, "metadata_file": found.metadata_file}
-                for found in self.foreign
-            ],
+            "outside": dict(self.outside),
+            "foreign": [dict(found) for found in self.foreign],
             "metrics": self.metrics,
             **({"warnings": list(self.warnings)} if self.warnings else {}),
         }
@@ -479,17 +447,13 @@ def listing_in(directory: Path) -> ListingWriter:
         try:
             for folder in (directory.parent, directory):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with open(path, "w", encoding="utf-8", opener=_for_the_owner) as file:
+            with open(path, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
                 json.dump(files, file, indent=1)
         except OSError as error:
             raise StorageError(f"the list of files cannot be written to {path}: {error.strerror}") from error
         return str(path)
 
     return write
-
-
-def _for_the_owner(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 # For people, sentences lose our names of exceptions and bins; JSON and logs keep them.
@@ -505,7 +469,8 @@ def in_plain_words(sentence: str) -> str:
 
     ``into 4 (across 3 bins)`` becomes ``into 4 in 3 file groups``; a single group is not mentioned.
     """
-    plain = _BINS.sub(_groups, _CLASS_NAMES.sub("", sentence))
+    plain = _CLASS_NAMES.sub("", sentence)
+    plain = _BINS.sub(lambda found: "" if found[1] == "1" else f" in {found[1]} file groups", plain)
     return plain.replace("bin(s) failed", "file group(s) failed").replace("every bin was", "every file group was")
 
 
@@ -529,10 +494,6 @@ def lines_of(summary: str) -> list[str]:
     names, sentences = [name for name, _, _ in parts], [sentence for _, _, sentence in parts]
     lines = zip(names, told_once(names, sentences), strict=True)
     return [f"{name}: {sentence}".removesuffix(": ") for name, sentence in lines]
-
-
-def _groups(found: re.Match[str]) -> str:
-    return "" if found[1] == "1" else f" in {found[1]} file groups"
 
 
 # A dry run plans each operation on the table as the earlier operations would leave it.  If that is not known, it plans

@@ -137,7 +137,7 @@ def print_outcome(console: Console, outcome: PassOutcome) -> None:
     outcome = in_turn(outcome)
     status = outcome.status.value
     console.print(Text.assemble((outcome.table, "bold"), ": ", (status, _STYLES[status]), mode))
-    names = [part.operation.value + (f" ({part.schedule})" if part.schedule else "") for part in outcome.operations]
+    names = [part.title for part in outcome.operations]
     sentences = told_once(names, [part.summary for part in outcome.operations])
     print_rows(
         console,
@@ -178,13 +178,14 @@ def print_bucket(console: Console, outcome: BucketOutcome) -> None:
         ],
     )
     outside = outcome.outside
-    if outside.files:
-        first = f", for example {outside.first[0]}"
-        line = f"  outside all tables: {outside.files} file(s), {_size(outside.size)}, left alone{first}"
+    if outside["files"]:
+        first = f", for example {outside['first'][0]}"
+        line = f"  outside all tables: {outside['files']} file(s), {_size(outside['bytes'])}, left alone{first}"
         console.print(Text(line), soft_wrap=True)
     for found in outcome.foreign:
-        what = f"table {found.uuid} at {found.location}" if found.location else "metadata that cannot be read"
-        line = f"  not in catalog {outcome.catalog}: {what}, by {found.metadata_file}"
+        table = f"table {found['uuid']} at {found['location']}"
+        what = table if found["location"] else "metadata that cannot be read"
+        line = f"  not in catalog {outcome.catalog}: {what}, by {found['metadata_file']}"
         console.print(Text(line, style="yellow"), soft_wrap=True)
     print_warnings(console, outcome.warnings)
 
