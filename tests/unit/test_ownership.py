@@ -17,7 +17,6 @@ from icekeeper.policy.ownership import (
     BUCKET_SOURCE,
     OWNED,
     OWNED_FOR_ALL_TABLES,
-    BucketJobs,
     BucketMaintenance,
     BuiltInState,
     Job,
@@ -229,7 +228,7 @@ PASSING = (
 def owners(jobs: dict[BuiltIn, Job], ownership: Ownership = Ownership.AUTO) -> Owners:
     """Of a bucket in which everything is switched on, as AWS begins."""
     on = BuiltInState(is_enabled=True)
-    return decide_owners(BucketMaintenance(dict.fromkeys(BuiltIn, on), jobs=BucketJobs(jobs)), ownership)
+    return decide_owners(BucketMaintenance(dict.fromkeys(BuiltIn, on), jobs=jobs), ownership)
 
 
 @pytest.mark.parametrize("built_in", BuiltIn)
@@ -289,7 +288,7 @@ def test_taking_over_switches_off_also_what_stands_still(job: Job) -> None:
 
 def test_jobs_that_may_not_be_read_are_taken_to_run() -> None:
     on = BuiltInState(is_enabled=True)
-    bucket = BucketMaintenance({SNAPSHOTS: on}, jobs=BucketJobs(unreadable="S3 Tables failed with AccessDenied"))
+    bucket = BucketMaintenance({SNAPSHOTS: on}, jobs_unreadable="S3 Tables failed with AccessDenied")
     found = decide_owners(bucket, Ownership.AUTO)
     assert found.owned[Operation.EXPIRE_SNAPSHOTS] == OWNED
     assert found.warnings == {
@@ -318,7 +317,7 @@ def test_what_may_not_be_read_is_told_in_one_sentence() -> None:
     ],
 )
 def test_a_pin_holds_only_where_the_bucket_does_not_expire(enabled: bool, job: Job | None, expires: bool) -> None:
-    jobs = BucketJobs({} if job is None else {SNAPSHOTS: job})
+    jobs = {} if job is None else {SNAPSHOTS: job}
     bucket = BucketMaintenance({SNAPSHOTS: BuiltInState(enabled)}, jobs=jobs)
     assert (why_bucket_expires(bucket) is not None) is expires
     assert why_bucket_expires(None) is None

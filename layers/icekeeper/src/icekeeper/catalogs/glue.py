@@ -20,7 +20,7 @@ from icekeeper.catalogs.addresses import CatalogKind
 from icekeeper.catalogs.aws_service import AWS_ERRORS, AwsService
 from icekeeper.catalogs.catalog import LoadedTable, TableBounds, missing_table
 from icekeeper.catalogs.commit_answer import CommitAnswer, error_of
-from icekeeper.catalogs.pointer import PointerCatalog, Swap, TableFiles, commit_document, load_bounded
+from icekeeper.catalogs.pointer import TableFiles, commit_document, load_bounded
 from icekeeper.errors import CommitConflict, MetadataUnreadable, PartlyListed, PolicyError, StorageError
 from icekeeper.machine.clock import Clock, system_clock
 from icekeeper.model import TableName
@@ -130,43 +130,40 @@ class GlueCatalog:
                 f"catalog {self.name} names no version of {base.name}, so a commit could undo another writer's;"
                 " nothing was sent"
             )
-        pointers = PointerCatalog(storage=self._files.storage, load=self.load, clock=self._clock)
-        return commit_document(pointers, base, requirements, updates, swap=self._swap(base, entry))
+        return commit_document(
+            base,
+            requirements,
+            updates,
+            swap=lambda location: self._swap(base, entry, location),
+            storage=self._files.storage,
+            load=self.load,
+            clock=self._clock,
+        )
 
     def close(self) -> None:
         self._clients.close()
 
-    def _swap(self, base: LoadedTable, entry: Mapping[str, Any]) -> Swap:
-        def swap(location: str) -> str:
-            moved = {**entry["Parameters"], POINTER: location, PREVIOUS: base.metadata_location}
-            update = self._clients.once.meta.service_model.operation_model("UpdateTable").input_shape
-            try:
-                self._clients.once.update_table(
-                    **self._catalog_id,
-                    DatabaseName=entry["DatabaseName"],
-                    TableInput=_accepted(update.members["TableInput"], {**entry, "Parameters": moved}),
-                    VersionId=entry["VersionId"],
-                    SkipArchive=self._skip_archive,
-                )
-            except AWS_ERRORS as error:
-                raise GLUE.swap_error(error, base.name, self._unusable) from error
-            self._confirm(base.name, location)
-            return location
-
-        return swap
-
-    def _confirm(self, table: TableName, location: str) -> None:
-        """Read the entry again, because Glue's answer of success contains nothing about the table.
-
-        Raises:
-            CommitStateUnknown: the entry cannot be read, or points elsewhere.
-        """
+    def _swap(self, base: LoadedTable, entry: Mapping[str, Any], location: str) -> str:
+        moved = {**entry["Parameters"], POINTER: location, PREVIOUS: base.metadata_location}
+        update = self._clients.once.meta.service_model.operation_model("UpdateTable").input_shape
         try:
-            shown = self._entry(table).get("Parameters", {}).get(POINTER) == location
+            self._clients.once.update_table(
+                **self._catalog_id,
+                DatabaseName=entry["DatabaseName"],
+                TableInput=_accepted(update.members["TableInput"], {**entry, "Parameters": moved}),
+                VersionId=entry["VersionId"],
+                SkipArchive=self._skip_archive,
+            )
+        except AWS_ERRORS as error:
+            raise GLUE.swap_error(error, base.name, self._unusable) from error
+        # Glue's answer of success contains nothing about the table.
+        try:
+            shown = self._entry(base.name).get("Parameters", {}).get(POINTER)
         except (PolicyError, StorageError) as error:
-            raise error_of(CommitAnswer.UNKNOWN, table, f"the table cannot be read: {error}") from error
-        if not shown:
-            raise error_of(CommitAnswer.UNKNOWN, table, "Glue points elsewhere by now")
+            raise error_of(CommitAnswer.UNKNOWN, base.name, f"the table cannot be read: {error}") from error
+        if shown != location:
+            raise error_of(CommitAnswer.UNKNOWN, base.name, "Glue points elsewhere by now")
+        return location
 
     def _entry(self, table: TableName) -> dict[str, Any]:
         database = ".".join(table.namespace)  # databases do not nest, but their names may have dots

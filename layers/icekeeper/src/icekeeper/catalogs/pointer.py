@@ -48,19 +48,6 @@ _VERSION = re.compile(r"^(\d+)-")
 _MOST_DROPPED = 100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PointerCatalog:
-    """The parts of a catalog that a commit uses."""
-
-    storage: Storage
-    """Without any table's bound."""
-    load: Callable[[TableName], LoadedTable]
-    """Loads a table's newest state."""
-    clock: Clock
-    conflict_is_proof: bool = False
-    """Whether a CommitConflict proves that the swap lost: no proxy can have repeated it or answered in its place."""
-
-
 @dataclass(frozen=True, slots=True)
 class TableFiles:
     """The access of a catalog to its tables' files."""
@@ -106,25 +93,19 @@ def load_document(storage: Storage, location: str) -> TableMetadata:
         MetadataUnreadable: it is missing or damaged.
         StorageError: the store cannot be reached.
     """
+    kept = kept_document(storage.place, location)
     try:
-        return _read_document(storage, location)
+        data = storage.read(location) if kept is None else kept
+        metadata = parse_document(data, location)
     except StorageError as error:
         error.pointer = location
-        raise
-
-
-def _read_document(storage: Storage, location: str) -> TableMetadata:
-    kept = kept_document(storage.place, location)
-    if kept is not None:
-        return parse_document(kept, location)
-    try:
-        data = storage.read(location)
-    except StorageError as error:
         if isinstance(error.__cause__, FileNotFoundError):
-            raise MetadataUnreadable(f"metadata file {location} does not exist") from error
+            missing = MetadataUnreadable(f"metadata file {location} does not exist")
+            missing.pointer = location
+            raise missing from error
         raise
-    metadata = parse_document(data, location)
-    keep_document(storage.place, location, data)
+    if kept is None:
+        keep_document(storage.place, location, data)
     return metadata
 
 
@@ -141,14 +122,23 @@ def next_metadata_location(metadata: TableMetadata, base_location: str) -> str:
 
 
 def commit_document(
-    catalog: PointerCatalog,
     base: LoadedTable,
     requirements: Sequence[Mapping[str, Any]],
     updates: Sequence[Mapping[str, Any]],
     *,
     swap: Swap,
+    storage: Storage,
+    load: Callable[[TableName], LoadedTable],
+    clock: Clock,
+    conflict_is_proof: bool = False,
 ) -> LoadedTable:
     """Apply the updates to ``base``, write the new metadata file and swap the pointer to it; return the new state.
+
+    Args:
+        storage: the catalog's, without any table's bound.
+        load: loads a table's newest state.
+        conflict_is_proof: whether a CommitConflict proves that the swap lost: no proxy can have repeated it or answered
+            in its place.
 
     Raises:
         CommitConflict: a requirement does not hold, or the pointer had moved.  The new file is deleted, unless the
@@ -159,16 +149,20 @@ def commit_document(
         StorageError: the file could not be written, or the swap was never sent; nothing is left behind.
     """
     check_requirements(base.metadata, requirements)
-    storage = catalog.storage.within(base.allowed)
-    now_ms = _not_ahead(catalog.clock(), store_now_ms(storage, base.metadata.location, True))
+    storage, now_ms = storage.within(base.allowed), clock()
+    ahead = ahead_ms(now_ms, store_now_ms(storage, base.metadata.location, True))
+    if ahead > TOLD_SKEW_MS:
+        # A commit in the future would block other writers until then: Iceberg-Java refuses to commit more than a minute
+        # before the last update (``TableMetadata``, "Invalid update timestamp").
+        now_ms -= ahead
     metadata = apply_updates(base.metadata, updates, metadata_location=base.metadata_location, now_ms=now_ms)
     location = next_metadata_location(metadata, base.metadata_location)
     try:
         storage.write(location, render_document(metadata, compress=_compressed(metadata)))
         token = swap(location)
     except (CommitConflict, StorageError) as no:
-        doubtful = CommitRefused if catalog.conflict_is_proof else CommitRefused | CommitConflict
-        if isinstance(no, doubtful) and (swapped := _swapped(base, location, catalog.load, no)):
+        doubtful = CommitRefused if conflict_is_proof else CommitRefused | CommitConflict
+        if isinstance(no, doubtful) and (swapped := _swapped(base, location, load, no)):
             return swapped
         # A table bucket does not allow this, but removes unreferenced files itself.
         storage.delete([location])
@@ -205,16 +199,6 @@ def _swapped(
     raise CommitStateUnknown(
         f"{no}; it is not known whether it landed, because the table's metadata log does not reach back to its base"
     ) from no
-
-
-def _not_ahead(ours_ms: int, stores_ms: int | None) -> int:
-    """The time of a commit, in epoch milliseconds: ours, or the store's if ours is more than a minute ahead.
-
-    A commit in the future would block other writers until then: Iceberg-Java refuses to commit more than a minute
-    before the last update (``TableMetadata``, "Invalid update timestamp").
-    """
-    ahead = ahead_ms(ours_ms, stores_ms)
-    return ours_ms - ahead if ahead > TOLD_SKEW_MS else ours_ms
 
 
 def _compressed(metadata: TableMetadata) -> bool:

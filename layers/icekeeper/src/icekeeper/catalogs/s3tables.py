@@ -15,7 +15,7 @@ from icekeeper.catalogs.aws_service import AWS_ERRORS, AwsService, error_code
 from icekeeper.catalogs.bucket_maintenance import TableBucketMaintenance
 from icekeeper.catalogs.catalog import LoadedTable, TableBounds, missing_table
 from icekeeper.catalogs.commit_answer import CommitAnswer, error_of
-from icekeeper.catalogs.pointer import PointerCatalog, Swap, TableFiles, commit_document, load_bounded
+from icekeeper.catalogs.pointer import TableFiles, commit_document, load_bounded
 from icekeeper.errors import MetadataUnreadable, PolicyError, StorageError
 from icekeeper.machine.clock import Clock, system_clock
 from icekeeper.model import TableName
@@ -97,25 +97,29 @@ class S3TablesCatalog:
     def commit(
         self, base: LoadedTable, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]
     ) -> LoadedTable:
-        pointers = PointerCatalog(storage=self._files.storage, load=self.load, clock=self._clock)
-        return commit_document(pointers, base, requirements, updates, swap=self._swap(base))
+        return commit_document(
+            base,
+            requirements,
+            updates,
+            swap=lambda location: self._swap(base, location),
+            storage=self._files.storage,
+            load=self.load,
+            clock=self._clock,
+        )
 
     def close(self) -> None:
         self._clients.close()
 
-    def _swap(self, base: LoadedTable) -> Swap:
-        def swap(location: str) -> str:
-            try:
-                answer = self._clients.once.update_table_metadata_location(
-                    **self._address(base.name), versionToken=base.token, metadataLocation=location
-                )
-            except AWS_ERRORS as error:
-                raise S3_TABLES.swap_error(error, base.name, self._unusable) from error
-            if answer.get("metadataLocation") != location or not answer.get("versionToken"):
-                raise error_of(CommitAnswer.UNKNOWN, base.name, "S3 Tables answered without the new metadata location")
-            return str(answer["versionToken"])
-
-        return swap
+    def _swap(self, base: LoadedTable, location: str) -> str:
+        try:
+            answer = self._clients.once.update_table_metadata_location(
+                **self._address(base.name), versionToken=base.token, metadataLocation=location
+            )
+        except AWS_ERRORS as error:
+            raise S3_TABLES.swap_error(error, base.name, self._unusable) from error
+        if answer.get("metadataLocation") != location or not answer.get("versionToken"):
+            raise error_of(CommitAnswer.UNKNOWN, base.name, "S3 Tables answered without the new metadata location")
+        return str(answer["versionToken"])
 
     def _address(self, table: TableName) -> dict[str, str]:
         return {"tableBucketARN": self.warehouse, "namespace": ".".join(table.namespace), "name": table.name}

@@ -15,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from icekeeper.catalogs.addresses import CatalogKind
 from icekeeper.catalogs.catalog import LoadedTable, TableBounds, missing_table
 from icekeeper.catalogs.commit_answer import CommitAnswer, error_of
-from icekeeper.catalogs.pointer import PointerCatalog, TableFiles, commit_document, load_bounded
+from icekeeper.catalogs.pointer import TableFiles, commit_document, load_bounded
 from icekeeper.errors import CommitConflict, PolicyError, StorageError
 from icekeeper.machine.clock import Clock, system_clock
 from icekeeper.model import TableName
@@ -110,15 +110,16 @@ class SqlCatalog:
     def commit(
         self, base: LoadedTable, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]
     ) -> LoadedTable:
-        def swap(location: str) -> str:
-            self._swap(base, location)
-            return location
-
-        # A conflict is proof: our own transaction saw no row at the base.
-        pointers = PointerCatalog(
-            storage=self._files.storage, load=self.load, clock=self._clock, conflict_is_proof=True
+        return commit_document(
+            base,
+            requirements,
+            updates,
+            swap=lambda location: self._swap(base, location),
+            storage=self._files.storage,
+            load=self.load,
+            clock=self._clock,
+            conflict_is_proof=True,  # our own transaction saw no row at the base
         )
-        return commit_document(pointers, base, requirements, updates, swap=swap)
 
     def _require_spelling(self) -> None:
         """Refuse a name that the database has only in another case: the catalog would seem to have no tables."""
@@ -136,7 +137,7 @@ class SqlCatalog:
     def close(self) -> None:
         self._engine.dispose()
 
-    def _swap(self, base: LoadedTable, location: str) -> None:
+    def _swap(self, base: LoadedTable, location: str) -> str:
         try:
             connection = self._engine.connect()
         except SQLAlchemyError as error:
@@ -144,6 +145,7 @@ class SqlCatalog:
         try:
             with connection:
                 self._move(connection, base, location)
+            return location
         except SQLAlchemyError as error:  # the rollback was not confirmed either
             words = f"the database of catalog {self.name} was lost"
             raise error_of(CommitAnswer.UNKNOWN, base.name, words) from error

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
 
@@ -96,7 +95,7 @@ class TablePolicies:
         owners = decide_owners(bucket, resolved.policy.ownership)
         if _leaves_work(bucket, owners, resolved):
             # One more request for each table, so only if the answer may change the owner.
-            owners = decide_owners(replace(bucket, jobs=built_in.jobs(name)), resolved.policy.ownership)
+            owners = decide_owners(built_in.with_jobs(bucket, name), resolved.policy.ownership)
         return resolved.owned_by(owners)
 
     def _of_layers(self, layers: Sequence[Layer], *, unsafe: bool) -> ResolvedPolicy:
