@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -88,10 +89,10 @@ def test_what_cannot_be_read_is_nobodys_to_touch(ownership: Ownership) -> None:
 
 def test_what_is_the_buckets_does_not_run_and_is_work_again_once_it_is_not() -> None:
     ours = resolve([])
-    theirs = ours.owned_by(decide_owners(ALL_ON, Ownership.AUTO))
+    theirs = replace(ours, owners=decide_owners(ALL_ON, Ownership.AUTO))
     assert [operation for operation in Operation if theirs.runs(operation)] == [Operation.REWRITE_MANIFESTS]
     assert theirs.why_not(Operation.COMPACT) == OWNED
-    assert ours.owned_by(decide_owners(None, Ownership.AUTO)).fingerprint() == ours.fingerprint()
+    assert replace(ours, owners=decide_owners(None, Ownership.AUTO)).fingerprint() == ours.fingerprint()
     assert theirs.fingerprint() != ours.fingerprint()
 
 

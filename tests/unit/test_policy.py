@@ -7,12 +7,12 @@ import threading
 import time
 from collections.abc import Iterator
 from fractions import Fraction
-from types import SimpleNamespace
 
 import pytest
 
 from icekeeper.cycle.service import CycleSettings
 from icekeeper.errors import PolicyError
+from icekeeper.metadata.document import TableMetadata
 from icekeeper.pipeline.events import MachineInput, parse_event
 from icekeeper.policy import Operation, gc_enabled
 from icekeeper.policy import layers as foreign_names
@@ -184,7 +184,7 @@ def test_a_grace_period_below_a_day_needs_unsafe() -> None:
 def test_switches_say_who_turned_them_off() -> None:
     result = resolved({"icekeeper.snapshot_expiry_enabled": "false"}, {}, operations="compact,expire_snapshots")
     assert result.why_disabled() is None
-    assert result.why_switched_off(Operation.EXPIRE_SNAPSHOTS) == (
+    assert result.why_not(Operation.EXPIRE_SNAPSHOTS) == (
         "snapshot_expiry_enabled is false (table property icekeeper.snapshot_expiry_enabled)"
     )
     assert [operation for operation in Operation if result.runs(operation)] == [Operation.COMPACT]
@@ -522,7 +522,9 @@ def test_a_bound_that_could_not_bind_is_refused() -> None:
     [({}, True), ({"gc.enabled": "TRUE"}, True), ({"gc.enabled": "false"}, False), ({"gc.enabled": "maybe"}, False)],
 )
 def test_gc_enabled_deletes_nothing_when_in_doubt(properties: dict[str, str], expected: bool) -> None:
-    assert gc_enabled(SimpleNamespace(properties=properties)) is expected
+    assert (
+        gc_enabled(TableMetadata({"format-version": 2, "location": "s3://b/t", "properties": properties})) is expected
+    )
 
 
 def test_named_snapshots_do_not_get_below_a_bounded_retention() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
 
@@ -96,7 +97,7 @@ class TablePolicies:
         if _leaves_work(bucket, owners, resolved):
             # One more request for each table, so only if the answer may change the owner.
             owners = decide_owners(built_in.with_jobs(bucket, name), resolved.policy.ownership)
-        return resolved.owned_by(owners)
+        return replace(resolved, owners=owners)
 
     def _of_layers(self, layers: Sequence[Layer], *, unsafe: bool) -> ResolvedPolicy:
         key = _key_of(layers, unsafe=unsafe)

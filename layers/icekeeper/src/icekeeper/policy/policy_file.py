@@ -36,27 +36,21 @@ _FIELDS = (*_PATTERNS, _SETTINGS)
 
 
 @dataclass(frozen=True, slots=True)
-class PolicyRule:
-    """Settings for the tables that match all patterns; an omitted pattern matches every table."""
-
-    patterns: Mapping[str, tuple[str, ...]]
-    layer: Layer
-
-    def fits(self, bucket: str, namespace: str, table: str) -> bool:
-        names = dict(zip(_PATTERNS, (bucket, namespace, table), strict=True))
-        return all(matches(name, self.patterns.get(field, ())) for field, name in names.items())
-
-
-@dataclass(frozen=True, slots=True)
 class PolicyFile:
     """The rules of one file, in its order; empty if there is no file."""
 
-    rules: tuple[PolicyRule, ...] = ()
+    rules: tuple[tuple[Mapping[str, tuple[str, ...]], Layer], ...] = ()
+    """The patterns by field, and the settings for the tables that match all of them; an omitted pattern matches every
+    table."""
 
     def layers(self, warehouse: str, namespace: str, table: str) -> list[Layer]:
         """The layers of the rules that match one table, lowest first; ``warehouse`` is the catalog's."""
-        bucket = bucket_name(warehouse)
-        return [rule.layer for rule in self.rules if rule.fits(bucket, namespace, table)]
+        names = dict(zip(_PATTERNS, (bucket_name(warehouse), namespace, table), strict=True))
+        return [
+            layer
+            for patterns, layer in self.rules
+            if all(matches(name, patterns.get(field, ())) for field, name in names.items())
+        ]
 
 
 def parse_policy_file(text: str, source: str) -> PolicyFile:
@@ -92,7 +86,7 @@ def parse_policy_file(text: str, source: str) -> PolicyFile:
     return PolicyFile(tuple(_rule(rule.data, f"{name} rule {number}") for number, rule in enumerate(rules, 1)))
 
 
-def _rule(rule: Any, name: str) -> PolicyRule:
+def _rule(rule: Any, name: str) -> tuple[Mapping[str, tuple[str, ...]], Layer]:
     if not isinstance(rule, Mapping):
         _refuse(name, f"must be fields of {', '.join(_FIELDS)}, not '{rule}'")
     for field in rule:
@@ -113,7 +107,7 @@ def _rule(rule: Any, name: str) -> PolicyRule:
             _refuse(name, f"has no plain text for {key}; lists are written with commas")
     layer = Layer(name, dict(settings))
     check_layer(layer)
-    return PolicyRule(patterns, layer)
+    return patterns, layer
 
 
 def _patterns(value: object, field: str, name: str) -> tuple[str, ...]:
