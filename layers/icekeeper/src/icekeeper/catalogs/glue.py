@@ -20,7 +20,7 @@ from icekeeper.catalogs.addresses import CatalogKind
 from icekeeper.catalogs.aws_service import AWS_ERRORS, AwsService
 from icekeeper.catalogs.catalog import LoadedTable, TableBounds, missing_table
 from icekeeper.catalogs.commit_answer import CommitAnswer, error_of
-from icekeeper.catalogs.pointer import TableFiles, commit_document, load_bounded
+from icekeeper.catalogs.pointer import TableFiles, commit_document
 from icekeeper.errors import CommitConflict, MetadataUnreadable, PartlyListed, PolicyError, StorageError
 from icekeeper.machine.clock import Clock, system_clock
 from icekeeper.model import TableName
@@ -82,7 +82,7 @@ class GlueCatalog:
                 f"catalog {name}: glue.id '{found}' names S3 table buckets; open each as a catalog of type s3tables,"
                 " with its ARN as warehouse"
             )
-        self._files = TableFiles.of(self._properties, TableBounds(name, CatalogKind.GLUE, self.warehouse, environment))
+        self._files = TableFiles(self._properties, TableBounds(name, CatalogKind.GLUE, self.warehouse, environment))
         try:
             self._clients = GLUE.connect(self._properties)
         except AWS_ERRORS as error:
@@ -117,7 +117,7 @@ class GlueCatalog:
             raise MetadataUnreadable(f"{table} has no {POINTER} in catalog {self.name}")
         # Glue folds names to lower case: take its spelling, so that a table has one name.
         name = TableName(tuple(str(entry["DatabaseName"]).split(".")), str(entry["Name"]))
-        return load_bounded(self._files, name, location, location)
+        return self._files.load(name, location, location)
 
     def commit(
         self, base: LoadedTable, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]

@@ -15,7 +15,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from threading import Lock
 from typing import Any, TypeAlias
 
@@ -48,42 +47,34 @@ _VERSION = re.compile(r"^(\d+)-")
 _MOST_DROPPED = 100
 
 
-@dataclass(frozen=True, slots=True)
 class TableFiles:
     """The access of a catalog to its tables' files."""
 
-    storage: Storage
-    """Without any table's bound."""
-    io_properties: Mapping[str, str]
-    bounds: TableBounds
+    def __init__(self, properties: Mapping[str, Any], bounds: TableBounds) -> None:
+        """``properties`` are the catalog's."""
+        self._io_properties = file_io_properties(properties)
+        self._bounds = bounds
+        self.storage = Storage(self._io_properties)
+        """Without any table's bound."""
 
-    @classmethod
-    def of(cls, properties: Mapping[str, Any], bounds: TableBounds) -> TableFiles:
-        """With the properties of the catalog."""
-        io_properties = file_io_properties(properties)
-        return cls(Storage(io_properties), io_properties, bounds)
+    def load(self, table: TableName, location: str, token: str, home: str | None = None) -> LoadedTable:
+        """The table whose metadata file a pointer names, with its bound (rule: bound-every-table).
 
+        ``home``: the table's location, where the catalog's service knows it.
 
-def load_bounded(
-    files: TableFiles, table: TableName, location: str, token: str, home: str | None = None
-) -> LoadedTable:
-    """The table whose metadata file a pointer names, with its bound (rule: bound-every-table).
-
-    ``home``: the table's location, where the catalog's service knows it.
-
-    Raises:
-        LocationRefused: the file is outside of the table's bound; it was not read.
-        MetadataUnreadable, StorageError: as :func:`load_document`.
-    """
-    bound = files.bounds.of(table, location, home)
-    storage = files.storage.within(bound)
-    try:
-        storage.require([location])  # here, because a file that is kept is not read
-    except LocationRefused as error:
-        error.pointer = location
-        raise
-    metadata = load_document(storage, location)
-    return LoadedTable(table, metadata, location, token, bound.put_into(files.io_properties))
+        Raises:
+            LocationRefused: the file is outside of the table's bound; it was not read.
+            MetadataUnreadable, StorageError: as :func:`load_document`.
+        """
+        bound = self._bounds.of(table, location, home)
+        storage = self.storage.within(bound)
+        try:
+            storage.require([location])  # here, because a file that is kept is not read
+        except LocationRefused as error:
+            error.pointer = location
+            raise
+        metadata = load_document(storage, location)
+        return LoadedTable(table, metadata, location, token, bound.put_into(self._io_properties))
 
 
 def load_document(storage: Storage, location: str) -> TableMetadata:

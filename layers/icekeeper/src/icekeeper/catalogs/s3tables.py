@@ -15,7 +15,7 @@ from icekeeper.catalogs.aws_service import AWS_ERRORS, AwsService, error_code
 from icekeeper.catalogs.bucket_maintenance import TableBucketMaintenance
 from icekeeper.catalogs.catalog import LoadedTable, TableBounds, missing_table
 from icekeeper.catalogs.commit_answer import CommitAnswer, error_of
-from icekeeper.catalogs.pointer import TableFiles, commit_document, load_bounded
+from icekeeper.catalogs.pointer import TableFiles, commit_document
 from icekeeper.errors import MetadataUnreadable, PolicyError, StorageError
 from icekeeper.machine.clock import Clock, system_clock
 from icekeeper.model import TableName
@@ -62,7 +62,7 @@ class S3TablesCatalog:
         if region:
             self._properties.setdefault("s3tables.region", region)
             self._properties.setdefault("s3.region", self._properties.get("client.region") or region)
-        self._files = TableFiles.of(self._properties, TableBounds(name, CatalogKind.S3_TABLES, arn, environment))
+        self._files = TableFiles(self._properties, TableBounds(name, CatalogKind.S3_TABLES, arn, environment))
 
         try:
             self._clients = S3_TABLES.connect(self._properties)
@@ -92,7 +92,7 @@ class S3TablesCatalog:
         location = pointer.get("metadataLocation")
         if not location:
             raise MetadataUnreadable(f"{table} has no metadata file yet: nothing was ever committed to it")
-        return load_bounded(self._files, table, location, pointer["versionToken"], pointer.get("warehouseLocation"))
+        return self._files.load(table, location, pointer["versionToken"], pointer.get("warehouseLocation"))
 
     def commit(
         self, base: LoadedTable, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]

@@ -15,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from icekeeper.catalogs.addresses import CatalogKind
 from icekeeper.catalogs.catalog import LoadedTable, TableBounds, missing_table
 from icekeeper.catalogs.commit_answer import CommitAnswer, error_of
-from icekeeper.catalogs.pointer import TableFiles, commit_document, load_bounded
+from icekeeper.catalogs.pointer import TableFiles, commit_document
 from icekeeper.errors import CommitConflict, PolicyError, StorageError
 from icekeeper.machine.clock import Clock, system_clock
 from icekeeper.model import TableName
@@ -69,7 +69,7 @@ class SqlCatalog:
         self._clock = clock
         self.warehouse = str(properties.get("warehouse") or "")
         self._properties = dict(properties)
-        self._files = TableFiles.of(properties, TableBounds(name, CatalogKind.SQL, self.warehouse, environment))
+        self._files = TableFiles(properties, TableBounds(name, CatalogKind.SQL, self.warehouse, environment))
 
         if missing := why_no_database(str(properties.get("uri") or "")):
             raise StorageError(f"the database of catalog {name} cannot be used: {missing}")
@@ -105,7 +105,7 @@ class SqlCatalog:
             raise self._unusable(error) from error
         if not location:
             raise missing_table(self, table)
-        return load_bounded(self._files, table, location, location)
+        return self._files.load(table, location, location)
 
     def commit(
         self, base: LoadedTable, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]

@@ -198,9 +198,9 @@ def _given(prices: Sequence[str]) -> Mapping[str, str]:
 
 def _lines(bill: Bill) -> list[dict[str, Any]]:
     return [
-        {"service": line.service, "what": line.what, "amount": round(line.amount, 3), "usd": _cents(line.usd)}
-        for line in bill.lines
-        if line.amount
+        {"service": service, "what": what, "amount": round(amount, 3), "usd": _cents(usd)}
+        for service, what, amount, usd in bill.lines
+        if amount
     ]
 
 

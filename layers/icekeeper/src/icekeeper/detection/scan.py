@@ -23,7 +23,6 @@ from icekeeper.detection.list_tables import (
     CatalogSource,
     FleetTable,
     ListedCatalog,
-    RequestedTables,
     empty_catalogs,
     listed_catalog,
     listing_warnings,
@@ -235,7 +234,12 @@ class _Place:
     seen: SeenTables
     whole: frozenset[TableName] | None
     """Every table of the catalog; ``None``: some are not listed."""
-    requests: RequestedTables
+    requested: Sequence[TableName]
+    """The tables to load first."""
+    filed: Sequence[MaintenanceRequest]
+    """The requests filed under the catalog's own name."""
+    pending: Sequence[MaintenanceRequest]
+    """Requests of all catalogs: a table may have another name here than in the request."""
     fleet: int
     """How many tables the scan selects in all catalogs."""
     not_looked_at: Mapping[str, CutOff]
@@ -298,7 +302,7 @@ class Scanner:
         catalogs, skipped = self._opened(sources, deadline_s)
         places = self._places(catalogs, skipped)
         entries = [FleetTable(name, str(table), table) for name, place in places.items() for table in place.selected]
-        asked = [FleetTable(name, str(one), one) for name, place in places.items() for one in place.requests.tables]
+        asked = [FleetTable(name, str(one), one) for name, place in places.items() for one in place.requested]
         asked_for = {entry.cursor for entry in asked}
         selected = {entry.cursor for entry in entries}
         order = round_robin((entry for entry in entries if entry.cursor not in asked_for), cursor)
@@ -357,7 +361,9 @@ class Scanner:
 
     def _reach(self, place: _Place, entry: FleetTable, *, is_selected: bool) -> _Found:
         """Load and assess a table; a request counts only for the same table, not for a new one of that name."""
-        filed_here, catalog = place.requests.told_here(entry.table), place.catalog
+        catalog = place.catalog
+        # Several, if the table was created anew.
+        filed_here = tuple(request for request in place.filed if str(request.identity.table) == entry.text)
         try:
             loaded = catalog.load(entry.table)
         except PolicyError as error:  # the catalog no longer has the table
@@ -367,7 +373,7 @@ class Scanner:
             return _Found(_skip_of(entry, error))
         try:
             identity = identity_of(catalog, loaded)
-            meant = place.requests.meant(identity)
+            meant = [request for request in place.pending if request.identity.is_same_copy(identity)]
         except Exception as error:
             return _Found(_skip_of(entry, error))
         stale = tuple(request for request in filed_here if request not in meant)
@@ -564,7 +570,8 @@ class Scanner:
                 twins,
                 SeenTables(self.store, catalog),
                 whole,
-                requested_tables(listed, pending, strangers),
+                *requested_tables(listed, pending, strangers),
+                pending,
                 fleet,
                 not_looked_at,
                 waiting_cuts(cuts, CutWork.PASS, self.now_ms),
