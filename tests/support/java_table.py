@@ -13,7 +13,6 @@ from pyspark.sql import SparkSession
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.pointer import commit_document, load_document
 from icekeeper.errors import CommitConflict
-from icekeeper.machine.clock import system_clock
 from icekeeper.model import TableName
 from icekeeper.storage.storage import Storage
 from support.java_writer import JavaTable as WrittenTable
@@ -97,9 +96,7 @@ class _JavasPointer:
             self._java.take_over(location)
             return location
 
-        return commit_document(
-            base, requirements, updates, swap=swap, storage=self._storage, load=self.load, clock=system_clock
-        )
+        return commit_document(base, requirements, updates, swap=swap, storage=self._storage, load=self.load)
 
 
 class SharedTable(MaintainedTable):

@@ -221,8 +221,7 @@ class Pointer:
 
     def commit(self, base: LoadedTable, swap: Callable[[str], str], **more: Any) -> LoadedTable:
         updates = [{"action": "set-properties", "updates": {"a": swap.__qualname__}}]
-        where: dict[str, Any] = {"storage": self.storage, "load": self.load, "clock": lambda: 1}
-        return commit_document(base, [], updates, swap=swap, **where, **more)
+        return commit_document(base, [], updates, swap=swap, storage=self.storage, load=self.load, **more)
 
     def documents(self) -> int:
         return len(list(self.folder.rglob("*.metadata.json")))

@@ -12,6 +12,7 @@ Source: AWS Glue API reference, "GetTable" and "UpdateTable"; the properties are
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from botocore.exceptions import ClientError
@@ -22,7 +23,6 @@ from icekeeper.catalogs.catalog import LoadedTable, TableBounds, missing_table
 from icekeeper.catalogs.commit_answer import CommitAnswer, error_of
 from icekeeper.catalogs.pointer import TableFiles, commit_document
 from icekeeper.errors import CommitConflict, MetadataUnreadable, PartlyListed, PolicyError, StorageError
-from icekeeper.machine.clock import Clock, system_clock
 from icekeeper.model import TableName
 from icekeeper.storage.failures import is_refused
 
@@ -55,12 +55,7 @@ class GlueCatalog:
     built_in_maintenance = None
 
     def __init__(
-        self,
-        name: str,
-        properties: Mapping[str, Any],
-        *,
-        clock: Clock = system_clock,
-        environment: Mapping[str, str] | None = None,
+        self, name: str, properties: Mapping[str, Any], *, environment: Mapping[str, str] | None = None
     ) -> None:
         """Prepare the clients; nothing is sent.
 
@@ -69,7 +64,6 @@ class GlueCatalog:
             StorageError: the profile or role of the properties cannot be used, or no region is known.
         """
         self.name = name
-        self._clock = clock
         self._properties = {key: value for key, value in properties.items() if isinstance(value, str)}
         self.warehouse = self._properties.get("warehouse") or self._properties.get("glue.id") or ""
         skip_archive = self._properties.get("glue.skip-archive", "true").lower()
@@ -130,15 +124,8 @@ class GlueCatalog:
                 f"catalog {self.name} names no version of {base.name}, so a commit could undo another writer's;"
                 " nothing was sent"
             )
-        return commit_document(
-            base,
-            requirements,
-            updates,
-            swap=lambda location: self._swap(base, entry, location),
-            storage=self._files.storage,
-            load=self.load,
-            clock=self._clock,
-        )
+        swap = partial(self._swap, base, entry)
+        return commit_document(base, requirements, updates, swap=swap, storage=self._files.storage, load=self.load)
 
     def close(self) -> None:
         self._clients.close()

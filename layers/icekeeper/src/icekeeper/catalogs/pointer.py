@@ -29,7 +29,7 @@ from icekeeper.errors import (
     MetadataUnreadable,
     StorageError,
 )
-from icekeeper.machine.clock import TOLD_SKEW_MS, Clock, ahead_ms
+from icekeeper.machine.clock import TOLD_SKEW_MS, ahead_ms, system_clock
 from icekeeper.metadata.document import TableMetadata, apply_updates, check_requirements
 from icekeeper.metadata.document_files import parse_document, render_document
 from icekeeper.model import TableName
@@ -120,7 +120,6 @@ def commit_document(
     swap: Swap,
     storage: Storage,
     load: Callable[[TableName], LoadedTable],
-    clock: Clock,
     conflict_is_proof: bool = False,
 ) -> LoadedTable:
     """Apply the updates to ``base``, write the new metadata file and swap the pointer to it; return the new state.
@@ -140,7 +139,7 @@ def commit_document(
         StorageError: the file could not be written, or the swap was never sent; nothing is left behind.
     """
     check_requirements(base.metadata, requirements)
-    storage, now_ms = storage.within(base.allowed), clock()
+    storage, now_ms = storage.within(base.allowed), system_clock()
     ahead = ahead_ms(now_ms, store_now_ms(storage, base.metadata.location, True))
     if ahead > TOLD_SKEW_MS:
         # A commit in the future would block other writers until then: Iceberg-Java refuses to commit more than a minute

@@ -6,6 +6,7 @@ Source: Amazon S3 API reference, "GetTableMetadataLocation" and "UpdateTableMeta
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from botocore.exceptions import ClientError
@@ -17,7 +18,6 @@ from icekeeper.catalogs.catalog import LoadedTable, TableBounds, missing_table
 from icekeeper.catalogs.commit_answer import CommitAnswer, error_of
 from icekeeper.catalogs.pointer import TableFiles, commit_document
 from icekeeper.errors import MetadataUnreadable, PolicyError, StorageError
-from icekeeper.machine.clock import Clock, system_clock
 from icekeeper.model import TableName
 
 S3_TABLES = AwsService(
@@ -38,12 +38,7 @@ class S3TablesCatalog:
     """
 
     def __init__(
-        self,
-        name: str,
-        properties: Mapping[str, Any],
-        *,
-        clock: Clock = system_clock,
-        environment: Mapping[str, str] | None = None,
+        self, name: str, properties: Mapping[str, Any], *, environment: Mapping[str, str] | None = None
     ) -> None:
         """Prepare the clients; nothing is sent.
 
@@ -52,7 +47,6 @@ class S3TablesCatalog:
             StorageError: the profile or role of the properties cannot be used.
         """
         self.name = name
-        self._clock = clock
         self.warehouse = arn = str(properties.get("warehouse") or "")
         try:
             region = TableBucketArn.parse(arn).region
@@ -97,15 +91,8 @@ class S3TablesCatalog:
     def commit(
         self, base: LoadedTable, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]
     ) -> LoadedTable:
-        return commit_document(
-            base,
-            requirements,
-            updates,
-            swap=lambda location: self._swap(base, location),
-            storage=self._files.storage,
-            load=self.load,
-            clock=self._clock,
-        )
+        swap = partial(self._swap, base)
+        return commit_document(base, requirements, updates, swap=swap, storage=self._files.storage, load=self.load)
 
     def close(self) -> None:
         self._clients.close()

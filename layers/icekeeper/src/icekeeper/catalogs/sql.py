@@ -17,7 +17,6 @@ from icekeeper.catalogs.catalog import LoadedTable, TableBounds, missing_table
 from icekeeper.catalogs.commit_answer import CommitAnswer, error_of
 from icekeeper.catalogs.pointer import TableFiles, commit_document
 from icekeeper.errors import CommitConflict, PolicyError, StorageError
-from icekeeper.machine.clock import Clock, system_clock
 from icekeeper.model import TableName
 from icekeeper.pyiceberg_private.sql_engine import sql_catalog_names, sql_engine, sql_pointer, sql_swap, sql_tables
 from icekeeper.text import address_to_show, mask
@@ -51,12 +50,7 @@ class SqlCatalog:
     built_in_maintenance = None
 
     def __init__(
-        self,
-        name: str,
-        properties: Mapping[str, Any],
-        *,
-        clock: Clock = system_clock,
-        environment: Mapping[str, str] | None = None,
+        self, name: str, properties: Mapping[str, Any], *, environment: Mapping[str, str] | None = None
     ) -> None:
         """Connect to an existing database; nothing is created.
 
@@ -66,7 +60,6 @@ class SqlCatalog:
             StorageError: the database does not exist or cannot be reached.
         """
         self.name = name
-        self._clock = clock
         self.warehouse = str(properties.get("warehouse") or "")
         self._properties = dict(properties)
         self._files = TableFiles(properties, TableBounds(name, CatalogKind.SQL, self.warehouse, environment))
@@ -117,7 +110,6 @@ class SqlCatalog:
             swap=lambda location: self._swap(base, location),
             storage=self._files.storage,
             load=self.load,
-            clock=self._clock,
             conflict_is_proof=True,  # our own transaction saw no row at the base
         )
 

@@ -474,7 +474,11 @@ class Scanner:
         for place in places.values():
             place.health.finish()
             place.seen.finish(place.whole, self.run, self.now_ms)
-        self._drop_stale_requests(reached)
+        # No run will serve the requests for tables that no longer exist, unless under another name.
+        served = {found.request.identity.lease_key for _, found in reached.done if found.request is not None}
+        for request in (one for _, found in reached.done for one in found.stale):
+            if request.identity.lease_key not in served:
+                self.store.requests.claim(request)
         answered = [self._answer(one) for _, one in reached.done if one.refused is not None]
         return [why for why in answered if why]
 
@@ -578,13 +582,6 @@ class Scanner:
                 frozenset(one.entry[2] for one in cuts if one.work is CutWork.LOOK) - not_looked_at.keys(),
             )
         return places
-
-    def _drop_stale_requests(self, reached: Reached[FleetTable, _Found]) -> None:
-        """Claim the requests for tables that no longer exist, because no run will serve them."""
-        served = {found.request.identity.lease_key for _, found in reached.done if found.request is not None}
-        for request in (one for _, found in reached.done for one in found.stale):
-            if request.identity.lease_key not in served:  # under another name
-                self.store.requests.claim(request)
 
     def _ranked(
         self, reached: Reached[FleetTable, _Found], places: Mapping[str, _Place]

@@ -111,7 +111,10 @@ def decide_owners(bucket: BucketMaintenance | None, ownership: Ownership) -> Own
             continue
         state = bucket.states.get(built_in)
         if state is None:
-            owned[operation] = _unknown(built_in, bucket.unreadable.get(built_in, "nothing was answered"))
+            why = bucket.unreadable.get(built_in, "nothing was answered")
+            owned[operation] = (
+                f"whether the table bucket does this itself cannot be read ({why}); allow {_GET_ACTION[built_in]}"
+            )
         elif not state.is_enabled:
             continue
         elif ownership is Ownership.ICEKEEPER and built_in is not BuiltIn.UNREFERENCED_FILE_REMOVAL:
@@ -164,10 +167,6 @@ def _warnings(bucket: BucketMaintenance) -> Iterator[tuple[str, str]]:
     ]
     if failed:
         yield "bucket_jobs_failed", f"of the table bucket's own maintenance {'; '.join(failed)}"
-
-
-def _unknown(built_in: BuiltIn, why: str) -> str:
-    return f"whether the table bucket does this itself cannot be read ({why}); allow {_GET_ACTION[built_in]}"
 
 
 BUCKET_SOURCE = "S3 Tables maintenance configuration"

@@ -9,7 +9,8 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -360,7 +361,7 @@ def operation_outcome(document: Mapping[str, Any]) -> OperationOutcome:
     Raises:
         StorageError: the document is damaged.
     """
-    try:
+    with _damage_is_an_error():
         files = document["files"]
         return OperationOutcome(
             operation=Operation(document["operation"]),
@@ -375,8 +376,6 @@ def operation_outcome(document: Mapping[str, Any]) -> OperationOutcome:
             lost_lease=document.get("lost_lease", False),
             idle_since=read_idle_since(document.get("idle_since")).get(document["operation"]),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise StorageError(f"the document of an outcome is damaged: {error!r}") from error
 
 
 def staged_outcome(document: Mapping[str, Any]) -> StagedOutcome:
@@ -385,7 +384,7 @@ def staged_outcome(document: Mapping[str, Any]) -> StagedOutcome:
     Raises:
         StorageError: the document is damaged.
     """
-    try:
+    with _damage_is_an_error():
         files = document["files"]
         return StagedOutcome(
             summary=document["summary"],
@@ -394,6 +393,12 @@ def staged_outcome(document: Mapping[str, Any]) -> StagedOutcome:
             files_planned=tuple(files.get("planned", ())),
             files_deleted=tuple(files.get("deleted", ())),
         )
+
+
+@contextmanager
+def _damage_is_an_error() -> Iterator[None]:
+    try:
+        yield
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StorageError(f"the document of an outcome is damaged: {error!r}") from error
 

@@ -17,6 +17,7 @@ from icekeeper.machine.clock import iso_utc
 from icekeeper.report.outcome import (
     BucketOutcome,
     PassOutcome,
+    PassStatus,
     Status,
     in_plain_words,
     in_turn,
@@ -131,21 +132,23 @@ _STYLES: Mapping[str, str] = {
 }
 
 
+def _status_text(status: Status | PassStatus) -> Text:
+    return Text(status.value, style=_STYLES[status.value])
+
+
+def _print_status(console: Console, name: str, outcome: PassOutcome | BucketOutcome) -> None:
+    mode = " (dry run: nothing was changed)" if outcome.dry_run else ""
+    console.print(Text.assemble((name, "bold"), ": ", _status_text(outcome.status), mode))
+
+
 def print_outcome(console: Console, outcome: PassOutcome) -> None:
     """Print one line per operation: name, status, and sentence; repeated sentences are abbreviated."""
-    mode = " (dry run: nothing was changed)" if outcome.dry_run else ""
     outcome = in_turn(outcome)
-    status = outcome.status.value
-    console.print(Text.assemble((outcome.table, "bold"), ": ", (status, _STYLES[status]), mode))
+    _print_status(console, outcome.table, outcome)
     names = [part.title for part in outcome.operations]
     sentences = told_once(names, [part.summary for part in outcome.operations])
-    print_rows(
-        console,
-        [
-            (Text(name), Text(operation.status.value, style=_STYLES[operation.status.value]), Text(sentence))
-            for name, operation, sentence in zip(names, outcome.operations, sentences, strict=True)
-        ],
-    )
+    rows = zip(names, outcome.operations, sentences, strict=True)
+    print_rows(console, [(Text(name), _status_text(part.status), Text(sentence)) for name, part, sentence in rows])
     orders = (told_order(outcome.operations), told_anew(outcome.operations)) if outcome.dry_run else ()
     for order in filter(None, orders):
         console.print(Text(order, style="dim"), soft_wrap=True)
@@ -162,29 +165,21 @@ def print_warnings(console: Console, warnings: Sequence[str]) -> None:
 
 def print_bucket(console: Console, outcome: BucketOutcome) -> None:
     """Print one line per table, then the files that belong to no table, and the foreign tables."""
-    mode = " (dry run: nothing was changed)" if outcome.dry_run else ""
-    status = outcome.status.value
-    console.print(Text.assemble((outcome.bucket, "bold"), ": ", (status, _STYLES[status]), mode))
-    before = [""] + [table.summary for table in outcome.tables.values()]
-    print_rows(
-        console,
-        [
-            (
-                Text(name),
-                Text(table.status.value, style=_STYLES[table.status.value]),
-                Text("as above" if table.summary == above else in_plain_words(table.summary)),
-            )
-            for (name, table), above in zip(outcome.tables.items(), before, strict=False)
-        ],
-    )
+    _print_status(console, outcome.bucket, outcome)
+    rows, above = [], ""
+    for name, table in outcome.tables.items():
+        sentence = "as above" if table.summary == above else in_plain_words(table.summary)
+        rows.append((Text(name), _status_text(table.status), Text(sentence)))
+        above = table.summary
+    print_rows(console, rows)
     outside = outcome.outside
     if outside["files"]:
         first = f", for example {outside['first'][0]}"
         line = f"  outside all tables: {outside['files']} file(s), {_size(outside['bytes'])}, left alone{first}"
         console.print(Text(line), soft_wrap=True)
     for found in outcome.foreign:
-        table = f"table {found['uuid']} at {found['location']}"
-        what = table if found["location"] else "metadata that cannot be read"
+        named = f"table {found['uuid']} at {found['location']}"
+        what = named if found["location"] else "metadata that cannot be read"
         line = f"  not in catalog {outcome.catalog}: {what}, by {found['metadata_file']}"
         console.print(Text(line, style="yellow"), soft_wrap=True)
     print_warnings(console, outcome.warnings)
