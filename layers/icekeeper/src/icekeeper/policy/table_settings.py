@@ -7,7 +7,7 @@ fails no pass.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -71,7 +71,7 @@ def without_ignored(layers: Sequence[Layer]) -> tuple[list[Layer], tuple[Ignored
     """
     if not any(layer.is_table for layer in layers):
         return list(layers), ()
-    operator = _Operator.of(layers)
+    operator = _Operator(layers)
     found: list[Layer] = []
     ignored: list[Ignored] = []
     for layer in layers:
@@ -91,27 +91,19 @@ def without_ignored(layers: Sequence[Layer]) -> tuple[list[Layer], tuple[Ignored
     return operator.with_rare_sweeps(found, ignored), tuple(ignored)
 
 
-@dataclass(frozen=True, slots=True)
 class _Operator:
     """The settings of all sources but the table, and what tables may set."""
 
-    stated: Mapping[str, tuple[object, str]]
-    """Key, with the prefix of its schedule → value and source."""
-    bounds: Mapping[str, tuple[object, str]]
-    may_set: tuple[str, ...]
-    own_schedules: tuple[str, ...]
-    """The schedules that only the table defines, up to the limit."""
-
-    @classmethod
-    def of(cls, layers: Sequence[Layer]) -> _Operator:
-        stated: dict[str, tuple[object, str]] = {}
-        bounds: dict[str, tuple[object, str]] = {}
-        may_set: tuple[str, ...] = Policy().table_settings
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        self.stated: dict[str, tuple[object, str]] = {}
+        """Key, with the prefix of its schedule → value and source."""
+        self.bounds: dict[str, tuple[object, str]] = {}
+        self.may_set = Policy().table_settings
         for layer in (layer for layer in layers if not layer.is_table):
-            settings = bounds if layer.is_bound else stated
+            settings = self.bounds if layer.is_bound else self.stated
             for key, value in layer.values.items():
                 if key == "table_settings":
-                    may_set = parse_values({key: value}, {key: layer.source}).table_settings
+                    self.may_set = parse_values({key: value}, {key: layer.source}).table_settings
                 elif not layer.is_of_call:
                     settings[key] = _typed(key, value, layer.source), layer.source
         names = dict.fromkeys(
@@ -120,8 +112,9 @@ class _Operator:
             for key in layer.values
             if layer.is_table and is_schedule_key(key) and key.endswith(f".{INTERVAL}")
         )
-        own = [name for name in names if _interval_key(name) not in stated]
-        return cls(stated, bounds, may_set, tuple(own[:_MOST_SCHEDULES]))
+        own = [name for name in names if _interval_key(name) not in self.stated]
+        self.own_schedules = own[:_MOST_SCHEDULES]
+        """The schedules that only the table defines, up to the limit."""
 
     def judge(self, key: str, value: object, source: str) -> _Verdict:
         """Decide whether a setting of the table counts.
