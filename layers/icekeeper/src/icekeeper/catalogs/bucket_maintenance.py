@@ -126,11 +126,7 @@ class TableBucketMaintenance:
         return {"tableBucketARN": self._arn, "namespace": ".".join(table.namespace), "name": table.name}
 
     def _lasting(self, error: Exception) -> str:
-        """An error that will not pass, in words.
-
-        Raises:
-            StorageError: the error may pass.
-        """
+        """An error that will not pass, in words; one that may pass raises StorageError."""
         passing = isinstance(error, ReadTimeoutError)
         if isinstance(error, ClientError):
             passing = is_transient(error) or is_throttle(error.response)

@@ -306,7 +306,6 @@ class Scanner:
         asked_for = {entry.cursor for entry in asked}
         selected = {entry.cursor for entry in entries}
         order = round_robin((entry for entry in entries if entry.cursor not in asked_for), cursor)
-
         reached = within_budget(
             lambda entry: self._look_at(places[entry.catalog], entry, is_selected=entry.cursor in selected),
             [*round_robin(asked, None), *order],
@@ -400,12 +399,7 @@ class Scanner:
     def _assess(
         self, place: _Place, loaded: LoadedTable, identity: TableIdentity, *, is_requested: bool
     ) -> Proposal | Skip:
-        """Assess a loaded table, and record its health and where it has files.
-
-        Raises:
-            PolicyError: the table's settings are wrong.
-            StorageError: the state cannot be read or written.
-        """
+        """Assess a loaded table, and record its health and where it has files."""
         memory = self.store.glance(identity, now_ms=self.now_ms)
         try:
             resolved = self.resolve_policy(place.catalog, loaded)
@@ -505,11 +499,7 @@ class Scanner:
         return why
 
     def _opened(self, sources: Sequence[CatalogSource], deadline_s: float) -> tuple[list[ListedCatalog], list[Skip]]:
-        """The catalogs that were listed in time, and a skip with the reason for each of the others.
-
-        Raises:
-            StorageError: the state cannot be read or written.
-        """
+        """The catalogs that were listed in time, and a skip with the reason for each of the others."""
         left_s = max(0.0, deadline_s - self.monotonic_s())
         opened = within_budget(
             lambda source: listed_catalog(source, self.settings),
@@ -544,11 +534,7 @@ class Scanner:
                 self.store.claims.record_look(look)
 
     def _places(self, catalogs: Sequence[ListedCatalog], skipped: list[Skip]) -> dict[str, _Place]:
-        """The catalogs by name; if two have the same name, the second is added to ``skipped``.
-
-        Raises:
-            StorageError: the requests cannot be read from the state.
-        """
+        """The catalogs by name; if two have the same name, the second is added to ``skipped``."""
         pending = self.store.requests.pending()
         strangers = told_of_none(pending, [listed.catalog for listed in catalogs])
         fleet = sum(len(listed.selected) for listed in catalogs)

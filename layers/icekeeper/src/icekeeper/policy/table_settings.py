@@ -283,11 +283,7 @@ def _interval_key(schedule: str) -> str:
 
 
 def _typed(key: str, value: object, source: str) -> object:
-    """A value as the policy has it; an interval stays text.
-
-    Raises:
-        PolicyError: the value is malformed.
-    """
+    """A value as the policy has it; an interval stays text.  A malformed value raises PolicyError."""
     if isinstance(value, Malformed):
         raise PolicyError(value.why)
     prefix, inner = "", key

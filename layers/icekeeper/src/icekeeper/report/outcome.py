@@ -516,17 +516,17 @@ def in_turn(outcome: PassOutcome) -> PassOutcome:
     return replace(outcome, operations=tuple(answers))
 
 
-def planned_anew(outcomes: Sequence[OperationOutcome]) -> Mapping[Operation, tuple[Operation, ...]]:
+def order_json(outcomes: Sequence[OperationOutcome]) -> dict[str, list[str]]:
     """Operation → earlier operations that would commit before it, and that its plan does not take into account."""
-    found: dict[Operation, tuple[Operation, ...]] = {}
-    before: tuple[Operation, ...] = ()
+    found: dict[str, list[str]] = {}
+    before: list[Operation] = []
     for outcome in outcomes:
         operation = outcome.operation
-        unknown = tuple(one for one in before if one not in outcome.planned_after)
+        unknown = [one.value for one in before if one not in outcome.planned_after]
         if unknown and looks_at_the_table(operation) and outcome.status in (Status.SUCCEEDED, Status.SKIPPED):
-            found[operation] = unknown
+            found[operation.value] = unknown
         if outcome.status is Status.SUCCEEDED and FACTS[operation].commits:
-            before = (*before, operation)
+            before.append(operation)
     return found
 
 
@@ -540,17 +540,11 @@ def told_order(outcomes: Sequence[OperationOutcome]) -> str | None:
 
 def told_anew(outcomes: Sequence[OperationOutcome]) -> str | None:
     """The sentence about operations that the pass plans again; ``None``: there is none."""
-    anew = planned_anew(outcomes)
+    anew = order_json(outcomes)
     if not anew:
         return None
-    first = next(iter(anew.values()))[0].value
-    named = ", ".join(operation.value for operation in anew)
-    return f"planned here on the table as it is; the pass plans anew after {first}: {named}"
-
-
-def order_json(outcomes: Sequence[OperationOutcome]) -> dict[str, list[str]]:
-    """:func:`planned_anew` as JSON."""
-    return {operation.value: [one.value for one in before] for operation, before in planned_anew(outcomes).items()}
+    first = next(iter(anew.values()))[0]
+    return f"planned here on the table as it is; the pass plans anew after {first}: {', '.join(anew)}"
 
 
 REQUESTS = "_requests"
