@@ -62,12 +62,15 @@ _WIDEST = 200
 _INDENT = 4
 
 
-def print_rows(console: Console, rows: Sequence[Sequence[Text]]) -> None:
-    """Print aligned columns.  On a terminal, the last column is wrapped between words; elsewhere a row is one line.
+def print_rows(console: Console, rows: Sequence[Sequence[Text]], if_none: str = "") -> None:
+    """Print aligned columns; without rows, the sentence ``if_none``.
 
+    On a terminal, the last column is wrapped between words; elsewhere a row is one line.
     A word such as a path is never broken, so that it can be copied.  The cells are Text objects, because brackets in a
     path or name must not be interpreted as markup.
     """
+    if if_none and not rows:
+        console.print(Text(if_none, style="dim"))
     # One very long name must not pad all other lines.
     widths = [min(_WIDEST, max(cell.cell_len for cell in column)) for column in zip(*rows, strict=True)][:-1]
     indent = sum(widths) + _GAP * len(widths)
@@ -275,21 +278,17 @@ def print_costs(console: Console, costs: Mapping[str, Any], reclaimable: int | f
 
 def print_pins(console: Console, pins: Sequence[Mapping[str, Any]]) -> None:
     """Print the pins of ``pin list --json``: name, kind, snapshot and end."""
-    if not pins:
-        console.print(Text("no pin holds this table", style="dim"))
     rows = []
     for pin in pins:
         tag = f", also as tag {pin['tag']}" if pin["tag"] else ""
         until = "it is removed" if pin["expires_ms"] == UNTIL_REMOVED_MS else pin["expires"]
         held = f"snapshot {pin['snapshot_id']} until {until}{tag}"
         rows.append((Text(pin["name"], style="bold"), Text(pin["kind"]), Text(held)))
-    print_rows(console, rows)
+    print_rows(console, rows, "no pin holds this table")
 
 
 def print_passes(console: Console, passes: Sequence[Mapping[str, Any]]) -> None:
     """Print the passes of ``history --json``: begin, duration, status, operations."""
-    if not passes:
-        console.print(Text("no pass over this table is known", style="dim"))
     rows = []
     for one in passes:
         began = Text(iso_utc(one["started_ms"]), style="bold")
@@ -297,37 +296,27 @@ def print_passes(console: Console, passes: Sequence[Mapping[str, Any]]) -> None:
         rows.append(
             (began, Text(f"{one['duration_ms'] / 1000:.1f} s"), status, Text("; ".join(lines_of(one["summary"]))))
         )
-    print_rows(console, rows)
+    print_rows(console, rows, "no pass over this table is known")
 
 
 def print_claims(console: Console, claims: Sequence[Mapping[str, Any]]) -> None:
     """Print the entries of ``claims list --json``: catalog, table, and the folders of its files."""
-    if not claims:
-        console.print(Text("no other table was seen to have files there", style="dim"))
-    print_rows(
-        console,
-        [
-            (
-                Text(one["catalog"]),
-                Text(one["table"], style="bold"),
-                Text(f"of warehouse {one['warehouse']}, in {', '.join((one['location'], *one['folders']))}"),
-            )
-            for one in claims
-        ],
-    )
+    rows = []
+    for one in claims:
+        where = f"of warehouse {one['warehouse']}, in {', '.join((one['location'], *one['folders']))}"
+        rows.append((Text(one["catalog"]), Text(one["table"], style="bold"), Text(where)))
+    print_rows(console, rows, "no other table was seen to have files there")
 
 
 def print_loads(console: Console, loads: Sequence[Mapping[str, Any]]) -> None:
     """Print the loads of ``stage list --json``: name, state, files and time."""
-    if not loads:
-        console.print(Text("no staged load is recorded for this table", style="dim"))
     rows = []
     for load in loads:
         prefixes = "".join(f", {prefix}" for prefix in load["prefixes"])
         of_job = " of a job" if load["origin"] == "job" else ""
         held = f"{load['files']} file(s){of_job}{prefixes}, since {load['changed']}"
         rows.append((Text(load["name"], style="bold"), Text(load["state"]), Text(held)))
-    print_rows(console, rows)
+    print_rows(console, rows, "no staged load is recorded for this table")
 
 
 def print_changes(console: Console, table: str, changes: Sequence[Mapping[str, Any]]) -> None:
