@@ -26,6 +26,7 @@ _LASTING: Mapping[BuiltIn, tuple[str, ...]] = {
 }
 
 
+# States of a run, as the S3 Tables API names them.
 _FAILED, _DISABLED = "Failed", "Disabled"
 
 
