@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,9 @@ from icekeeper.errors import RowsNotKept
 from icekeeper.machine.metering import WorkThreads
 from icekeeper.metadata.single_value import decimal_unscaled
 from icekeeper.model import DataFile, FileContent
-from icekeeper.operations.compaction.copied_outputs import CopyableInput, PlannedOutput, plan_outputs
+from icekeeper.operations.compaction.copied_outputs import CopyableInput, plan_outputs
 from icekeeper.operations.compaction.proof import write_proven
-from icekeeper.operations.compaction.rewrite_task import Copying, RewriteTask
+from icekeeper.operations.compaction.rewrite_task import Copying, RewriteResult, RewriteTask
 from icekeeper.operations.compaction.write_file import write_data_file
 from icekeeper.operations.compaction.write_properties import codec_name, metrics_modes, row_group_bytes
 from icekeeper.operations.compaction.written_settings import wanted_settings
@@ -33,27 +33,19 @@ from icekeeper.rows.apply_deletes import DeletedRows
 from icekeeper.rows.arrow_schema import LeafColumn
 from icekeeper.rows.equality_deletes import ColumnRange
 from icekeeper.rows.file_rows import reading
-from icekeeper.rows.read import Tally
 from icekeeper.rows.read_task import InputFile
 from icekeeper.storage.storage import Storage
 
 _FOOTERS_AT_ONCE = 16
 
 
-@dataclass(slots=True)
-class CopiedGroup:
-    """The files that were written for a group."""
-
-    files: list[DataFile] = field(default_factory=list)
-    tally: Tally = field(default_factory=Tally)
-    bytes_copied: int = 0
-    bytes_unread: int = 0
-    """Those of these bytes that the store itself copied."""
+_Output = tuple[list[InputFile], list[tuple[DataFile, CopyableFile]]]
+"""The inputs of an output that are decoded, and those that are copied, with their manifest entries."""
 
 
 def write_copied(
     task: RewriteTask, copying: Copying, deletes: DeletedRows | None, storage: Storage
-) -> CopiedGroup | None:
+) -> RewriteResult | None:
     """Write and prove the outputs of a task; ``None``: all rows must be decoded, and no file is left.
 
     ``deletes`` is the result of :func:`.deleted_rows_of`.
@@ -70,44 +62,40 @@ def write_copied(
     )
     judged = _judged(task, copying, target, storage)
     if copying.pieces:
-        parts = _pieces(judged.get(0), copying, target)
-        cuts = [_Writer(task, copying, target, {0: CopyableInput(part)}, None, storage) for part in parts]
-        return _write_all([(writer, PlannedOutput((), (0,))) for writer in cuts], task, storage) if cuts else None
-    copyable = without_deleted_rows(judged, task, target, deletes, storage)
-    outputs = plan_outputs(
-        copying.sizes,
-        task.output_count,
-        copyable,
-        copying,
-        target.schema.nullability,
-        row_group_bytes(task.table_properties),
-    )
-    if outputs is None:
+        outputs: list[_Output] = [([], [(copying.entries[0], part)]) for part in _pieces(judged, copying, target)]
+    else:
+        copyable = without_deleted_rows(judged, task, target, deletes, storage)
+        row_group = row_group_bytes(task.table_properties)
+        planned = plan_outputs(
+            copying.sizes, task.output_count, copyable, copying, target.schema.nullability, row_group
+        )
+        outputs = [
+            (
+                [task.inputs[i] for i in decoded] + [part for i in copied for part in copyable[i].decoded],
+                [(copying.entries[i], copyable[i].file) for i in copied],
+            )
+            for decoded, copied in planned
+        ]
+    if not outputs:
         return None
-    writer = _Writer(task, copying, target, copyable, deletes, storage)
-    return _write_all([(writer, output) for output in outputs], task, storage)
-
-
-def _write_all(
-    outputs: Sequence[tuple[_Writer, PlannedOutput]], task: RewriteTask, storage: Storage
-) -> CopiedGroup | None:
-    done = CopiedGroup()
+    result = RewriteResult(group_id=task.group_id)
     paths = [task.outputs.path(number) for number in range(len(outputs))]
     try:
-        is_whole = all(writer.write(one, path, done) for (writer, one), path in zip(outputs, paths, strict=True))
+        numbered = zip(outputs, paths, strict=True)
+        if all(_write_output(*one, path, task, target, deletes, storage, result) for one, path in numbered):
+            return result
     except RowsNotKept:
         raise
     except BaseException:
         storage.delete(paths)
         raise
-    if not is_whole:
-        storage.delete(paths)
-        return None
-    return done
+    storage.delete(paths)
+    return None
 
 
-def _pieces(file: CopyableFile | None, copying: Copying, target: CopyTarget) -> list[CopyableFile]:
+def _pieces(judged: Mapping[int, CopyableFile], copying: Copying, target: CopyTarget) -> list[CopyableFile]:
     """The pieces of a large file that is cut; empty if one of its row groups cannot be copied."""
+    file = judged.get(0)
     if file is None or [group.number for group in file.groups] != list(range(sum(copying.pieces))):
         return []
     bounds = [0, *accumulate(copying.pieces)]
@@ -143,61 +131,56 @@ def _judged(task: RewriteTask, copying: Copying, target: CopyTarget, storage: St
         return {i: found for i, found in zip(asked, answers, strict=True) if found is not None}
 
 
-@dataclass(frozen=True, slots=True)
-class _Writer:
-    task: RewriteTask
-    copying: Copying
-    target: CopyTarget
-    copyable: dict[int, CopyableInput]
-    deletes: DeletedRows | None
-    storage: Storage
-
-    def write(self, output: PlannedOutput, path: str, done: CopiedGroup) -> bool:
-        """Write one output and add it to ``done``; ``False``: an input cannot be copied after all."""
-        copied = [self.copyable[i] for i in output.copied]
-        decoded = [self.task.inputs[i] for i in output.decoded] + [part for one in copied for part in one.decoded]
-        if not copied:
-            done.files += self._decode(decoded, path, done.tally)
-            return True
-        with tempfile.TemporaryDirectory(prefix="icekeeper-decoded-") as folder:
-            parts = []
-            beside = replace(self, storage=self.storage.with_scratch(folder))
-            for entry in beside._decode_beside(decoded, Path(folder), done.tally):
-                # Its row groups may be small: it has no more rows.
-                judged = copyable_file(entry, replace(self.target, min_row_group_bytes=0), beside.storage)
-                if isinstance(judged, NotCopyable):
-                    return False
-                parts.append((entry, judged))
-            parts += [(self.copying.entries[i], self.copyable[i].file) for i in output.copied]
-            unread: list[int] = []
-            written = merge_files(parts, path, self.target, beside.storage, unread.append)
-        if isinstance(written, NotCopyable):
-            return False
-        if written is not None:
-            done.files.append(replace(written, partition=self.task.partition))
-        done.tally.read += sum(one.file.row_count for one in copied)
-        done.bytes_copied += sum(one.file.copied_bytes for one in copied)
-        done.bytes_unread += sum(unread)
+def _write_output(
+    decoded: Sequence[InputFile],
+    copied: Sequence[tuple[DataFile, CopyableFile]],
+    path: str,
+    task: RewriteTask,
+    target: CopyTarget,
+    deletes: DeletedRows | None,
+    storage: Storage,
+    result: RewriteResult,
+) -> bool:
+    """Write one output and add it to ``result``; ``False``: an input cannot be copied after all."""
+    task = replace(task, inputs=tuple(decoded))
+    if not copied:
+        result.written += _decoded(task, path, deletes, storage, result)
         return True
-
-    def _decode_beside(self, inputs: Sequence[InputFile], folder: Path, tally: Tally) -> list[DataFile]:
-        """As :meth:`_decode`, to a temporary file in ``folder``."""
+    with tempfile.TemporaryDirectory(prefix="icekeeper-decoded-") as folder:
+        storage = storage.with_scratch(folder)
+        parts: list[tuple[DataFile, CopyableFile]] = []
         try:
-            return self._decode(inputs, str(folder / "decoded.parquet"), tally)
+            beside = _decoded(task, str(Path(folder) / "decoded.parquet"), deletes, storage, result)
         except RowsNotKept as error:
             raise RowsNotKept(error.problem, ()) from error
+        for entry in beside:
+            # Its row groups may be small: it has no more rows.
+            judged = copyable_file(entry, replace(target, min_row_group_bytes=0), storage)
+            if isinstance(judged, NotCopyable):
+                return False
+            parts.append((entry, judged))
+        unread: list[int] = []
+        written = merge_files([*parts, *copied], path, target, storage, unread.append)
+    if isinstance(written, NotCopyable):
+        return False
+    if written is not None:
+        result.written += (replace(written, partition=task.partition),)
+    result.rows_read += sum(file.row_count for _, file in copied)
+    result.bytes_copied += sum(file.copied_bytes for _, file in copied)
+    result.bytes_unread += sum(unread)
+    return True
 
-    def _decode(self, inputs: Sequence[InputFile], path: str, tally: Tally) -> list[DataFile]:
-        """Write the live rows of ``inputs`` to a file; no file if there are none."""
-        if not inputs:
-            return []
-        part = replace(self.task, inputs=tuple(inputs))
 
-        def write(rows: Iterator[pa.RecordBatch]) -> tuple[DataFile, ...]:
-            file = write_data_file(path, rows, part, self.storage)
-            return () if file is None else (file,)
+def _decoded(
+    task: RewriteTask, path: str, deletes: DeletedRows | None, storage: Storage, result: RewriteResult
+) -> tuple[DataFile, ...]:
+    """Write the live rows of a task to one file; no file if there are none."""
 
-        return list(write_proven(part, self.storage, tally, write, self.deletes) or ())
+    def write(rows: Iterator[pa.RecordBatch]) -> tuple[DataFile, ...]:
+        file = write_data_file(path, rows, task, storage)
+        return () if file is None else (file,)
+
+    return (write_proven(task, storage, result, write, deletes) or ()) if task.inputs else ()
 
 
 # Only row groups with deleted rows are decoded (rule: copy-under-keys-only-if-none-match).  Position deletes and

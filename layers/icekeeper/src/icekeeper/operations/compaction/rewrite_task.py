@@ -161,13 +161,13 @@ class RewriteTask(ReadTask):
         return min(MAX_PARTITIONS, len(self.inputs) - 1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class RewriteResult:
     """The result of one task: written files (none if the inputs have no live rows) or an error."""
 
     group_id: int
-    written: tuple[DataFile, ...]
-    rows_read: int
+    written: tuple[DataFile, ...] = ()
+    rows_read: int = 0
     rows_deleted: int = 0
     bytes_copied: int = 0
     """Bytes of row groups that were copied and not decoded."""
@@ -175,7 +175,6 @@ class RewriteResult:
     """Those of these bytes that the store itself copied, so their page checksums were not verified."""
     spec_id: int | None = None
     """The spec of the written files, if it is another than the group's."""
-    seconds: float
     error: str | None = None
     unreadable: Mapping[str, str] = field(default_factory=dict)
     """Inputs and their delete files that cannot be read, if that is the error: path → a sentence with it."""
