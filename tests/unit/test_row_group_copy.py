@@ -526,7 +526,7 @@ def test_delete_files_are_verified(tmp_path: Path) -> None:
     sound = parquet_file(tmp_path / "in.parquet", table, write_page_checksum=True)
     _, start, _ = list(pages(sound))[-1]
     damaged = flipped(sound, tmp_path / "damaged.parquet", start * 8)
-    assert sum(rows.count for rows in position_rows(str(sound), "PARQUET", STORAGE)) == 50
+    assert sum(rows for rows, _ in position_rows(str(sound), "PARQUET", STORAGE)) == 50
     with pytest.raises(StorageError, match=str(damaged)):
         list(position_rows(str(damaged), "PARQUET", STORAGE))
 

@@ -13,7 +13,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from operator import methodcaller
+from typing import Any, TypeAlias
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -24,7 +25,7 @@ from icekeeper.errors import FileUnreadable, MetadataUnreadable, TableUnsupporte
 from icekeeper.metadata.puffin import decode_deletion_vector
 from icekeeper.model import FileContent
 from icekeeper.rows.arrow_schema import column_at, column_path, fields_with, leaf_columns, likely_row_bytes
-from icekeeper.rows.equality_deletes import ColumnRange, EqualityLookup, deleted_rows, keys_within
+from icekeeper.rows.equality_deletes import ColumnRange, EqualityLookup, keys_within
 from icekeeper.rows.file_rows import open_rows, projected_rows, reading
 from icekeeper.rows.read_task import DeleteFile, InputFile, ReadableFile, ReadTask
 from icekeeper.storage.paths import LOCAL_SCHEMES, S3_SCHEMES, is_local, normalise, split_path
@@ -67,6 +68,7 @@ _WITHOUT_ORDER = ("boolean", "float", "double", "uuid", "fixed")
 # Memory per row while it is looked up.
 _ROW_BYTES = 48
 _PUFFIN = "PUFFIN"
+_AS_PY = methodcaller("as_py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ def deleted_rows_of(task: ReadTask, storage: Storage) -> DeletedRows | None:
         FileUnreadable: a delete file cannot be read; do not write any row that it may delete.
         StorageError: the store failed.
     """
-    return DeletedRows(task, read_schema(task), storage) if task.deletes else None
+    return DeletedRows(task, storage) if task.deletes else None
 
 
 def read_schema(task: ReadTask) -> dict[str, Any]:
@@ -103,8 +105,8 @@ def read_schema(task: ReadTask) -> dict[str, Any]:
 class DeletedRows:
     """Reads the delete files of one task once and returns, per batch, which rows are live."""
 
-    def __init__(self, task: ReadTask, table_schema: Mapping[str, Any], storage: Storage) -> None:
-        """``table_schema`` is the schema of the batches, with the columns that equality deletes compare.
+    def __init__(self, task: ReadTask, storage: Storage) -> None:
+        """Read the delete files.
 
         Raises:
             FileUnreadable: a delete file, or an input in which its keys are looked up, cannot be read.
@@ -112,13 +114,13 @@ class DeletedRows:
             StorageError: the store failed.
         """
         self._task = task
-        self._schema = table_schema
+        self._schema = read_schema(task)
         self._positions: dict[str, BitMap64] = defaultdict(BitMap64)
         self._sorted: dict[str, pa.Array] = {}
         self._lookups: list[_LookupOfDeletes] = []
         self._read_positions(storage)
-        self._paths = _key_paths(task, table_schema)
-        keys, size = _expected_keys(task, table_schema)
+        self._paths = _key_paths(task, self._schema)
+        keys, size = _expected_keys(task, self._schema)
         # Half of the memory is for the keys, half for the rows that are looked up.
         are_few = size <= task.key_memory_bytes // 2
         for found in _lookups(task, self._schema, storage):
@@ -161,7 +163,7 @@ class DeletedRows:
         return False
 
     def live_masks(self, parts: Sequence[Part]) -> list[pa.Array | None]:
-        """Per part a mask of its live rows; ``None``: all are live.  Batches are in ``table_schema``."""
+        """Per part a mask of its live rows; ``None``: all are live.  Batches are in :func:`read_schema`."""
         by_key: list[pa.Array | None] = [None] * len(parts)
         for found in self._lookups:
             reached = [i for i, part in enumerate(parts) if found.applies_to(part.source)]
@@ -183,8 +185,8 @@ class DeletedRows:
         if source.path not in self._sorted:
             self._sorted[source.path] = pa.array(self._positions[source.path].to_array(), pa.int64())
         positions = self._sorted[source.path]
-        start = bisect_left(positions, first_row, key=_value)
-        end = bisect_left(positions, first_row + length, lo=start, key=_value)
+        start = bisect_left(positions, first_row, key=_AS_PY)
+        end = bisect_left(positions, first_row + length, lo=start, key=_AS_PY)
         return live_at(pc.subtract(positions.slice(start, end - start), first_row), length) if start < end else None
 
     def _read_positions(self, storage: Storage) -> None:
@@ -201,9 +203,9 @@ class DeletedRows:
                 continue
             count, spelled = 0, SpelledFiles(paths)
             verify = self._task.verify_checksums
-            for rows in position_rows(delete.path, delete.file_format, storage, verify_checksums=verify):
-                count += rows.count
-                for path, positions in rows.by_path:
+            for rows, by_path in position_rows(delete.path, delete.file_format, storage, verify_checksums=verify):
+                count += rows
+                for path, positions in by_path:
                     if path in paths:
                         self._positions[path].update(positions.to_pylist())
                     else:
@@ -250,7 +252,7 @@ def _matches(lookup: EqualityLookup, parts: Sequence[Part], paths: Mapping[int, 
     columns = [pa.concat_arrays([column_at(part.batch, paths[i]) for part in parts]) for i in lookup.field_ids]
     rows = [part.batch.num_rows for part in parts]
     numbers = [pa.repeat(pa.scalar(p.source.sequence_number, pa.int64()), p.batch.num_rows) for p in parts]
-    deleted = deleted_rows([(lookup, columns)], pa.concat_arrays(numbers), sum(rows))
+    deleted = lookup.deleted_rows(columns, pa.concat_arrays(numbers))
     for end, count in zip(accumulate(rows), rows, strict=True):
         yield deleted.slice(end - count, count)
 
@@ -373,10 +375,6 @@ def _lookup(field_ids: tuple[int, ...], held: Sequence[tuple[Sequence[pa.Array],
     return EqualityLookup.build(field_ids, columns, pa.concat_arrays([numbers for _, numbers in held]))
 
 
-def _value(scalar: pa.Scalar) -> int:
-    return int(scalar.as_py())
-
-
 def live_at(deleted: pa.Array, length: int) -> pa.Array:
     """A mask of ``length`` rows: false at the deleted positions, which are one or more, ascending and distinct.
 
@@ -404,30 +402,29 @@ _USUAL_VECTOR = 64 * 1024 * 1024
 _LARGEST_OFFSET = 2**62
 
 
-@dataclass(frozen=True, slots=True)
-class PositionRows:
-    """The rows of one batch of a position delete file."""
+PositionRows: TypeAlias = tuple[int, Sequence[tuple[str, pa.Array]]]
+"""The number of rows of a batch, and the deleted positions of each data file.
 
-    count: int
-    """All rows, also those without path or position."""
-    by_path: tuple[tuple[str, pa.Array], ...]
-    """Data file path → deleted positions."""
+A row with a null path or position counts and deletes nothing.
+"""
 
 
 def position_rows(
     path: str, file_format: str, storage: Storage, *, verify_checksums: bool = True
 ) -> Iterator[PositionRows]:
-    """Stream a position delete file; a row with a null path or position deletes nothing.
+    """Stream a position delete file, one batch after the other.
 
     Raises:
         FileUnreadable: it is missing, damaged, no position delete file, or has a negative position.
         StorageError: the store failed.
     """
     with reading(path, storage), storage.open_input(path) as stream:
-        rows = open_rows(stream, file_format, few_reads=not is_local(path), verify_checksums=verify_checksums)
-        if any(rows.schema.get_field_index(name) < 0 for name in _COLUMNS):
+        schema, batches = open_rows(
+            stream, file_format, few_reads=not is_local(path), verify_checksums=verify_checksums
+        )
+        if any(schema.get_field_index(name) < 0 for name in _COLUMNS):
             raise MetadataUnreadable(f"{path} lacks file_path or pos; it is no position delete file")
-        for batch in rows.batches(_COLUMNS):
+        for batch in batches(_COLUMNS):
             table = pa.table({"path": batch.column("file_path").cast(pa.string()), "pos": batch.column("pos")})
             least = pc.min(table["pos"]).as_py()
             if least is not None and least < 0:
@@ -435,7 +432,7 @@ def position_rows(
                 raise MetadataUnreadable(f"{path} deletes position {least}, which no row has")
             grouped = table.drop_null().group_by("path", use_threads=False).aggregate([("pos", "list")])
             found = zip(grouped["path"].to_pylist(), grouped["pos_list"], strict=True)
-            yield PositionRows(batch.num_rows, tuple((name, positions.values) for name, positions in found))
+            yield batch.num_rows, [(name, positions.values) for name, positions in found]
 
 
 def vector_positions(path: str, offset: int, size: int, cardinality: int, storage: Storage) -> BitMap64:
