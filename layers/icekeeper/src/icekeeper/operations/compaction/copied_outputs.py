@@ -41,16 +41,16 @@ def plan_outputs(
     """
     bare = frozenset(i for i, one in copyable.items() if not one.file.has_page_index)
     parts = _divided(sizes, outputs, bare, copying)
+    least, full = copying.min_row_group_bytes, copying.full_row_group_memory
     planned: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
     for part in parts or ():
         copied = _alike([i for i in part if i in copyable], len(part), copyable, nullability)
         decoded = tuple(i for i in part if i not in copied)
-        row_groups = sum(copyable[i].file.row_groups for i in copied)
-        old_bytes = {i: copyable[i].file.copied_bytes for i in copied}
+        files = [copyable[i].file for i in copied]
         new_bytes = sum(sizes[i] for i in decoded)
-        new_bytes += sum(max(0, sizes[i] - old_bytes[i]) for i in copied if copyable[i].decoded)
-        size = new_bytes + sum(_counted(copyable[i].file, copying) for i in copied)
-        if size < copying.min_row_group_bytes * (row_groups + -(-new_bytes // row_group_bytes)):
+        new_bytes += sum(max(0, sizes[i] - copyable[i].file.copied_bytes) for i in copied if copyable[i].decoded)
+        size = new_bytes + sum(counted_bytes(file.copied_bytes, file.memory_bytes, least, full) for file in files)
+        if size < least * (sum(file.row_groups for file in files) + -(-new_bytes // row_group_bytes)):
             copied, decoded = (), tuple(part)
         planned.append((decoded, copied))
     return planned if any(copied for _, copied in planned) else []
@@ -98,11 +98,6 @@ def _divided(
         if len(found) == outputs and all(smallest <= sum(sizes[i] for i in part) <= largest for part in found):
             return found
     return in_order
-
-
-def _counted(file: CopyableFile, copying: Copying) -> int:
-    least, full = copying.min_row_group_bytes, copying.full_row_group_memory
-    return counted_bytes(file.copied_bytes, file.memory_bytes, least, full)
 
 
 def _alike(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from icekeeper.operations.compaction.write_file import write_data_file
 from icekeeper.operations.compaction.write_properties import codec_name, metrics_modes, row_group_bytes
 from icekeeper.operations.compaction.written_settings import wanted_settings
 from icekeeper.policy.values import RewriteReason
-from icekeeper.row_group_copy.copyable import CopyableFile, CopyableRowGroup, CopyTarget, copy_target
+from icekeeper.row_group_copy.copyable import CopyableFile, CopyTarget, copy_target
 from icekeeper.row_group_copy.footer_structs import CannotCopy, NotCopyable
 from icekeeper.row_group_copy.merge_files import copyable_file, copyable_part, merge_files
 from icekeeper.rows.apply_deletes import DeletedRows
@@ -192,21 +192,6 @@ def _decoded(
 _KEYS_A_ROW_GROUP = 2
 
 
-@dataclass(frozen=True, slots=True)
-class _RowGroup:
-    """A row group of a file with deletes."""
-
-    number: int
-    """The number of its file among the inputs."""
-    group: CopyableRowGroup
-    input: InputFile
-    """The row group as an input of its own."""
-    is_deleted_at: bool
-    """Whether a position in it is deleted."""
-    keys: int
-    """The number of deleted keys that its rows may have; 0 also if a position is deleted."""
-
-
 def without_deleted_rows(
     found: Mapping[int, CopyableFile],
     task: RewriteTask,
@@ -226,18 +211,18 @@ def without_deleted_rows(
     if deletes is None or task.copying is None:
         return live
     under_deletes = {i: file for i, file in found.items() if i not in live}
-    groups = [group for i, file in under_deletes.items() for group in _row_groups(i, file, task, target, deletes)]
-    looked_at = worth_a_look([group.keys for group in groups])
-    touched: dict[int, list[_RowGroup]] = {}
-    for place, group in enumerate(groups):
-        if group.is_deleted_at or (
-            group.keys and (place not in looked_at or deletes.match_rows_of(group.input, storage))
-        ):
-            touched.setdefault(group.number, []).append(group)
+    groups = [(i, *one) for i, file in under_deletes.items() for one in _row_groups(i, file, task, target, deletes)]
+    looked_at = worth_a_look([keys or 0 for _, _, keys in groups])
+    decoded: dict[int, list[InputFile]] = {i: [] for i in under_deletes}
+    for place, (i, part, keys) in enumerate(groups):
+        if keys is None or (keys and (place not in looked_at or deletes.match_rows_of(part, storage))):
+            decoded[i].append(part)
     for i, file in under_deletes.items():
-        part = _live_part(i, file, touched.get(i, ()), target, task.copying)
-        if part is not None:
-            live[i] = part
+        kept = {group.number for group in file.groups} - {part.row_group for part in decoded[i]}
+        if kept:
+            copied = copyable_part(task.copying.entries[i], file, kept, target) if decoded[i] else file
+            if not isinstance(copied, NotCopyable):
+                live[i] = CopyableInput(copied, tuple(decoded[i]))
     return live
 
 
@@ -249,7 +234,11 @@ def worth_a_look(keys: Sequence[int]) -> frozenset[int]:
 
 def _row_groups(
     number: int, file: CopyableFile, task: RewriteTask, target: CopyTarget, deletes: DeletedRows
-) -> Iterator[_RowGroup]:
+) -> Iterator[tuple[InputFile, int | None]]:
+    """Each row group as an input of its own, and how many deleted keys its rows may have.
+
+    ``None``: a position in it is deleted.
+    """
     source = task.inputs[number]
     by_keys = any(task.deletes[i].content is FileContent.EQUALITY_DELETES for i in source.deletes)
     try:
@@ -257,26 +246,13 @@ def _row_groups(
     except CannotCopy:
         footer = None
     for group in file.groups:
-        is_deleted_at = deletes.are_deleted(source.path, group.positions)
-        ranges = {} if footer is None else column_ranges(footer.row_group(group.number), target.schema.data_leaves)
-        yield _RowGroup(
-            number,
-            group,
-            replace(source, record_count=group.row_count, row_group=group.number, first_row=group.first_row),
-            is_deleted_at,
-            deletes.keys_within(source, ranges) if by_keys and not is_deleted_at else 0,
-        )
-
-
-def _live_part(
-    number: int, file: CopyableFile, touched: Sequence[_RowGroup], target: CopyTarget, copying: Copying
-) -> CopyableInput | None:
-    """The copied and the decoded row groups of a file; ``None``: all are decoded."""
-    kept = {group.number for group in file.groups} - {one.group.number for one in touched}
-    if not kept:
-        return None
-    part = copyable_part(copying.entries[number], file, kept, target) if touched else file
-    return None if isinstance(part, NotCopyable) else CopyableInput(part, tuple(one.input for one in touched))
+        keys: int | None = 0
+        if deletes.are_deleted(source.path, group.positions):
+            keys = None
+        elif by_keys:
+            ranges = {} if footer is None else column_ranges(footer.row_group(group.number), target.schema.data_leaves)
+            keys = deletes.keys_within(source, ranges)
+        yield replace(source, record_count=group.row_count, row_group=group.number, first_row=group.first_row), keys
 
 
 def column_ranges(row_group: pq.RowGroupMetaData, leaves: Sequence[LeafColumn]) -> dict[int, ColumnRange]:
@@ -295,12 +271,10 @@ def _range(leaf: LeafColumn, statistics: Any) -> ColumnRange:
         # Bounds are also missing if values are long, or NaN.
         may_have_values = not statistics.has_null_count or statistics.num_values > 0
         return ColumnRange(may_be_null=may_be_null, may_have_values=may_have_values)
-    least, most = _raw(leaf, statistics.min_raw), _raw(leaf, statistics.max_raw)
+    least, most = statistics.min_raw, statistics.max_raw
+    if leaf.iceberg_type.startswith("decimal"):
+        least, most = decimal_unscaled(least), decimal_unscaled(most)
     # NaN, or a least value above the greatest, shows that the writer compared in another order.
     if not leaf.has_bounds or not least <= most:
         return ColumnRange(may_be_null=may_be_null)
     return ColumnRange(least, most, may_be_null)
-
-
-def _raw(leaf: LeafColumn, bound: Any) -> Any:
-    return decimal_unscaled(bound) if leaf.iceberg_type.startswith("decimal") else bound
