@@ -199,7 +199,14 @@ class DeletedRows:
             if delete.content is FileContent.EQUALITY_DELETES:
                 continue
             if delete.file_format.upper() == _PUFFIN:
-                self._read_vector(delete, paths, storage)
+                offset, size = delete.content_offset, delete.content_size_in_bytes
+                if offset is None or size is None or paths != {delete.referenced_data_file}:
+                    raise FileUnreadable(
+                        f"the deletion vector in {delete.path} does not say where it is, or of which file",
+                        path=delete.path,
+                    )
+                vector = vector_positions(delete.path, offset, size, delete.record_count, storage)
+                self._positions[paths.pop()].update(vector)
                 continue
             count, spelled = 0, SpelledFiles(paths)
             verify = self._task.verify_checksums
@@ -211,14 +218,6 @@ class DeletedRows:
                     else:
                         spelled.refuse(delete.path, path)
             _require_whole(delete, count)
-
-    def _read_vector(self, delete: DeleteFile, paths: set[str], storage: Storage) -> None:
-        offset, size = delete.content_offset, delete.content_size_in_bytes
-        if offset is None or size is None or paths != {delete.referenced_data_file}:
-            raise FileUnreadable(
-                f"the deletion vector in {delete.path} does not say where it is, or of which file", path=delete.path
-            )
-        self._positions[paths.pop()].update(vector_positions(delete.path, offset, size, delete.record_count, storage))
 
     def _turn_into_positions(self, portion: _LookupOfDeletes, storage: Storage) -> None:
         """Look up a portion of the keys in the inputs and keep the positions of matching rows."""

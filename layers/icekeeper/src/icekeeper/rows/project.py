@@ -131,17 +131,15 @@ def _mapping_by_position(
     """
     by_id = {int(field["id"]): field for field in schema}
     for position, column in enumerate(fields, 1):
-        field = by_id.get(position)
-        if field is None or field["name"] != column.name or not _is_of_type(column.type, field["type"]):
+        field = by_id.get(position, {})
+        kind = field.get("type")
+        is_primitive = field.get("name") == column.name and isinstance(kind, str)
+        if not is_primitive or not has_same_values(column.type, arrow_type(kind)):
             raise TableUnsupported(
                 "a file has no field ids, the table no schema.name-mapping.default, and its columns are not those of "
                 f"the schema in their order (column {position} is {column.name}); it is left alone"
             )
     return [{"field-id": position, "names": [column.name]} for position, column in enumerate(fields, 1)]
-
-
-def _is_of_type(source: pa.DataType, iceberg_type: Any) -> bool:
-    return isinstance(iceberg_type, str) and has_same_values(source, arrow_type(iceberg_type))
 
 
 def _has_ids(field: pa.Field) -> bool:
