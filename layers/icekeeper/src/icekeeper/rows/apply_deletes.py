@@ -337,24 +337,24 @@ def _lookups(task: ReadTask, schema: Mapping[str, Any], storage: Storage) -> Ite
 def null_means_two_things(fields: Sequence[Mapping[str, Any]], path: Sequence[int]) -> bool:
     """Whether a column can be null by itself and through a null struct, which Java distinguishes
     (rule: refuse-null-struct-keys)."""
-    optional = 0
-    for position in path:
-        field = fields[position]
-        optional += not field.get("required", False)
-        fields = field["type"]["fields"] if isinstance(field["type"], Mapping) else ()
-    return optional > 1
+    return sum(not field.get("required", False) for field in _fields_on(fields, path)) > 1
 
 
 def _ambiguous_null(delete_path: str, fields: Sequence[Mapping[str, Any]], path: Sequence[int]) -> MetadataUnreadable:
-    names = []
-    for position in path:
-        names.append(str(fields[position]["name"]))
-        fields = fields[position]["type"]["fields"] if isinstance(fields[position]["type"], Mapping) else ()
+    name = ".".join(str(field["name"]) for field in _fields_on(fields, path))
     return MetadataUnreadable(
-        f"{delete_path} deletes rows by a null in {'.'.join(names)}: Iceberg-Java distinguishes a null struct from a "
+        f"{delete_path} deletes rows by a null in {name}: Iceberg-Java distinguishes a null struct from a "
         "null column in it, other readers do not, so which rows it deletes is not known; its files were left alone. "
         "Delete these rows by another key, and remove this delete file"
     )
+
+
+def _fields_on(fields: Sequence[Mapping[str, Any]], path: Sequence[int]) -> Iterator[Mapping[str, Any]]:
+    """The fields along a path, from the top."""
+    for position in path:
+        yield fields[position]
+        kind = fields[position]["type"]
+        fields = kind["fields"] if isinstance(kind, Mapping) else ()
 
 
 def _require_whole(delete: DeleteFile, rows: int) -> None:

@@ -158,26 +158,16 @@ def _child_fields(kind: pa.DataType) -> list[pa.Field]:
     if pa.types.is_struct(kind):
         return [kind.field(i) for i in range(kind.num_fields)]
     if pa.types.is_map(kind):
-        return [kind.key_field, kind.item_field]
-    if _is_list(kind):
-        return [kind.value_field]
-    return []
+        return [kind.key_field.with_name("key"), kind.item_field.with_name("value")]
+    return [kind.value_field.with_name("element")] if _is_list(kind) else []
 
 
 def _column(index: int, field: pa.Field, mapping: Sequence[Mapping[str, Any]] | None, *, use_ids: bool) -> _FileColumn:
-    if pa.types.is_map(field.type):
-        child_names = ["key", "value"]
-    elif _is_list(field.type):
-        child_names = ["element"]
-    else:
-        child_names = []
-    mapped = None if mapping is None else next((m for m in mapping if field.name in m.get("names", ())), None)
-    below = None if use_ids else (mapped or {}).get("fields") or []
-    children = []
-    for i, child in enumerate(_child_fields(field.type)):
-        named = child if not child_names else child.with_name(child_names[i])
-        children.append(_column(i, named, below, use_ids=use_ids))
-    field_id = field_id_of(field) if use_ids else (None if mapped is None else mapped.get("field-id"))
+    named = () if mapping is None else mapping
+    mapped: Mapping[str, Any] = next((m for m in named if field.name in m.get("names", ())), {})
+    below = mapped.get("fields") or []
+    children = [_column(i, child, below, use_ids=use_ids) for i, child in enumerate(_child_fields(field.type))]
+    field_id = field_id_of(field) if use_ids else mapped.get("field-id")
     return _FileColumn(index, field.name, field_id, field.type, tuple(children))
 
 

@@ -18,7 +18,7 @@ from icekeeper.errors import LocationRefused, PolicyError, TableUnsupported
 from icekeeper.machine.clock import stopwatch
 from icekeeper.metadata.document import TableMetadata, branch_head, require_writable, schema_digest
 from icekeeper.metadata.table_reader import delete_index
-from icekeeper.model import DataFile, LiveEntry, ManifestContent, ManifestFile, Nothing
+from icekeeper.model import LiveEntry, ManifestContent, ManifestFile, Nothing
 from icekeeper.operations.compaction.candidates import FileScope, TableState, Tally
 from icekeeper.operations.compaction.payback import rewrite_price
 from icekeeper.operations.compaction.plan_groups import (
@@ -402,17 +402,15 @@ class FileSample:
         for live in entries:
             self.all.add(live.entry.file)
             self.unsorted += self._lacks_order(live)
-            if live.entry.file.file_format.upper() == "PARQUET" and self._is_written(live.entry.file.file_path):
-                self._add(live.entry.file)
+            file = live.entry.file
+            if file.file_format.upper() == "PARQUET" and self._is_written(file.file_path):
+                if self.count % self._step == 0:
+                    self._kept.append(file.file_path)
+                self.count += 1
+                self.bytes += file.file_size_in_bytes
+                if len(self._kept) > 2 * _SAMPLE:
+                    self._kept, self._step = self._kept[::2], 2 * self._step
             yield live
 
     def paths(self) -> list[str]:
         return self._kept[:: max(1, -(-len(self._kept) // _SAMPLE))]
-
-    def _add(self, file: DataFile) -> None:
-        if self.count % self._step == 0:
-            self._kept.append(file.file_path)
-        self.count += 1
-        self.bytes += file.file_size_in_bytes
-        if len(self._kept) > 2 * _SAMPLE:
-            self._kept, self._step = self._kept[::2], 2 * self._step

@@ -56,16 +56,13 @@ class OutputNames:
 
     def file(self, number: int = 0) -> PlannedFile:
         """Output file ``number`` of the task, for any attempt."""
-        return PlannedFile(self._stem(self._name(number)), "parquet", self.attempts)
+        return PlannedFile(self._stem(f"{self.stem}-{number:05d}"), "parquet", self.attempts)
 
     def file_of_any_partition(self, number: int) -> PlannedFile:
         """The same where rows are divided among partitions, so that only the worker knows the folder."""
         if self.layout is Layout.HASHED_FLAT:
             return self.file(number)
-        return PlannedFile.anywhere_below(self.folder, self._name(number), "parquet")
-
-    def _name(self, number: int) -> str:
-        return f"{self.stem}-{number:05d}"
+        return PlannedFile.anywhere_below(self.folder, f"{self.stem}-{number:05d}", "parquet")
 
     def _stem(self, name: str) -> str:
         """The path without attempt and suffix.  The hash does not include the attempt, so all share one folder."""
