@@ -71,22 +71,6 @@ _PUFFIN = "PUFFIN"
 _AS_PY = methodcaller("as_py")
 
 
-@dataclass(frozen=True, slots=True)
-class _LookupOfDeletes:
-    """A lookup and its delete files, as indexes into the task's ``deletes``."""
-
-    lookup: EqualityLookup
-    deletes: frozenset[int]
-
-    def applies_to(self, source: InputFile) -> bool:
-        """Whether one of the delete files applies to the input.
-
-        The others then match no wrong row: they are of its partition or of several, and apply to it unless they are
-        older or their bounds exclude its rows.
-        """
-        return not self.deletes.isdisjoint(source.deletes)
-
-
 def deleted_rows_of(task: ReadTask, storage: Storage) -> DeletedRows | None:
     """The deleted rows of a task's inputs; ``None``: the task has no delete files.
 
@@ -117,17 +101,17 @@ class DeletedRows:
         self._schema = read_schema(task)
         self._positions: dict[str, BitMap64] = defaultdict(BitMap64)
         self._sorted: dict[str, pa.Array] = {}
-        self._lookups: list[_LookupOfDeletes] = []
+        self._lookups: list[EqualityLookup] = []
         self._read_positions(storage)
         self._paths = _key_paths(task, self._schema)
         keys, size = _expected_keys(task, self._schema)
         # Half of the memory is for the keys, half for the rows that are looked up.
         are_few = size <= task.key_memory_bytes // 2
-        for found in _lookups(task, self._schema, storage):
+        for lookup in _lookups(task, self._schema, storage):
             if are_few:
-                self._lookups.append(found)
+                self._lookups.append(lookup)
             else:
-                self._turn_into_positions(found, storage)
+                self._turn_into_positions(lookup, storage)
         # Rows to look up at once, enough that hashing the keys does not dominate; 0: batch by batch.
         self.portion_rows = 2 * keys if self._lookups else 0
 
@@ -141,7 +125,7 @@ class DeletedRows:
 
         Keys that were turned into positions are not counted.
         """
-        lookups = [found.lookup for found in self._lookups if found.applies_to(source)]
+        lookups = (lookup for lookup in self._lookups if lookup.applies_to(source))
         return sum(keys_within(lookup, ranges, source.sequence_number) for lookup in lookups)
 
     def match_rows_of(self, source: InputFile, storage: Storage) -> bool:
@@ -150,24 +134,20 @@ class DeletedRows:
         Raises:
             StorageError: the input cannot be read.
         """
-        for found in self._lookups:
-            if found.applies_to(source):
-                fields, paths = self._key_columns(found.lookup)
-                masks = (
-                    mask
-                    for part in self._key_parts(source, fields, storage)
-                    for mask in _matches(found.lookup, [part], paths)
-                )
-                if any(pc.any(mask).as_py() for mask in masks):
-                    return True
+        for lookup in self._lookups:
+            if lookup.applies_to(source):
+                fields, paths = self._key_columns(lookup)
+                for part in self._key_parts(source, fields, storage):
+                    if any(pc.any(mask).as_py() for mask in _matches(lookup, [part], paths)):
+                        return True
         return False
 
     def live_masks(self, parts: Sequence[Part]) -> list[pa.Array | None]:
         """Per part a mask of its live rows; ``None``: all are live.  Batches are in :func:`read_schema`."""
         by_key: list[pa.Array | None] = [None] * len(parts)
-        for found in self._lookups:
-            reached = [i for i, part in enumerate(parts) if found.applies_to(part.source)]
-            for i, mask in zip(reached, _matches(found.lookup, [parts[i] for i in reached], self._paths), strict=True):
+        for lookup in self._lookups:
+            reached = [i for i, part in enumerate(parts) if lookup.applies_to(part.source)]
+            for i, mask in zip(reached, _matches(lookup, [parts[i] for i in reached], self._paths), strict=True):
                 known = by_key[i]
                 by_key[i] = mask if known is None else pc.or_(known, mask)
         return [self._live(part, deleted) for part, deleted in zip(parts, by_key, strict=True)]
@@ -219,11 +199,10 @@ class DeletedRows:
                         spelled.refuse(delete.path, path)
             _require_whole(delete, count)
 
-    def _turn_into_positions(self, portion: _LookupOfDeletes, storage: Storage) -> None:
+    def _turn_into_positions(self, lookup: EqualityLookup, storage: Storage) -> None:
         """Look up a portion of the keys in the inputs and keep the positions of matching rows."""
-        lookup = portion.lookup
         fields, paths = self._key_columns(lookup)
-        reached = (source for source in self._task.inputs if portion.applies_to(source))
+        reached = (source for source in self._task.inputs if lookup.applies_to(source))
         rows = (part for source in reached for part in self._key_parts(source, fields, storage))
         for parts in portions(rows, max(1, self._task.key_memory_bytes // 2 // _ROW_BYTES)):
             for part, mask in zip(parts, _matches(lookup, parts, paths), strict=True):
@@ -289,7 +268,7 @@ def _working_bytes(types: Sequence[str]) -> int:
     return KEY_BYTES if is_sorted else _HASHED * KEY_BYTES
 
 
-def _lookups(task: ReadTask, schema: Mapping[str, Any], storage: Storage) -> Iterator[_LookupOfDeletes]:
+def _lookups(task: ReadTask, schema: Mapping[str, Any], storage: Storage) -> Iterator[EqualityLookup]:
     """The task's equality deletes as lookups per set of columns and partition, each within half of the memory."""
     partitions: dict[int, set[int]] = defaultdict(set)
     for source in task.inputs:
@@ -327,11 +306,11 @@ def _lookups(task: ReadTask, schema: Mapping[str, Any], storage: Storage) -> Ite
                 held.append((keys, pa.repeat(sequence_number, batch.num_rows)))
                 size += working_bytes * batch.num_rows + sum(key.nbytes for key in keys)
                 if size >= task.key_memory_bytes // 2:
-                    lookup, held, size = _lookup(field_ids, held), [], 0
-                    yield _LookupOfDeletes(lookup, frozenset(numbers))
+                    lookup, held, size = _lookup(field_ids, held, numbers), [], 0
+                    yield lookup
             _require_whole(delete, count)
         if held:
-            yield _LookupOfDeletes(_lookup(field_ids, held), frozenset(numbers))
+            yield _lookup(field_ids, held, numbers)
 
 
 def null_means_two_things(fields: Sequence[Mapping[str, Any]], path: Sequence[int]) -> bool:
@@ -369,9 +348,11 @@ def _require_whole(delete: DeleteFile, rows: int) -> None:
         )
 
 
-def _lookup(field_ids: tuple[int, ...], held: Sequence[tuple[Sequence[pa.Array], pa.Array]]) -> EqualityLookup:
+def _lookup(
+    field_ids: tuple[int, ...], held: Sequence[tuple[Sequence[pa.Array], pa.Array]], deletes: Iterable[int]
+) -> EqualityLookup:
     columns = [pa.concat_arrays([keys[i] for keys, _ in held]) for i in range(len(field_ids))]
-    return EqualityLookup.build(field_ids, columns, pa.concat_arrays([numbers for _, numbers in held]))
+    return EqualityLookup.build(field_ids, columns, pa.concat_arrays([numbers for _, numbers in held]), deletes)
 
 
 def live_at(deleted: pa.Array, length: int) -> pa.Array:

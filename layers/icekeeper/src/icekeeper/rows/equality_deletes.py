@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
 from operator import methodcaller
@@ -24,6 +24,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from icekeeper.rows.read_task import InputFile
 
 # Fewer values are hashed faster than the needed ones are found.
 _FEW = 1000
@@ -41,15 +43,23 @@ class EqualityLookup:
     """Per column from the second on: the distinct combinations with the columns before it, as ascending numbers."""
     newest: pa.Array
     """Per key: the highest sequence number that deletes it."""
+    deletes: frozenset[int]
+    """The delete files of the keys, as indexes into a task's ``deletes``."""
 
     @classmethod
-    def build(cls, field_ids: Sequence[int], columns: Sequence[pa.Array], sequence_numbers: pa.Array) -> EqualityLookup:
+    def build(
+        cls,
+        field_ids: Sequence[int],
+        columns: Sequence[pa.Array],
+        sequence_numbers: pa.Array,
+        deletes: Iterable[int] = (),
+    ) -> EqualityLookup:
         """A lookup of delete file rows: their key columns as in ``field_ids``, and a sequence number per row."""
         columns = [_comparable(column) for column in columns]
         if len(columns) == 1 and _has_order(columns[0].type):
             # For a key of 8 bytes, a hash table takes 150 bytes and sorting takes 60.
             values, newest = _newest_in_order(columns[0], sequence_numbers)
-            return cls(tuple(field_ids), (values,), (), newest)
+            return cls(tuple(field_ids), (values,), (), newest, frozenset(deletes))
         values = tuple(_distinct(column) for column in columns)
         combinations: list[pa.Array] = []
         code = _index(columns[0], values[0])
@@ -61,7 +71,15 @@ class EqualityLookup:
         # Every code occurs, so the sorted codes are 0, 1, 2, … and are indexes into the numbers.
         newest = grouped.sort_by("code").combine_chunks()["number_max"]
         newest = newest.combine_chunks() if newest.num_chunks != 1 else newest.chunk(0)
-        return cls(tuple(field_ids), values, tuple(combinations), newest)
+        return cls(tuple(field_ids), values, tuple(combinations), newest, frozenset(deletes))
+
+    def applies_to(self, source: InputFile) -> bool:
+        """Whether one of the delete files applies to the input.
+
+        The others then match no wrong row: they are of its partition or of several, and apply to it unless they are
+        older or their bounds exclude its rows.
+        """
+        return not self.deletes.isdisjoint(source.deletes)
 
     def deleted_rows(self, columns: Sequence[pa.Array], sequence_number: int | pa.Array) -> pa.Array:
         """A mask of rows: true where a delete of the key has a higher sequence number than the data file.
