@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -38,8 +38,7 @@ from icekeeper.storage.storage import Storage
 
 _FOOTERS_AT_ONCE = 16
 
-
-_Output = tuple[list[InputFile], list[tuple[DataFile, CopyableFile]]]
+_Output: TypeAlias = tuple[list[InputFile], list[tuple[DataFile, CopyableFile]]]
 """The inputs of an output that are decoded, and those that are copied, with their manifest entries."""
 
 
