@@ -295,16 +295,10 @@ def why_unreadable(file: DataFile, deletes: Iterable[ManifestEntry], types: Mapp
     kind = file.file_format.upper()
     if kind not in READABLE_FORMATS:
         return f"is {kind}, which is not read"
-    if kind == "ORC" and _has_far_times(file, types):
-        return "is ORC with timestamps before 1678 or after 2261, which are not read"
-    return None
-
-
-def _has_far_times(file: DataFile, types: Mapping[int, str]) -> bool:
-    """Whether a bound is outside of Arrow's range; without bounds only reading the file shows it."""
-    for bounds in (file.lower_bounds or {}, file.upper_bounds or {}):
-        for field_id, value in bounds.items():
+    # Without bounds only reading the file shows far times.
+    for bounds in (file.lower_bounds, file.upper_bounds) if kind == "ORC" else ():
+        for field_id, value in (bounds or {}).items():
             # A bound of four bytes is a day: the column was a date when the file was written.
             if types.get(field_id) in _MICRO_TIMES and len(value) == 8 and decode("timestamp", value) not in _MICROS:
-                return True
-    return False
+                return "is ORC with timestamps before 1678 or after 2261, which are not read"
+    return None

@@ -112,10 +112,10 @@ def _file_columns(
         TableUnsupported: the file has no ids, the table no name mapping, and positions do not fit the schema.
     """
     if any(_has_ids(field) for field in fields):
-        return [_column(i, field, None, use_ids=True) for i, field in enumerate(fields)]
-    if mapping is None:
+        mapping = None
+    elif mapping is None:
         mapping = _mapping_by_position(fields, by_position)
-    return [_column(i, field, mapping, use_ids=False) for i, field in enumerate(fields)]
+    return [_column(i, field, mapping) for i, field in enumerate(fields)]
 
 
 def _mapping_by_position(
@@ -162,12 +162,13 @@ def _child_fields(kind: pa.DataType) -> list[pa.Field]:
     return [kind.value_field.with_name("element")] if _is_list(kind) else []
 
 
-def _column(index: int, field: pa.Field, mapping: Sequence[Mapping[str, Any]] | None, *, use_ids: bool) -> _FileColumn:
-    named = () if mapping is None else mapping
-    mapped: Mapping[str, Any] = next((m for m in named if field.name in m.get("names", ())), {})
-    below = mapped.get("fields") or []
-    children = [_column(i, child, below, use_ids=use_ids) for i, child in enumerate(_child_fields(field.type))]
-    field_id = field_id_of(field) if use_ids else mapped.get("field-id")
+def _column(index: int, field: pa.Field, mapping: Sequence[Mapping[str, Any]] | None) -> _FileColumn:
+    """A column with the ids of a name mapping; ``None``: with those of the file."""
+    field_id, below = field_id_of(field), None
+    if mapping is not None:
+        mapped: Mapping[str, Any] = next((m for m in mapping if field.name in m.get("names", ())), {})
+        field_id, below = mapped.get("field-id"), mapped.get("fields") or []
+    children = [_column(i, child, below) for i, child in enumerate(_child_fields(field.type))]
     return _FileColumn(index, field.name, field_id, field.type, tuple(children))
 
 
