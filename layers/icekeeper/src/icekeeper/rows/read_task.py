@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -234,7 +234,7 @@ def make_read_task(
             for planned in files
         ),
         schema=schema,
-        name_mapping=_name_mapping(metadata, files),
+        name_mapping=_name_mapping(metadata),
         by_position=metadata.current_schema["fields"],
         deletes=tuple(
             DeleteFile(
@@ -256,13 +256,36 @@ def make_read_task(
     )
 
 
-def _name_mapping(metadata: TableMetadata, files: Sequence[PlannedInput]) -> Sequence[Mapping[str, Any]] | None:
+def _name_mapping(metadata: TableMetadata) -> Sequence[Mapping[str, Any]] | None:
+    """The table's name mapping; ``None``: it has none.
+
+    Raises:
+        StorageError: it is malformed.  Read as a mapping without names, it would turn columns into nulls.
+    """
     text = metadata.properties.get(NAME_MAPPING)
     try:
-        mapping: Sequence[Mapping[str, Any]] | None = None if text is None else json.loads(text)
+        mapping = None if text is None else json.loads(text)
+        if mapping is not None:
+            _require_mapped_fields(mapping)
     except (ValueError, RecursionError) as error:
-        raise StorageError(f"file {files[0].file.file_path} cannot be read: {error}") from error
-    return mapping
+        raise StorageError(
+            f"the table property {NAME_MAPPING} cannot be read: {error}; correct or remove it"
+        ) from error
+    return cast(list[Mapping[str, Any]] | None, mapping)
+
+
+def _require_mapped_fields(fields: Any) -> None:
+    """Raise ValueError unless these are mapped fields.  Source: Iceberg table specification, "Name Mapping
+    Serialization"."""
+    if not isinstance(fields, list):
+        raise ValueError("mapped fields are not a list")
+    for one in fields:
+        names = one.get("names") if isinstance(one, dict) else None
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise ValueError("a mapped field has no list of names")
+        if not isinstance(one.get("field-id"), int | None):
+            raise ValueError(f"the field id of {names} is not a number")
+        _require_mapped_fields(one.get("fields") or [])
 
 
 def _identity_values(metadata: TableMetadata, planned: PlannedInput) -> dict[int, PartitionValue]:
