@@ -268,9 +268,7 @@ def _name_mapping(metadata: TableMetadata) -> Sequence[Mapping[str, Any]] | None
         if mapping is not None:
             _require_mapped_fields(mapping)
     except (ValueError, RecursionError) as error:
-        raise StorageError(
-            f"the table property {NAME_MAPPING} cannot be read: {error}; correct or remove it"
-        ) from error
+        raise StorageError(f"the table property {NAME_MAPPING} is malformed; correct or remove it: {error}") from error
     return cast(list[Mapping[str, Any]] | None, mapping)
 
 
