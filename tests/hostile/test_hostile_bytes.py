@@ -226,6 +226,5 @@ def test_manifests_of_every_codec_of_avro_are_read(codec: str) -> None:
 def test_a_name_mapping_without_end_is_refused() -> None:
     """A property is text that a tenant writes."""
     metadata = TableMetadata({**DOCUMENT, "properties": {"schema.name-mapping.default": "[" * 100_000}})
-    planned: Any = type("P", (), {"file": type("F", (), {"file_path": "s3://b/f"})})
-    with pytest.raises(StorageError, match=r"^file s3://b/f cannot be read: maximum recursion depth exceeded"):
-        _name_mapping(metadata, [planned])
+    with pytest.raises(StorageError, match="maximum recursion depth exceeded"):
+        _name_mapping(metadata)

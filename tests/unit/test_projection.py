@@ -24,7 +24,7 @@ from icekeeper.report.outcome import Status
 from icekeeper.rows.arrow_schema import stored_schema
 from icekeeper.rows.file_rows import projected_rows
 from icekeeper.rows.project import Projection
-from icekeeper.rows.read_task import ReadableFile, make_read_task
+from icekeeper.rows.read_task import ReadableFile, ReadTask, make_read_task
 from icekeeper.storage.storage import Storage
 from support.corpus import digest, expected, require_corpus
 from support.deletes import commit_deletes, compacted
@@ -300,18 +300,39 @@ def test_a_file_without_ids_is_read_by_the_name_mapping() -> None:
     ]
 
 
-def test_the_name_mapping_is_parsed_once_and_one_that_is_no_json_stops_the_read() -> None:
-    """The task carries the mapping itself; where it is damaged, no file of the table can be read."""
+def read_task_of(mapping: str | None) -> ReadTask:
+    """The task of one file in a table with this text as its name mapping."""
     file = live_file(data_file("f0", 1))
     planned = Candidate(file.entry.file, 0, 1, "m", file.entry.identity)
-    schema = struct((1, "id", "long"))
-    for text, found in ((None, None), ("null", None), (json.dumps(MAPPING), MAPPING)):
-        properties = {} if text is None else {"schema.name-mapping.default": text}
-        metadata = TableMetadata({**new_document("s3://b/t", 2), "properties": properties})
-        assert make_read_task(metadata, [planned], schema, {}).name_mapping == found
-    damaged = TableMetadata({**new_document("s3://b/t", 2), "properties": {"schema.name-mapping.default": "[{"}})
-    with pytest.raises(StorageError, match="file f0 cannot be read: Expecting"):
-        make_read_task(damaged, [planned], schema, {})
+    properties = {} if mapping is None else {"schema.name-mapping.default": mapping}
+    metadata = TableMetadata({**new_document("s3://b/t", 2), "properties": properties})
+    return make_read_task(metadata, [planned], struct((1, "id", "long")), {})
+
+
+@pytest.mark.parametrize(
+    ("text", "found"), [(None, None), ("null", None), ("[]", []), (json.dumps(MAPPING), MAPPING)], ids=repr
+)
+def test_a_task_carries_the_name_mapping(text: str | None, found: Any) -> None:
+    assert read_task_of(text).name_mapping == found
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[{", "Expecting property name"),
+        ("{}", "mapped fields are not a list"),
+        ("false", "mapped fields are not a list"),
+        ('[{"field-id": 1}]', "a mapped field has no list of names"),
+        ("[[]]", "a mapped field has no list of names"),
+        ('[{"field-id": 1, "names": "id"}]', "a mapped field has no list of names"),
+        ('[{"field-id": "1", "names": ["id"]}]', r"the field id of \['id'\] is not a number"),
+        ('[{"field-id": 1, "names": ["id"], "fields": [{"names": [2]}]}]', "a mapped field has no list of names"),
+    ],
+)
+def test_a_malformed_name_mapping_stops_the_read(text: str, why: str) -> None:
+    """Read as a mapping without names, it would replace every column by nulls."""
+    with pytest.raises(StorageError, match=f"^the table property .* is malformed; correct or remove it: {why}"):
+        read_task_of(text)
 
 
 def test_ids_of_a_file_go_before_the_name_mapping() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -234,22 +234,56 @@ def make_read_task(
             for planned in files
         ),
         schema=schema,
-        name_mapping=_name_mapping(metadata, files),
+        name_mapping=_name_mapping(metadata),
         by_position=metadata.current_schema["fields"],
-        deletes=tuple(_delete_file(entry) for entry in deletes.values()),
+        deletes=tuple(
+            DeleteFile(
+                path=entry.file.file_path,
+                file_format=entry.file.file_format,
+                content=entry.file.content,
+                sequence_number=entry.sequence_number or 0,
+                record_count=entry.file.record_count,
+                equality_ids=entry.file.equality_ids or (),
+                referenced_data_file=entry.file.referenced_data_file,
+                content_offset=entry.file.content_offset,
+                content_size_in_bytes=entry.file.content_size_in_bytes,
+            )
+            for entry in deletes.values()
+        ),
         key_fields=_other_key_fields(metadata, schema, deletes),
         io_properties=properties_for_workers(io_properties),
         verify_checksums=verify_checksums,
     )
 
 
-def _name_mapping(metadata: TableMetadata, files: Sequence[PlannedInput]) -> Sequence[Mapping[str, Any]] | None:
+def _name_mapping(metadata: TableMetadata) -> Sequence[Mapping[str, Any]] | None:
+    """The table's name mapping; ``None``: it has none.
+
+    Raises:
+        StorageError: it is malformed.  Read as a mapping without names, it would turn columns into nulls.
+    """
     text = metadata.properties.get(NAME_MAPPING)
     try:
-        mapping: Sequence[Mapping[str, Any]] | None = None if text is None else json.loads(text)
+        mapping = None if text is None else json.loads(text)
+        if mapping is not None:
+            _require_mapped_fields(mapping)
     except (ValueError, RecursionError) as error:
-        raise StorageError(f"file {files[0].file.file_path} cannot be read: {error}") from error
-    return mapping
+        raise StorageError(f"the table property {NAME_MAPPING} is malformed; correct or remove it: {error}") from error
+    return cast(list[Mapping[str, Any]] | None, mapping)
+
+
+def _require_mapped_fields(fields: Any) -> None:
+    """Raise ValueError unless these are mapped fields.  Source: Iceberg table specification, "Name Mapping
+    Serialization"."""
+    if not isinstance(fields, list):
+        raise ValueError("mapped fields are not a list")
+    for one in fields:
+        names = one.get("names") if isinstance(one, dict) else None
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise ValueError("a mapped field has no list of names")
+        if not isinstance(one.get("field-id"), int | None):
+            raise ValueError(f"the field id of {names} is not a number")
+        _require_mapped_fields(one.get("fields") or [])
 
 
 def _identity_values(metadata: TableMetadata, planned: PlannedInput) -> dict[int, PartitionValue]:
@@ -259,21 +293,6 @@ def _identity_values(metadata: TableMetadata, planned: PlannedInput) -> dict[int
         for field, value in zip(fields, planned.file.partition, strict=True)
         if field["transform"] == "identity"
     }
-
-
-def _delete_file(entry: ManifestEntry) -> DeleteFile:
-    file = entry.file
-    return DeleteFile(
-        path=file.file_path,
-        file_format=file.file_format,
-        content=file.content,
-        sequence_number=entry.sequence_number or 0,
-        record_count=file.record_count,
-        equality_ids=file.equality_ids or (),
-        referenced_data_file=file.referenced_data_file,
-        content_offset=file.content_offset,
-        content_size_in_bytes=file.content_size_in_bytes,
-    )
 
 
 def _other_key_fields(
@@ -288,12 +307,8 @@ def _other_key_fields(
     Raises:
         TableUnsupported: a column is in no schema, or inside a list or map.
     """
-    keys = {
-        field_id
-        for entry in deletes.values()
-        if entry.file.content is FileContent.EQUALITY_DELETES
-        for field_id in entry.file.equality_ids or ()
-    }
+    by_key = [entry.file for entry in deletes.values() if entry.file.content is FileContent.EQUALITY_DELETES]
+    keys = {field_id for file in by_key for field_id in file.equality_ids or ()}
     fields = []
     for field_id in sorted(keys):
         if column_path(schema["fields"], field_id) is not None:
