@@ -17,8 +17,9 @@ from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.delete_scope import DeleteIndex, DeleteIndexBuilder
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import DataFile, EntryStatus, FileContent, LiveEntry, ManifestContent, ManifestEntry, Nothing
+from icekeeper.operations.compaction.bins import FileGroup
 from icekeeper.operations.compaction.candidates import TableState
-from icekeeper.operations.compaction.plan_groups import Clustering, CompactionPlan, FileGroup, plan_compaction
+from icekeeper.operations.compaction.plan_groups import CompactionPlan, plan_compaction
 from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn, choose_recipe
 from icekeeper.policy import Policy, Strategy
 from support.examples import examples
@@ -90,7 +91,8 @@ def plan(current: dict[str, LiveEntry], settings: Policy, debts: list[str] | Non
         TableState(TABLE, TABLE.snapshots[HEAD], manifests, current.values(), deletes_of(debts or [])),
         settings,
         now_ms=HEAD_MS + HOUR_MS,
-        clustering=Clustering(recipe_of(settings), frozenset({OURS})),
+        recipe=recipe_of(settings),
+        clustered_by={OURS},
     )
 
 
@@ -251,7 +253,8 @@ def plan_by_depth(files: Sequence[Sorted], settings: Policy, fresh: Sequence[int
         TableState(TABLE, TABLE.snapshots[HEAD], [manifest()], live),
         settings,
         now_ms=HEAD_MS + HOUR_MS,
-        clustering=Clustering(recipe, clustered),
+        recipe=recipe,
+        clustered_by=clustered,
     )
 
 
@@ -364,9 +367,7 @@ def test_a_column_of_few_values_is_followed_by_the_next_one() -> None:
         assert recipe is not None
         live = [live_file(file(n, r), age=n, snapshot_id=n) for n, r in enumerate(ranges)]
         state = TableState(two_columns, two_columns.snapshots[HEAD], [manifest()], live)
-        planned = plan_compaction(
-            state, settings, now_ms=HEAD_MS + HOUR_MS, clustering=Clustering(recipe, frozenset(range(9)))
-        )
+        planned = plan_compaction(state, settings, now_ms=HEAD_MS + HOUR_MS, recipe=recipe, clustered_by=range(9))
         return 0 if isinstance(planned, Nothing) else len(planned.groups)
 
     assert groups([(0, 9)] * 5) == 1

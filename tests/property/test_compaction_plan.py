@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.model import LiveEntry, ManifestContent, ManifestFile, Nothing
+from icekeeper.operations.compaction.bins import FileGroup
 from icekeeper.operations.compaction.candidates import TableState
-from icekeeper.operations.compaction.plan_groups import CompactionPlan, FileGroup, plan_compaction
+from icekeeper.operations.compaction.plan_groups import CompactionPlan, plan_compaction
 from icekeeper.policy import Policy
 from support.plans import HEAD, HEAD_MS, HEAD_SEQUENCE, MB, data_file, live_file, manifest, policy, table
 
@@ -416,7 +417,7 @@ def test_a_plan_says_what_it_leaves_alone_and_why() -> None:
     state = TableState(TABLE, TABLE.snapshots[HEAD], [manifest()], files)
     planned = plan_compaction(state, policy(), now_ms=SOON)
     assert isinstance(planned, CompactionPlan)
-    assert [(left.reason, left.files, left.bytes // MB) for left in planned.left] == [
+    assert [(reason, left.files, left.bytes // MB) for reason, left in planned.left.items()] == [
         ("their partition has fewer than min_input_files 5 candidates", 1, 3),
         ("they wait for more files of about their size, or for enough bytes to fill a file", 1, 150),
         ("they cannot be read: l is LANCE, which is not read", 1, 1),

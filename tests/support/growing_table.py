@@ -9,7 +9,7 @@ from typing import Any
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.model import LiveEntry, Nothing, PartitionValue
 from icekeeper.operations.compaction.candidates import TableState
-from icekeeper.operations.compaction.plan_groups import Clustering, CompactionPlan, plan_compaction
+from icekeeper.operations.compaction.plan_groups import CompactionPlan, plan_compaction
 from icekeeper.policy import Policy
 from support.plans import HEAD, HEAD_MS, data_file, live_file, manifest, table
 from support.tables import snapshot
@@ -85,6 +85,6 @@ class GrowingTable:
             )
         )
 
-    def plan(self, policy: Policy, *, now_ms: int, clustering: Clustering | None = None) -> CompactionPlan | Nothing:
+    def plan(self, policy: Policy, *, now_ms: int, **clustering: Any) -> CompactionPlan | Nothing:
         state = TableState(self.metadata, self.head, [manifest()], list(self.files))
-        return plan_compaction(state, policy, now_ms=now_ms, clustering=clustering)
+        return plan_compaction(state, policy, now_ms=now_ms, **clustering)

@@ -19,20 +19,19 @@ from icekeeper.metadata.delete_scope import DeleteIndexBuilder
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import DataFile, EntryStatus, FileContent, LiveEntry, ManifestEntry, Nothing
 from icekeeper.operations.compaction import run_groups as group_batches
-from icekeeper.operations.compaction.bins import Reason
+from icekeeper.operations.compaction.bins import FileGroup, Reason
 from icekeeper.operations.compaction.candidates import (
     AS_THEY_ARE,
     SIZES_KEY,
     OutputSizes,
     TableState,
+    Tally,
     pieces,
     recorded_sizes,
 )
 from icekeeper.operations.compaction.output_partition import target_fields
 from icekeeper.operations.compaction.plan_groups import (
-    Clustering,
     CompactionPlan,
-    FileGroup,
     NothingToCompact,
     plan_compaction,
 )
@@ -71,7 +70,8 @@ def test_sorted_files_are_sorted_again_for_depth_or_size(runs: int, size: float,
         TableState(TABLE, TABLE.snapshots[HEAD], [manifest()], files),
         settings,
         now_ms=HEAD_MS,
-        clustering=Clustering(recipe, range(1, runs + 1)),
+        recipe=recipe,
+        clustered_by=range(1, runs + 1),
     )
     assert isinstance(plan, CompactionPlan)
     assert {tuple(group["reasons"]) for group in plan_document(plan, TABLE)["groups"]} == {(reason,)}
@@ -206,7 +206,7 @@ def taken(order_id: int | None, added_by: int, **settings: object) -> int:
         live_file(data_file(f"f{n}", 300 * MB, sort_order_id=order_id), age=n, snapshot_id=added_by) for n in range(5)
     ]
     state = TableState(ORDERED, ORDERED.snapshots[HEAD], [manifest()], files)
-    planned = plan_compaction(state, chosen, now_ms=HEAD_MS, clustering=Clustering(recipe))
+    planned = plan_compaction(state, chosen, now_ms=HEAD_MS, recipe=recipe)
     return 0 if isinstance(planned, Nothing) else len(planned.input_files)
 
 
@@ -326,7 +326,7 @@ def test_a_plan_cuts_each_large_file_alone() -> None:
     plan = planned(*large, small)
     assert isinstance(plan, CompactionPlan)
     assert [(group.reason, len(group.files), group.output_count) for group in plan.groups] == [(Reason.LARGE, 1, 6)] * 3
-    assert all(group.worth is not None and group.worth.opens_saved == 0 for group in plan.groups)
+    assert all(group.worth.opens_saved == 0 for group in plan.groups)
     for nothing in (
         planned(*large, small, cuts=False),
         planned(*large, rewrite_enabled=False),
@@ -345,7 +345,7 @@ def test_that_a_large_file_cannot_be_cut_is_said() -> None:
         "no files eligible for compaction (2 file(s) far above the target cannot be cut between row groups)"
     )
     reason = "they are far above the target, and their row groups leave no place to cut them"
-    assert [(part.reason, part.files, part.bytes) for part in nothing.left] == [(reason, 2, 24 * MB)]
+    assert nothing.left == {reason: Tally(2, 24 * MB)}
 
 
 def test_a_large_file_under_deletes_is_rewritten_into_several_once_they_are_due() -> None:
@@ -484,14 +484,14 @@ def test_a_record_is_of_bytes_and_stays_where_nothing_new_is_shown() -> None:
 SPEC = {"spec-id": 0, "fields": [{"name": "day", "transform": "identity", "source-id": 1, "field-id": 1000}]}
 
 
-def previewed(files: list[LiveEntry], deleted: dict[str, int], clustering: Clustering | None = None) -> CompactionPlan:
+def previewed(files: list[LiveEntry], deleted: dict[str, int], recipe: ClusterRecipe | None = None) -> CompactionPlan:
     builder = DeleteIndexBuilder()
     for path, rows in deleted.items():
         file = data_file(f"d-{path}", 1000, (), records=rows)
         delete = replace(file, content=FileContent.POSITION_DELETES, referenced_data_file=path)
         builder.add(0, ManifestEntry(EntryStatus.ADDED, HEAD, 60, 60, delete), is_unpartitioned=True)
     state = TableState(TABLE, TABLE.snapshots[HEAD], [manifest()], files, builder.build())
-    plan = plan_compaction(state, policy(), now_ms=HEAD_MS, clustering=clustering)
+    plan = plan_compaction(state, policy(), now_ms=HEAD_MS, recipe=recipe)
     assert isinstance(plan, CompactionPlan)
     return plan
 
@@ -522,7 +522,7 @@ def test_a_group_of_small_files_with_deletes_names_both() -> None:
 
 def test_sorted_groups_say_how_many_files_they_become() -> None:
     recipe = ClusterRecipe(Strategy.SORT, (KeyColumn(1),), 256 * MB, 192 * MB)
-    document = plan_document(previewed(files(*[100] * 10), {}, Clustering(recipe)), TABLE)
+    document = plan_document(previewed(files(*[100] * 10), {}, recipe), TABLE)
     assert [(group["reasons"], group["outputs"]) for group in document["groups"]] == [(["clustering"], 4)]
 
 
@@ -566,7 +566,7 @@ def test_the_contract_only_gets_a_field_more() -> None:
         raise AssertionError
 
     plain = succeeded(Operation.COMPACT, "done").to_json("r", no_listing)
-    told = replace(skipped(Operation.COMPACT, "no"), plan=left_document(())).to_json("r", no_listing)
+    told = replace(skipped(Operation.COMPACT, "no"), plan=left_document({})).to_json("r", no_listing)
     assert "plan" not in plain
     assert told.keys() - plain.keys() == {"plan"}
 
@@ -643,9 +643,9 @@ def rewritten_under_deletes(**settings: object) -> set[str]:
     state = TableState(table(), table().snapshots[HEAD], [manifest()], files, builder.build())
     plan = plan_compaction(state, policy(**settings), now_ms=HEAD_MS)
     assert isinstance(plan, CompactionPlan)
-    left = [(part.reason, part.files) for part in plan.left]
-    expected = [("deletes apply to them, and delete_compaction_enabled is false", 2)]
-    assert left == ([] if len(plan.input_files) == 12 else expected)
+    left = {reason: part.files for reason, part in plan.left.items()}
+    expected = {"deletes apply to them, and delete_compaction_enabled is false": 2}
+    assert left == ({} if len(plan.input_files) == 12 else expected)
     return set(plan.input_files)
 
 

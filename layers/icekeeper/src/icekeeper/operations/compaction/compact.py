@@ -22,7 +22,6 @@ from icekeeper.model import DataFile, LiveEntry, ManifestContent, ManifestFile, 
 from icekeeper.operations.compaction.candidates import FileScope, TableState, Tally
 from icekeeper.operations.compaction.payback import rewrite_price
 from icekeeper.operations.compaction.plan_groups import (
-    Clustering,
     CompactionPlan,
     NothingToCompact,
     done_depth,
@@ -92,7 +91,8 @@ def compact(context: OperationContext) -> OperationOutcome:
             context.policy,
             now_ms=context.started_ms,
             in_scope=in_scope,
-            clustering=None if recipe is None else Clustering(recipe, _clustered_by(context, metadata, recipe)),
+            recipe=recipe,
+            clustered_by=frozenset() if recipe is None else _clustered_by(context, metadata, recipe),
             lacking=lacking,
             cuts=_may_cut(context),
         )

@@ -12,7 +12,7 @@ from __future__ import annotations
 import decimal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import (
@@ -38,12 +38,8 @@ from icekeeper.rows.arrow_schema import leaf_columns
 _CONTEXT = decimal.Context(prec=76)
 
 
-@dataclass(frozen=True, slots=True)
-class Destination:
-    """The spec id and partition (raw values) of a file's rows after a rewrite."""
-
-    spec_id: int
-    partition: tuple[PartitionValue, ...]
+Destination: TypeAlias = tuple[int, tuple[PartitionValue, ...]]
+"""The spec id and partition (raw values) of a file's rows after a rewrite."""
 
 
 class OutputPartitions:
@@ -60,7 +56,7 @@ class OutputPartitions:
 
     def destination(self, file: DataFile, spec_id: int) -> Destination:
         """The file's partition under the current spec if all its rows share one, else its own spec and partition."""
-        own = Destination(spec_id, file.partition)
+        own = spec_id, file.partition
         if self._fields is None or spec_id == self._spec_id or spec_id not in self._specs:
             return own
         old = {
@@ -73,7 +69,7 @@ class OutputPartitions:
             if not known:
                 return own
             values.append(value)
-        return Destination(self._spec_id, tuple(values))
+        return self._spec_id, tuple(values)
 
     def may_deal_out(self, spec_id: int) -> bool:
         """Whether rows of files of that spec may be divided among partitions of the current spec."""

@@ -13,9 +13,9 @@ from typing import Any
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.single_value import comparable, decode
 from icekeeper.model import DataFile, FileContent
-from icekeeper.operations.compaction.bins import Reason
-from icekeeper.operations.compaction.candidates import known_deleted_rows
-from icekeeper.operations.compaction.plan_groups import CompactionPlan, FileGroup, LeftAlone
+from icekeeper.operations.compaction.bins import FileGroup, Reason
+from icekeeper.operations.compaction.candidates import Tally, known_deleted_rows
+from icekeeper.operations.compaction.plan_groups import CompactionPlan
 from icekeeper.operations.compaction.recipe import ClusterRecipe
 from icekeeper.operations.compaction.rewrite_task import RewriteResult
 from icekeeper.operations.compaction.write_properties import partition_path, row_group_bytes
@@ -57,13 +57,12 @@ def assumptions(resolved: ResolvedPolicy) -> dict[str, Any]:
     }
 
 
-def left_document(left: Sequence[LeftAlone]) -> dict[str, Any]:
+def left_document(left: Mapping[str, Tally]) -> dict[str, Any]:
     """The files that are left alone, and why."""
-    return {"left": [{"reason": part.reason, "files": part.files, "bytes": part.bytes} for part in left]}
+    return {"left": [{"reason": reason, "files": part.files, "bytes": part.bytes} for reason, part in left.items()]}
 
 
 def _group(group: FileGroup, metadata: TableMetadata, recipe: ClusterRecipe | None) -> dict[str, Any]:
-    worth = group.worth
     deletes = {entry.file.key for c in group.files for entry in c.deletes}
     return {
         "reasons": _reasons(group, recipe),
@@ -74,9 +73,9 @@ def _group(group: FileGroup, metadata: TableMetadata, recipe: ClusterRecipe | No
         "bytes_in": group.total_bytes,
         "bytes_out": group.expected_bytes,
         "delete_files": len(deletes),
-        "requests": 0 if worth is None else worth.requests,
-        "saving_usd": 0.0 if worth is None else round(worth.saving, 9),
-        "cost_usd": 0.0 if worth is None else round(worth.cost, 9),
+        "requests": group.worth.requests,
+        "saving_usd": round(group.worth.saving, 9),
+        "cost_usd": round(group.worth.cost, 9),
     }
 
 
