@@ -39,7 +39,7 @@ from icekeeper.operations.compaction.preview import (
 from icekeeper.operations.compaction.recipe import ClusterRecipe, choose_recipe, has_order, table_recipe
 from icekeeper.operations.compaction.run_groups import GroupOutcomes, commit_results, commits_of, rewrite_and_commit
 from icekeeper.operations.compaction.where import file_scope, why_not_rewritten
-from icekeeper.operations.compaction.written_settings import BY_FOOTER, WantedSettings, files_lacking, wanted_settings
+from icekeeper.operations.compaction.write_properties import BY_FOOTER, WantedSettings, files_lacking, wanted_settings
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation, Policy, Strategy
 from icekeeper.policy.values import RewriteReason
