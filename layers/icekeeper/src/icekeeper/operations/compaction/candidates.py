@@ -465,8 +465,6 @@ def may_be_copied(candidate: Candidate, policy: Policy) -> bool:
     Deletion vectors and most position deletes name their file, so they always touch one row group.  Equality deletes
     may touch none, because all their keys may belong to other files.
     """
-    if not candidate.deletes:
-        return is_likely_copied(candidate, policy)
     touched = any(entry.file.content is FileContent.POSITION_DELETES for entry in candidate.deletes)
     is_one = len(candidate.file.split_offsets or ()) <= 1
     return not (touched and is_one) and _has_fit_row_groups(candidate, policy)

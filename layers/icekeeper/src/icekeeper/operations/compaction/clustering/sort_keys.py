@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,15 +11,15 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import TypeAdapter
 from pyiceberg.transforms import BucketTransform, TruncateTransform
-from pyiceberg.types import BinaryType, DecimalType, IcebergType
+from pyiceberg.types import BinaryType, DecimalType
 
 from icekeeper.errors import TableUnsupported
 from icekeeper.machine.metering import WorkThreads
 from icekeeper.machine.resources import task_cores
 from icekeeper.metadata.transforms import parse_transform
 from icekeeper.metadata.types import PRIMITIVES
+from icekeeper.operations.compaction.output_partition import pyiceberg_type
 from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn
 from icekeeper.policy import Strategy
 
@@ -162,7 +161,9 @@ def _key_function(transform: str, kind: str) -> _KeyFunction:
     if name == "identity":
         return _ordered
     if name == "bucket" and number is not None:
-        return _by_value(BucketTransform(number).transform(_hashed_type(kind)), pa.int32())
+        # Texts and bytes have the same hash, and text need not be UTF-8.
+        hashed = BinaryType() if kind == "string" else pyiceberg_type(kind)
+        return _by_value(BucketTransform(number).transform(hashed), pa.int32())
     if name == "truncate" and number is not None:
         return _truncation(number, kind)
     if name in ("year", "month"):
@@ -223,7 +224,8 @@ def _truncation(width: int, kind: str) -> _KeyFunction:
         return lambda array: _first_characters(array, width)
     if kind == "binary":
         return lambda array: pc.binary_slice(array, 0, width)
-    decimal = _decimal_type(kind)
+    decimal = pyiceberg_type(kind)
+    assert isinstance(decimal, DecimalType)
     # Truncating downwards may need one digit more than the type has.
     target = pa.decimal256(decimal.precision + 1, decimal.scale)
     return _by_value(TruncateTransform(width).transform(decimal), target)
@@ -248,17 +250,6 @@ def _by_value(function: Callable[[Any], Any], result: pa.DataType) -> _KeyFuncti
         return values.take(plain.indices)
 
     return to_key
-
-
-def _hashed_type(kind: str) -> IcebergType:
-    if kind == "string":
-        return BinaryType()  # both hash their bytes, and text need not be UTF-8
-    return _decimal_type(kind) if kind.startswith("decimal") else TypeAdapter(IcebergType).validate_python(kind)
-
-
-def _decimal_type(kind: str) -> DecimalType:
-    precision, scale = (int(number) for number in re.findall(r"\d+", kind))
-    return DecimalType(precision, scale)
 
 
 # Arrow compares rows key by key, unless a single key has few different values: then it counts them, which is several

@@ -10,6 +10,7 @@ from __future__ import annotations
 import pickle
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -244,16 +245,17 @@ def merge_lane(lane: LaneTask, items: Iterable[RunSlice | SplitReport]) -> LaneR
     error: str | None = None
     try:
         with scratch_folder("icekeeper-lane-") as folder:
-            waiting = _WaitingSlices(folder)
+            bytes_by_range: Counter[int] = Counter()
             for item in items:
                 if isinstance(item, SplitReport):
                     reports.append(item)
-                else:
-                    waiting.add(item)
-            if waiting.arrow_bytes:
-                pieces = _sorted_pieces(waiting, RowOrder(recipe, task.schema, lane.curve))
-                arrow_bytes = waiting.arrow_bytes
-                sizes = FileSizes(recipe, task.most_files, arrow_bytes, arrow_bytes * lane.disk_ratio, lane.lanes)
+                    continue
+                bytes_by_range[item.range] += item.arrow_bytes
+                with _waiting(folder, item.range).open("ab") as file:
+                    pickle.dump(item, file, pickle.HIGHEST_PROTOCOL)
+            if size := bytes_by_range.total():
+                pieces = _sorted_pieces(folder, sorted(bytes_by_range), RowOrder(recipe, task.schema, lane.curve))
+                sizes = FileSizes(recipe, task.most_files, size, size * lane.disk_ratio, lane.lanes)
                 written = write_sorted_files(pieces, task, storage, sizes, lane.number * _FILES_PER_LANE)
             found = sum(
                 (proof_of_file(file.file_path, task.schema, storage, task.proof) for file in written), Evidence()
@@ -269,48 +271,26 @@ def lane_files(lane: LaneTask, expected: int) -> Iterator[PlannedFile]:
     return planned_sorted_files(lane.task, lane.number * _FILES_PER_LANE, expected)
 
 
-class _WaitingSlices:
-    """The run slices of one lane in a folder, one file per range."""
-
-    def __init__(self, folder: Path) -> None:
-        self.arrow_bytes = 0
-        self._folder = folder
-        self._ranges: set[int] = set()
-
-    def add(self, item: RunSlice) -> None:
-        self.arrow_bytes += item.arrow_bytes
-        self._ranges.add(item.range)
-        with self._path(item.range).open("ab") as file:
-            pickle.dump(item, file, pickle.HIGHEST_PROTOCOL)
-
-    def ranges(self) -> Iterator[Iterator[RunSlice]]:
-        """The slices of each range, lowest range first; each range can be read once."""
-        for number in sorted(self._ranges):
-            yield self._read(number)
-            self._path(number).unlink()
-
-    def _read(self, number: int) -> Iterator[RunSlice]:
-        with self._path(number).open("rb") as file:
-            while file.peek(1):
-                yield pickle.load(file)
-
-    def _path(self, number: int) -> Path:
-        return self._folder / f"range-{number}"
+def _waiting(folder: Path, number: int) -> Path:
+    return folder / f"range-{number}"
 
 
-def _sorted_pieces(waiting: _WaitingSlices, order: RowOrder) -> Iterator[SortedPiece]:
-    for slices in waiting.ranges():
+def _sorted_pieces(folder: Path, ranges: Iterable[int], order: RowOrder) -> Iterator[SortedPiece]:
+    for path in (_waiting(folder, number) for number in ranges):
         held: list[tuple[tuple[int, int], pa.RecordBatch]] = []
         held_bytes = 0
         overlaps = False
-        for part in slices:
-            if held and held_bytes + part.arrow_bytes > PIECE_BYTES:
-                yield _piece(held, order, overlaps)
-                held_bytes, overlaps = 0, True
-            held.append((part.run, pa.ipc.open_stream(part.data).read_next_batch()))
-            held_bytes += part.arrow_bytes
+        with path.open("rb") as file:
+            while file.peek(1):
+                part: RunSlice = pickle.load(file)
+                if held and held_bytes + part.arrow_bytes > PIECE_BYTES:
+                    yield _piece(held, order, overlaps)
+                    held_bytes, overlaps = 0, True
+                held.append((part.run, pa.ipc.open_stream(part.data).read_next_batch()))
+                held_bytes += part.arrow_bytes
         if held:
             yield _piece(held, order, overlaps)
+        path.unlink()
 
 
 def _piece(held: list[tuple[tuple[int, int], pa.RecordBatch]], order: RowOrder, overlaps: bool) -> SortedPiece:
