@@ -326,7 +326,7 @@ def test_a_plan_cuts_each_large_file_alone() -> None:
     plan = planned(*large, small)
     assert isinstance(plan, CompactionPlan)
     assert [(group.reason, len(group.files), group.output_count) for group in plan.groups] == [(Reason.LARGE, 1, 6)] * 3
-    assert all(group.worth.opens_saved == 0 for group in plan.groups)
+    assert all(group.worth.saving == 0 for group in plan.groups)
     for nothing in (
         planned(*large, small, cuts=False),
         planned(*large, rewrite_enabled=False),

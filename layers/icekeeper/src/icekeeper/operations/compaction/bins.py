@@ -69,8 +69,6 @@ class Reason(StrEnum):
 class Worth:
     """What rewriting a group saves every scan that reads all of it, and what it costs once; money in US dollars."""
 
-    opens_saved: int = 0
-    """Data and delete files that a scan no longer opens."""
     bytes_saved: float = 0.0
     """Bytes of deleted rows that a scan no longer reads."""
     bytes_rewritten: int = 0

@@ -36,25 +36,25 @@ def weighed(group: FileGroup, policy: Policy, spread: Mapping[FileKey, int]) -> 
     (rule: delete-rewrites-within-budget).  Clustering saves by skipping, which sizes do not show.  Explicit requests
     are always done.  Sizes do not show either what cutting a large file saves: it may cost as much as its scans.
     """
-    opens = len(group.files) - group.output_count + sum(len(c.deletes) for c in group.files)
     freed = freed_bytes(group.files, spread)
     size = group.total_bytes
     gets, puts = _GETS_PER_FILE * len(group.files), group.output_count
     cost = (gets * policy.price_per_1000_gets + puts * policy.price_per_1000_puts) / 1000
     scans = policy.expected_scans or 1
     if group.reason is Reason.LARGE:
-        opens, freed = 0, 0.0
+        freed = 0.0
         cost += _price(size, policy.price_per_gb_copied)
         saving, least = Fraction(0), cost - scans * _price(size, policy.price_per_gb_scanned)
     else:
         copied = sum(c.file.file_size_in_bytes for c in group.files if is_likely_copied(c, policy))
         cost += _price(copied, policy.price_per_gb_copied) + _price(size - copied, policy.price_per_gb_rewritten)
+        # Data and delete files that a scan no longer opens.
+        opens = len(group.files) - group.output_count + sum(len(c.deletes) for c in group.files)
         open_price = _GETS_PER_FILE * policy.price_per_1000_gets / 1000
         saving = scans * (opens * open_price + _price(opens * OPEN_BYTES + int(freed), policy.price_per_gb_scanned))
         least = cost
     is_judged = group.reason in (Reason.SMALL, Reason.LARGE) and policy.expected_scans is not None
     worth = Worth(
-        opens_saved=opens,
         bytes_saved=freed,
         bytes_rewritten=size,
         requests=gets + puts,

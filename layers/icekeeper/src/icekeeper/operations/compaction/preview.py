@@ -87,17 +87,13 @@ def _reasons(group: FileGroup, recipe: ClusterRecipe | None) -> list[str]:
     if group.route_to is not None or any(c.spec_id != group.spec_id for c in group.files):
         also.append("spec")
     lacks = sorted(reason.value for reason in frozenset[RewriteReason]().union(*(c.lacks for c in group.files)))
-    main = () if group.reason is Reason.SETTINGS else (_main_reason(group, recipe),)
+    main = [] if group.reason is Reason.SETTINGS else [group.reason.value]
+    if recipe is not None and group.reason is Reason.CLUSTERING and len(group.files) > 1:
+        # Sorted files are sorted again because they are small, or because a lookup opens too many of them.
+        is_small = all(c.file.file_size_in_bytes < recipe.smallest_bytes for c in group.files)
+        if all(c.is_clustered for c in group.files):
+            main = [Reason.SMALL.value if is_small else "depth"]
     return list(dict.fromkeys([*main, *lacks, *also]))
-
-
-def _main_reason(group: FileGroup, recipe: ClusterRecipe | None) -> str:
-    # Files that are sorted already are sorted again because they are small, or because a lookup opens too many of them.
-    is_anew = len(group.files) > 1 and all(c.is_clustered for c in group.files)
-    if recipe is None or group.reason is not Reason.CLUSTERING or not is_anew:
-        return group.reason.value
-    is_small = all(c.file.file_size_in_bytes < recipe.smallest_bytes for c in group.files)
-    return Reason.SMALL.value if is_small else "depth"
 
 
 def _sum(groups: Sequence[dict[str, Any]], key: str) -> int | float:

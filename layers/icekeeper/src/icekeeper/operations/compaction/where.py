@@ -31,9 +31,6 @@ from icekeeper.policy.partition_time import partition_times
 from icekeeper.policy.relative_time import RelativeFilter, parse_relative
 from icekeeper.rows.arrow_schema import stored_schema
 
-PartitionChoice = Callable[[int, tuple[PartitionValue, ...]], bool]
-"""Whether all rows of a partition, given by spec id and values, match."""
-
 
 def why_not_rewritten(metadata: TableMetadata) -> str | None:
     """Why this version rewrites no data file of a table; ``None``: it does.
@@ -93,7 +90,9 @@ def row_filter(text: str | None, metadata: TableMetadata, now_ms: int) -> Callab
     return may_match
 
 
-def whole_partitions(text: str, metadata: TableMetadata, now_ms: int) -> PartitionChoice:
+def whole_partitions(
+    text: str, metadata: TableMetadata, now_ms: int
+) -> Callable[[int, tuple[PartitionValue, ...]], bool]:
     """Return a predicate: does every row of a partition match the filter, judged by the partition's values alone
     (rule: drop-only-fully-matched-partitions)?
 

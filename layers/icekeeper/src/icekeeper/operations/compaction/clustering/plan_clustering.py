@@ -153,7 +153,6 @@ KeyRange: TypeAlias = tuple[tuple[Any, ...], tuple[Any, ...]]
 """The least and the greatest key of a file."""
 # To a sort, null is a value at one end; at which end does not matter to overlap.
 _NULL: Place = (-1,)
-_WHOLE: KeyRange = ((BELOW_ALL,), (ABOVE_ALL,))
 
 
 @dataclass(frozen=True, slots=True)
