@@ -15,16 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icekeeper.cli.passes import plan_lines
-from icekeeper.metadata.delete_scope import DeleteIndexBuilder
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.model import DataFile, EntryStatus, FileContent, LiveEntry, ManifestEntry, Nothing
+from icekeeper.model import DataFile, EntryStatus, LiveEntry, ManifestEntry, Nothing
 from icekeeper.operations.compaction import run_groups as group_batches
 from icekeeper.operations.compaction.bins import FileGroup, Reason
 from icekeeper.operations.compaction.candidates import (
     AS_THEY_ARE,
     SIZES_KEY,
     OutputSizes,
-    TableState,
     Tally,
     pieces,
     recorded_sizes,
@@ -43,7 +41,7 @@ from icekeeper.policy import Operation, Strategy
 from icekeeper.report.outcome import skipped, succeeded
 from icekeeper.rows.read_task import OPEN_FILE_BYTES, InputFile
 from support.examples import examples
-from support.plans import HEAD, HEAD_MS, MB, data_file, live_file, manifest, policy, table
+from support.plans import HEAD, HEAD_MS, MB, data_file, live_file, manifest, policy, position_delete, table, table_state
 from support.settings import policy as resolved_policy
 from support.tables import snapshot
 
@@ -67,7 +65,7 @@ def test_sorted_files_are_sorted_again_for_depth_or_size(runs: int, size: float,
         for n in range(1, runs + 1)
     ]
     plan = plan_compaction(
-        TableState(TABLE, TABLE.snapshots[HEAD], [manifest()], files),
+        table_state(files),
         settings,
         now_ms=HEAD_MS,
         recipe=recipe,
@@ -205,8 +203,7 @@ def taken(order_id: int | None, added_by: int, **settings: object) -> int:
     files = [
         live_file(data_file(f"f{n}", 300 * MB, sort_order_id=order_id), age=n, snapshot_id=added_by) for n in range(5)
     ]
-    state = TableState(ORDERED, ORDERED.snapshots[HEAD], [manifest()], files)
-    planned = plan_compaction(state, chosen, now_ms=HEAD_MS, recipe=recipe)
+    planned = plan_compaction(table_state(files, metadata=ORDERED), chosen, now_ms=HEAD_MS, recipe=recipe)
     return 0 if isinstance(planned, Nothing) else len(planned.input_files)
 
 
@@ -238,14 +235,8 @@ def planned(
     *files: DataFile, cuts: bool = True, deletes_of: Sequence[str] = (), **more: object
 ) -> CompactionPlan | Nothing:
     """The plan at a target of 2 MB; three position deletes are of one row of each file in ``deletes_of``."""
-    metadata, builder = table(), DeleteIndexBuilder()
-    for path in deletes_of:
-        for number in range(3):
-            delete = replace(data_file(f"{path}-{number}", 1000, records=1), content=FileContent.POSITION_DELETES)
-            entry = ManifestEntry(EntryStatus.EXISTING, HEAD, 9, 9, replace(delete, referenced_data_file=path))
-            builder.add(0, entry, is_unpartitioned=True)
-    live = [live_file(file) for file in files]
-    state = TableState(metadata, metadata.snapshots[HEAD], [manifest()], live, builder.build())
+    deletes = [position_delete(f"{path}-{number}", path, rows=1) for path in deletes_of for number in range(3)]
+    state = table_state([live_file(file) for file in files], deletes)
     return plan_compaction(state, policy(target_file_size_mb=2, **more), now_ms=HEAD_MS, cuts=cuts)
 
 
@@ -372,10 +363,7 @@ def test_a_file_listed_twice_is_left_alone() -> None:
     would add its rows once more (rule: leave-files-listed-twice)."""
     files = [live_file(data_file(f"s3://b/t/data/{n}.parquet", 10)) for n in range(6)]
     twin = LiveEntry(manifest("s3://b/t/metadata/other.avro"), files[0].entry)
-    metadata = table()
-    manifests = [files[0].manifest, twin.manifest]
-    state = TableState(metadata, metadata.snapshots[HEAD], manifests, [*files, twin])
-    plan = plan_compaction(state, policy(min_input_files=2), now_ms=HEAD_MS)
+    plan = plan_compaction(table_state([*files, twin]), policy(min_input_files=2), now_ms=HEAD_MS)
     assert isinstance(plan, CompactionPlan)
     assert sorted(plan.input_files) == [f"s3://b/t/data/{n}.parquet" for n in range(1, 6)]
 
@@ -399,14 +387,8 @@ def test_nothing_about_its_other_entry_matters(other: dict[str, Any], first: boo
     """Whatever keeps one entry from being a candidate: replacing the one would take the other along."""
     files = [live_file(data_file(f"s3://b/t/data/{n}.parquet", 10), snapshot_id=OLD) for n in range(4)]
     twin = LiveEntry(files[0].manifest, replace(files[0].entry, **other))
-    metadata = table()
     plan = plan_compaction(
-        TableState(
-            metadata,
-            metadata.snapshots[HEAD],
-            [files[0].manifest],
-            [twin, *files] if first else [*files, twin],
-        ),
+        table_state([twin, *files] if first else [*files, twin]),
         policy(min_input_files=2, min_data_age_hours=1),
         now_ms=HEAD_MS,
         in_scope=lambda file, spec_id: file.record_count != 1,
@@ -485,12 +467,7 @@ SPEC = {"spec-id": 0, "fields": [{"name": "day", "transform": "identity", "sourc
 
 
 def previewed(files: list[LiveEntry], deleted: dict[str, int], recipe: ClusterRecipe | None = None) -> CompactionPlan:
-    builder = DeleteIndexBuilder()
-    for path, rows in deleted.items():
-        file = data_file(f"d-{path}", 1000, (), records=rows)
-        delete = replace(file, content=FileContent.POSITION_DELETES, referenced_data_file=path)
-        builder.add(0, ManifestEntry(EntryStatus.ADDED, HEAD, 60, 60, delete), is_unpartitioned=True)
-    state = TableState(TABLE, TABLE.snapshots[HEAD], [manifest()], files, builder.build())
+    state = table_state(files, [position_delete(f"d-{path}", path, rows=rows) for path, rows in deleted.items()])
     plan = plan_compaction(state, policy(), now_ms=HEAD_MS, recipe=recipe)
     assert isinstance(plan, CompactionPlan)
     return plan
@@ -635,12 +612,8 @@ def test_groups_without_bytes_take_time_too() -> None:
 
 def rewritten_under_deletes(**settings: object) -> set[str]:
     """Of twelve small files, two of which have a delete file each."""
-    builder = DeleteIndexBuilder()
-    for path in ("f0", "f7"):
-        delete = replace(data_file(f"d-{path}", 1000), content=FileContent.POSITION_DELETES, referenced_data_file=path)
-        builder.add(0, ManifestEntry(EntryStatus.ADDED, HEAD, 60, 60, delete), is_unpartitioned=True)
     files = [live_file(data_file(f"f{i}", MB), age=i) for i in range(12)]
-    state = TableState(table(), table().snapshots[HEAD], [manifest()], files, builder.build())
+    state = table_state(files, [position_delete(f"d-{path}", path) for path in ("f0", "f7")])
     plan = plan_compaction(state, policy(**settings), now_ms=HEAD_MS)
     assert isinstance(plan, CompactionPlan)
     left = {reason: part.files for reason, part in plan.left.items()}
