@@ -16,14 +16,16 @@ from hypothesis import strategies as st
 
 from icekeeper.cli.passes import plan_lines
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.model import DataFile, EntryStatus, LiveEntry, ManifestEntry, Nothing
+from icekeeper.model import DataFile, EntryStatus, FileIdentity, LiveEntry, ManifestEntry, Nothing
 from icekeeper.operations.compaction import run_groups as group_batches
 from icekeeper.operations.compaction.bins import FileGroup, Reason
 from icekeeper.operations.compaction.candidates import (
     AS_THEY_ARE,
     SIZES_KEY,
+    Candidate,
     OutputSizes,
     Tally,
+    output_bytes,
     pieces,
     recorded_sizes,
 )
@@ -433,13 +435,19 @@ def test_what_is_no_record_tells_nothing(text: str) -> None:
     assert known(text) == AS_THEY_ARE
 
 
+def expected(size: int, sizes: OutputSizes, *, is_rewritten: bool = False, is_copied: bool = False) -> int:
+    identity = FileIdentity(5, size, HEAD, 9 if is_rewritten else 5)
+    candidate = Candidate(data_file("f", size), 0, 1, "m", identity, (0, ()))
+    return output_bytes(candidate, policy(min_row_group_copy_bytes=1 if is_copied else None), sizes)
+
+
 def test_only_files_alike_that_are_decoded_for_the_first_time_shrink() -> None:
     sizes = OutputSizes(0.5, 100 * KB)
-    assert sizes.expected(data_file("f", 80 * KB), is_rewritten=False, is_copied=False) == 40 * KB
-    assert sizes.expected(data_file("f", 80 * KB), is_rewritten=True, is_copied=False) == 80 * KB
-    assert sizes.expected(data_file("f", 80 * KB), is_rewritten=False, is_copied=True) == 80 * KB
-    assert sizes.expected(data_file("f", 401 * KB), is_rewritten=False, is_copied=False) == 401 * KB
-    assert AS_THEY_ARE.expected(data_file("f", 7), is_rewritten=False, is_copied=False) == 7
+    assert expected(80 * KB, sizes) == 40 * KB
+    assert expected(80 * KB, sizes, is_rewritten=True) == 80 * KB
+    assert expected(80 * KB, sizes, is_copied=True) == 80 * KB
+    assert expected(401 * KB, sizes) == 401 * KB
+    assert expected(7, AS_THEY_ARE) == 7
 
 
 def test_what_came_out_smaller_than_planned_is_not_small_unless_by_far() -> None:

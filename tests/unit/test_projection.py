@@ -303,7 +303,7 @@ def test_a_file_without_ids_is_read_by_the_name_mapping() -> None:
 def test_the_name_mapping_is_parsed_once_and_one_that_is_no_json_stops_the_read() -> None:
     """The task carries the mapping itself; where it is damaged, no file of the table can be read."""
     file = live_file(data_file("f0", 1))
-    planned = Candidate(file.entry.file, 0, 1, "m", file.entry.identity)
+    planned = Candidate(file.entry.file, 0, 1, "m", file.entry.identity, (0, ()))
     schema = struct((1, "id", "long"))
     for text, found in ((None, None), ("null", None), (json.dumps(MAPPING), MAPPING)):
         properties = {} if text is None else {"schema.name-mapping.default": text}

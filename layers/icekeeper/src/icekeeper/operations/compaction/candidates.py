@@ -79,12 +79,6 @@ class OutputSizes:
         shrank = {i: shown / planned for i, (shown, planned, _) in found if shown < planned}
         return cls(ratio, file_bytes, shrank)
 
-    def expected(self, file: DataFile, *, is_rewritten: bool, is_copied: bool) -> int:
-        size = file.file_size_in_bytes
-        if is_rewritten or is_copied or size > _ALIKE * self.file_bytes:
-            return size
-        return max(1, int(size * self.ratio))
-
     def is_small(self, entry: ManifestEntry, small: float) -> bool:
         """Whether a live file of fewer than ``small`` bytes is merged because of its size.
 
@@ -158,12 +152,12 @@ class Candidate:
     """Sorts files by the time when they were added, oldest first."""
     manifest_path: str
     identity: FileIdentity
+    destination: Destination
+    """The spec and partition of its rows after the rewrite."""
     deletes: tuple[ManifestEntry, ...] = ()
     """The entries of the delete files that may remove some of its rows."""
     has_debt: bool = False
     """Whether it has so many deletes that it is rewritten for them alone."""
-    to: Destination | None = None
-    """The spec and partition of its rows after the rewrite; ``None``: its own."""
     is_clustered: bool = False
     """Whether its rows already have the order of the plan's recipe."""
     lacks: frozenset[RewriteReason] = frozenset()
@@ -176,10 +170,6 @@ class Candidate:
     @property
     def sequence_number(self) -> int:
         return self.identity.sequence_number
-
-    @property
-    def destination(self) -> Destination:
-        return self.to or (self.spec_id, self.file.partition)
 
     @property
     def is_due(self) -> bool:
@@ -335,7 +325,7 @@ def _candidate(
         identity=entry.identity,
         deletes=deletes,
         has_debt=has_debt,
-        to=destinations.destination(entry.file, spec_id),
+        destination=destinations.destination(entry.file, spec_id),
         is_clustered=is_clustered,
         lacks=lacks,
         row_bytes=row_bytes,
@@ -454,9 +444,10 @@ def is_likely_copied(candidate: Candidate, policy: Policy) -> bool:
 
 def output_bytes(candidate: Candidate, policy: Policy, sizes: OutputSizes) -> int:
     """Estimated bytes of the rows of a file in an output."""
-    is_rewritten = candidate.identity.is_rewritten
-    is_copied = not is_rewritten and is_likely_copied(candidate, policy)
-    return sizes.expected(candidate.file, is_rewritten=is_rewritten, is_copied=is_copied)
+    size = candidate.file.file_size_in_bytes
+    if candidate.identity.is_rewritten or size > _ALIKE * sizes.file_bytes or is_likely_copied(candidate, policy):
+        return size
+    return max(1, int(size * sizes.ratio))
 
 
 def may_be_copied(candidate: Candidate, policy: Policy) -> bool:
