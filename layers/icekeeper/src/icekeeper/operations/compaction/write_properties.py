@@ -193,8 +193,11 @@ def _bloom_filters(
     )
     filters = {}
     for leaf in filtered:
-        key = f"bloom-filter-fpp.column.{leaf.name}"
-        fpp = _probability(properties, key, _BLOOM_FPP)
+        key = f"{_PARQUET}bloom-filter-fpp.column.{leaf.name}"
+        text = properties.get(key)
+        fpp = _BLOOM_FPP if text is None else _number(text)
+        if not 0 < fpp < 1:
+            raise PolicyError(f"table property {key} is '{text}', which is not between 0 and 1")
         filters[leaf.parquet_path] = {"ndv": min(group_rows, _most_distinct(most, fpp)), "fpp": fpp}
     return filters
 
@@ -205,14 +208,6 @@ def _most_distinct(max_bytes: int, fpp: float) -> int:
     bits = 8 * 2 ** int(math.log2(max(max_bytes, 32)))
     # The format's formula m = -8·n / ln(1 - fpp^(1/8)), solved for n; rounding down leaves room.
     return max(1, int(bits * -math.log(1 - fpp ** (1 / 8)) / 8) - 1)
-
-
-def _probability(properties: Mapping[str, str], key: str, default: float) -> float:
-    text = properties.get(f"{_PARQUET}{key}")
-    value = default if text is None else _number(text)
-    if not 0 < value < 1:
-        raise PolicyError(f"table property {_PARQUET}{key} is '{text}', which is not between 0 and 1")
-    return value
 
 
 def _number(text: str) -> float:
