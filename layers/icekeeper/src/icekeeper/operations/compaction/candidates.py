@@ -275,12 +275,12 @@ def select_candidates(
         has_debt = bool(needed) and policy.delete_compaction_enabled and _is_indebted(file, needed, policy)
         if not ((has_debt or lacks or is_by_size(live, needed)) and in_scope(file, spec_id)):
             continue
-        is_clustered = recipe is not None and has_order(live, metadata, clustered_by, recipe.order_id)
-        candidate = _candidate(live, metadata, needed, lacks, destinations, has_debt, is_clustered, row_bytes)
-        reason, why = _why_passed_over(candidate, state, policy, types, latest_ms)
+        reason, why = _why_passed_over(live.entry, needed, state, policy, types, latest_ms)
         if reason is not None:
             passed[reason].add(file, why)
             continue
+        is_clustered = recipe is not None and has_order(live, metadata, clustered_by, recipe.order_id)
+        candidate = _candidate(live, metadata, needed, lacks, destinations, has_debt, is_clustered, row_bytes)
         partitions.setdefault((partition_key(*candidate.destination), candidate.has_lineage), []).append(candidate)
     return Candidates(
         partitions=_listed_once(partitions.values(), listed),
@@ -313,8 +313,7 @@ def _candidate(
     row_bytes: int,
 ) -> Candidate:
     entry, spec_id = live.entry, live.manifest.partition_spec_id
-    snapshot = metadata.snapshots.get(entry.snapshot_id) if entry.snapshot_id is not None else None
-    added_ms = None if snapshot is None else snapshot.timestamp_ms
+    added_ms = _added_ms(metadata, entry)
     # The data sequence number where another writer lost that of the file; v1 has neither.
     number = entry.sequence_number if entry.file_sequence_number is None else entry.file_sequence_number
     return Candidate(
@@ -334,12 +333,17 @@ def _candidate(
 
 
 def _why_passed_over(
-    candidate: Candidate, state: TableState, policy: Policy, types: Mapping[int, str], latest_ms: int
+    entry: ManifestEntry,
+    deletes: Sequence[ManifestEntry],
+    state: TableState,
+    policy: Policy,
+    types: Mapping[int, str],
+    latest_ms: int,
 ) -> tuple[PassedOver | None, str]:
-    """The first reason not to rewrite a candidate, and for an unsupported file a sentence with its path;
+    """The first reason not to rewrite a file, and for an unsupported one a sentence with its path;
     ``None``: there is no reason."""
-    file, deletes, added_ms = candidate.file, candidate.deletes, candidate.added_ms
-    if candidate.identity.snapshot_id in state.ordered_elsewhere:
+    file, added_ms = entry.file, _added_ms(state.metadata, entry)
+    if entry.snapshot_id in state.ordered_elsewhere:
         return PassedOver.ORDERED_ELSEWHERE, ""
     if deletes and not (policy.delete_compaction_enabled or policy.rewrite_all):
         return PassedOver.UNDER_DELETES, ""
@@ -351,6 +355,12 @@ def _why_passed_over(
     if why is not None:
         return PassedOver.UNSUPPORTED, f"{file.file_path} {why}"
     return (PassedOver.TOO_YOUNG if added_ms is not None and added_ms > latest_ms else None), ""
+
+
+def _added_ms(metadata: TableMetadata, entry: ManifestEntry) -> int | None:
+    """Epoch milliseconds of the snapshot that added the file; ``None``: that snapshot has expired."""
+    snapshot = metadata.snapshots.get(entry.snapshot_id) if entry.snapshot_id is not None else None
+    return None if snapshot is None else snapshot.timestamp_ms
 
 
 def _listed_once(partitions: Iterable[list[Candidate]], listed: Sequence[int]) -> tuple[list[Candidate], ...]:

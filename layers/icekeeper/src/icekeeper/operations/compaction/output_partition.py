@@ -25,7 +25,7 @@ from pyiceberg.transforms import (
     YearTransform,
     parse_transform,
 )
-from pyiceberg.types import IcebergType
+from pyiceberg.types import DecimalType, IcebergType
 
 from icekeeper.metadata.delete_scope import decode_bound, partition_key
 from icekeeper.metadata.document import TableMetadata
@@ -180,7 +180,8 @@ def _months(kind: str, raw: int) -> int:
 
 def pyiceberg_type(kind: str) -> IcebergType:
     """PyIceberg's object for a primitive type."""
-    return TypeAdapter(IcebergType).validate_python(kind)
+    found = decimal_of(kind)
+    return TypeAdapter(IcebergType).validate_python(kind) if found is None else DecimalType(*found)
 
 
 def _python(kind: str, raw: Any) -> Any:

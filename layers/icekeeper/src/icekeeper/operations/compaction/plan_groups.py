@@ -234,7 +234,7 @@ def _left_alone(
     }
     parts = {reason: Tally(len(files), sum(c.file.file_size_in_bytes for c in files)) for reason, files in left.items()}
     for reason, tally in found.passed_over.items():
-        parts[f"{reason}: {tally.first}" if tally.first else reason.value] = tally
+        parts[f"{reason}: {tally.first}" if reason is PassedOver.UNSUPPORTED else reason.value] = tally
     return {reason: tally for reason, tally in parts.items() if tally.files}
 
 
