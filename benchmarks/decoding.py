@@ -153,7 +153,7 @@ def main() -> int:
     )
     options = parser.parse_args()
     # One worker sorts what fits into its memory; here it shall sort everything.
-    clustering.PIECE_BYTES = 2**40  # type: ignore[attr-defined] # of the module that imported it
+    clustering.PIECE_BYTES = 2**40
     with tempfile.TemporaryDirectory(prefix="icekeeper-bench-") as name:
         folder = Path(name)
         files = [folder / f"in-{number}.parquet" for number in range(options.files)]

@@ -125,9 +125,9 @@ def _pass(year: Year, resolved: ResolvedPolicy, now_ms: int) -> None:
         return
     year.useful += 1
     year.missed += not is_proposed
-    for worth in (group.worth for group in plan.groups if group.worth is not None):
-        year.requests += worth.requests
-        year.dollars += worth.cost
+    for group in plan.groups:
+        year.requests += group.worth.requests
+        year.dollars += group.worth.cost
     table.carry_out(plan, now_ms)
     year.requests += COMMIT_PUTS
     year.dollars += COMMIT_PUTS * float(policy.price_per_1000_puts) / 1000

@@ -31,8 +31,7 @@ from icekeeper.errors import StorageError
 from icekeeper.machine.clock import system_clock
 from icekeeper.machine.resources import this_machine
 from icekeeper.model import ManifestContent
-from icekeeper.operations.compaction.clustering.range_tasks import LaneTask, SplitTask
-from icekeeper.operations.compaction.clustering.work import lane_files, merge_lane, split_rows
+from icekeeper.operations.compaction.clustering.work import LaneTask, SplitTask, lane_files, merge_lane, split_rows
 from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn
 from icekeeper.operations.compaction.rewrite import rewrite_group
 from icekeeper.operations.compaction.rewrite_task import Layout, OutputNames, RewriteTask, Routing, planned_files

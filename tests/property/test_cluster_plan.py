@@ -14,15 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icekeeper.machine.clock import HOUR_MS
-from icekeeper.metadata.delete_scope import DeleteIndex, DeleteIndexBuilder
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.model import DataFile, EntryStatus, FileContent, LiveEntry, ManifestContent, ManifestEntry, Nothing
-from icekeeper.operations.compaction.candidates import TableState
-from icekeeper.operations.compaction.plan_groups import Clustering, CompactionPlan, FileGroup, plan_compaction
+from icekeeper.model import DataFile, LiveEntry, Nothing
+from icekeeper.operations.compaction.bins import FileGroup
+from icekeeper.operations.compaction.plan_groups import CompactionPlan, plan_compaction
 from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn, choose_recipe
 from icekeeper.policy import Policy, Strategy
 from support.examples import examples
-from support.plans import HEAD, HEAD_MS, MB, data_file, live_file, manifest, policy, table
+from support.plans import HEAD, HEAD_MS, MB, data_file, live_file, policy, position_delete, table, table_state
 
 # What is clustered with what: no file twice for nothing, and nothing that is worth it left out for ever.
 
@@ -74,23 +73,14 @@ def live(all_files: list[File]) -> dict[str, LiveEntry]:
     }
 
 
-def deletes_of(paths: list[str]) -> DeleteIndex:
-    builder = DeleteIndexBuilder()
-    for path in paths:
-        file = replace(
-            data_file(f"d-{path}", 1, ["p"]), content=FileContent.POSITION_DELETES, referenced_data_file=path
-        )
-        builder.add(0, ManifestEntry(EntryStatus.ADDED, HEAD, 60, 60, file), is_unpartitioned=False)
-    return builder.build()
-
-
 def plan(current: dict[str, LiveEntry], settings: Policy, debts: list[str] | None = None) -> CompactionPlan | Nothing:
-    manifests = [manifest(), *([manifest("d", content=ManifestContent.DELETES)] if debts else [])]
+    deletes = [position_delete(f"d-{path}", path, ["p"]) for path in debts or []]
     return plan_compaction(
-        TableState(TABLE, TABLE.snapshots[HEAD], manifests, current.values(), deletes_of(debts or [])),
+        table_state(current.values(), deletes, is_unpartitioned=False),
         settings,
         now_ms=HEAD_MS + HOUR_MS,
-        clustering=Clustering(recipe_of(settings), frozenset({OURS})),
+        recipe=recipe_of(settings),
+        clustered_by={OURS},
     )
 
 
@@ -248,10 +238,11 @@ def plan_by_depth(files: Sequence[Sorted], settings: Policy, fresh: Sequence[int
     clustered = {f.run for f in files} - set(fresh)
     live = [f.entry(f"f{n:03}") for n, f in enumerate(files)]
     return plan_compaction(
-        TableState(TABLE, TABLE.snapshots[HEAD], [manifest()], live),
+        table_state(live),
         settings,
         now_ms=HEAD_MS + HOUR_MS,
-        clustering=Clustering(recipe, clustered),
+        recipe=recipe,
+        clustered_by=clustered,
     )
 
 
@@ -363,10 +354,8 @@ def test_a_column_of_few_values_is_followed_by_the_next_one() -> None:
         recipe = choose_recipe(two_columns, settings)
         assert recipe is not None
         live = [live_file(file(n, r), age=n, snapshot_id=n) for n, r in enumerate(ranges)]
-        state = TableState(two_columns, two_columns.snapshots[HEAD], [manifest()], live)
-        planned = plan_compaction(
-            state, settings, now_ms=HEAD_MS + HOUR_MS, clustering=Clustering(recipe, frozenset(range(9)))
-        )
+        state = table_state(live, metadata=two_columns)
+        planned = plan_compaction(state, settings, now_ms=HEAD_MS + HOUR_MS, recipe=recipe, clustered_by=range(9))
         return 0 if isinstance(planned, Nothing) else len(planned.groups)
 
     assert groups([(0, 9)] * 5) == 1

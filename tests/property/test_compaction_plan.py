@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.model import LiveEntry, ManifestContent, ManifestFile, Nothing
+from icekeeper.operations.compaction.bins import FileGroup
 from icekeeper.operations.compaction.candidates import TableState
-from icekeeper.operations.compaction.plan_groups import CompactionPlan, FileGroup, plan_compaction
+from icekeeper.operations.compaction.plan_groups import CompactionPlan, plan_compaction
 from icekeeper.policy import Policy
-from support.plans import HEAD, HEAD_MS, HEAD_SEQUENCE, MB, data_file, live_file, manifest, policy, table
+from support.plans import HEAD, HEAD_MS, HEAD_SEQUENCE, MB, data_file, live_file, manifest, policy, table, table_state
 
 # The rules of grouping: convergence above all, so that a table is never rewritten for nothing night after night.
 
@@ -54,7 +55,7 @@ def live_files(draw: st.DrawFn) -> list[LiveEntry]:
 
 
 def plan(files: Iterable[LiveEntry], settings: Policy, *, now_ms: int = NOW_MS) -> CompactionPlan | Nothing:
-    return plan_compaction(TableState(TABLE, TABLE.snapshots[HEAD], [manifest()], files), settings, now_ms=now_ms)
+    return plan_compaction(table_state(files), settings, now_ms=now_ms)
 
 
 def groups_of(planned: CompactionPlan | Nothing) -> tuple[FileGroup, ...]:
@@ -306,8 +307,7 @@ TARGET = 256 * MB
 
 
 def groups(files: list[LiveEntry], settings: Policy, now_ms: int = SOON) -> tuple[FileGroup, ...]:
-    state = TableState(TABLE, TABLE.snapshots[HEAD], [manifest()], files)
-    planned = plan_compaction(state, settings, now_ms=now_ms)
+    planned = plan_compaction(table_state(files), settings, now_ms=now_ms)
     return () if isinstance(planned, Nothing) else planned.groups
 
 
@@ -413,10 +413,9 @@ def test_a_plan_says_what_it_leaves_alone_and_why() -> None:
         live_file(data_file("q", 3 * MB, ["q"])),
         live_file(data_file("l", MB, ["p"], file_format="lance")),
     ]
-    state = TableState(TABLE, TABLE.snapshots[HEAD], [manifest()], files)
-    planned = plan_compaction(state, policy(), now_ms=SOON)
+    planned = plan_compaction(table_state(files), policy(), now_ms=SOON)
     assert isinstance(planned, CompactionPlan)
-    assert [(left.reason, left.files, left.bytes // MB) for left in planned.left] == [
+    assert [(reason, left.files, left.bytes // MB) for reason, left in planned.left.items()] == [
         ("their partition has fewer than min_input_files 5 candidates", 1, 3),
         ("they wait for more files of about their size, or for enough bytes to fill a file", 1, 150),
         ("they cannot be read: l is LANCE, which is not read", 1, 1),

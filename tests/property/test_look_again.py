@@ -13,7 +13,7 @@ from icekeeper.detection.assess import assess
 from icekeeper.detection.proposal import Proposal
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.model import Nothing
-from icekeeper.operations.compaction.plan_groups import Clustering, CompactionPlan
+from icekeeper.operations.compaction.plan_groups import CompactionPlan
 from icekeeper.operations.compaction.recipe import choose_recipe
 from icekeeper.policy import ResolvedPolicy
 from icekeeper.state.store import LastSeen
@@ -176,8 +176,8 @@ def test_files_to_cluster_wait_no_longer(
     recipe = choose_recipe(found.metadata, resolved.policy)
     assert recipe is not None
     clustered = {one["snapshot-id"] for one, (_, is_sorted) in zip(found.snapshots, history, strict=True) if is_sorted}
-    clustering = Clustering(recipe, frozenset(clustered))
-    assume(isinstance(found.plan(resolved.policy, now_ms=NOW_MS, clustering=clustering), Nothing))
+    planned = found.plan(resolved.policy, now_ms=NOW_MS, recipe=recipe, clustered_by=clustered)
+    assume(isinstance(planned, Nothing))
     last, came = idle(found, resolved), Counter[Any]()
     for number, (added, gone) in enumerate(later):
         removed = [file for position, file in enumerate(found.files) if position in gone]

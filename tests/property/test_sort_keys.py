@@ -26,8 +26,13 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from icekeeper.operations.compaction.clustering.range_tasks import choose_bounds, cut
-from icekeeper.operations.compaction.clustering.sort_keys import SortKeys, integer_order, sorted_indices
+from icekeeper.operations.compaction.clustering.sort_keys import (
+    SortKeys,
+    choose_bounds,
+    cut,
+    integer_order,
+    sorted_indices,
+)
 from icekeeper.operations.compaction.recipe import KeyColumn
 from icekeeper.rows.arrow_schema import arrow_schema
 from support.examples import examples

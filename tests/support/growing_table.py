@@ -10,7 +10,7 @@ from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import Snapshot, TableMetadata, table_digest
 from icekeeper.model import LiveEntry, Nothing, PartitionValue
 from icekeeper.operations.compaction.candidates import TableState
-from icekeeper.operations.compaction.plan_groups import Clustering, CompactionPlan, plan_compaction
+from icekeeper.operations.compaction.plan_groups import CompactionPlan, plan_compaction
 from icekeeper.policy import Policy, ResolvedPolicy
 from icekeeper.state.store import IdleSince, LastSeen
 from support.plans import HEAD, HEAD_MS, data_file, live_file, manifest, table
@@ -87,9 +87,9 @@ class GrowingTable:
             )
         )
 
-    def plan(self, policy: Policy, *, now_ms: int, clustering: Clustering | None = None) -> CompactionPlan | Nothing:
+    def plan(self, policy: Policy, *, now_ms: int, **clustering: Any) -> CompactionPlan | Nothing:
         state = TableState(self.metadata, self.head, [manifest()], list(self.files))
-        return plan_compaction(state, policy, now_ms=now_ms, clustering=clustering)
+        return plan_compaction(state, policy, now_ms=now_ms, **clustering)
 
 
 def idle(

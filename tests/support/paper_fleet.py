@@ -29,7 +29,6 @@ from icekeeper.model import (
     PartitionFieldSummary,
     TableName,
 )
-from icekeeper.operations.compaction.plan_groups import Clustering
 from icekeeper.operations.compaction.recipe import choose_recipe
 from icekeeper.operations.expiry.retention import plan_expiry
 from icekeeper.operations.manifests.plan_manifests import plan_manifests
@@ -213,12 +212,12 @@ def carried_out_pass(
 def _compact(run: _Pass) -> OperationOutcome:
     table, metadata = run.table, run.table.metadata
     recipe = choose_recipe(metadata, table.policy)
-    clustering = None
+    clustered_by: set[int] = set()
     if recipe is not None:
         by_it = {raw["snapshot-id"] for raw in table.snapshots if raw["summary"].get(RECIPE_KEY) == recipe.text}
-        clustering = Clustering(recipe, by_it | table.clustered_by)
+        clustered_by = by_it | table.clustered_by
     run.requests.add(gets=len(table.manifests) + bool(table.deletes))
-    plan = table.plan(run.now_ms, clustering)
+    plan = table.plan(run.now_ms, recipe=recipe, clustered_by=clustered_by)
     if isinstance(plan, Nothing):
         return replace(skipped(Operation.COMPACT, plan.reason), idle_since=_idle_since(run))
     run.depth = None if plan.depth is None else plan.depth.now()

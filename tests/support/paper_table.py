@@ -13,8 +13,9 @@ from icekeeper.commit.snapshot import RECIPE_KEY
 from icekeeper.metadata.delete_scope import DeleteIndex, DeleteIndexBuilder
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import EntryStatus, FileContent, LiveEntry, ManifestEntry, Nothing, PartitionValue
+from icekeeper.operations.compaction.bins import FileGroup
 from icekeeper.operations.compaction.candidates import TableState
-from icekeeper.operations.compaction.plan_groups import Clustering, CompactionPlan, FileGroup, plan_compaction
+from icekeeper.operations.compaction.plan_groups import CompactionPlan, plan_compaction
 from icekeeper.policy import Policy
 from support.plans import data_file, live_file, manifest
 from support.tables import new_document, snapshot
@@ -117,13 +118,13 @@ class PaperTable:
         self.snapshots = [*self.snapshots, raw]
         self._count_totals()
 
-    def plan(self, now_ms: int, clustering: Clustering | None = None) -> CompactionPlan | Nothing:
+    def plan(self, now_ms: int, **clustering: Any) -> CompactionPlan | Nothing:
         """What compaction would do."""
         metadata = self.metadata
         head = metadata.snapshots[self.sequence] if self.snapshots else None
         live = self.files.values()
         state = TableState(metadata, head, [manifest()], live, self._index())
-        return plan_compaction(state, self.policy, now_ms=now_ms, clustering=clustering)
+        return plan_compaction(state, self.policy, now_ms=now_ms, **clustering)
 
     def carry_out(self, plan: CompactionPlan, now_ms: int) -> None:
         """Apply a plan, with outputs of equal sizes."""

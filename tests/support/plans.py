@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
+from icekeeper.metadata.delete_scope import DeleteIndexBuilder
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import (
     DataFile,
@@ -17,6 +19,7 @@ from icekeeper.model import (
     ManifestFile,
     PartitionValue,
 )
+from icekeeper.operations.compaction.candidates import TableState
 from icekeeper.policy import Policy
 from icekeeper.policy.partition_time import PartitionTimes, partition_times
 from support.settings import policy as resolved_policy
@@ -64,6 +67,26 @@ def manifest(
         existing_files_count=None if live is None else 0,
         deleted_files_count=dead,
     )
+
+
+def table_state(
+    files: Iterable[LiveEntry],
+    deletes: Iterable[ManifestEntry] = (),
+    metadata: TableMetadata | None = None,
+    *,
+    is_unpartitioned: bool = True,
+) -> TableState:
+    """What compaction plans: :func:`table` with these live files and delete files."""
+    metadata, builder = metadata or table(), DeleteIndexBuilder()
+    for entry in deletes:
+        builder.add(0, entry, is_unpartitioned=is_unpartitioned)
+    return TableState(metadata, metadata.snapshots[HEAD], [manifest()], files, builder.build())
+
+
+def position_delete(path: str, of: str, partition: Sequence[PartitionValue] = (), *, rows: int = 10) -> ManifestEntry:
+    """A delete file of ``rows`` rows of one data file."""
+    file = replace(data_file(path, 1000, partition, records=rows), content=FileContent.POSITION_DELETES)
+    return ManifestEntry(EntryStatus.ADDED, HEAD, 60, 60, replace(file, referenced_data_file=of))
 
 
 def data_file(

@@ -15,24 +15,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icekeeper.cli.passes import plan_lines
-from icekeeper.metadata.delete_scope import DeleteIndexBuilder
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.model import DataFile, EntryStatus, FileContent, LiveEntry, ManifestEntry, Nothing
+from icekeeper.model import DataFile, EntryStatus, FileIdentity, LiveEntry, ManifestEntry, Nothing
 from icekeeper.operations.compaction import run_groups as group_batches
-from icekeeper.operations.compaction.bins import Reason
+from icekeeper.operations.compaction.bins import FileGroup, Reason
 from icekeeper.operations.compaction.candidates import (
     AS_THEY_ARE,
     SIZES_KEY,
+    Candidate,
     OutputSizes,
-    TableState,
+    Tally,
+    output_bytes,
     pieces,
     recorded_sizes,
 )
 from icekeeper.operations.compaction.output_partition import target_fields
 from icekeeper.operations.compaction.plan_groups import (
-    Clustering,
     CompactionPlan,
-    FileGroup,
     NothingToCompact,
     plan_compaction,
 )
@@ -44,7 +43,7 @@ from icekeeper.policy import Operation, Strategy
 from icekeeper.report.outcome import skipped, succeeded
 from icekeeper.rows.read_task import OPEN_FILE_BYTES, InputFile
 from support.examples import examples
-from support.plans import HEAD, HEAD_MS, MB, data_file, live_file, manifest, policy, table
+from support.plans import HEAD, HEAD_MS, MB, data_file, live_file, manifest, policy, position_delete, table, table_state
 from support.settings import policy as resolved_policy
 from support.tables import snapshot
 
@@ -68,10 +67,11 @@ def test_sorted_files_are_sorted_again_for_depth_or_size(runs: int, size: float,
         for n in range(1, runs + 1)
     ]
     plan = plan_compaction(
-        TableState(TABLE, TABLE.snapshots[HEAD], [manifest()], files),
+        table_state(files),
         settings,
         now_ms=HEAD_MS,
-        clustering=Clustering(recipe, range(1, runs + 1)),
+        recipe=recipe,
+        clustered_by=range(1, runs + 1),
     )
     assert isinstance(plan, CompactionPlan)
     assert {tuple(group["reasons"]) for group in plan_document(plan, TABLE)["groups"]} == {(reason,)}
@@ -205,8 +205,7 @@ def taken(order_id: int | None, added_by: int, **settings: object) -> int:
     files = [
         live_file(data_file(f"f{n}", 300 * MB, sort_order_id=order_id), age=n, snapshot_id=added_by) for n in range(5)
     ]
-    state = TableState(ORDERED, ORDERED.snapshots[HEAD], [manifest()], files)
-    planned = plan_compaction(state, chosen, now_ms=HEAD_MS, clustering=Clustering(recipe))
+    planned = plan_compaction(table_state(files, metadata=ORDERED), chosen, now_ms=HEAD_MS, recipe=recipe)
     return 0 if isinstance(planned, Nothing) else len(planned.input_files)
 
 
@@ -238,14 +237,8 @@ def planned(
     *files: DataFile, cuts: bool = True, deletes_of: Sequence[str] = (), **more: object
 ) -> CompactionPlan | Nothing:
     """The plan at a target of 2 MB; three position deletes are of one row of each file in ``deletes_of``."""
-    metadata, builder = table(), DeleteIndexBuilder()
-    for path in deletes_of:
-        for number in range(3):
-            delete = replace(data_file(f"{path}-{number}", 1000, records=1), content=FileContent.POSITION_DELETES)
-            entry = ManifestEntry(EntryStatus.EXISTING, HEAD, 9, 9, replace(delete, referenced_data_file=path))
-            builder.add(0, entry, is_unpartitioned=True)
-    live = [live_file(file) for file in files]
-    state = TableState(metadata, metadata.snapshots[HEAD], [manifest()], live, builder.build())
+    deletes = [position_delete(f"{path}-{number}", path, rows=1) for path in deletes_of for number in range(3)]
+    state = table_state([live_file(file) for file in files], deletes)
     return plan_compaction(state, policy(target_file_size_mb=2, **more), now_ms=HEAD_MS, cuts=cuts)
 
 
@@ -326,7 +319,7 @@ def test_a_plan_cuts_each_large_file_alone() -> None:
     plan = planned(*large, small)
     assert isinstance(plan, CompactionPlan)
     assert [(group.reason, len(group.files), group.output_count) for group in plan.groups] == [(Reason.LARGE, 1, 6)] * 3
-    assert all(group.worth is not None and group.worth.opens_saved == 0 for group in plan.groups)
+    assert all(group.worth.saving == 0 for group in plan.groups)
     for nothing in (
         planned(*large, small, cuts=False),
         planned(*large, rewrite_enabled=False),
@@ -345,7 +338,7 @@ def test_that_a_large_file_cannot_be_cut_is_said() -> None:
         "no files eligible for compaction (2 file(s) far above the target cannot be cut between row groups)"
     )
     reason = "they are far above the target, and their row groups leave no place to cut them"
-    assert [(part.reason, part.files, part.bytes) for part in nothing.left] == [(reason, 2, 24 * MB)]
+    assert nothing.left == {reason: Tally(2, 24 * MB)}
 
 
 def test_a_large_file_under_deletes_is_rewritten_into_several_once_they_are_due() -> None:
@@ -372,10 +365,7 @@ def test_a_file_listed_twice_is_left_alone() -> None:
     would add its rows once more (rule: leave-files-listed-twice)."""
     files = [live_file(data_file(f"s3://b/t/data/{n}.parquet", 10)) for n in range(6)]
     twin = LiveEntry(manifest("s3://b/t/metadata/other.avro"), files[0].entry)
-    metadata = table()
-    manifests = [files[0].manifest, twin.manifest]
-    state = TableState(metadata, metadata.snapshots[HEAD], manifests, [*files, twin])
-    plan = plan_compaction(state, policy(min_input_files=2), now_ms=HEAD_MS)
+    plan = plan_compaction(table_state([*files, twin]), policy(min_input_files=2), now_ms=HEAD_MS)
     assert isinstance(plan, CompactionPlan)
     assert sorted(plan.input_files) == [f"s3://b/t/data/{n}.parquet" for n in range(1, 6)]
 
@@ -399,14 +389,8 @@ def test_nothing_about_its_other_entry_matters(other: dict[str, Any], first: boo
     """Whatever keeps one entry from being a candidate: replacing the one would take the other along."""
     files = [live_file(data_file(f"s3://b/t/data/{n}.parquet", 10), snapshot_id=OLD) for n in range(4)]
     twin = LiveEntry(files[0].manifest, replace(files[0].entry, **other))
-    metadata = table()
     plan = plan_compaction(
-        TableState(
-            metadata,
-            metadata.snapshots[HEAD],
-            [files[0].manifest],
-            [twin, *files] if first else [*files, twin],
-        ),
+        table_state([twin, *files] if first else [*files, twin]),
         policy(min_input_files=2, min_data_age_hours=1),
         now_ms=HEAD_MS,
         in_scope=lambda file, spec_id: file.record_count != 1,
@@ -451,13 +435,19 @@ def test_what_is_no_record_tells_nothing(text: str) -> None:
     assert known(text) == AS_THEY_ARE
 
 
+def expected(size: int, sizes: OutputSizes, *, is_rewritten: bool = False, is_copied: bool = False) -> int:
+    identity = FileIdentity(5, size, HEAD, 9 if is_rewritten else 5)
+    candidate = Candidate(data_file("f", size), 0, 1, "m", identity, (0, ()))
+    return output_bytes(candidate, policy(min_row_group_copy_bytes=1 if is_copied else None), sizes)
+
+
 def test_only_files_alike_that_are_decoded_for_the_first_time_shrink() -> None:
     sizes = OutputSizes(0.5, 100 * KB)
-    assert sizes.expected(data_file("f", 80 * KB), is_rewritten=False, is_copied=False) == 40 * KB
-    assert sizes.expected(data_file("f", 80 * KB), is_rewritten=True, is_copied=False) == 80 * KB
-    assert sizes.expected(data_file("f", 80 * KB), is_rewritten=False, is_copied=True) == 80 * KB
-    assert sizes.expected(data_file("f", 401 * KB), is_rewritten=False, is_copied=False) == 401 * KB
-    assert AS_THEY_ARE.expected(data_file("f", 7), is_rewritten=False, is_copied=False) == 7
+    assert expected(80 * KB, sizes) == 40 * KB
+    assert expected(80 * KB, sizes, is_rewritten=True) == 80 * KB
+    assert expected(80 * KB, sizes, is_copied=True) == 80 * KB
+    assert expected(401 * KB, sizes) == 401 * KB
+    assert expected(7, AS_THEY_ARE) == 7
 
 
 def test_what_came_out_smaller_than_planned_is_not_small_unless_by_far() -> None:
@@ -484,14 +474,9 @@ def test_a_record_is_of_bytes_and_stays_where_nothing_new_is_shown() -> None:
 SPEC = {"spec-id": 0, "fields": [{"name": "day", "transform": "identity", "source-id": 1, "field-id": 1000}]}
 
 
-def previewed(files: list[LiveEntry], deleted: dict[str, int], clustering: Clustering | None = None) -> CompactionPlan:
-    builder = DeleteIndexBuilder()
-    for path, rows in deleted.items():
-        file = data_file(f"d-{path}", 1000, (), records=rows)
-        delete = replace(file, content=FileContent.POSITION_DELETES, referenced_data_file=path)
-        builder.add(0, ManifestEntry(EntryStatus.ADDED, HEAD, 60, 60, delete), is_unpartitioned=True)
-    state = TableState(TABLE, TABLE.snapshots[HEAD], [manifest()], files, builder.build())
-    plan = plan_compaction(state, policy(), now_ms=HEAD_MS, clustering=clustering)
+def previewed(files: list[LiveEntry], deleted: dict[str, int], recipe: ClusterRecipe | None = None) -> CompactionPlan:
+    state = table_state(files, [position_delete(f"d-{path}", path, rows=rows) for path, rows in deleted.items()])
+    plan = plan_compaction(state, policy(), now_ms=HEAD_MS, recipe=recipe)
     assert isinstance(plan, CompactionPlan)
     return plan
 
@@ -522,7 +507,7 @@ def test_a_group_of_small_files_with_deletes_names_both() -> None:
 
 def test_sorted_groups_say_how_many_files_they_become() -> None:
     recipe = ClusterRecipe(Strategy.SORT, (KeyColumn(1),), 256 * MB, 192 * MB)
-    document = plan_document(previewed(files(*[100] * 10), {}, Clustering(recipe)), TABLE)
+    document = plan_document(previewed(files(*[100] * 10), {}, recipe), TABLE)
     assert [(group["reasons"], group["outputs"]) for group in document["groups"]] == [(["clustering"], 4)]
 
 
@@ -566,7 +551,7 @@ def test_the_contract_only_gets_a_field_more() -> None:
         raise AssertionError
 
     plain = succeeded(Operation.COMPACT, "done").to_json("r", no_listing)
-    told = replace(skipped(Operation.COMPACT, "no"), plan=left_document(())).to_json("r", no_listing)
+    told = replace(skipped(Operation.COMPACT, "no"), plan=left_document({})).to_json("r", no_listing)
     assert "plan" not in plain
     assert told.keys() - plain.keys() == {"plan"}
 
@@ -635,17 +620,13 @@ def test_groups_without_bytes_take_time_too() -> None:
 
 def rewritten_under_deletes(**settings: object) -> set[str]:
     """Of twelve small files, two of which have a delete file each."""
-    builder = DeleteIndexBuilder()
-    for path in ("f0", "f7"):
-        delete = replace(data_file(f"d-{path}", 1000), content=FileContent.POSITION_DELETES, referenced_data_file=path)
-        builder.add(0, ManifestEntry(EntryStatus.ADDED, HEAD, 60, 60, delete), is_unpartitioned=True)
     files = [live_file(data_file(f"f{i}", MB), age=i) for i in range(12)]
-    state = TableState(table(), table().snapshots[HEAD], [manifest()], files, builder.build())
+    state = table_state(files, [position_delete(f"d-{path}", path) for path in ("f0", "f7")])
     plan = plan_compaction(state, policy(**settings), now_ms=HEAD_MS)
     assert isinstance(plan, CompactionPlan)
-    left = [(part.reason, part.files) for part in plan.left]
-    expected = [("deletes apply to them, and delete_compaction_enabled is false", 2)]
-    assert left == ([] if len(plan.input_files) == 12 else expected)
+    left = {reason: part.files for reason, part in plan.left.items()}
+    expected = {"deletes apply to them, and delete_compaction_enabled is false": 2}
+    assert left == ({} if len(plan.input_files) == 12 else expected)
     return set(plan.input_files)
 
 

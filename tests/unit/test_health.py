@@ -272,7 +272,8 @@ def file(path: str, *ranges: tuple[int, int]) -> DataFile:
 
 def depth(layout: Layout, *partitions: Sequence[DataFile]) -> ClusteringDepth:
     identity = FileIdentity(1, 1, 1, 1)
-    return ClusteringDepth.of([[Candidate(f, 0, 1, "m", identity) for f in files] for files in partitions], layout)
+    candidates = [[Candidate(f, 0, 1, "m", identity, (0, ())) for f in files] for files in partitions]
+    return ClusteringDepth.of(candidates, layout)
 
 
 SPREAD = [file(f"f{n}", (0, 100), (0, 100)) for n in range(4)]

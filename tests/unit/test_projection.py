@@ -303,7 +303,7 @@ def test_a_file_without_ids_is_read_by_the_name_mapping() -> None:
 def read_task_of(mapping: str | None) -> ReadTask:
     """The task of one file in a table with this text as its name mapping."""
     file = live_file(data_file("f0", 1))
-    planned = Candidate(file.entry.file, 0, 1, "m", file.entry.identity)
+    planned = Candidate(file.entry.file, 0, 1, "m", file.entry.identity, (0, ()))
     properties = {} if mapping is None else {"schema.name-mapping.default": mapping}
     metadata = TableMetadata({**new_document("s3://b/t", 2), "properties": properties})
     return make_read_task(metadata, [planned], struct((1, "id", "long")), {})

@@ -27,6 +27,7 @@ from enum import StrEnum
 from fractions import Fraction
 from itertools import accumulate
 
+from icekeeper.model import PartitionValue
 from icekeeper.operations.compaction.candidates import (
     AS_THEY_ARE,
     LARGEST_OUTPUT,
@@ -65,23 +66,75 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Bin:
-    """Candidates that are rewritten together."""
+class Worth:
+    """What rewriting a group saves every scan that reads all of it, and what it costs once; money in US dollars."""
+
+    bytes_saved: float = 0.0
+    """Bytes of deleted rows that a scan no longer reads."""
+    bytes_rewritten: int = 0
+    requests: int = 0
+    """Requests of the rewrite itself."""
+    saving: float = 0.0
+    """The saving of all ``expected_scans`` together."""
+    cost: float = 0.0
+    pays: bool = True
+
+    @property
+    def saving_per_byte(self) -> float:
+        return self.saving / max(1, self.bytes_rewritten)
+
+
+_NOT_WEIGHED = Worth()
+
+
+@dataclass(frozen=True, slots=True)
+class FileGroup:
+    """Data files that are rewritten together.  Either all of them have row lineage or none has."""
 
     files: tuple[Candidate, ...]
     reason: Reason = Reason.SMALL
-    outputs: int = 1
-    """The number of output files."""
+    output_count: int = 1
+    """The number of output files; an estimate where rows are sorted."""
     output_bytes: int | None = None
-    """Estimated size of all outputs; ``None``: the size of the inputs."""
+    """Estimated size of all outputs before deletes are applied; ``None``: the size of the inputs."""
+    worth: Worth = _NOT_WEIGHED
+    group_id: int = 0
+    """The group's number in its plan."""
+    route_to: int | None = None
+    """The spec whose partitions the rows may be divided among, if that makes fewer files; ``None``: rows stay here."""
 
     @property
-    def for_deletes(self) -> bool:
-        return self.reason is Reason.DELETES
+    def spec_id(self) -> int:
+        """The spec of the outputs; the inputs may have older ones."""
+        return self.files[0].destination[0]
+
+    @property
+    def partition(self) -> tuple[PartitionValue, ...]:
+        """The partition of the outputs, as raw values."""
+        return self.files[0].destination[1]
+
+    @property
+    def scopes(self) -> frozenset[tuple[int, tuple[PartitionValue, ...]]]:
+        """Spec id and partition of every input."""
+        return frozenset((candidate.spec_id, candidate.file.partition) for candidate in self.files)
+
+    @property
+    def has_lineage(self) -> bool:
+        return self.files[0].has_lineage
 
     @property
     def total_bytes(self) -> int:
         return sum(candidate.file.file_size_in_bytes for candidate in self.files)
+
+    @property
+    def expected_bytes(self) -> int:
+        """Estimated size of all outputs."""
+        size = self.total_bytes if self.output_bytes is None else self.output_bytes
+        return max(0, size - int(self.worth.bytes_saved))
+
+    @property
+    def record_count(self) -> int:
+        return sum(candidate.file.record_count for candidate in self.files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,36 +164,22 @@ class _Run:
         return max(self.size, _LIGHTEST_BYTES)
 
 
-@dataclass(frozen=True, slots=True)
 class _Limits:
     """The policy's sizes as whole bytes, computed once, because a million files may be compared with them."""
 
-    target: int
-    smallest: int
-    full: int
-    """The least size of a full bin with one output."""
-    light: int
-    """A run below this size is light."""
-    largest_group: int
-    min_inputs: int
-    share: Fraction
-    """The largest file's share of a balanced bin, at most."""
-    large: int | None
-    """A file of at least this size may be cut; ``None``: no file may."""
-
-    @classmethod
-    def of(cls, policy: Policy, *, cuts: bool) -> _Limits:
-        full = max(1, (policy.min_file_size_bytes + policy.target_file_size_bytes) // 2)
-        return cls(
-            target=policy.target_file_size_bytes,
-            smallest=policy.min_file_size_bytes,
-            full=full,
-            light=int(_LIGHT_SHARE * full),
-            largest_group=policy.max_file_group_size_bytes,
-            min_inputs=policy.min_input_files,
-            share=max(_LARGEST_SHARE, Fraction(3, 2 * policy.min_input_files)),
-            large=large_from(policy) if cuts else None,
-        )
+    def __init__(self, policy: Policy, *, cuts: bool) -> None:
+        self.target = policy.target_file_size_bytes
+        self.smallest = policy.min_file_size_bytes
+        self.full = max(1, (self.smallest + self.target) // 2)
+        """The least size of a full bin with one output."""
+        self.light = int(_LIGHT_SHARE * self.full)
+        """A run below this size is light."""
+        self.largest_group = policy.max_file_group_size_bytes
+        self.min_inputs = policy.min_input_files
+        self.share = max(_LARGEST_SHARE, Fraction(3, 2 * policy.min_input_files))
+        """The largest file's share of a balanced bin, at most."""
+        self.large = large_from(policy) if cuts else None
+        """A file of at least this size may be cut; ``None``: no file may."""
 
     def most_outputs(self, files: Sequence[Candidate]) -> int:
         """One output fewer than inputs; a large input may become as many as it fills."""
@@ -155,12 +194,12 @@ def binpacked(
     at_rest: bool = False,
     cuts: bool = False,
     sizes: OutputSizes = AS_THEY_ARE,
-) -> list[Bin]:
+) -> list[FileGroup]:
     """Divide one partition's candidates into the bins to rewrite, in order of age; a balanced bin comes last.
 
     ``at_rest``: the partition gets no more files.  ``cuts``: large files may be cut.  ``sizes``: expected output sizes.
     """
-    limits = _Limits.of(policy, cuts=cuts)
+    limits = _Limits(policy, cuts=cuts)
     files.sort(key=lambda c: (c.age, c.file.file_path))
     chosen = _alone(files, policy, limits)
     alone = {id(c) for one in chosen for c in one.files}
@@ -186,22 +225,22 @@ def binpacked(
     return chosen + [_bin(run, limits) for run in runs if run.reason is not None]
 
 
-def _alone(files: Sequence[Candidate], policy: Policy, limits: _Limits) -> list[Bin]:
+def _alone(files: Sequence[Candidate], policy: Policy, limits: _Limits) -> list[FileGroup]:
     """The bins of single files: large enough ones that are due, and large ones that are cut."""
     bins = []
     for one in files:
         size = one.file.file_size_in_bytes
         cut = pieces(one.file, policy) if limits.large is not None and size >= limits.large else ()
         if one.is_due and size >= limits.smallest:
-            bins.append(Bin((one,), _reason_alone((one,)), max(1, len(cut))))
+            bins.append(FileGroup((one,), _reason_alone((one,)), max(1, len(cut))))
         elif cut and not policy.rewrite_all:
-            bins.append(Bin((one,), Reason.LARGE, len(cut)))
+            bins.append(FileGroup((one,), Reason.LARGE, len(cut)))
     return bins
 
 
-def _full_bins(runs: Sequence[_Run], limits: _Limits) -> tuple[list[Bin], list[_Run]]:
+def _full_bins(runs: Sequence[_Run], limits: _Limits) -> tuple[list[FileGroup], list[_Run]]:
     """Return the full bins of runs in order of age, and the remaining runs."""
-    bins: list[Bin] = []
+    bins: list[FileGroup] = []
     current: list[_Run] = []
     size = held = most_outputs = 0
     for run in runs:
@@ -209,9 +248,11 @@ def _full_bins(runs: Sequence[_Run], limits: _Limits) -> tuple[list[Bin], list[_
         size += run.size
         held += run.bytes
         most_outputs += limits.most_outputs(run.files) + 1
-        outputs = _outputs_if_full(size, held, most_outputs - 1, limits)
-        if outputs is not None:
-            bins.append(Bin(_merged(current).files, outputs=outputs, output_bytes=size))
+        outputs = _output_count(size, most_outputs - 1, limits)
+        # Integers: fractions are equally exact, but take ten times as long.
+        is_too_large = size * LARGEST_OUTPUT.denominator > outputs * LARGEST_OUTPUT.numerator * limits.target
+        if (outputs * limits.full <= size and not is_too_large) or held >= limits.largest_group:
+            bins.append(FileGroup(_merged(current).files, output_count=outputs, output_bytes=size))
             current, size, held, most_outputs = [], 0, 0, 0
     return bins, current
 
@@ -264,18 +305,9 @@ def _reason_alone(files: Sequence[Candidate]) -> Reason:
     return Reason.SETTINGS if any(c.lacks for c in files) else Reason.DELETES
 
 
-def _bin(run: _Run, limits: _Limits) -> Bin:
+def _bin(run: _Run, limits: _Limits) -> FileGroup:
     outputs = _output_count(run.size, limits.most_outputs(run.files), limits)
-    return Bin(run.files, run.reason or Reason.SMALL, outputs, run.size)
-
-
-def _outputs_if_full(size: int, held: int, most: int, limits: _Limits) -> int | None:
-    """The number of outputs of a full bin; ``None``: the bin is not full."""
-    outputs = _output_count(size, most, limits)
-    # Integers: fractions are equally exact, but take ten times as long.
-    is_not_too_large = size * LARGEST_OUTPUT.denominator <= outputs * LARGEST_OUTPUT.numerator * limits.target
-    is_whole = outputs * limits.full <= size and is_not_too_large
-    return outputs if is_whole or held >= limits.largest_group else None
+    return FileGroup(run.files, run.reason or Reason.SMALL, outputs, run.size)
 
 
 def _output_count(size: int, most: int, limits: _Limits) -> int:

@@ -11,6 +11,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from fractions import Fraction
 from itertools import pairwise
 from types import MappingProxyType
@@ -29,7 +30,7 @@ from icekeeper.model import (
     PartitionValue,
 )
 from icekeeper.operations.compaction.output_partition import Destination, OutputPartitions
-from icekeeper.operations.compaction.recipe import has_order
+from icekeeper.operations.compaction.recipe import ClusterRecipe, has_order
 from icekeeper.policy import Policy
 from icekeeper.policy.values import OutputSpec, RewriteReason
 from icekeeper.rows.apply_deletes import misspelled, other_spellings
@@ -69,7 +70,7 @@ class OutputSizes:
 
         v1 tables have none: their files do not show which a rewrite wrote.
         """
-        if metadata.format_version < 2 or not any(_text(one) for one in metadata.snapshots.values()):
+        if metadata.format_version < 2:
             return cls()
         found = [(one.snapshot_id, record) for one in metadata.ancestors(head.snapshot_id) if (record := _record(one))]
         if not found:
@@ -77,12 +78,6 @@ class OutputSizes:
         ratio, _, file_bytes = found[0][1]
         shrank = {i: shown / planned for i, (shown, planned, _) in found if shown < planned}
         return cls(ratio, file_bytes, shrank)
-
-    def expected(self, file: DataFile, *, is_rewritten: bool, is_copied: bool) -> int:
-        size = file.file_size_in_bytes
-        if is_rewritten or is_copied or size > _ALIKE * self.file_bytes:
-            return size
-        return max(1, int(size * self.ratio))
 
     def is_small(self, entry: ManifestEntry, small: float) -> bool:
         """Whether a live file of fewer than ``small`` bytes is merged because of its size.
@@ -114,13 +109,9 @@ def recorded_sizes(planned: OutputSizes, groups: Iterable[tuple[int, int, int]])
     return f"{min(1.0, max(_LEAST_RATIO, shown)):.3f} planned {planned.ratio:.3f} of {file_bytes}"
 
 
-def _text(snapshot: Snapshot) -> str:
-    summary = snapshot.raw.get("summary")
-    return str(summary.get(SIZES_KEY, "")) if isinstance(summary, dict) else ""
-
-
 def _record(snapshot: Snapshot) -> tuple[float, float, int] | None:
-    match = _RECORD.fullmatch(_text(snapshot))
+    summary = snapshot.raw.get("summary")
+    match = _RECORD.fullmatch(str(summary.get(SIZES_KEY, ""))) if isinstance(summary, dict) else None
     if match is None or not (_LEAST_RATIO <= float(match[1]) <= 1 and _LEAST_RATIO <= float(match[2]) <= 1):
         return None
     return float(match[1]), float(match[2]), int(match[3])
@@ -161,12 +152,12 @@ class Candidate:
     """Sorts files by the time when they were added, oldest first."""
     manifest_path: str
     identity: FileIdentity
+    destination: Destination
+    """The spec and partition of its rows after the rewrite."""
     deletes: tuple[ManifestEntry, ...] = ()
     """The entries of the delete files that may remove some of its rows."""
     has_debt: bool = False
     """Whether it has so many deletes that it is rewritten for them alone."""
-    destination: Destination | None = None
-    """The spec and partition of its rows after the rewrite; ``None``: its own."""
     is_clustered: bool = False
     """Whether its rows already have the order of the plan's recipe."""
     lacks: frozenset[RewriteReason] = frozenset()
@@ -201,46 +192,24 @@ class Tally:
 
     files: int = 0
     bytes: int = 0
+    first: str = ""
+    """A sentence about the first file, if there is one."""
 
-    def add(self, file: DataFile) -> None:
+    def add(self, file: DataFile, about: str = "") -> None:
         self.files += 1
         self.bytes += file.file_size_in_bytes
+        self.first = self.first or about
 
 
-@dataclass(slots=True)
-class PassedOver:
-    """Files that are no candidates for one reason only, counted by that reason."""
+class PassedOver(StrEnum):
+    """Why files are no candidates although their size, deletes or order ask for a rewrite."""
 
-    unsupported: Tally = field(default_factory=Tally)
+    TOO_YOUNG = "they were added less than min_data_age_hours ago"
+    UNCUT = "they are far above the target, and their row groups leave no place to cut them"
+    ORDERED_ELSEWHERE = "another schedule of the table has ordered them"
+    UNDER_DELETES = "deletes apply to them, and delete_compaction_enabled is false"
+    UNSUPPORTED = "they cannot be read"
     """This version cannot read them, or a recent pass could not."""
-    first_unsupported: str = ""
-    """The path of the first of these and why it cannot be read; empty when there is none."""
-    too_young: Tally = field(default_factory=Tally)
-    """They were added less than ``min_data_age_hours`` ago."""
-    under_deletes: Tally = field(default_factory=Tally)
-    """Deletes apply to them, and ``delete_compaction_enabled`` is off."""
-    ordered_elsewhere: Tally = field(default_factory=Tally)
-    """Another schedule of the table has sorted them."""
-    uncut: Tally = field(default_factory=Tally)
-    """They are far above a target that was set explicitly, and cannot be cut between row groups."""
-
-    def takes(
-        self, file: DataFile, *, ordered_elsewhere: bool, under_deletes: bool, unreadable: str | None, too_young: bool
-    ) -> bool:
-        """Count the file under the first reason that applies, and return whether one does.
-
-        ``unreadable`` is a sentence that says why the file cannot be read.
-        """
-        if ordered_elsewhere:
-            self.ordered_elsewhere.add(file)
-        elif under_deletes:
-            self.under_deletes.add(file)
-        elif unreadable is not None:
-            self.unsupported.add(file)
-            self.first_unsupported = self.first_unsupported or unreadable
-        elif too_young:
-            self.too_young.add(file)
-        return ordered_elsewhere or under_deletes or unreadable is not None or too_young
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,9 +224,10 @@ class Candidates:
     """Live equality delete file → the number of live data files over which its deleted rows are spread, at most."""
     considered: int
     """The number of live data files."""
-    passed_over: PassedOver
+    passed_over: Mapping[PassedOver, Tally]
+    """Those of unsupported files have the path of the first one and why it cannot be read."""
     specs_to_leave: frozenset[int]
-    """Ids of older specs whose rows may be divided among partitions of the current spec."""
+    """Ids of older specs whose rows may be divided among partitions of the current spec; empty for a recipe."""
 
 
 def select_candidates(
@@ -266,28 +236,30 @@ def select_candidates(
     *,
     now_ms: int,
     in_scope: FileScope = lambda file, spec_id: True,
-    clustered_by: Container[int] | None = None,
+    recipe: ClusterRecipe | None = None,
+    clustered_by: Container[int] = frozenset(),
     lacking: Mapping[str, frozenset[RewriteReason]] = MappingProxyType({}),
-    order_id: int | None = None,
     cuts: bool = False,
     sizes: OutputSizes = AS_THEY_ARE,
 ) -> Candidates:
     """Select files that are small, have many deletes or (``cuts``) can be cut; or all (``rewrite_all``, or a recipe).
 
     Files out of scope are left alone, but still need their deletes.  ``clustered_by``: ids of the snapshots that added
-    files clustered by this plan's recipe; ``None``: no recipe.  ``order_id``: the table's sort order, if that is the
-    recipe; files of expired snapshots that claim it are clustered.  ``lacking``: path → reasons from the footer.
+    files clustered by ``recipe``; if that is the table's sort order, files of expired snapshots that claim it are
+    clustered too.  ``lacking``: path → reasons from the footer.
     Raises as :func:`well_spelled` does.
     """
     metadata, index = state.metadata, state.deletes
     types = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(metadata.current_schema)}
     destinations = OutputPartitions(metadata, keep=policy.output_spec is OutputSpec.KEEP or index.has_equality_deletes)
     needs = {entry.file.key: 0 for entry in index.entries}
-    passed, listed, partitions = PassedOver(), array("q"), dict[object, list[Candidate]]()
+    passed = {reason: Tally() for reason in PassedOver}
+    listed, partitions = array("q"), dict[object, list[Candidate]]()
     by_partition: Counter[tuple[PartitionValue, ...]] = Counter()
     row_bytes, latest_ms = likely_row_bytes(types.values()), now_ms - policy.min_data_age_ms
-    is_by_size = _size_rule(policy, sizes, in_scope, passed, clusters=clustered_by is not None, cuts=cuts)
-    asks_each = not index.is_empty or bool(lacking) or RewriteReason.SPEC in policy.rewrite_reason
+    is_by_size = _size_rule(policy, sizes, in_scope, passed, clusters=recipe is not None, cuts=cuts)
+    asks_spec = RewriteReason.SPEC in policy.rewrite_reason
+    asks_each = not index.is_empty or bool(lacking) or asks_spec
     for live in state.live_files:
         file, spec_id = live.entry.file, live.manifest.partition_spec_id
         if file.content is not FileContent.DATA:
@@ -297,28 +269,26 @@ def select_candidates(
         if asks_each:
             by_partition[file.partition] += 1
             needed = _needed(index, live, types, needs)
-            lacks = lacking.get(file.file_path, lacks) | _lacks_the_spec(file, spec_id, policy, destinations)
+            lacks = lacking.get(file.file_path, lacks)
+            if asks_spec and destinations.destination(file, spec_id)[0] != spec_id:
+                lacks |= {RewriteReason.SPEC}
         has_debt = bool(needed) and policy.delete_compaction_enabled and _is_indebted(file, needed, policy)
         if not ((has_debt or lacks or is_by_size(live, needed)) and in_scope(file, spec_id)):
             continue
-        if passed.takes(
-            file,
-            ordered_elsewhere=live.entry.snapshot_id in state.ordered_elsewhere,
-            under_deletes=bool(needed) and not (policy.delete_compaction_enabled or policy.rewrite_all),
-            unreadable=_why_left(file, needed, types, state.unreadable),
-            too_young=not is_old_enough(metadata, live.entry, latest_ms),
-        ):
+        reason, why = _why_passed_over(live.entry, needed, state, policy, types, latest_ms)
+        if reason is not None:
+            passed[reason].add(file, why)
             continue
-        to, order = destinations.destination(file, spec_id), has_order(live, metadata, clustered_by, order_id)
-        candidate = _candidate(metadata, live, needed, to, has_debt, lacks, is_clustered=order, row_bytes=row_bytes)
-        partitions.setdefault((partition_key(to.spec_id, to.partition), candidate.has_lineage), []).append(candidate)
+        is_clustered = recipe is not None and has_order(live, metadata, clustered_by, recipe.order_id)
+        candidate = _candidate(live, metadata, needed, lacks, destinations, has_debt, is_clustered, row_bytes)
+        partitions.setdefault((partition_key(*candidate.destination), candidate.has_lineage), []).append(candidate)
     return Candidates(
         partitions=_listed_once(partitions.values(), listed),
         delete_needs=well_spelled(needs, index, listed),
         spread=equality_spread(index, needs, by_partition),
         considered=len(listed),
         passed_over=passed,
-        specs_to_leave=frozenset(filter(destinations.may_deal_out, metadata.specs)),
+        specs_to_leave=frozenset() if recipe else frozenset(filter(destinations.may_deal_out, metadata.specs)),
     )
 
 
@@ -332,50 +302,65 @@ def _needed(
     return needed
 
 
-def _why_left(
-    file: DataFile, deletes: Sequence[ManifestEntry], types: Mapping[int, str], unreadable: Mapping[str, str]
-) -> str | None:
-    """A sentence with the path of a file that cannot be read; ``None`` if nothing speaks against reading it."""
-    if unreadable:
-        paths = (file.file_path, *(entry.file.file_path for entry in deletes))
-        known = next((unreadable[path] for path in paths if path in unreadable), None)
-        if known is not None:
-            return known
-    why = why_unreadable(file, deletes, types)
-    return None if why is None else f"{file.file_path} {why}"
-
-
-def _lacks_the_spec(file: DataFile, spec_id: int, policy: Policy, to: OutputPartitions) -> frozenset[RewriteReason]:
-    if RewriteReason.SPEC not in policy.rewrite_reason:
-        return frozenset()
-    return frozenset({RewriteReason.SPEC} if to.destination(file, spec_id).spec_id != spec_id else ())
-
-
 def _candidate(
-    metadata: TableMetadata,
     live: LiveEntry,
+    metadata: TableMetadata,
     deletes: tuple[ManifestEntry, ...],
-    destination: Destination,
-    has_debt: bool,
     lacks: frozenset[RewriteReason],
-    *,
+    destinations: OutputPartitions,
+    has_debt: bool,
     is_clustered: bool,
     row_bytes: int,
 ) -> Candidate:
+    entry, spec_id = live.entry, live.manifest.partition_spec_id
+    added_ms = _added_ms(metadata, entry)
+    # The data sequence number where another writer lost that of the file; v1 has neither.
+    number = entry.sequence_number if entry.file_sequence_number is None else entry.file_sequence_number
     return Candidate(
-        file=live.entry.file,
-        spec_id=live.manifest.partition_spec_id,
-        age=age_of(metadata, live.entry),
+        file=entry.file,
+        spec_id=spec_id,
+        age=(number if metadata.format_version > 1 else added_ms) or 0,
         manifest_path=live.manifest.manifest_path,
-        identity=live.entry.identity,
+        identity=entry.identity,
         deletes=deletes,
-        destination=destination,
         has_debt=has_debt,
-        lacks=lacks,
+        destination=destinations.destination(entry.file, spec_id),
         is_clustered=is_clustered,
+        lacks=lacks,
         row_bytes=row_bytes,
-        added_ms=added_ms(metadata, live.entry),
+        added_ms=added_ms,
     )
+
+
+def _why_passed_over(
+    entry: ManifestEntry,
+    deletes: Sequence[ManifestEntry],
+    state: TableState,
+    policy: Policy,
+    types: Mapping[int, str],
+    latest_ms: int,
+) -> tuple[PassedOver | None, str]:
+    """The first reason not to rewrite a file, and for an unsupported one a sentence with its path;
+    ``None``: there is no reason."""
+    file, added_ms = entry.file, _added_ms(state.metadata, entry)
+    if entry.snapshot_id in state.ordered_elsewhere:
+        return PassedOver.ORDERED_ELSEWHERE, ""
+    if deletes and not (policy.delete_compaction_enabled or policy.rewrite_all):
+        return PassedOver.UNDER_DELETES, ""
+    if state.unreadable:
+        for path in (file.file_path, *(delete.file.file_path for delete in deletes)):
+            if path in state.unreadable:
+                return PassedOver.UNSUPPORTED, state.unreadable[path]
+    why = why_unreadable(file, deletes, types)
+    if why is not None:
+        return PassedOver.UNSUPPORTED, f"{file.file_path} {why}"
+    return (PassedOver.TOO_YOUNG if added_ms is not None and added_ms > latest_ms else None), ""
+
+
+def _added_ms(metadata: TableMetadata, entry: ManifestEntry) -> int | None:
+    """Epoch milliseconds of the snapshot that added the file; ``None``: that snapshot has expired."""
+    snapshot = metadata.snapshots.get(entry.snapshot_id) if entry.snapshot_id is not None else None
+    return None if snapshot is None else snapshot.timestamp_ms
 
 
 def _listed_once(partitions: Iterable[list[Candidate]], listed: Sequence[int]) -> tuple[list[Candidate], ...]:
@@ -392,7 +377,13 @@ def _listed_once(partitions: Iterable[list[Candidate]], listed: Sequence[int]) -
 
 
 def _size_rule(
-    policy: Policy, sizes: OutputSizes, in_scope: FileScope, passed: PassedOver, *, clusters: bool, cuts: bool
+    policy: Policy,
+    sizes: OutputSizes,
+    in_scope: FileScope,
+    passed: Mapping[PassedOver, Tally],
+    *,
+    clusters: bool,
+    cuts: bool,
 ) -> Callable[[LiveEntry, Sequence[ManifestEntry]], bool]:
     """Return a predicate: is a file, given its deletes, a candidate for its size or order alone?
 
@@ -411,7 +402,7 @@ def _size_rule(
             return False
         if not pieces(file, policy):
             if in_scope(file, live.manifest.partition_spec_id):
-                passed.uncut.add(file)
+                passed[PassedOver.UNCUT].add(file)
             return False
         return True
 
@@ -449,29 +440,6 @@ def known_deleted_rows(file: DataFile, deletes: Iterable[ManifestEntry]) -> int:
     return min(file.record_count, sum(delete.record_count for delete in only_this))
 
 
-def age_of(metadata: TableMetadata, entry: ManifestEntry) -> int:
-    """The file sequence number, or the data sequence number where another writer lost the former.
-
-    v1 has neither: there, the epoch milliseconds of the snapshot that added the file.
-    """
-    if metadata.format_version > 1:
-        number = entry.file_sequence_number
-        return (entry.sequence_number if number is None else number) or 0
-    return added_ms(metadata, entry) or 0
-
-
-def added_ms(metadata: TableMetadata, entry: ManifestEntry) -> int | None:
-    """Epoch milliseconds of the snapshot that added the file; ``None``: that snapshot has expired."""
-    snapshot = metadata.snapshots.get(entry.snapshot_id) if entry.snapshot_id is not None else None
-    return None if snapshot is None else snapshot.timestamp_ms
-
-
-def is_old_enough(metadata: TableMetadata, entry: ManifestEntry, limit_ms: int) -> bool:
-    """Whether the file was added at ``limit_ms`` or before; true if its snapshot has expired."""
-    at_ms = added_ms(metadata, entry)
-    return at_ms is None or at_ms <= limit_ms
-
-
 # Manifests show which files a rewrite is likely to copy instead of decoding them.  The worker reads the footers of
 # these files alone, and the footer decides (``icekeeper.row_group_copy.copyable``).
 
@@ -486,9 +454,10 @@ def is_likely_copied(candidate: Candidate, policy: Policy) -> bool:
 
 def output_bytes(candidate: Candidate, policy: Policy, sizes: OutputSizes) -> int:
     """Estimated bytes of the rows of a file in an output."""
-    is_rewritten = candidate.identity.is_rewritten
-    is_copied = not is_rewritten and is_likely_copied(candidate, policy)
-    return sizes.expected(candidate.file, is_rewritten=is_rewritten, is_copied=is_copied)
+    size = candidate.file.file_size_in_bytes
+    if candidate.identity.is_rewritten or size > _ALIKE * sizes.file_bytes or is_likely_copied(candidate, policy):
+        return size
+    return max(1, int(size * sizes.ratio))
 
 
 def may_be_copied(candidate: Candidate, policy: Policy) -> bool:
@@ -497,8 +466,6 @@ def may_be_copied(candidate: Candidate, policy: Policy) -> bool:
     Deletion vectors and most position deletes name their file, so they always touch one row group.  Equality deletes
     may touch none, because all their keys may belong to other files.
     """
-    if not candidate.deletes:
-        return is_likely_copied(candidate, policy)
     touched = any(entry.file.content is FileContent.POSITION_DELETES for entry in candidate.deletes)
     is_one = len(candidate.file.split_offsets or ()) <= 1
     return not (touched and is_one) and _has_fit_row_groups(candidate, policy)
@@ -518,33 +485,26 @@ def _has_fit_row_groups(candidate: Candidate, policy: Policy) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionRest:
-    """Decides whether a partition is at rest: writers have probably finished with it.
+def rest_rule(metadata: TableMetadata, policy: Policy, now_ms: int) -> Callable[[Sequence[Candidate]], bool]:
+    """Return a predicate: is a partition with exactly these candidates at rest, so writers have probably finished?
 
     No file has arrived for ``partition_rest_hours``, and for at least as long as files had been arriving.  By hours
-    alone, a table that gets a file a day would be at rest once a day, and be merged as a whole each time.
+    alone, a table that gets a file a day would be at rest once a day, and be merged as a whole each time.  A partition
+    is at rest too if no file has a known time.
     """
+    # The time of the oldest retained snapshot; older files have no known time.
+    known_since_ms = min((one.timestamp_ms for one in metadata.snapshots.values()), default=now_ms)
+    least_ms = policy.partition_rest_ms
 
-    now_ms: int
-    known_since_ms: int
-    """The time of the oldest retained snapshot; older files have no known time."""
-    least_ms: int
-    """``partition_rest_hours``."""
-
-    @classmethod
-    def of(cls, metadata: TableMetadata, policy: Policy, now_ms: int) -> PartitionRest:
-        known_since_ms = min((one.timestamp_ms for one in metadata.snapshots.values()), default=now_ms)
-        return cls(now_ms, known_since_ms, policy.partition_rest_ms)
-
-    def is_reached(self, candidates: Sequence[Candidate]) -> bool:
-        """Whether a partition with exactly these candidates is at rest; true if no file has a known time."""
+    def is_at_rest(candidates: Sequence[Candidate]) -> bool:
         added_ms = [c.added_ms for c in candidates if c.added_ms is not None]
         if not added_ms:
             return True
         newest_ms = max(added_ms)
-        oldest_ms = min(added_ms) if len(added_ms) == len(candidates) else self.known_since_ms
-        return newest_ms + max(self.least_ms, newest_ms - oldest_ms) <= self.now_ms
+        oldest_ms = min(added_ms) if len(added_ms) == len(candidates) else known_since_ms
+        return newest_ms + max(least_ms, newest_ms - oldest_ms) <= now_ms
+
+    return is_at_rest
 
 
 # Files much larger than the target are cut between row groups, never within one (rule: cut-only-with-explicit-target).
@@ -564,28 +524,21 @@ def large_from(policy: Policy) -> int:
     return int(_LARGE * policy.target_file_size_bytes) + 1
 
 
-def is_large(file: DataFile, policy: Policy) -> bool:
-    """Whether a file is far larger than any output of a merge."""
-    return file.file_size_in_bytes >= large_from(policy)
-
-
 def pieces(file: DataFile, policy: Policy) -> tuple[int, ...]:
     """The number of row groups, in order, of each piece of a large file; empty: it cannot be cut."""
     offsets = file.split_offsets or ()
-    if not is_large(file, policy) or len(offsets) < 2 or file.file_format.upper() != "PARQUET":
+    if file.file_size_in_bytes < large_from(policy) or len(offsets) < 2 or file.file_format.upper() != "PARQUET":
         return ()
-    sizes = [end - start for start, end in pairwise((*offsets, _end_of_rows(file, offsets)))]
+    # The last row group ends before page indexes, filters and footer, if column sizes are known.
+    end = offsets[0] + sum((file.column_sizes or {}).values())
+    if not offsets[-1] < end < file.file_size_in_bytes:
+        end = file.file_size_in_bytes
+    sizes = [end - start for start, end in pairwise((*offsets, end))]
     if min(sizes) < 0 or file.key_metadata is not None:
         return ()
     least = int(_MARGIN * policy.min_file_size_bytes)
     cut = _cut(sizes, least, LARGEST_OUTPUT * policy.target_file_size_bytes, large_from(policy))
     return tuple(map(len, cut)) if len(cut) > 1 else ()
-
-
-def _end_of_rows(file: DataFile, offsets: Sequence[int]) -> int:
-    """The end of the last row group: without page indexes, filters and footer, if column sizes are known."""
-    end = offsets[0] + sum((file.column_sizes or {}).values())
-    return end if offsets[-1] < end < file.file_size_in_bytes else file.file_size_in_bytes
 
 
 def _cut(sizes: Sequence[int], least: int, most: Fraction, large: int) -> list[Sequence[int]]:

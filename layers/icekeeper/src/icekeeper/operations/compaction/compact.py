@@ -22,7 +22,6 @@ from icekeeper.model import LiveEntry, ManifestContent, ManifestFile, Nothing
 from icekeeper.operations.compaction.candidates import FileScope, TableState, Tally
 from icekeeper.operations.compaction.payback import rewrite_price
 from icekeeper.operations.compaction.plan_groups import (
-    Clustering,
     CompactionPlan,
     NothingToCompact,
     done_depth,
@@ -40,7 +39,7 @@ from icekeeper.operations.compaction.preview import (
 from icekeeper.operations.compaction.recipe import ClusterRecipe, choose_recipe, has_order, table_recipe
 from icekeeper.operations.compaction.run_groups import GroupOutcomes, commit_results, commits_of, rewrite_and_commit
 from icekeeper.operations.compaction.where import file_scope, why_not_rewritten
-from icekeeper.operations.compaction.written_settings import BY_FOOTER, files_lacking, wanted_settings
+from icekeeper.operations.compaction.write_properties import BY_FOOTER, files_lacking, wanted_settings
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation, Policy, Strategy
 from icekeeper.policy.values import RewriteReason
@@ -91,7 +90,8 @@ def compact(context: OperationContext) -> OperationOutcome:
             context.policy,
             now_ms=context.started_ms,
             in_scope=in_scope,
-            clustering=None if recipe is None else Clustering(recipe, _clustered_by(context, metadata, recipe)),
+            recipe=recipe,
+            clustered_by=frozenset() if recipe is None else _clustered_by(context, metadata, recipe),
             lacking=lacking,
             cuts=_may_cut(context),
         )

@@ -23,8 +23,7 @@ from icekeeper.operations.compaction.copied_outputs import CopyableInput, plan_o
 from icekeeper.operations.compaction.proof import write_proven
 from icekeeper.operations.compaction.rewrite_task import Copying, RewriteResult, RewriteTask
 from icekeeper.operations.compaction.write_file import write_data_file
-from icekeeper.operations.compaction.write_properties import codec_name, metrics_modes, row_group_bytes
-from icekeeper.operations.compaction.written_settings import wanted_settings
+from icekeeper.operations.compaction.write_properties import codec_name, metrics_modes, row_group_bytes, wanted_settings
 from icekeeper.policy.values import RewriteReason
 from icekeeper.row_group_copy.copyable import CopyableFile, CopyTarget, copy_target
 from icekeeper.row_group_copy.footer_structs import CannotCopy, NotCopyable

@@ -12,9 +12,9 @@ from __future__ import annotations
 import decimal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
-from pyiceberg.schema import Schema
+from pydantic import TypeAdapter
 from pyiceberg.transforms import (
     IdentityTransform,
     MonthTransform,
@@ -25,7 +25,7 @@ from pyiceberg.transforms import (
     YearTransform,
     parse_transform,
 )
-from pyiceberg.types import IcebergType
+from pyiceberg.types import DecimalType, IcebergType
 
 from icekeeper.metadata.delete_scope import decode_bound, partition_key
 from icekeeper.metadata.document import TableMetadata
@@ -38,12 +38,8 @@ from icekeeper.rows.arrow_schema import leaf_columns
 _CONTEXT = decimal.Context(prec=76)
 
 
-@dataclass(frozen=True, slots=True)
-class Destination:
-    """The spec id and partition (raw values) of a file's rows after a rewrite."""
-
-    spec_id: int
-    partition: tuple[PartitionValue, ...]
+Destination: TypeAlias = tuple[int, tuple[PartitionValue, ...]]
+"""The spec id and partition (raw values) of a file's rows after a rewrite."""
 
 
 class OutputPartitions:
@@ -60,7 +56,7 @@ class OutputPartitions:
 
     def destination(self, file: DataFile, spec_id: int) -> Destination:
         """The file's partition under the current spec if all its rows share one, else its own spec and partition."""
-        own = Destination(spec_id, file.partition)
+        own = spec_id, file.partition
         if self._fields is None or spec_id == self._spec_id or spec_id not in self._specs:
             return own
         old = {
@@ -73,7 +69,7 @@ class OutputPartitions:
             if not known:
                 return own
             values.append(value)
-        return Destination(self._spec_id, tuple(values))
+        return self._spec_id, tuple(values)
 
     def may_deal_out(self, spec_id: int) -> bool:
         """Whether rows of files of that spec may be divided among partitions of the current spec."""
@@ -88,11 +84,30 @@ def target_fields(spec: Mapping[str, Any], types: Mapping[int, str]) -> list[Tar
     """
     fields = []
     for field in spec["fields"]:
-        transform, kind = parse_transform(str(field["transform"])), types.get(int(field["source-id"]))
-        if isinstance(transform, UnknownTransform) or (kind is None and not isinstance(transform, VoidTransform)):
+        source_id, name = int(field["source-id"]), str(field["transform"])
+        transform, kind = parse_transform(name), types.get(source_id)
+        if isinstance(transform, VoidTransform):
+            fields.append(TargetField(source_id, name, kind or "", _nothing))
+        elif kind is None or isinstance(transform, UnknownTransform):
             return None
-        fields.append(TargetField.of(int(field["source-id"]), str(field["transform"]), transform, kind))
+        else:
+            fields.append(TargetField(source_id, name, kind, _function(transform, kind)))
     return fields
+
+
+def _function(transform: Transform[Any, Any], kind: str) -> Callable[[Any], Any]:
+    """A transform of columns of a type as a function from raw values to raw values."""
+    if isinstance(transform, IdentityTransform):
+        return lambda raw: raw
+    if isinstance(transform, YearTransform | MonthTransform):
+        divisor = 12 if isinstance(transform, YearTransform) else 1
+        return lambda raw: _months(kind, raw) // divisor
+    function = transform.transform(pyiceberg_type(kind))
+    if isinstance(transform, TruncateTransform) and kind in INTEGER_BITS:
+        least, count = -(1 << INTEGER_BITS[kind] - 1), 1 << INTEGER_BITS[kind]
+        # It overflows as Java's integers do: the lowest numbers truncate to high ones.
+        return lambda raw: (int(function(raw) or 0) - least) % count + least
+    return lambda raw: _raw(function(_python(kind, raw)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,20 +121,6 @@ class TargetField:
     """The Iceberg type of the source column; may be empty for a void transform."""
     apply: Callable[[Any], Any]
     """The transform as a function from raw values to raw values."""
-
-    @classmethod
-    def of(cls, source_id: int, name: str, transform: Transform[Any, Any], kind: str | None) -> TargetField:
-        """The field of a transform; ``kind`` may be ``None`` (no such column) only for a void transform."""
-        if kind is None or isinstance(transform, VoidTransform):
-            return cls(source_id, name, kind or "", _nothing)
-        if isinstance(transform, IdentityTransform):
-            return cls(source_id, name, kind, _same)
-        if isinstance(transform, YearTransform | MonthTransform):
-            return cls(source_id, name, kind, lambda raw: _months(kind, raw) // (12 if name == "year" else 1))
-        function = transform.transform(_iceberg_type(kind))
-        if isinstance(transform, TruncateTransform) and kind in INTEGER_BITS:
-            return cls(source_id, name, kind, lambda raw: _wrapped(int(function(raw) or 0), INTEGER_BITS[kind]))
-        return cls(source_id, name, kind, lambda raw: _raw(function(_python(kind, raw))))
 
     def value(self, file: DataFile, old: Mapping[tuple[int, str], PartitionValue]) -> tuple[bool, PartitionValue]:
         """Whether all rows of the file have one value of this field, and that value.
@@ -171,24 +172,16 @@ def _nothing(raw: Any) -> None:
     return None
 
 
-def _same(raw: Any) -> Any:
-    return raw
-
-
 def _months(kind: str, raw: int) -> int:
     """Months since 1970-01 of a raw date or timestamp of any year; PyIceberg's transform ends with Python's years."""
     year, month, _ = civil_date(raw // UNITS_PER_DAY[kind])
     return (year - 1970) * 12 + month - 1
 
 
-def _wrapped(number: int, bits: int) -> int:
-    """The number after an overflow as of Java's integers: the lowest numbers truncate to high ones."""
-    return (number + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1)
-
-
-def _iceberg_type(kind: str) -> IcebergType:
-    field = {"id": 1, "name": "c", "type": kind, "required": False}
-    return Schema.model_validate({"type": "struct", "fields": [field]}).find_type(1)
+def pyiceberg_type(kind: str) -> IcebergType:
+    """PyIceberg's object for a primitive type."""
+    found = decimal_of(kind)
+    return TypeAdapter(IcebergType).validate_python(kind) if found is None else DecimalType(*found)
 
 
 def _python(kind: str, raw: Any) -> Any:

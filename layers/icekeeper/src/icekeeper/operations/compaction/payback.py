@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import takewhile
 
@@ -17,7 +17,7 @@ from icekeeper.health.examine import summary_counter, summary_counters
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.model import FileContent, FileKey
-from icekeeper.operations.compaction.bins import Bin, Reason
+from icekeeper.operations.compaction.bins import FileGroup, Reason, Worth
 from icekeeper.operations.compaction.candidates import Candidate, is_likely_copied, known_deleted_rows
 from icekeeper.policy import Policy
 from icekeeper.policy.values import JobOrder
@@ -29,61 +29,32 @@ _GETS_PER_FILE = 2
 _GIGABYTE = 1024**3
 
 
-@dataclass(frozen=True, slots=True)
-class Worth:
-    """What rewriting a bin saves every scan that reads all of it, and what it costs once; money in US dollars."""
-
-    opens_saved: int
-    """Data and delete files that a scan no longer opens."""
-    bytes_saved: float
-    """Bytes of deleted rows that a scan no longer reads."""
-    bytes_rewritten: int
-    requests: int
-    """Requests of the rewrite itself."""
-    saving: float
-    """The saving of all ``expected_scans`` together."""
-    cost: float
-    pays: bool
-
-    @property
-    def saving_per_byte(self) -> float:
-        return self.saving / max(1, self.bytes_rewritten)
-
-
-@dataclass(frozen=True, slots=True)
-class WeighedBin:
-    """A bin and its worth."""
-
-    bin: Bin
-    worth: Worth
-
-
-def weigh(chosen: Bin, policy: Policy, spread: Mapping[FileKey, int]) -> WeighedBin:
-    """Compute the worth of a bin; ``spread`` maps an equality delete to the number of data files it is spread over.
+def weighed(group: FileGroup, policy: Policy, spread: Mapping[FileKey, int]) -> FileGroup:
+    """The group with its worth; ``spread`` maps an equality delete to the number of data files it is spread over.
 
     The price decides only about small and large files.  Deletes have their own limits and budget
     (rule: delete-rewrites-within-budget).  Clustering saves by skipping, which sizes do not show.  Explicit requests
     are always done.  Sizes do not show either what cutting a large file saves: it may cost as much as its scans.
     """
-    inputs = len(chosen.files)
-    opens = inputs - chosen.outputs + sum(len(c.deletes) for c in chosen.files)
-    freed = freed_bytes(chosen.files, spread)
-    size = chosen.total_bytes
-    gets, puts = _GETS_PER_FILE * inputs, chosen.outputs
-    per_get, per_put = policy.price_per_1000_gets / 1000, policy.price_per_1000_puts / 1000
-    per_scan = opens * _open_price(policy) + _price(int(freed), policy.price_per_gb_scanned)
+    freed = freed_bytes(group.files, spread)
+    size = group.total_bytes
+    gets, puts = _GETS_PER_FILE * len(group.files), group.output_count
+    cost = (gets * policy.price_per_1000_gets + puts * policy.price_per_1000_puts) / 1000
     scans = policy.expected_scans or 1
-    if chosen.reason is Reason.LARGE:
-        opens, freed = 0, 0.0
-        cost = _price(size, policy.price_per_gb_copied) + gets * per_get + puts * per_put
+    if group.reason is Reason.LARGE:
+        freed = 0.0
+        cost += _price(size, policy.price_per_gb_copied)
         saving, least = Fraction(0), cost - scans * _price(size, policy.price_per_gb_scanned)
     else:
-        cost = sum((_price_of_file(c, policy) for c in chosen.files), Fraction(0)) + gets * per_get + puts * per_put
-        saving = scans * per_scan
+        copied = sum(c.file.file_size_in_bytes for c in group.files if is_likely_copied(c, policy))
+        cost += _price(copied, policy.price_per_gb_copied) + _price(size - copied, policy.price_per_gb_rewritten)
+        # Data and delete files that a scan no longer opens.
+        opens = len(group.files) - group.output_count + sum(len(c.deletes) for c in group.files)
+        open_price = _GETS_PER_FILE * policy.price_per_1000_gets / 1000
+        saving = scans * (opens * open_price + _price(opens * OPEN_BYTES + int(freed), policy.price_per_gb_scanned))
         least = cost
-    is_judged = chosen.reason in (Reason.SMALL, Reason.LARGE) and policy.expected_scans is not None
+    is_judged = group.reason in (Reason.SMALL, Reason.LARGE) and policy.expected_scans is not None
     worth = Worth(
-        opens_saved=opens,
         bytes_saved=freed,
         bytes_rewritten=size,
         requests=gets + puts,
@@ -91,22 +62,12 @@ def weigh(chosen: Bin, policy: Policy, spread: Mapping[FileKey, int]) -> Weighed
         cost=float(cost),
         pays=saving >= least or not is_judged,
     )
-    return WeighedBin(chosen, worth)
+    return replace(group, worth=worth)
 
 
 def rewrite_price(size: int, policy: Policy) -> float:
     """US dollars to rewrite ``size`` bytes, without requests."""
     return float(_price(size, policy.price_per_gb_rewritten))
-
-
-def _price_of_file(candidate: Candidate, policy: Policy) -> Fraction:
-    copied = is_likely_copied(candidate, policy)
-    per_gigabyte = policy.price_per_gb_copied if copied else policy.price_per_gb_rewritten
-    return _price(candidate.file.file_size_in_bytes, per_gigabyte)
-
-
-def _open_price(policy: Policy) -> Fraction:
-    return _GETS_PER_FILE * policy.price_per_1000_gets / 1000 + _price(OPEN_BYTES, policy.price_per_gb_scanned)
 
 
 def _price(size: int, per_gigabyte: Fraction) -> Fraction:
@@ -179,70 +140,71 @@ def _counted(snapshot: Snapshot, key: str) -> int:
 
 
 def within_budget(
-    bins: Sequence[WeighedBin], policy: Policy, history: RewriteHistory
-) -> tuple[list[WeighedBin], list[WeighedBin]]:
-    """Return the bins that this pass rewrites and those that wait, both in the given order.
+    groups: Sequence[FileGroup], policy: Policy, history: RewriteHistory
+) -> tuple[list[FileGroup], list[FileGroup]]:
+    """Return the groups that this pass rewrites and those that wait, of those that pay; both in the given order.
 
-    A budget limits bins that are rewritten for their deletes alone (rule: delete-rewrites-within-budget).  The policy's
-    caps are filled in job order.
+    A budget limits groups that are rewritten for their deletes alone (rule: delete-rewrites-within-budget).  The
+    policy's caps are filled in job order.
     """
-    allowed = _affordable(bins, policy, history)
+    groups = [group for group in groups if group.worth.pays]
+    allowed = _affordable(groups, policy, history)
     files_left, bytes_left = policy.max_files_to_rewrite, policy.max_bytes_to_rewrite
     if files_left is not None or bytes_left is not None:
         taken: set[int] = set()
-        for candidate in in_job_order(allowed, policy.rewrite_job_order):
-            count, size = len(candidate.bin.files), candidate.worth.bytes_rewritten
+        for group in in_job_order(allowed, policy.rewrite_job_order):
+            count, size = len(group.files), group.worth.bytes_rewritten
             if (files_left is not None and count > files_left) or (bytes_left is not None and size > bytes_left):
                 continue
             files_left = None if files_left is None else files_left - count
             bytes_left = None if bytes_left is None else bytes_left - size
-            taken.add(id(candidate))
-        allowed = [b for b in allowed if id(b) in taken]
-    chosen = {id(b) for b in allowed}
-    return allowed, [b for b in bins if id(b) not in chosen]
+            taken.add(id(group))
+        allowed = [group for group in allowed if id(group) in taken]
+    chosen = {id(group) for group in allowed}
+    return allowed, [group for group in groups if id(group) not in chosen]
 
 
-def in_job_order(bins: Sequence[WeighedBin], order: JobOrder) -> list[WeighedBin]:
-    """Sort bins into the order of their rewrites; by default the largest saving per byte comes first.
+def in_job_order(groups: Sequence[FileGroup], order: JobOrder) -> list[FileGroup]:
+    """Sort groups into the order of their rewrites; by default the largest saving per byte comes first.
 
     Ties keep their order.
     """
     if order is JobOrder.NONE:
-        return sorted(bins, key=_rank, reverse=True)
+        return sorted(groups, key=_rank, reverse=True)
     by_bytes = order in (JobOrder.BYTES_ASC, JobOrder.BYTES_DESC)
     descending = order in (JobOrder.BYTES_DESC, JobOrder.FILES_DESC)
-    return sorted(bins, key=lambda b: b.worth.bytes_rewritten if by_bytes else len(b.bin.files), reverse=descending)
+    return sorted(groups, key=lambda g: g.worth.bytes_rewritten if by_bytes else len(g.files), reverse=descending)
 
 
-def _rank(candidate: WeighedBin) -> tuple[float, int]:
+def _rank(group: FileGroup) -> tuple[float, int]:
     # Sizes do not show what clustering saves, so the group with the most files comes first.
-    is_clustering = candidate.bin.reason is Reason.CLUSTERING
-    return (0.0, len(candidate.bin.files)) if is_clustering else (candidate.worth.saving_per_byte, 0)
+    return (0.0, len(group.files)) if group.reason is Reason.CLUSTERING else (group.worth.saving_per_byte, 0)
 
 
-def _affordable(bins: Sequence[WeighedBin], policy: Policy, history: RewriteHistory) -> list[WeighedBin]:
-    """Remove the bins that would be rewritten for their deletes alone and exceed the budget.
+def _affordable(groups: Sequence[FileGroup], policy: Policy, history: RewriteHistory) -> list[FileGroup]:
+    """Remove the groups that would be rewritten for their deletes alone and exceed the budget.
 
     All rewrites of a week together write at most ``max_write_amplification`` times the bytes that writers added.
-    Within what is left of that, a pass takes every bin that pays for itself.  Of other bins it takes as much as the
-    bytes added since the last rewrite allow, but at least one bin.  So a global equality delete per checkpoint does not
-    rewrite the table every hour (OLake, iceberg 6669).  Three kinds do not wait: all bins if they are small together,
-    mostly dead files, and a share of the bins whose deletes are expensive to read (:func:`_is_overdue`).
+    Within what is left of that, a pass takes every group that pays for itself.  Of others it takes as much as the bytes
+    added since the last rewrite allow, but at least one group.  So a global equality delete per checkpoint does not
+    rewrite the table every hour (OLake, iceberg 6669).  Three kinds do not wait: all groups if they are small
+    together, mostly dead files, and a share of the groups whose deletes are expensive to read (:func:`_is_overdue`).
     """
-    for_deletes = [b for b in bins if b.bin.for_deletes]
+    for_deletes = [group for group in groups if group.reason is Reason.DELETES]
     most = policy.max_write_amplification
-    if sum(b.worth.bytes_rewritten for b in for_deletes) <= most * OPEN_BYTES:
-        return list(bins)
+    if sum(group.worth.bytes_rewritten for group in for_deletes) <= most * OPEN_BYTES:
+        return list(groups)
     of_week = most * history.received
-    left = of_week - history.rewritten - sum(b.worth.bytes_rewritten for b in bins if not b.bin.for_deletes)
+    others = sum(group.worth.bytes_rewritten for group in groups if group.reason is not Reason.DELETES)
+    left = of_week - history.rewritten - others
     recent, is_first = most * history.recent, True
-    forced = math.ceil(sum(_is_overdue(b, policy) for b in for_deletes) / max(Fraction(1), most))
+    forced = math.ceil(sum(_is_overdue(group, policy) for group in for_deletes) / max(Fraction(1), most))
     refused: set[int] = set()
-    for candidate in sorted(for_deletes, key=lambda b: b.worth.saving_per_byte, reverse=True):
-        size, saved = candidate.worth.bytes_rewritten, candidate.worth.bytes_saved
+    for group in sorted(for_deletes, key=lambda one: one.worth.saving_per_byte, reverse=True):
+        size, saved = group.worth.bytes_rewritten, group.worth.bytes_saved
         pays = most * saved >= size
         is_dead = pays and (saved >= policy.delete_compaction_min_ratio * size or of_week < size)
-        is_forced = not is_dead and forced > 0 and _is_overdue(candidate, policy)
+        is_forced = not is_dead and forced > 0 and _is_overdue(group, policy)
         fits = size <= left and (pays or is_first or size <= recent)
         if is_dead or is_forced or fits:
             forced -= is_forced
@@ -250,15 +212,14 @@ def _affordable(bins: Sequence[WeighedBin], policy: Policy, history: RewriteHist
             is_first = is_first and pays
             left -= size
             continue
-        refused.add(id(candidate))
+        refused.add(id(group))
         if left < size <= of_week:
-            left = Fraction(0)  # this bin is next: smaller ones could delay it forever
-    return [b for b in bins if id(b) not in refused]
+            left = Fraction(0)  # this group is next: smaller ones could delay it forever
+    return [group for group in groups if id(group) not in refused]
 
 
-def _is_overdue(candidate: WeighedBin, policy: Policy) -> bool:
+def _is_overdue(group: FileGroup, policy: Policy) -> bool:
     """Whether opening its delete files costs a scan ``max_write_amplification`` times as much as reading its files."""
-    files = candidate.bin.files
-    deletes = sum(len(c.deletes) for c in files)
-    least = max(candidate.worth.bytes_rewritten, len(files) * OPEN_BYTES)
+    deletes = sum(len(c.deletes) for c in group.files)
+    least = max(group.worth.bytes_rewritten, len(group.files) * OPEN_BYTES)
     return deletes * OPEN_BYTES > policy.max_write_amplification * least

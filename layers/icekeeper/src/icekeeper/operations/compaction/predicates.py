@@ -1,9 +1,9 @@
 """Evaluates a filter on the possible values of its columns: three-valued logic over ranges of values (pure).
 
 :class:`Values` are the possible values of a column in rows of which only a partition or column bounds are known
-(specification, "Partition Transforms" and "Scan Planning").  :func:`truth_of` makes a function from these to every
-truth value that the filter has for some possible row.  So "no row matches" and "every row matches" are both certain
-where they are the result (rule: skip-only-what-surely-misses, drop-only-fully-matched-partitions).
+(specification, "Partition Transforms" and "Scan Planning").  :meth:`Binding.truth` makes a function from these to
+every truth value that the filter has for some possible row.  So "no row matches" and "every row matches" are both
+certain where they are the result (rule: skip-only-what-surely-misses, drop-only-fully-matched-partitions).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
-from functools import lru_cache, reduce
+from functools import lru_cache, partial, reduce
 from typing import Any, TypeAlias
 
 from pydantic import TypeAdapter
@@ -27,7 +27,6 @@ from pyiceberg.expressions import (
     EqualTo,
     GreaterThan,
     GreaterThanOrEqual,
-    IsNaN,
     IsNull,
     LessThan,
     LessThanOrEqual,
@@ -254,26 +253,6 @@ _Comparison: TypeAlias = Callable[[Values, _Key, Sequence[Any]], int]
 _NANOS_PER_DAY = 86_400 * 10**9
 
 
-def truth_of(
-    expression: BooleanExpression, columns: Mapping[str, Column], relative: RelativeFilter, now_ms: int
-) -> Truth:
-    """The truth values of ``expression``, parsed from ``relative.text``, at ``now_ms`` (epoch milliseconds).
-
-    Raises:
-        ValueError: a column is missing, or a literal or transform does not fit its column.
-    """
-    return _Binding(columns, relative, now_ms).truth(expression)
-
-
-def _all_of(left: int, right: int) -> int:
-    """The possible truth values of ``a AND b``, for an ``a`` of ``left`` and a ``b`` of ``right``."""
-    if not (left and right):
-        return 0
-    both = left | right
-    is_null = (left & NULL and right & (TRUE | NULL)) or (right & NULL and left & (TRUE | NULL))
-    return (left & right & TRUE) | (both & FALSE) | (NULL if is_null else 0)
-
-
 def _not(truth: Truth) -> Truth:
     def negated(values_of: ValuesOf) -> int:
         truths = truth(values_of)
@@ -284,8 +263,14 @@ def _not(truth: Truth) -> Truth:
 
 def _and(left: Truth, right: Truth) -> Truth:
     def both(values_of: ValuesOf) -> int:
-        truths = left(values_of)
-        return FALSE if truths == FALSE else _all_of(truths, right(values_of))
+        a = left(values_of)
+        if a == FALSE:
+            return FALSE
+        b = right(values_of)
+        if not (a and b):
+            return 0
+        is_null = (a & NULL and b & (TRUE | NULL)) or (b & NULL and a & (TRUE | NULL))
+        return (a & b & TRUE) | ((a | b) & FALSE) | (NULL if is_null else 0)
 
     return both
 
@@ -295,12 +280,20 @@ def _or(left: Truth, right: Truth) -> Truth:
 
 
 @dataclass(frozen=True, slots=True)
-class _Binding:
+class Binding:
+    """The columns and times that a filter names."""
+
     columns: Mapping[str, Column]
     relative: RelativeFilter
     now_ms: int
+    """Epoch milliseconds of ``now()``."""
 
     def truth(self, expression: BooleanExpression) -> Truth:
+        """The truth values of ``expression``, parsed from ``relative.text``.
+
+        Raises:
+            ValueError: a column is missing, or a literal or transform does not fit its column.
+        """
         match expression:
             case AlwaysTrue():
                 return lambda values_of: TRUE
@@ -331,15 +324,12 @@ class _Binding:
     def _unary(self, expression: UnaryPredicate) -> Truth:
         column, _ = self._column(expression.term)
         if isinstance(expression, IsNull | NotNull):
-            is_null = _null_test(column)
-            return is_null if isinstance(expression, IsNull) else _not(is_null)
-        if column.kind not in FLOATS:
+            truth = _null_test(column)
+        elif column.kind in FLOATS:
+            truth = _nan_test(column)
+        else:
             raise ValueError(f"only a float or double is NaN, but column {column.name} is {column.kind}")
-        is_nan = _nan_test(column)
-        if isinstance(expression, IsNaN):
-            return is_nan
-        assert isinstance(expression, NotNaN)
-        return _not(is_nan)
+        return _not(truth) if isinstance(expression, NotNull | NotNaN) else truth
 
     def _one_of(self, expression: SetPredicate) -> Truth:
         column, found = self._column(expression.term)
@@ -474,12 +464,8 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _with_sign(value: float) -> Any:
-    return comparable("double", value)
-
-
-def _signed_halves(value: bytes) -> Any:
-    return struct.unpack(">qq", value)
+_with_sign: _Key = partial(comparable, "double")
+_signed_halves: _Key = struct.Struct(">qq").unpack
 
 
 def _as_float(value: float) -> float:

@@ -13,9 +13,9 @@ from typing import Any
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.single_value import comparable, decode
 from icekeeper.model import DataFile, FileContent
-from icekeeper.operations.compaction.bins import Reason
-from icekeeper.operations.compaction.candidates import known_deleted_rows
-from icekeeper.operations.compaction.plan_groups import CompactionPlan, FileGroup, LeftAlone
+from icekeeper.operations.compaction.bins import FileGroup, Reason
+from icekeeper.operations.compaction.candidates import Tally, known_deleted_rows
+from icekeeper.operations.compaction.plan_groups import CompactionPlan
 from icekeeper.operations.compaction.recipe import ClusterRecipe
 from icekeeper.operations.compaction.rewrite_task import RewriteResult
 from icekeeper.operations.compaction.write_properties import partition_path, row_group_bytes
@@ -57,13 +57,12 @@ def assumptions(resolved: ResolvedPolicy) -> dict[str, Any]:
     }
 
 
-def left_document(left: Sequence[LeftAlone]) -> dict[str, Any]:
+def left_document(left: Mapping[str, Tally]) -> dict[str, Any]:
     """The files that are left alone, and why."""
-    return {"left": [{"reason": part.reason, "files": part.files, "bytes": part.bytes} for part in left]}
+    return {"left": [{"reason": reason, "files": part.files, "bytes": part.bytes} for reason, part in left.items()]}
 
 
 def _group(group: FileGroup, metadata: TableMetadata, recipe: ClusterRecipe | None) -> dict[str, Any]:
-    worth = group.worth
     deletes = {entry.file.key for c in group.files for entry in c.deletes}
     return {
         "reasons": _reasons(group, recipe),
@@ -74,9 +73,9 @@ def _group(group: FileGroup, metadata: TableMetadata, recipe: ClusterRecipe | No
         "bytes_in": group.total_bytes,
         "bytes_out": group.expected_bytes,
         "delete_files": len(deletes),
-        "requests": 0 if worth is None else worth.requests,
-        "saving_usd": 0.0 if worth is None else round(worth.saving, 9),
-        "cost_usd": 0.0 if worth is None else round(worth.cost, 9),
+        "requests": group.worth.requests,
+        "saving_usd": round(group.worth.saving, 9),
+        "cost_usd": round(group.worth.cost, 9),
     }
 
 
@@ -88,17 +87,13 @@ def _reasons(group: FileGroup, recipe: ClusterRecipe | None) -> list[str]:
     if group.route_to is not None or any(c.spec_id != group.spec_id for c in group.files):
         also.append("spec")
     lacks = sorted(reason.value for reason in frozenset[RewriteReason]().union(*(c.lacks for c in group.files)))
-    main = () if group.reason is Reason.SETTINGS else (_main_reason(group, recipe),)
+    main = [] if group.reason is Reason.SETTINGS else [group.reason.value]
+    if recipe is not None and group.reason is Reason.CLUSTERING and len(group.files) > 1:
+        # Sorted files are sorted again because they are small, or because a lookup opens too many of them.
+        is_small = all(c.file.file_size_in_bytes < recipe.smallest_bytes for c in group.files)
+        if all(c.is_clustered for c in group.files):
+            main = [Reason.SMALL.value if is_small else "depth"]
     return list(dict.fromkeys([*main, *lacks, *also]))
-
-
-def _main_reason(group: FileGroup, recipe: ClusterRecipe | None) -> str:
-    # Files that are sorted already are sorted again because they are small, or because a lookup opens too many of them.
-    is_anew = len(group.files) > 1 and all(c.is_clustered for c in group.files)
-    if recipe is None or group.reason is not Reason.CLUSTERING or not is_anew:
-        return group.reason.value
-    is_small = all(c.file.file_size_in_bytes < recipe.smallest_bytes for c in group.files)
-    return Reason.SMALL.value if is_small else "depth"
 
 
 def _sum(groups: Sequence[dict[str, Any]], key: str) -> int | float:

@@ -20,7 +20,7 @@ from icekeeper.errors import MaintenanceError
 from icekeeper.machine.metering import WorkThreads
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import DataFile, FileKey, Nothing
-from icekeeper.operations.compaction.bins import Reason
+from icekeeper.operations.compaction.bins import FileGroup, Reason
 from icekeeper.operations.compaction.candidates import (
     LARGEST_OUTPUT,
     SIZES_KEY,
@@ -30,7 +30,7 @@ from icekeeper.operations.compaction.candidates import (
     recorded_sizes,
 )
 from icekeeper.operations.compaction.clustering.exchange import cluster_groups, fits_one_worker
-from icekeeper.operations.compaction.plan_groups import CompactionPlan, FileGroup, depth_with
+from icekeeper.operations.compaction.plan_groups import CompactionPlan, depth_with
 from icekeeper.operations.compaction.rewrite import rewrite_group
 from icekeeper.operations.compaction.rewrite_task import Copying, RewriteResult, RewriteTask, Routing, planned_files
 from icekeeper.operations.compaction.write_properties import misread_columns, output_names, output_properties

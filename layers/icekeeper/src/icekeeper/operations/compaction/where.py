@@ -19,10 +19,10 @@ from icekeeper.metadata.document import TableMetadata, require_known_layout
 from icekeeper.model import DataFile, Nothing, PartitionValue
 from icekeeper.operations.compaction.predicates import (
     TRUE,
+    Binding,
     Column,
     Truth,
     Values,
-    truth_of,
     within_bounds,
     within_partition,
 )
@@ -30,9 +30,6 @@ from icekeeper.policy import Policy
 from icekeeper.policy.partition_time import partition_times
 from icekeeper.policy.relative_time import RelativeFilter, parse_relative
 from icekeeper.rows.arrow_schema import stored_schema
-
-PartitionChoice = Callable[[int, tuple[PartitionValue, ...]], bool]
-"""Whether all rows of a partition, given by spec id and values, match."""
 
 
 def why_not_rewritten(metadata: TableMetadata) -> str | None:
@@ -93,7 +90,9 @@ def row_filter(text: str | None, metadata: TableMetadata, now_ms: int) -> Callab
     return may_match
 
 
-def whole_partitions(text: str, metadata: TableMetadata, now_ms: int) -> PartitionChoice:
+def whole_partitions(
+    text: str, metadata: TableMetadata, now_ms: int
+) -> Callable[[int, tuple[PartitionValue, ...]], bool]:
     """Return a predicate: does every row of a partition match the filter, judged by the partition's values alone
     (rule: drop-only-fully-matched-partitions)?
 
@@ -109,7 +108,7 @@ def bound_filter(text: str, metadata: TableMetadata, now_ms: int) -> Truth:
     try:
         relative = parse_relative(text)
         columns = {column.name: column for column in _columns(metadata.current_schema)}
-        return truth_of(parse(relative.text), columns, relative, now_ms)
+        return Binding(columns, relative, now_ms).truth(parse(relative.text))
     except Exception as error:  # from pyparsing, or any error of a literal that fits no column
         reason = relative.as_written(_what_is_wrong(relative, text, error))
         raise PolicyError(
@@ -143,14 +142,9 @@ def _truths_in_partitions(truth: Truth, metadata: TableMetadata) -> Callable[[in
     found: dict[tuple[int, tuple[PartitionValue, ...]], int] = {}
 
     def truths(spec_id: int, partition: tuple[PartitionValue, ...]) -> int:
-        if any(isinstance(value, float) for value in partition):
-            return truths_of(spec_id, partition)  # 0.0 and -0.0 would be the same key
         key = spec_id, partition
-        if key not in found:
-            found[key] = truths_of(spec_id, partition)
-        return found[key]
-
-    def truths_of(spec_id: int, partition: tuple[PartitionValue, ...]) -> int:
+        if key in found:
+            return found[key]
         fields = specs[spec_id]
 
         def values_of(column: Column) -> Values:
@@ -159,7 +153,10 @@ def _truths_in_partitions(truth: Truth, metadata: TableMetadata) -> Callable[[in
             own = ((t, v) for (source, t), v in zip(fields, partition, strict=True) if source == column.field_id)
             return within_partition(column, own)
 
-        return truth(values_of)
+        possible = truth(values_of)
+        if not any(isinstance(value, float) for value in partition):  # 0.0 and -0.0 would be the same key
+            found[key] = possible
+        return possible
 
     return truths
 

@@ -1,4 +1,4 @@
-"""Applies the table properties ``write.*`` to new files: Parquet options, metrics modes and file names (pure).
+"""Applies the table properties ``write.*`` to new files: Parquet options, metrics modes and file names.
 
 Sources: Java's ``TableProperties``, ``MetricsConfig`` (1.10), ``LocationProviders``, ``PartitionSpec.partitionToPath``
 and ``Transforms.toHumanString``.
@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import base64
 import datetime
+import logging
 import math
 import re
 import uuid
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Context, Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote_plus
 
-from icekeeper.errors import PolicyError
+from icekeeper.errors import MaintenanceError, PolicyError
+from icekeeper.machine.metering import WorkThreads
 from icekeeper.metadata.delete_scope import is_unpartitioned
 from icekeeper.metadata.document import TableMetadata, require_known_layout
 from icekeeper.metadata.single_value import decimal_unscaled, decode
@@ -24,8 +27,16 @@ from icekeeper.metadata.transforms import partition_type
 from icekeeper.metadata.types import PRIMITIVES, TIMESTAMPS
 from icekeeper.model import DataFile, PartitionValue
 from icekeeper.operations.compaction.rewrite_task import Layout, OutputNames
+from icekeeper.policy.values import RewriteReason
 from icekeeper.rows.arrow_schema import LeafColumn, leaf_columns
+from icekeeper.rows.file_rows import read_parquet_footer
 from icekeeper.storage.paths import split_path
+from icekeeper.storage.storage import Storage
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+log = logging.getLogger(__name__)
 
 _PARQUET = "write.parquet."
 # TableProperties: PARQUET_*_DEFAULT
@@ -182,8 +193,11 @@ def _bloom_filters(
     )
     filters = {}
     for leaf in filtered:
-        key = f"bloom-filter-fpp.column.{leaf.name}"
-        fpp = _probability(properties, key, _BLOOM_FPP)
+        key = f"{_PARQUET}bloom-filter-fpp.column.{leaf.name}"
+        text = properties.get(key)
+        fpp = _BLOOM_FPP if text is None else _number(text)
+        if not 0 < fpp < 1:
+            raise PolicyError(f"table property {key} is '{text}', which is not between 0 and 1")
         filters[leaf.parquet_path] = {"ndv": min(group_rows, _most_distinct(most, fpp)), "fpp": fpp}
     return filters
 
@@ -194,14 +208,6 @@ def _most_distinct(max_bytes: int, fpp: float) -> int:
     bits = 8 * 2 ** int(math.log2(max(max_bytes, 32)))
     # The format's formula m = -8·n / ln(1 - fpp^(1/8)), solved for n; rounding down leaves room.
     return max(1, int(bits * -math.log(1 - fpp ** (1 / 8)) / 8) - 1)
-
-
-def _probability(properties: Mapping[str, str], key: str, default: float) -> float:
-    text = properties.get(f"{_PARQUET}{key}")
-    value = default if text is None else _number(text)
-    if not 0 < value < 1:
-        raise PolicyError(f"table property {_PARQUET}{key} is '{text}', which is not between 0 and 1")
-    return value
 
 
 def _number(text: str) -> float:
@@ -227,6 +233,78 @@ def _int(properties: Mapping[str, str], key: str, default: int) -> int:
     if not _is_whole(text) or int(text) < 1:
         raise PolicyError(f"table property {_PARQUET}{key} is '{text}', which is not a positive integer")
     return min(int(text), _MOST)
+
+
+# Data files may have been written with another codec or other Bloom filters than the table asks for now.  Only footers
+# show this.  A footer takes two requests, so all footers are read only if ``rewrite_reason`` asks for it; a dry run
+# reads a sample.
+
+BY_FOOTER = frozenset({RewriteReason.CODEC, RewriteReason.BLOOM})
+"""The reasons that only footers show."""
+_PARALLEL_FOOTERS = 16
+# Arrow's name of a codec → its name in footers, if it is not the same in capitals.
+_FOOTER_NAMES = {"none": "UNCOMPRESSED", "lz4": "LZ4"}
+
+
+@dataclass(frozen=True, slots=True)
+class WantedSettings:
+    """The settings with which a rewrite would write a table's files now."""
+
+    codec: str
+    """Its name in footers."""
+    bloom_columns: frozenset[str]
+    """Parquet paths of the columns that have a Bloom filter."""
+
+    def lacking(self, footer: pq.FileMetaData) -> frozenset[RewriteReason]:
+        """The settings that a file with this footer does not meet; a column that it lacks needs no filter."""
+        chunks = [
+            footer.row_group(group).column(column)
+            for group in range(footer.num_row_groups)
+            for column in range(footer.num_columns)
+        ]
+        found = set()
+        if any(not chunk.compression.startswith(self.codec) for chunk in chunks):
+            found.add(RewriteReason.CODEC)
+        if any(chunk.path_in_schema in self.bloom_columns and not chunk.bloom_filter_length for chunk in chunks):
+            found.add(RewriteReason.BLOOM)
+        return frozenset(found)
+
+
+def wanted_settings(schema: Mapping[str, Any], properties: Mapping[str, str]) -> WantedSettings:
+    """The settings that a table's schema and properties ask for.
+
+    Raises:
+        PolicyError: a property is malformed.
+    """
+    options = writer_options(properties, leaf_columns(schema), 1)
+    codec = str(options["compression"])
+    filters = options.get("bloom_filter_options", {})
+    return WantedSettings(_FOOTER_NAMES.get(codec, codec.upper()), frozenset(filters))
+
+
+def files_lacking(
+    paths: Sequence[str],
+    wanted: WantedSettings,
+    storage: Storage,
+    on_done: Callable[[int], None] = lambda done: None,
+) -> dict[str, frozenset[RewriteReason]]:
+    """Path of a Parquet file → the settings that it does not meet, if any and if it can be read."""
+    import pyarrow as pa
+
+    def look(path: str) -> frozenset[RewriteReason]:
+        try:
+            return wanted.lacking(read_parquet_footer(path, storage))
+        except (MaintenanceError, pa.ArrowException, OSError) as error:
+            log.warning("the footer of %s cannot be read, so the file is left alone: %s", path, error)
+            return frozenset()
+
+    found: dict[str, frozenset[RewriteReason]] = {}
+    with WorkThreads(_PARALLEL_FOOTERS, thread_name_prefix="footer") as pool:
+        for done, (path, lacking) in enumerate(zip(paths, pool.map(look, paths), strict=True), start=1):
+            if lacking:
+                found[path] = lacking
+            on_done(done)
+    return found
 
 
 # TableProperties.DEFAULT_WRITE_METRICS_MODE_DEFAULT, METRICS_MAX_INFERRED_COLUMN_DEFAULTS_DEFAULT
@@ -264,7 +342,9 @@ def output_properties(metadata: TableMetadata) -> dict[str, str]:
     leaves = leaf_columns(metadata.current_schema)
     if _default_mode(properties, len(leaves)) in ("none", "counts"):
         names = {leaf.field_id: leaf.name for leaf in leaves}
-        for field_id in _sorted_by(metadata):
+        # Not under ``bucket``, which does not keep the order.
+        kept = (f for f in metadata.default_sort_order_fields if not str(f["transform"]).startswith("bucket"))
+        for field_id in (int(i) for f in kept for i in f.get("source-ids") or [f["source-id"]]):
             if field_id in names:
                 properties.setdefault(f"{_METRICS}column.{names[field_id]}", _DEFAULT_MODE)
     return properties
@@ -301,16 +381,6 @@ def _shallow_first(fields: Sequence[Mapping[str, Any]]) -> Iterator[int]:
         else:
             parts = ("element",) if kind["type"] == "list" else ("key", "value")
             yield from _shallow_first([{"id": kind[f"{part}-id"], "type": kind[part]} for part in parts])
-
-
-def _sorted_by(metadata: TableMetadata) -> Iterator[int]:
-    """Ids of the sort order's source columns, except those under ``bucket``, which does not keep the order."""
-    chosen = metadata.document.get("default-sort-order-id") or 0
-    for order in metadata.document.get("sort-orders") or ():
-        if order["order-id"] == chosen:
-            for field in order["fields"]:
-                if not str(field["transform"]).startswith("bucket"):
-                    yield from map(int, field.get("source-ids") or [field["source-id"]])
 
 
 # Footers must not have bounds of some float columns (rule: no-misread-float-bounds, platform: arrow-equal-bounds).
@@ -366,14 +436,13 @@ def output_names(metadata: TableMetadata, spec_id: int, partition: Sequence[Part
     if not metadata.property_flag("write.object-storage.enabled", default=False):
         return OutputNames(folder, stem, path)
     by_partition = metadata.property_flag("write.object-storage.partitioned-paths", default=True)
-    # Several tables may share a folder outside of the table's location.
-    context = "" if folder.startswith(metadata.location) else _database_and_table(metadata.location)
+    context = ""
+    if not folder.startswith(metadata.location):
+        # Several tables may share the folder, so the last two folders of the location come in between (Java's
+        # ``ObjectStoreLocationProvider.pathContext``).
+        parts = split_path(metadata.location).key.rstrip("/").rsplit("/", 2)[-2:]
+        context = "/".join(part for part in parts if part)
     return OutputNames(folder, stem, path, Layout.HASHED if by_partition else Layout.HASHED_FLAT, context)
-
-
-def _database_and_table(location: str) -> str:
-    """The last two folders of the location (Java's ``ObjectStoreLocationProvider.pathContext``)."""
-    return "/".join(part for part in split_path(location).key.rstrip("/").rsplit("/", 2)[-2:] if part)
 
 
 def partition_path(

@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 
 import pyarrow as pa
 
 from icekeeper.engines.engine import Engine
-from icekeeper.operations.compaction.clustering.range_tasks import (
-    RANGE_BYTES,
+from icekeeper.operations.compaction.clustering.sort_keys import (
+    CURVE_BITS,
     Bound,
+    ZOrderCurve,
+    at_cells,
+    choose_bounds,
+    fit_curve,
+    sorted_indices,
+)
+from icekeeper.operations.compaction.clustering.work import (
+    RANGE_BYTES,
     LaneResult,
     LaneTask,
     Sample,
     SampleTask,
     SplitReport,
     SplitTask,
-    at_cells,
-    choose_bounds,
+    lane_files,
+    merge_lane,
+    sample_keys,
+    split_rows,
 )
-from icekeeper.operations.compaction.clustering.sort_keys import CURVE_BITS, ZOrderCurve, fit_curve, sorted_indices
-from icekeeper.operations.compaction.clustering.work import lane_files, merge_lane, sample_keys, split_rows
 from icekeeper.operations.compaction.proof import Evidence, disproof
 from icekeeper.operations.compaction.rewrite_task import RewriteResult, RewriteTask
 from icekeeper.policy import Strategy
@@ -76,30 +84,28 @@ def cluster_groups(
     """
     if not tasks:
         return []
-    sampling = [work for task in tasks for work in _sample_tasks(task)]
-    samples = iter(engine.map(sample_keys, sampling, lambda done: on_done(0)))
-    plans = [_plan(task, [next(samples) for _ in _sample_tasks(task)]) for task in tasks]
+    sampling = [_sample_tasks(task) for task in tasks]
+    samples = iter(engine.map(sample_keys, [work for some in sampling for work in some], lambda done: on_done(0)))
     results: list[RewriteResult] = []
-    for plan in plans:
-        if isinstance(plan, _Exchange):
-            will_write(file.record for lane in plan.lanes for file in lane_files(lane, plan.files_per_lane))
-            lanes = engine.exchange(split_rows, plan.splits, merge_lane, plan.lanes, lambda done: on_done(len(results)))
-            results.append(_result(plan.task, lanes, discard))
+    for task, some in zip(tasks, sampling, strict=True):
+        found = [next(samples) for _ in some]
+        error = _error_of(found)
+        if error is None:
+            splits, lanes, files = _plan(task, found)
+            will_write(file.record for lane in lanes for file in lane_files(lane, files))
+            sorted_lanes = engine.exchange(split_rows, splits, merge_lane, lanes, lambda done: on_done(len(results)))
+            results.append(_result(task, sorted_lanes, discard))
         else:
-            results.append(plan)
+            results.append(RewriteResult(group_id=task.group_id, error=error, unreadable=_unreadable(found)))
         on_done(len(results))
     return results
 
 
-@dataclass(frozen=True, slots=True)
-class _Exchange:
-    """The tasks that sort one group."""
-
-    task: RewriteTask
-    splits: Sequence[SplitTask]
-    lanes: Sequence[LaneTask]
-    files_per_lane: int
-    """The expected number of files of a lane."""
+def _error_of(samples: Sequence[Sample]) -> str | None:
+    errors = [sample.error for sample in samples if sample.error is not None]
+    if errors or any(sample.rows for sample in samples):
+        return errors[0] if errors else None
+    return "the inputs hold no rows, although their manifests promise some; run 'icekeeper verify' on this table"
 
 
 def _sample_tasks(task: RewriteTask) -> list[SampleTask]:
@@ -118,19 +124,10 @@ def _sample_tasks(task: RewriteTask) -> list[SampleTask]:
     ]
 
 
-def _plan(task: RewriteTask, samples: Sequence[Sample]) -> _Exchange | RewriteResult:
-    """The tasks of a group; a result with the error if a sample failed or the samples have no rows."""
+def _plan(task: RewriteTask, samples: Sequence[Sample]) -> tuple[list[SplitTask], list[LaneTask], int]:
+    """The tasks that sort one group, and the expected number of files of a lane."""
     recipe = task.recipe
     assert recipe is not None
-    error = next((sample.error for sample in samples if sample.error is not None), None)
-    if error is None and not any(sample.rows for sample in samples):
-        error = "the inputs hold no rows, although their manifests promise some; run 'icekeeper verify' on this table"
-    if error is not None:
-        return RewriteResult(
-            group_id=task.group_id,
-            error=error,
-            unreadable=_unreadable(samples),
-        )
     disk_bytes, row_count = _disk_bytes(task), sum(source.record_count for source in task.inputs)
     arrow_bytes = max(1.0, row_count * max(sample.row_bytes for sample in samples))
     file_count = recipe.output_count(disk_bytes)
@@ -143,12 +140,9 @@ def _plan(task: RewriteTask, samples: Sequence[Sample]) -> _Exchange | RewriteRe
     share = None if task.most_files is None else max(1, task.most_files // lane_count)
     outputs = replace(task.outputs, attempts=MAX_ATTEMPTS)
     without_inputs = replace(task, inputs=(), deletes=(), most_files=share, outputs=outputs)
-    return _Exchange(
-        task,
-        [
-            SplitTask(part, number, first_row, curve, bounds, lane_of)
-            for number, (part, first_row) in enumerate(_portions(task, arrow_bytes / max(1, disk_bytes)))
-        ],
+    portions = enumerate(_portions(task, arrow_bytes / max(1, disk_bytes)))
+    return (
+        [SplitTask(part, number, first_row, curve, bounds, lane_of) for number, (part, first_row) in portions],
         [LaneTask(without_inputs, number, curve, disk_bytes / arrow_bytes, lane_count) for number in range(lane_count)],
         math.ceil(file_count / lane_count),
     )

@@ -51,7 +51,8 @@ def clustering_groups(files: list[Candidate], policy: Policy, layout: Layout) ->
     if policy.rewrite_all:
         return _portions(files, policy)
     fresh = [c for c in files if not c.is_clustered]
-    if not _is_worth_it(fresh, policy):
+    is_enough = len(fresh) >= policy.min_input_files or _total(fresh) >= policy.target_file_size_bytes
+    if not is_enough and not any(c.is_due for c in fresh):
         fresh = []
     sorted_before = [c for c in files if c.is_clustered]
     piled = _piled_runs(sorted_before, fresh, policy, layout)
@@ -61,14 +62,6 @@ def clustering_groups(files: list[Candidate], policy: Policy, layout: Layout) ->
     groups = _with_small_files(groups, small, policy)
     taken = {id(c) for group in groups for c in group}
     return groups + [[c] for c in sorted_before if c.is_due and id(c) not in taken]
-
-
-def _is_worth_it(fresh: list[Candidate], policy: Policy) -> bool:
-    return (
-        len(fresh) >= policy.min_input_files
-        or _total(fresh) >= policy.target_file_size_bytes
-        or any(c.is_due for c in fresh)
-    )
 
 
 def _piled_runs(
@@ -160,7 +153,6 @@ KeyRange: TypeAlias = tuple[tuple[Any, ...], tuple[Any, ...]]
 """The least and the greatest key of a file."""
 # To a sort, null is a value at one end; at which end does not matter to overlap.
 _NULL: Place = (-1,)
-_WHOLE: KeyRange = ((BELOW_ALL,), (ABOVE_ALL,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +194,10 @@ class Layout:
             self._decoded[key] = column_extent(file, column.field_id, self.types.get(column.field_id, ""))
         return self._decoded[key]
 
+    def extents(self, file: DataFile) -> tuple[Extent | None, ...]:
+        """The extent in each of the columns by which lookups skip files."""
+        return tuple(self.extent(file, column) for column in self.measured)
+
     def ranges(self, file: DataFile) -> tuple[KeyRange, ...]:
         if not self.is_curve:
             return (self._key_range(file),)
@@ -226,11 +222,6 @@ class Layout:
         return same, same
 
 
-def single_value(key_range: KeyRange) -> bool:
-    """Whether all rows have one key, so that sorting cannot separate them."""
-    return key_range[0] == key_range[1]
-
-
 def pieces_of_runs(files: Sequence[Candidate], layout: Layout) -> list[Piece]:
     """The clustered files of a partition as pieces of their runs, in the given order."""
     ranges = [layout.ranges(c.file) for c in files]
@@ -253,7 +244,7 @@ def _fewest_runs(ranges: Iterable[KeyRange]) -> list[int | None]:
     A file with unknown ends is put into the first run, because it may be part of it.
     """
     ranges = list(ranges)
-    own: list[int | None] = [None if single_value(r) else 0 for r in ranges]
+    own: list[int | None] = [None if low == high else 0 for low, high in ranges]
     free: list[int] = []
     busy: list[tuple[tuple[Any, ...], int]] = []
     opened = 0
@@ -376,35 +367,28 @@ def _meets(region: _Region, others: Sequence[_Region]) -> bool:
 def _sweeps(pieces: Sequence[Piece]) -> list[_Sweep]:
     columns = len(pieces[0].ranges) if pieces else 0
     # A single key is no reason to sort again, but on a curve the other columns may be.
-    return [_Sweep.over([p.ranges[i] for p in pieces], with_single_values=columns > 1) for i in range(columns)]
+    return [_Sweep([p.ranges[i] for p in pieces], with_single_values=columns > 1) for i in range(columns)]
 
 
-@dataclass(frozen=True, slots=True)
 class _Sweep:
     """The events along a key: files begin and end."""
 
-    events: Sequence[tuple[int, bool]]
-    """The number of a file, and whether it begins."""
-    spans: Sequence[_Region | None]
-    """Per file the numbers of its two events; ``None``: the file is left out."""
-
-    @classmethod
-    def over(cls, ranges: Sequence[KeyRange], *, with_single_values: bool) -> _Sweep:
-        kept = [n for n, r in enumerate(ranges) if with_single_values or not single_value(r)]
+    def __init__(self, ranges: Sequence[KeyRange], *, with_single_values: bool) -> None:
+        kept = [(n, low, high) for n, (low, high) in enumerate(ranges) if with_single_values or low != high]
         # Files that share only an end do not overlap, unless single values count.
         first, second = (0, 1) if with_single_values else (1, 0)
-        ordered = sorted(
-            [(ranges[n][0], first, n, True) for n in kept] + [(ranges[n][1], second, n, False) for n in kept],
-            key=lambda event: event[:2],
-        )
-        begins: dict[int, int] = {}
-        spans: list[_Region | None] = [None] * len(ranges)
-        for number, (_, _, n, is_begin) in enumerate(ordered):
+        begins, ends = [(low, first, n, True) for n, low, _ in kept], [(high, second, n, False) for n, _, high in kept]
+        ordered = sorted(begins + ends, key=lambda event: event[:2])
+        self.events: Sequence[tuple[int, bool]] = [(n, is_begin) for _, _, n, is_begin in ordered]
+        """The number of a file, and whether it begins."""
+        self.spans: list[_Region | None] = [None] * len(ranges)
+        """Per file the numbers of its two events; ``None``: the file is left out."""
+        begun: dict[int, int] = {}
+        for number, (n, is_begin) in enumerate(self.events):
             if is_begin:
-                begins[n] = number
+                begun[n] = number
             else:
-                spans[n] = begins[n], number
-        return cls([(n, is_begin) for _, _, n, is_begin in ordered], spans)
+                self.spans[n] = begun[n], number
 
     def depth(self, runs: Sequence[Hashable]) -> int:
         deepest = 0
@@ -465,7 +449,7 @@ class ClusteringDepth:
 
     @classmethod
     def of(cls, partitions: Iterable[Sequence[Candidate]], layout: Layout) -> ClusteringDepth:
-        return cls(layout, tuple({c.file.file_path: _extents(c.file, layout) for c in files} for files in partitions))
+        return cls(layout, tuple({c.file.file_path: layout.extents(c.file) for c in files} for files in partitions))
 
     def now(self) -> float:
         """The number of files that a lookup of one value opens, on average over bytes."""
@@ -473,7 +457,7 @@ class ClusteringDepth:
 
     def with_outputs(self, groups: Iterable[tuple[Sequence[str], Sequence[DataFile]]]) -> float:
         """The depth once groups are replaced, given as paths of inputs and output files."""
-        return self._after([(inputs, [_extents(file, self.layout) for file in files]) for inputs, files in groups])
+        return self._after([(inputs, [self.layout.extents(file) for file in files]) for inputs, files in groups])
 
     def as_planned(self, groups: Iterable[tuple[Sequence[str], int]]) -> float:
         """The expected depth once groups are replaced, given as paths of inputs and number of outputs."""
@@ -487,13 +471,9 @@ class ClusteringDepth:
         columns = len(self.layout.measured)
         stretches = max(1, round(outputs ** (1 / columns)))
         size = sum(next((e.size for e in extents if e is not None), 0) for extents in inputs) // max(1, outputs)
-        cuts = [_cuts([extents[n] for extents in inputs], stretches) for n in range(columns)]
+        cuts = [_cuts([extents[n] for extents in inputs], stretches, size) for n in range(columns)]
         return [
-            tuple(
-                None if cut is None else _extent(cut[number // stretches**n % stretches], size)
-                for n, cut in enumerate(cuts)
-            )
-            for number in range(outputs)
+            tuple(cut[number // stretches**n % stretches] for n, cut in enumerate(cuts)) for number in range(outputs)
         ]
 
     def _after(self, groups: Sequence[tuple[Sequence[str], Sequence[_Extents]]]) -> float:
@@ -513,27 +493,17 @@ class ClusteringDepth:
         return round(sum(depth.point for depth in depths) / len(columns), 2)
 
 
-def _extents(file: DataFile, layout: Layout) -> _Extents:
-    return tuple(layout.extent(file, column) for column in layout.measured)
-
-
-def _extent(ends: tuple[Place, Place], size: int) -> Extent:
-    return Extent(ends[0], ends[1], size)
-
-
-def _cuts(
-    extents: Sequence[Extent | None], stretches: int
-) -> list[tuple[tuple[object, ...], tuple[object, ...]]] | None:
-    """The ends of each stretch, which may be unknown; ``None``: there are no values."""
+def _cuts(extents: Sequence[Extent | None], stretches: int, size: int) -> list[Extent | None]:
+    """The extent of each stretch, of ``size`` bytes, whose ends may be unknown; ``None``: there are no values."""
     present = [e for e in extents if e is not None]
     if not present:
-        return None
+        return [None] * stretches
     if any(e.low == BELOW_ALL or e.high == ABOVE_ALL for e in present):
-        return [(BELOW_ALL, ABOVE_ALL)] * stretches
+        return [Extent(BELOW_ALL, ABOVE_ALL, size)] * stretches
     ends = sorted(end for e in present for end in (e.low, e.high))
     below = [end for end in ends if end < ends[-1]]
     if not below:
-        return [(ends[0], ends[0])] * stretches
+        return [Extent(ends[0], ends[0], size)] * stretches
     # Between equal ends a cut is just above them; its value does not affect the number of files there.
     cuts = [(*below[i * len(below) // stretches], i) for i in range(1, stretches)]
-    return list(pairwise([ends[0], *cuts, ends[-1]]))
+    return [Extent(low, high, size) for low, high in pairwise([ends[0], *cuts, ends[-1]])]

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import TypeAdapter
 from pyiceberg.transforms import BucketTransform, TruncateTransform
-from pyiceberg.types import BinaryType, DecimalType, IcebergType
+from pyiceberg.types import BinaryType, DecimalType
 
 from icekeeper.errors import TableUnsupported
 from icekeeper.machine.metering import WorkThreads
 from icekeeper.machine.resources import task_cores
 from icekeeper.metadata.transforms import parse_transform
 from icekeeper.metadata.types import PRIMITIVES
+from icekeeper.operations.compaction.output_partition import pyiceberg_type
 from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn
 from icekeeper.policy import Strategy
 
@@ -66,7 +66,7 @@ def row_taker() -> Iterator[RowTaker]:
     """
     cores = task_cores()
     if cores == 1:
-        yield _taken
+        yield pa.RecordBatch.take
         return
     with WorkThreads(cores, thread_name_prefix="take") as pool:
 
@@ -77,17 +77,12 @@ def row_taker() -> Iterator[RowTaker]:
         yield taken
 
 
-def _taken(batch: pa.RecordBatch, numbers: pa.Array) -> pa.RecordBatch:
-    return batch.take(numbers)
-
-
 # Keys have types whose order in Arrow is Iceberg's order (specification, "Sorting" and "Partition Transforms"; Java's
 # ``Comparators``).  Floats become integers of the same order: -0.0 below 0.0, NaN above all numbers.  A transform's
 # result may be replaced by any number that rises with it (truncated numbers, years of dates).
 
 _KeyFunction: TypeAlias = Callable[[pa.Array], pa.Array]
 _HOUR_S, _DAY_S = 3600, 86_400
-_MICROS, _NANOS = 10**6, 10**9
 
 
 class SortKeys:
@@ -95,7 +90,10 @@ class SortKeys:
 
     def __init__(self, columns: Sequence[KeyColumn], table_schema: Mapping[str, Any]) -> None:
         """Raises TableUnsupported if a column is not in the schema or its transform is unknown."""
-        self._sources = [_source(column, table_schema) for column in columns]
+        self._sources: list[tuple[list[int], _KeyFunction]] = []
+        for column in columns:
+            path, kind = _find(column.field_id, table_schema["fields"])
+            self._sources.append((path, _key_function(column.transform, kind)))
 
     def of(self, batch: pa.RecordBatch) -> list[pa.Array]:
         """The key columns of a batch."""
@@ -115,11 +113,7 @@ def sorted_indices(keys: Sequence[pa.Array | pa.ChunkedArray], columns: Sequence
         return order
     names = [str(number) for number in range(len(keys))]
     directions = [
-        (
-            name,
-            "descending" if column.descending else "ascending",
-            "at_start" if column.nulls_first else "at_end",
-        )
+        (name, "descending" if column.descending else "ascending", "at_start" if column.nulls_first else "at_end")
         for name, column in zip(names, columns, strict=True)
     ]
     return pc.sort_indices(pa.table(list(keys), names=names), sort_keys=directions)
@@ -141,11 +135,6 @@ def holds_column(field: Mapping[str, Any], ids: Container[int]) -> bool:
         return True
     kind = field["type"]
     return isinstance(kind, Mapping) and kind["type"] == "struct" and any(holds_column(f, ids) for f in kind["fields"])
-
-
-def _source(column: KeyColumn, schema: Mapping[str, Any]) -> tuple[list[int], _KeyFunction]:
-    path, kind = _find(column.field_id, schema["fields"])
-    return path, _key_function(column.transform, kind)
 
 
 def _find(field_id: int, fields: Sequence[Mapping[str, Any]]) -> tuple[list[int], str]:
@@ -170,17 +159,19 @@ def _child(array: pa.Array, path: Sequence[int]) -> pa.Array:
 def _key_function(transform: str, kind: str) -> _KeyFunction:
     name, number = parse_transform(transform)
     if name == "identity":
-        return lambda array: _ordered(array)
+        return _ordered
     if name == "bucket" and number is not None:
-        return _by_value(BucketTransform(number).transform(_hashed_type(kind)), pa.int32())
+        # Texts and bytes have the same hash, and text need not be UTF-8.
+        hashed = BinaryType() if kind == "string" else pyiceberg_type(kind)
+        return _by_value(BucketTransform(number).transform(hashed), pa.int32())
     if name == "truncate" and number is not None:
         return _truncation(number, kind)
     if name in ("year", "month"):
-        return lambda array: _months(_utc(array), whole_years=name == "year")
+        return lambda array: _months(array, whole_years=name == "year")
     if name in ("day", "hour"):
         seconds = _DAY_S if name == "day" else _HOUR_S
         if kind == "date":
-            return lambda array: _ordered(array)
+            return _ordered
         return lambda array: _floor_divided(_ordered(array), seconds * PRIMITIVES[kind].per_second)
     raise TableUnsupported(f"sort transform {transform} is not known to this version of Icekeeper")
 
@@ -211,12 +202,9 @@ def _float_order(array: pa.Array, bits_type: pa.DataType, mask: int) -> pa.Array
     return pc.if_else(pc.less(bits, pa.scalar(0, bits_type)), pc.bit_wise_xor(bits, pa.scalar(mask, bits_type)), bits)
 
 
-def _utc(array: pa.Array) -> pa.Array:
-    """Timestamps without their zone, because transforms use UTC."""
-    return array.cast(pa.timestamp(array.type.unit)) if pa.types.is_timestamp(array.type) else array
-
-
 def _months(array: pa.Array, *, whole_years: bool) -> pa.Array:
+    if pa.types.is_timestamp(array.type):
+        array = array.cast(pa.timestamp(array.type.unit))  # without its zone, because transforms use UTC
     years = pc.year(array)
     return years if whole_years else pc.add(pc.multiply(years, 12), pc.month(array))
 
@@ -236,7 +224,8 @@ def _truncation(width: int, kind: str) -> _KeyFunction:
         return lambda array: _first_characters(array, width)
     if kind == "binary":
         return lambda array: pc.binary_slice(array, 0, width)
-    decimal = _decimal_type(kind)
+    decimal = pyiceberg_type(kind)
+    assert isinstance(decimal, DecimalType)
     # Truncating downwards may need one digit more than the type has.
     target = pa.decimal256(decimal.precision + 1, decimal.scale)
     return _by_value(TruncateTransform(width).transform(decimal), target)
@@ -263,17 +252,6 @@ def _by_value(function: Callable[[Any], Any], result: pa.DataType) -> _KeyFuncti
     return to_key
 
 
-def _hashed_type(kind: str) -> IcebergType:
-    if kind == "string":
-        return BinaryType()  # both hash their bytes, and text need not be UTF-8
-    return _decimal_type(kind) if kind.startswith("decimal") else TypeAdapter(IcebergType).validate_python(kind)
-
-
-def _decimal_type(kind: str) -> DecimalType:
-    precision, scale = (int(number) for number in re.findall(r"\d+", kind))
-    return DecimalType(precision, scale)
-
-
 # Arrow compares rows key by key, unless a single key has few different values: then it counts them, which is several
 # times faster.  So the integer keys of a row are packed into one number, each with as many bits as its values need.
 # That number is sorted digit by digit, the lowest first (radix sort; every pass keeps the order of the one before).
@@ -286,54 +264,39 @@ _MAX_BITS = 63
 _MAX_BITS_OF_ONE = 48
 
 
-class _Field(NamedTuple):
-    """The range of a key and its bits in the packed number."""
-
-    low: int
-    high: int
-    bits: int
-
-
 def integer_order(keys: Sequence[pa.Array | pa.ChunkedArray], columns: Sequence[KeyColumn]) -> pa.Array | None:
     """As :func:`sorted_indices`; ``None``: a key is no integer, or all keys together need too many bits."""
     if not all(isinstance(key, pa.Array) and pa.types.is_signed_integer(key.type) for key in keys):
         return None
-    fields = [_field(key) for key in keys]
-    bits = sum(field.bits for field in fields)
+    fields = []
+    for key in keys:
+        found = pc.min_max(key).as_py()
+        low, high = found["min"] or 0, found["max"] or 0
+        # One value more, for null.
+        fields.append((low, high, 0 if found["min"] is None else (high - low + bool(key.null_count)).bit_length()))
+    bits = sum(width for *_, width in fields)
     if bits > (_MAX_BITS if len(keys) > 1 else _MAX_BITS_OF_ONE):
         return None
     packed: pa.Array | None = None
-    for key, column, field in zip(keys, columns, fields, strict=True):
-        number = _number(key, column, field)
-        packed = number if packed is None else pc.bit_wise_or(pc.shift_left(packed, field.bits), number)
-    return _sorted(packed, bits)
-
-
-def _field(key: pa.Array) -> _Field:
-    bounds = pc.min_max(key).as_py()
-    if bounds["min"] is None:
-        return _Field(0, 0, 0)
-    # One value more, for null.
-    return _Field(bounds["min"], bounds["max"], (bounds["max"] - bounds["min"] + bool(key.null_count)).bit_length())
-
-
-def _number(key: pa.Array, column: KeyColumn, field: _Field) -> pa.Array:
-    """The key as a number from 0 that rises in the order of the column."""
-    wide = key.cast(pa.int64())
-    number = pc.subtract(field.high, wide) if column.descending else pc.subtract(wide, field.low)
-    if not key.null_count:
-        return number
-    if column.nulls_first:
-        return pc.fill_null(pc.add(number, 1), 0)
-    return pc.fill_null(number, field.high - field.low + 1 if field.bits else 0)
-
-
-def _sorted(packed: pa.Array, bits: int) -> pa.Array:
+    for key, column, (low, high, width) in zip(keys, columns, fields, strict=True):
+        number = _number(key, column, low, high)
+        packed = number if packed is None else pc.bit_wise_or(pc.shift_left(packed, width), number)
     order: pa.Array | None = None
     for shift in range(0, max(1, bits), _DIGIT_BITS):
         digit = pc.bit_wise_and(pc.shift_right(packed, shift), (1 << _DIGIT_BITS) - 1).cast(pa.uint16())
         order = pc.array_sort_indices(digit) if order is None else order.take(pc.array_sort_indices(digit.take(order)))
     return order
+
+
+def _number(key: pa.Array, column: KeyColumn, low: int, high: int) -> pa.Array:
+    """The key as a number from 0 that rises in the order of the column."""
+    wide = key.cast(pa.int64())
+    number = pc.subtract(high, wide) if column.descending else pc.subtract(wide, low)
+    if not key.null_count:
+        return number
+    if column.nulls_first:
+        return pc.fill_null(pc.add(number, 1), 0)
+    return pc.fill_null(number, 0 if key.null_count == len(key) else high - low + 1)
 
 
 # A z-order curve alternates between the bits of its columns (Morton 1966), so rows with similar values get near cells.
@@ -352,35 +315,14 @@ _EVEN_ENOUGH = 0.55
 
 
 @dataclass(frozen=True, slots=True)
-class _Level:
-    """The rule of one bit, for each combination of the bits before it."""
-
-    columns: pa.Array
-    """The column whose rank is compared."""
-    medians: pa.Array
-    """The least rank for which the bit is set."""
-
-    def cells(self, ranks: Sequence[pa.Array], cells: pa.Array) -> pa.Array:
-        """Append this bit to the cells of rows."""
-        bits = pc.greater_equal(self._compared(ranks, cells), self.medians.take(cells)).cast(pa.int16())
-        return pc.add(pc.add(cells, cells), bits)
-
-    def _compared(self, ranks: Sequence[pa.Array], cells: pa.Array) -> pa.Array:
-        """The rank of each row in the column that decides its bit."""
-        of_all = self.columns[0].as_py()
-        if pc.all(pc.equal(self.columns, of_all)).as_py():
-            return ranks[of_all]  # several times faster than a choice per row
-        return pc.choose(self.columns.take(cells), *ranks)
-
-
-@dataclass(frozen=True, slots=True)
 class ZOrderCurve:
     """A curve through columns of sort keys."""
 
     quantiles: tuple[pa.Array, ...]
     """Per column: ascending values (of :class:`.SortKeys`), nulls first."""
-    levels: tuple[_Level, ...]
-    """The highest bit first."""
+    levels: tuple[tuple[pa.Array, pa.Array], ...] = ()
+    """Per bit, the highest first, and for each combination of the bits before it: the column whose rank is compared,
+    and the least rank for which the bit is set."""
 
     @property
     def columns(self) -> tuple[KeyColumn, ...]:
@@ -391,43 +333,43 @@ class ZOrderCurve:
         """The cell of each row, below ``2 ** CURVE_BITS``, never null."""
         ranks = [_ranks(quantiles, array) for quantiles, array in zip(self.quantiles, arrays, strict=True)]
         cells = pa.repeat(pa.scalar(0, pa.int16()), len(ranks[0]))
-        for level in self.levels:
-            cells = level.cells(ranks, cells)
+        for columns, medians in self.levels:
+            cells = _with_bit(cells, ranks, columns, medians)
         # A small sample has only the first bits.
         return pc.shift_left(cells, pa.scalar(CURVE_BITS - len(self.levels), pa.int16()))
+
+
+def _with_bit(cells: pa.Array, ranks: Sequence[pa.Array], columns: pa.Array, medians: pa.Array) -> pa.Array:
+    """Append the bit of one level to the cells of rows."""
+    of_all = columns[0].as_py()
+    is_one = pc.all(pc.equal(columns, of_all)).as_py()  # several times faster than a choice per row
+    compared = ranks[of_all] if is_one else pc.choose(columns.take(cells), *ranks)
+    bits = pc.greater_equal(compared, medians.take(cells)).cast(pa.int16())
+    return pc.add(pc.add(cells, cells), bits)
 
 
 def fit_curve(sample: Sequence[pa.Array]) -> ZOrderCurve:
     """Fit a curve to a sample: one array per column, the rows in any order."""
     quantiles = tuple(_quantiles(_searchable(array)) for array in sample)
-    curve = ZOrderCurve(quantiles, ())
+    levels: list[tuple[pa.Array, pa.Array]] = []
     ranks = [_ranks(some, array) for some, array in zip(quantiles, sample, strict=True)]
     cells = pa.repeat(pa.scalar(0, pa.int16()), len(ranks[0]))
     turns = [0]
-    while len(curve.levels) < min(CURVE_BITS, len(cells).bit_length() - 1):
+    while len(levels) < min(CURVE_BITS, len(cells).bit_length() - 1):
         halvings = [_halvings(column, cells, len(turns)) for column in ranks]
         chosen = [_choose(turn, of_columns) for turn, *of_columns in zip(turns, *halvings, strict=True)]
-        level = _Level(
-            pa.array([column for column, _ in chosen], pa.int64()),
-            pa.array([halving.median for _, halving in chosen], pa.int16()),
-        )
-        curve = ZOrderCurve(quantiles, (*curve.levels, level))
-        cells = level.cells(ranks, cells)
+        columns = pa.array([column for column, _ in chosen], pa.int64())
+        levels.append((columns, pa.array([median for _, median in chosen], pa.int16())))
+        cells = _with_bit(cells, ranks, *levels[-1])
         turns = [(column + 1) % len(ranks) for column, _ in chosen for _ in range(2)]
-    return curve
+    return ZOrderCurve(quantiles, tuple(levels))
 
 
-class _Halving(NamedTuple):
-    """How one column divides the rows that have the same bits so far."""
-
-    median: int
-    """The least rank of the upper half."""
-    share: float
-    """The share of the larger half."""
-
-
+_Halving: TypeAlias = tuple[int, float]
+"""How one column divides the rows that have the same bits so far: the least rank of the upper half, and the share of
+the larger half."""
 # All ranks are below.
-_UNDIVIDED = _Halving(_RANKS, 1.0)
+_UNDIVIDED: _Halving = (_RANKS, 1.0)
 
 
 def _halvings(ranks: pa.Array, cells: pa.Array, count: int) -> list[_Halving]:
@@ -447,17 +389,19 @@ def _halvings(ranks: pa.Array, cells: pa.Array, count: int) -> list[_Halving]:
         if not 0 < part < rows:
             halvings.append(_UNDIVIDED)
         else:
-            halvings.append(_Halving(key % _RANKS + (not is_low), max(part, rows - part) / rows))
+            halvings.append((key % _RANKS + (not is_low), max(part, rows - part) / rows))
     return halvings or [_UNDIVIDED] * count
 
 
-def _choose(turn: int, halvings: Sequence[_Halving]) -> tuple[int, _Halving]:
-    """The column to halve by: from the one whose turn it is, the first that divides evenly, else the best."""
-    in_turn = [(n % len(halvings), halvings[n % len(halvings)]) for n in range(turn, turn + len(halvings))]
-    for column, halving in in_turn:
-        if halving.share <= _EVEN_ENOUGH:
-            return column, halving
-    return min(in_turn, key=lambda one: one[1].share)
+def _choose(turn: int, halvings: Sequence[_Halving]) -> tuple[int, int]:
+    """The column to halve by, and its median: from the one whose turn it is, the first that divides evenly, else the
+    best."""
+    in_turn = [n % len(halvings) for n in range(turn, turn + len(halvings))]
+    even = (column for column in in_turn if halvings[column][1] <= _EVEN_ENOUGH)
+    chosen = next(even, None)
+    if chosen is None:
+        chosen = min(in_turn, key=lambda column: halvings[column][1])
+    return chosen, halvings[chosen][0]
 
 
 def _quantiles(values: pa.Array) -> pa.Array:
@@ -477,3 +421,96 @@ def _searchable(array: pa.Array | pa.ChunkedArray) -> pa.Array:
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     return array.cast(pa.float64()) if pa.types.is_decimal(array.type) else array
+
+
+# The rows of a group are cut into *ranges* of the sort key, each small enough to be sorted in memory.
+
+# A bound may move by one part of this many of a range.
+_EVEN_PART = 4
+
+
+Bound: TypeAlias = tuple[tuple[Any, ...], int]
+"""The start of a range: a key, and among rows of that key a row number within the group.
+
+With row numbers, rows of equal keys can be cut too.  A group whose rows all have one key still becomes ranges that fit
+into memory, in the order of its rows.
+"""
+
+
+def choose_bounds(
+    keys: Sequence[pa.Array | pa.ChunkedArray], rows: Sequence[int], order: pa.Array, ranges: int
+) -> tuple[Bound, ...]:
+    """``ranges - 1`` bounds that cut a sample into equal parts.
+
+    ``rows`` are the numbers of the sampled rows within the group, ``order`` the indexes of the sample in sorted order.
+    """
+    count = len(order)
+    positions = [order[count * i // ranges].as_py() for i in range(1, ranges)] if count else []
+    return tuple((tuple(key[p].as_py() for key in keys), rows[p]) for p in positions)
+
+
+def at_cells(bounds: Sequence[Bound], cells: pa.Array, count: int) -> tuple[Bound, ...]:
+    """Move the bounds of a sample to places that divide a curve of ``count`` cells evenly.
+
+    ``cells`` are the cells of the sample, sorted.  A bound stays if the share of rows before such a place differs from
+    the share of cells, because many rows with equal values are in one cell.
+    """
+    ranges, rows = len(bounds) + 1, len(cells)
+    moved = []
+    for number, bound in enumerate(bounds, start=1):
+        cell = count * number // ranges
+        before = pc.sum(pc.less(cells, cell)).as_py() or 0
+        is_even = abs(before - rows * number // ranges) <= rows // ranges // _EVEN_PART
+        moved.append(((cell,), 0) if is_even else bound)
+    return tuple(moved)
+
+
+def cut(
+    keys: Sequence[pa.Array], order: pa.Array, first_row: int, bounds: Sequence[Bound], columns: Sequence[KeyColumn]
+) -> Iterator[tuple[int, pa.Array]]:
+    """Yield ``(range, indexes)`` for every range that has rows of a batch: indexes into the batch, sorted.
+
+    ``order`` are all indexes of the batch, sorted; ``first_row`` is the number of its first row within the group.
+    """
+
+    def key_at(position: int) -> tuple[_Place, ...]:
+        index = order[position].as_py()
+        return _places([key[index].as_py() for key in keys], columns)
+
+    start = 0
+    for number, (key, row) in enumerate(bounds):
+        wanted = _places(key, columns)
+        low = bisect_left(range(len(order)), wanted, lo=start, key=key_at)
+        high = bisect_right(range(len(order)), wanted, lo=low, key=key_at)
+        # Rows of equal keys keep their order, so these numbers rise.
+        end = bisect_left(range(len(order)), row - first_row, lo=low, hi=high, key=lambda p: order[p].as_py())
+        if end > start:
+            yield number, order.slice(start, end - start)
+        start = end
+    if start < len(order):
+        yield len(bounds), order.slice(start)
+
+
+class _Place:
+    """A value with the order of its key column: direction, nulls first or last."""
+
+    __slots__ = ("_descending", "_null_side", "_value")
+
+    def __init__(self, value: Any, column: KeyColumn) -> None:
+        self._value = value
+        self._descending = column.descending
+        self._null_side = 0 if value is not None else (-1 if column.nulls_first else 1)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Place) and (self._null_side, self._value) == (other._null_side, other._value)
+
+    def __lt__(self, other: _Place) -> bool:
+        if self._null_side or other._null_side:
+            return self._null_side < other._null_side
+        return bool(other._value < self._value if self._descending else self._value < other._value)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _places(values: Sequence[Any], columns: Sequence[KeyColumn]) -> tuple[_Place, ...]:
+    return tuple(_Place(value, column) for value, column in zip(values, columns, strict=True))

@@ -10,9 +10,10 @@ from __future__ import annotations
 import pickle
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,21 +21,12 @@ import pyarrow.compute as pc
 
 from icekeeper.errors import FileUnreadable, MaintenanceError
 from icekeeper.model import DataFile
-from icekeeper.operations.compaction.clustering.range_tasks import (
-    PIECE_BYTES,
-    RUN_BYTES,
-    LaneResult,
-    LaneTask,
-    RunSlice,
-    Sample,
-    SampleTask,
-    SplitReport,
-    SplitTask,
-    cut,
-)
 from icekeeper.operations.compaction.clustering.sort_keys import (
     CURVE_BITS,
+    Bound,
     RowOrder,
+    ZOrderCurve,
+    cut,
     fitted_curve,
     holds_column,
     row_taker,
@@ -56,6 +48,128 @@ _IPC = pa.ipc.IpcWriteOptions(compression="lz4")
 _FILES_PER_LANE = 1000
 
 
+# Tasks and results of workers that sort a file group together are picklable.  Adjacent ranges of the key form a
+# *lane*: one worker sorts its ranges one after another and writes them into files.
+
+MB = 1024 * 1024
+# Planned Arrow bytes of a range.  With the copy for sorting and a row group, a worker needs about half a gigabyte.
+RANGE_BYTES = 64 * MB
+# Arrow bytes that are sorted at once before they are cut into ranges.
+RUN_BYTES = 32 * MB
+# The most Arrow bytes that are sorted at once.  A larger range, which the sample did not show, is sorted in pieces,
+# each written into files of its own.
+PIECE_BYTES = 4 * RANGE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class SampleTask:
+    """Sample every ``step``-th row of some inputs of a group."""
+
+    task: RewriteTask
+    first_rows: tuple[int, ...]
+    """Per input: the number of its first row within the group."""
+    step: int
+
+    @property
+    def input_bytes(self) -> int:
+        """Estimated bytes of the key columns in the files; see :class:`.ReadTask`."""
+        recipe, columns = self.task.recipe, len(self.task.schema["fields"])
+        keys = columns if recipe is None else len(recipe.columns)
+        return self.task.input_bytes * min(keys, columns) // max(1, columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Sampled sort keys: one array per key column."""
+
+    values: tuple[pa.Array, ...]
+    rows: tuple[int, ...]
+    """The numbers of the sampled rows within the group."""
+    row_bytes: float
+    """Arrow bytes of a row with all its columns."""
+    error: str | None = None
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    """As in :class:`.RewriteResult`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitTask:
+    """Read some inputs of a group and send every row to the lane of its key."""
+
+    task: RewriteTask
+    number: int
+    """The number of the split task within the group."""
+    first_row: int
+    """The number of the first row within the group."""
+    curve: ZOrderCurve | None
+    bounds: tuple[Bound, ...]
+    """The start of each range but the first."""
+    lanes: tuple[int, ...]
+    """Per range: the number of its lane."""
+
+    @property
+    def input_bytes(self) -> int:
+        """See :class:`.ReadTask`."""
+        return self.task.input_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RunSlice:
+    """Sorted rows of one range."""
+
+    range: int
+    run: tuple[int, int]
+    """The numbers of the split task and of the run within it; slices sorted by them are in the order of their rows."""
+    arrow_bytes: int
+    data: bytes
+    """The rows as an Arrow IPC stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitReport:
+    """The report of a split task, which is sent to the group's first lane."""
+
+    rows_read: int
+    rows_deleted: int
+    evidence: Evidence
+    """Evidence of the rows sent to lanes."""
+    seconds: float
+    error: str | None = None
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    """As in :class:`.RewriteResult`."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneTask:
+    """Sort the ranges of one lane and write them; ``task`` has no inputs."""
+
+    task: RewriteTask
+    number: int
+    """The number of the lane within the group, from which its file names follow."""
+    curve: ZOrderCurve | None
+    disk_ratio: float
+    """Bytes on disk per Arrow byte of the inputs."""
+    lanes: int = 1
+    """The number of lanes of the group."""
+
+    def in_attempt(self, attempt: int) -> LaneTask:
+        """The same lane with the file names of that attempt."""
+        return replace(self, task=self.task.in_attempt(attempt))
+
+
+@dataclass(frozen=True, slots=True)
+class LaneResult:
+    """The files that one lane wrote, and the split reports that it received."""
+
+    group_id: int
+    written: tuple[DataFile, ...]
+    evidence: Evidence
+    """Evidence of the rows in the written files."""
+    reports: tuple[SplitReport, ...]
+    seconds: float
+    error: str | None = None
+
+
 def write_clustered(
     rows: Iterator[pa.RecordBatch], task: RewriteTask, recipe: ClusterRecipe, storage: Storage
 ) -> tuple[DataFile, ...] | None:
@@ -73,8 +187,9 @@ def write_clustered(
     order = RowOrder(recipe, task.schema, fitted_curve(recipe, task.schema, batch))
     promised = sum(source.record_count for source in task.inputs)
     input_bytes = sum(source.file_size_in_bytes for source in task.inputs)
-    size = ExpectedSize(batch.nbytes, input_bytes * batch.num_rows / max(1, promised))
-    return tuple(write_sorted_files([sort_piece(batch, order)], task, recipe, storage, size))
+    disk_bytes = input_bytes * batch.num_rows / max(1, promised)
+    sizes = FileSizes(recipe, task.most_files, batch.nbytes, disk_bytes)
+    return tuple(write_sorted_files([sort_piece(batch, order)], task, storage, sizes))
 
 
 def split_rows(work: SplitTask) -> Iterator[tuple[int, RunSlice | SplitReport]]:
@@ -130,16 +245,18 @@ def merge_lane(lane: LaneTask, items: Iterable[RunSlice | SplitReport]) -> LaneR
     error: str | None = None
     try:
         with scratch_folder("icekeeper-lane-") as folder:
-            waiting = _WaitingSlices(folder)
+            bytes_by_range: Counter[int] = Counter()
             for item in items:
                 if isinstance(item, SplitReport):
                     reports.append(item)
-                else:
-                    waiting.add(item)
-            if waiting.arrow_bytes:
-                pieces = _sorted_pieces(waiting, RowOrder(recipe, task.schema, lane.curve))
-                size = ExpectedSize(waiting.arrow_bytes, waiting.arrow_bytes * lane.disk_ratio, lane.lanes)
-                written = write_sorted_files(pieces, task, recipe, storage, size, lane.number * _FILES_PER_LANE)
+                    continue
+                bytes_by_range[item.range] += item.arrow_bytes
+                with _waiting(folder, item.range).open("ab") as file:
+                    pickle.dump(item, file, pickle.HIGHEST_PROTOCOL)
+            if size := bytes_by_range.total():
+                pieces = _sorted_pieces(folder, sorted(bytes_by_range), RowOrder(recipe, task.schema, lane.curve))
+                sizes = FileSizes(recipe, task.most_files, size, size * lane.disk_ratio, lane.lanes)
+                written = write_sorted_files(pieces, task, storage, sizes, lane.number * _FILES_PER_LANE)
             found = sum(
                 (proof_of_file(file.file_path, task.schema, storage, task.proof) for file in written), Evidence()
             )
@@ -154,48 +271,26 @@ def lane_files(lane: LaneTask, expected: int) -> Iterator[PlannedFile]:
     return planned_sorted_files(lane.task, lane.number * _FILES_PER_LANE, expected)
 
 
-class _WaitingSlices:
-    """The run slices of one lane in a folder, one file per range."""
-
-    def __init__(self, folder: Path) -> None:
-        self.arrow_bytes = 0
-        self._folder = folder
-        self._ranges: set[int] = set()
-
-    def add(self, item: RunSlice) -> None:
-        self.arrow_bytes += item.arrow_bytes
-        self._ranges.add(item.range)
-        with self._path(item.range).open("ab") as file:
-            pickle.dump(item, file, pickle.HIGHEST_PROTOCOL)
-
-    def ranges(self) -> Iterator[Iterator[RunSlice]]:
-        """The slices of each range, lowest range first; each range can be read once."""
-        for number in sorted(self._ranges):
-            yield self._read(number)
-            self._path(number).unlink()
-
-    def _read(self, number: int) -> Iterator[RunSlice]:
-        with self._path(number).open("rb") as file:
-            while file.peek(1):
-                yield pickle.load(file)
-
-    def _path(self, number: int) -> Path:
-        return self._folder / f"range-{number}"
+def _waiting(folder: Path, number: int) -> Path:
+    return folder / f"range-{number}"
 
 
-def _sorted_pieces(waiting: _WaitingSlices, order: RowOrder) -> Iterator[SortedPiece]:
-    for slices in waiting.ranges():
+def _sorted_pieces(folder: Path, ranges: Iterable[int], order: RowOrder) -> Iterator[SortedPiece]:
+    for path in (_waiting(folder, number) for number in ranges):
         held: list[tuple[tuple[int, int], pa.RecordBatch]] = []
         held_bytes = 0
         overlaps = False
-        for part in slices:
-            if held and held_bytes + part.arrow_bytes > PIECE_BYTES:
-                yield _piece(held, order, overlaps)
-                held_bytes, overlaps = 0, True
-            held.append((part.run, pa.ipc.open_stream(part.data).read_next_batch()))
-            held_bytes += part.arrow_bytes
+        with path.open("rb") as file:
+            while file.peek(1):
+                part: RunSlice = pickle.load(file)
+                if held and held_bytes + part.arrow_bytes > PIECE_BYTES:
+                    yield _piece(held, order, overlaps)
+                    held_bytes, overlaps = 0, True
+                held.append((part.run, pa.ipc.open_stream(part.data).read_next_batch()))
+                held_bytes += part.arrow_bytes
         if held:
             yield _piece(held, order, overlaps)
+        path.unlink()
 
 
 def _piece(held: list[tuple[tuple[int, int], pa.RecordBatch]], order: RowOrder, overlaps: bool) -> SortedPiece:
@@ -278,16 +373,6 @@ _SMALLEST_SHARE, _LARGEST_SHARE = 0.75, 1.25
 
 
 @dataclass(frozen=True, slots=True)
-class ExpectedSize:
-    """The size of rows in memory, and a first estimate of their size on disk."""
-
-    arrow_bytes: int
-    disk_bytes: float
-    parts: int = 1
-    """The number of equal parts of the z-order curve, of which the rows are one."""
-
-
-@dataclass(frozen=True, slots=True)
 class SortedPiece:
     """Rows that were sorted together in memory."""
 
@@ -321,13 +406,6 @@ class SortedPiece:
         runs = pc.run_end_encode(pc.shift_right(self.cells, pa.scalar(bits, self.cells.type)))
         yield from zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True)
 
-    def sample(self) -> Iterator[pa.RecordBatch]:
-        """Stretches of adjacent rows, spread over the piece."""
-        rows = self.batch.num_rows
-        length = min(_TRIAL_ROWS, max(1, rows // 4)) // _TRIAL_SLICES + 1
-        for i in range(_TRIAL_SLICES):
-            yield self.batch.take(self.order.slice(rows * i // _TRIAL_SLICES, length))
-
 
 def one_batch(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     """One or more batches as one; the list is emptied, and at most one column is in memory twice."""
@@ -348,22 +426,16 @@ def sort_piece(batch: pa.RecordBatch, order: RowOrder, *, overlaps: bool = False
 
 
 def write_sorted_files(
-    pieces: Iterable[SortedPiece],
-    task: RewriteTask,
-    recipe: ClusterRecipe,
-    storage: Storage,
-    size: ExpectedSize,
-    first_number: int = 0,
+    pieces: Iterable[SortedPiece], task: RewriteTask, storage: Storage, sizes: FileSizes, first_number: int = 0
 ) -> list[DataFile]:
     """Write pieces one after another into files named by ``task.outputs``, numbered from ``first_number``.
 
-    ``size`` is the size of all pieces together.
+    ``sizes`` divides the rows of all pieces together.
 
     Raises:
         StorageError, PolicyError: as :func:`write_data_file`; none of the files remains.
     """
-    sizes = _FileSizes(recipe, size, task.most_files)
-    rows = _Rows(pieces, sizes, lambda piece: _trial(piece, task))
+    rows = _Rows(pieces, sizes, task)
     files: list[DataFile] = []
     paths: list[str] = []
     try:
@@ -372,7 +444,7 @@ def write_sorted_files(
             file = write_data_file(paths[-1], rows.of_one_file(), task, storage, on_row_group=sizes.observe)
             if file is not None:
                 sizes.close(file.file_size_in_bytes)
-                files.append(replace(file, sort_order_id=recipe.order_id))
+                files.append(replace(file, sort_order_id=sizes.recipe.order_id))
     except BaseException:
         storage.delete(paths)
         raise
@@ -381,61 +453,67 @@ def write_sorted_files(
 
 def _trial(piece: SortedPiece, task: RewriteTask) -> float:
     """Bytes on disk per Arrow byte, measured by writing a sample of the piece to a temporary file."""
-    sample = list(piece.sample())
-    share = sum(batch.num_rows for batch in sample) / max(1, piece.batch.num_rows)
+    rows = piece.batch.num_rows
+    # Stretches of adjacent rows, spread over the piece.
+    length = min(_TRIAL_ROWS, max(1, rows // 4)) // _TRIAL_SLICES + 1
+    starts = (rows * i // _TRIAL_SLICES for i in range(_TRIAL_SLICES))
+    sample = [piece.batch.take(piece.order.slice(start, length)) for start in starts]
+    share = sum(batch.num_rows for batch in sample) / max(1, rows)
     task = replace(task, table_properties=for_sample(task.table_properties, share))
     with tempfile.TemporaryDirectory(prefix="icekeeper-trial-") as folder:
         file = write_data_file(str(Path(folder) / "trial.parquet"), sample, task, Storage({}))
     return 0.0 if file is None else file.file_size_in_bytes / max(1, sum(batch.nbytes for batch in sample))
 
 
-class _FileSizes:
+class FileSizes:
     """Decides when a file is full; the remaining rows are divided anew after every observation."""
 
-    def __init__(self, recipe: ClusterRecipe, size: ExpectedSize, most_files: int | None) -> None:
-        self._recipe = recipe
+    def __init__(
+        self, recipe: ClusterRecipe, most_files: int | None, arrow_bytes: int, disk_bytes: float, parts: int = 1
+    ) -> None:
+        """The size of all rows in memory, and a first estimate of their size on disk.
+
+        The rows are one of so many equal ``parts`` of the z-order curve.
+        """
+        self.recipe = recipe
+        self.ratio = disk_bytes / max(1, arrow_bytes)
         self._files_left = most_files
-        self._left = size.arrow_bytes
+        self._arrow_bytes = self._left = arrow_bytes
+        self._parts = parts
         self._in_file = 0
         self._seen_arrow = self._seen_bytes = 0
-        self._size = size
         self._stretches = 0
-        self.ratio = size.disk_bytes / max(1, size.arrow_bytes)
 
     @property
     def may_need_several(self) -> bool:
         """Whether the remaining rows may be more than one file, so that their compression matters."""
-        return self.ratio * self._left >= self._recipe.target_bytes
+        return self.ratio * self._left >= self.recipe.target_bytes
 
     @property
     def step_bytes(self) -> float:
         """Arrow bytes after which to check again whether the file is full."""
-        return self._recipe.target_bytes / max(self.ratio, 1e-9) / _STEPS_PER_FILE
+        return self.recipe.target_bytes / max(self.ratio, 1e-9) / _STEPS_PER_FILE
 
     @property
     def stretch_bits(self) -> int:
         """The stretch of a z-order curve for one file, as the number of bits of its cells; decided once."""
         if not self._stretches:
-            self._stretches = self._recipe.output_count(self._size.arrow_bytes * self.ratio)
-        return max(0, CURVE_BITS - (self._stretches * self._size.parts).bit_length() + 1)
+            self._stretches = self.recipe.output_count(self._arrow_bytes * self.ratio)
+        return max(0, CURVE_BITS - (self._stretches * self._parts).bit_length() + 1)
 
     def is_full(self, *, begins_stretch: bool) -> bool:
         """Whether the next rows, which may begin a stretch of the curve, belong into another file."""
-        if self._recipe.strategy is Strategy.SORT:
-            return self._is_full_by_size
-        even = self._size.arrow_bytes / self._stretches
+        if self.recipe.strategy is Strategy.SORT:
+            whole = self._in_file + max(0, self._left)
+            count = self.recipe.output_count(whole * self.ratio)
+            if self._files_left is not None:
+                count = min(count, self._files_left)
+            return count > 1 and self._in_file >= whole / count - self.step_bytes / 2
+        even = self._arrow_bytes / self._stretches
         if self._files_left == 1 or self._left < _SMALLEST_SHARE * even:
             return False
         # A stretch may be large: all equal values are in one cell.
         return self._in_file >= even * (_SMALLEST_SHARE if begins_stretch else _LARGEST_SHARE)
-
-    @property
-    def _is_full_by_size(self) -> bool:
-        whole = self._in_file + max(0, self._left)
-        count = self._recipe.output_count(whole * self.ratio)
-        if self._files_left is not None:
-            count = min(count, self._files_left)
-        return count > 1 and self._in_file >= whole / count - self.step_bytes / 2
 
     def feed(self, arrow_bytes: int) -> None:
         """Record that rows of ``arrow_bytes`` are added to the current file."""
@@ -459,9 +537,9 @@ class _FileSizes:
 class _Rows:
     """The slices of all pieces, cut into files."""
 
-    def __init__(self, pieces: Iterable[SortedPiece], sizes: _FileSizes, trial: Callable[[SortedPiece], float]) -> None:
+    def __init__(self, pieces: Iterable[SortedPiece], sizes: FileSizes, task: RewriteTask) -> None:
         self._sizes = sizes
-        self._slices = self._flat(pieces, trial)
+        self._slices = self._flat(pieces, task)
         self._next = next(self._slices, None)
         self._stretch: int | None = None
 
@@ -481,13 +559,11 @@ class _Rows:
             yield batch
             self._next = next(self._slices, None)
 
-    def _flat(
-        self, pieces: Iterable[SortedPiece], trial: Callable[[SortedPiece], float]
-    ) -> Iterator[tuple[int, pa.RecordBatch, bool]]:
+    def _flat(self, pieces: Iterable[SortedPiece], task: RewriteTask) -> Iterator[tuple[int, pa.RecordBatch, bool]]:
         is_first_piece = True
         for piece in pieces:
             if is_first_piece and self._sizes.may_need_several:
-                self._sizes.ratio = trial(piece)
+                self._sizes.ratio = _trial(piece, task)
             is_first_piece = False
             must_start_file = piece.overlaps
             for stretch, batch in piece.slices(self._sizes.step_bytes, self._sizes.stretch_bits):
