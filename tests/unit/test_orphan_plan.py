@@ -102,7 +102,7 @@ def test_the_same_path_under_another_authority_is_noticed(reference: str) -> Non
     """Even a young one: that somebody spells the table's files otherwise concerns them all."""
     for modified_ms in (1, None, LIMIT_MS):
         listed = [found("s3://b/t/data/f", modified_ms), found("s3://b/t/data/g", modified_ms)]
-        assert candidates(listed, [reference]).prefix_mismatches == ("s3://b/t/data/f",)
+        assert candidates(listed, [reference]).prefix_mismatches == ["s3://b/t/data/f"]
         assert find_prefix_mismatch(["s3://b/t/data/g", "s3://b/t/data/f"], [reference]) == (
             "s3://b/t/data/f",
             reference,
@@ -116,7 +116,7 @@ def test_a_folder_that_is_swept_is_none_that_only_some_stores_take_for_it() -> N
 
 
 def test_a_path_is_no_twin_of_itself() -> None:
-    assert candidates([found("s3://b/t/data/f")], ["s3a://b/t/data/g"]).prefix_mismatches == ()
+    assert candidates([found("s3://b/t/data/f")], ["s3a://b/t/data/g"]).prefix_mismatches == []
     assert find_prefix_mismatch(["s3://b/t/data/f"], ["s3a://b/t//data/f", "s3://b/u/data/f"]) is None
 
 

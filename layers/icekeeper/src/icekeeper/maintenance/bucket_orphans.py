@@ -25,7 +25,7 @@ from icekeeper.metadata.table_reader import References, documents
 from icekeeper.model import TableName
 from icekeeper.operations.orphans.delete_orphans import TableCandidates, delete_orphans, folders_elsewhere
 from icekeeper.operations.orphans.inventory import InventoryFiles
-from icekeeper.operations.orphans.orphan_rules import CandidateCollector, TableLocations
+from icekeeper.operations.orphans.orphan_rules import OrphanCandidates, TableLocations
 from icekeeper.operations.orphans.remove_orphans import why_skipped
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
@@ -71,11 +71,11 @@ class BucketSweep:
 class _TableSearch:
     context: OperationContext
     table: LoadedTable
-    references: References
-    collector: CandidateCollector
     older_than_ms: int
     elsewhere: tuple[str, ...]
     """Folders of its data path outside its location that are swept, too."""
+    references: References
+    candidates: OrphanCandidates = field(default_factory=OrphanCandidates)
 
 
 @dataclass(slots=True)
@@ -181,48 +181,32 @@ def _prepare(asked: BucketSweep, table: LoadedTable, referenced: ReferencedPaths
         context = asked.make_context(table)
     except MaintenanceError as error:
         return failed(_OPERATION, str(error))
-    preparation = _Preparation(asked, table, referenced)
-    outcome = run_guarded(_OPERATION, context, preparation.run)
-    if outcome.status is not Status.SUCCEEDED:
-        return outcome
-    collector = CandidateCollector(referenced, preparation.older_than_ms)
-    return _TableSearch(
-        context, table, preparation.references, collector, preparation.older_than_ms, preparation.elsewhere
-    )
+    found: list[_TableSearch] = []
 
-
-@dataclass(slots=True)
-class _Preparation:
-    """Adds a table's references to those of the whole bucket (``referenced``), and decides whether to sweep it."""
-
-    asked: BucketSweep
-    table: LoadedTable
-    referenced: ReferencedPaths
-    references: References = field(default_factory=References)
-    older_than_ms: int = 0
-    elsewhere: tuple[str, ...] = ()
-
-    def run(self, context: OperationContext) -> OperationOutcome:
+    def prepare(guarded: OperationContext) -> OperationOutcome:
         """Succeeded, or skipped with the reason why the table is not swept."""
-        table, location = self.table, self.table.metadata.location
-        reader, snapshots = context.reader(table), table.metadata.snapshots.values()
-        self.referenced.update(documents(table.metadata, table.metadata_location))
-        manifests = self.references.listed(reader, snapshots)
-        self.referenced.update(manifests)
-        self.referenced.expect(self.references.held(reader, manifests.values()))
-        self.referenced.update(context.memory.pinned_metadata())
-        reason = context.resolved.why_not(_OPERATION)
-        if reason is None and not may_be_under(location, self.asked.bucket):
-            reason = f"its location {location} is not below {self.asked.bucket}"
+        reader, references, location = guarded.reader(table), References(), table.metadata.location
+        referenced.update(documents(table.metadata, table.metadata_location))
+        manifests = references.listed(reader, table.metadata.snapshots.values())
+        referenced.update(manifests)
+        referenced.expect(references.held(reader, manifests.values()))
+        referenced.update(guarded.memory.pinned_metadata())
+        reason = guarded.resolved.why_not(_OPERATION)
+        if reason is None and not may_be_under(location, asked.bucket):
+            reason = f"its location {location} is not below {asked.bucket}"
         if reason is not None:
             return skipped(_OPERATION, reason)
-        skip = why_skipped(context, table)
+        skip = why_skipped(guarded, table)
         if skip is not None:
             return skip
-        self.elsewhere = folders_elsewhere(table.metadata, context.policy.orphan_sweep_prefixes)
-        grace_ms = context.policy.orphan_older_than_ms
-        self.older_than_ms = context.stores.trusted_now_ms(table, grace_ms, "orphan_older_than_hours") - grace_ms
+        elsewhere = folders_elsewhere(table.metadata, guarded.policy.orphan_sweep_prefixes)
+        grace_ms = guarded.policy.orphan_older_than_ms
+        older_than_ms = guarded.stores.trusted_now_ms(table, grace_ms, "orphan_older_than_hours") - grace_ms
+        found.append(_TableSearch(context, table, older_than_ms, elsewhere, references))
         return succeeded(_OPERATION, "its references are known")
+
+    outcome = run_guarded(_OPERATION, context, prepare)
+    return found[0] if outcome.status is Status.SUCCEEDED else outcome
 
 
 def _assign_to_tables(
@@ -252,7 +236,7 @@ def _assign_to_tables(
             if not searched:
                 of_others.append(found)
         for owner, files in of_searches.items():
-            searches[owner].collector.add_all(files)
+            searches[owner].candidates.add(files, referenced, searches[owner].older_than_ms)
         # These are no candidates, but a searched table may reference them, so they must not count as missing.
         if of_others:
             referenced.unreferenced(of_others, names)
@@ -280,7 +264,7 @@ def _delete_in_turn(
 def _delete(
     one: _TableSearch, context: OperationContext, unlisted: UnlistedPaths, *, is_current: bool
 ) -> tuple[OperationOutcome, list[ForeignMetadata]]:
-    candidates = replace(one.collector.candidates(), unlisted=unlisted)
+    candidates = replace(one.candidates, unlisted=unlisted)
     found: list[ForeignMetadata] = []
 
     def delete(context: OperationContext) -> OperationOutcome:
