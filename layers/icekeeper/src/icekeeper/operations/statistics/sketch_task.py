@@ -25,7 +25,6 @@ _TASK_BYTES = 128 * 1024 * 1024
 class SketchTask:
     """Sketch columns of the live rows of some files; ``types`` by field id."""
 
-    reading: int
     rows: ReadTask
     types: Mapping[int, str]
 
@@ -39,7 +38,6 @@ class SketchTask:
 class SketchResult:
     """Compact theta sketches by field id, or an error."""
 
-    reading: int
     sketches: Mapping[int, bytes]
     rows: int
     error: str | None = None
@@ -61,11 +59,11 @@ def sketch_tasks(
         StorageError: the table's name mapping is not JSON.
     """
     tasks = []
-    for number, reading in enumerate(readings):
+    for reading in readings:
         schema = {"type": "struct", "fields": fields_with(metadata.current_schema["fields"], reading.types)}
         for files in _portions(reading.files):
             rows = make_read_task(metadata, files, schema, io_properties, verify_checksums=verify_checksums)
-            tasks.append(SketchTask(number, rows, dict(reading.types)))
+            tasks.append(SketchTask(rows, dict(reading.types)))
     return tasks
 
 
@@ -93,8 +91,8 @@ def sketch_rows(task: SketchTask) -> SketchResult:
             for field_id, sketch in sketches.items():
                 sketch.add(column_at(batch, paths[field_id]))
     except FileUnreadable as error:
-        return SketchResult(task.reading, {}, tally.live, str(error), unreadable_files(task.rows, storage))
+        return SketchResult({}, tally.live, str(error), unreadable_files(task.rows, storage))
     except (MaintenanceError, pa.ArrowException, OSError, ValueError) as error:
-        return SketchResult(task.reading, {}, tally.live, f"{type(error).__name__}: {error}")
+        return SketchResult({}, tally.live, f"{type(error).__name__}: {error}")
     done = {field_id: encode_theta(sketch.sketch()) for field_id, sketch in sketches.items()}
-    return SketchResult(task.reading, done, tally.live)
+    return SketchResult(done, tally.live)
