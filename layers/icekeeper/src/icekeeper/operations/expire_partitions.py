@@ -44,23 +44,6 @@ ChoiceOf: TypeAlias = Callable[[str, TableMetadata, int], PartitionChoice]
 
 
 @dataclass(frozen=True, slots=True)
-class _Limits:
-    cutoff_ms: int | None
-    """Partitions that ended before this time are past the retention; ``None``: age does not matter."""
-    matching: ChoiceOf | None
-    now_ms: int
-    """The value of ``now()`` in a filter."""
-
-    def choice(self, where: str | None, metadata: TableMetadata) -> PartitionChoice | None:
-        """The partitions that the filter matches; ``None``: there is no filter."""
-        if where is None:
-            return None
-        if self.matching is None:
-            raise OperationRefused("where cannot be judged here, so no partition was dropped; unset it")
-        return self.matching(where, metadata, self.now_ms)
-
-
-@dataclass(frozen=True, slots=True)
 class _Drop:
     """The data and delete files to remove from one head."""
 
@@ -96,11 +79,10 @@ def expire_partitions(context: OperationContext, matching: ChoiceOf | None = Non
         if retention_ms is not None:
             now_ms = context.stores.trusted_now_ms(loaded, retention_ms, "partition_retention_hours")
             cutoff_ms = now_ms - retention_ms
-        limits = _Limits(cutoff_ms, matching, _moment_ms(context, loaded))
-        planned = _plan(context, loaded, limits)
+        attempts = _Attempts(context, cutoff_ms, matching, _moment_ms(context, loaded))
+        planned = attempts.last = attempts.plan(loaded)
         if isinstance(planned, Nothing):
             return _outcome(planned, "", "", (), elapsed_ms())
-        attempts = _Attempts(context, limits, planned)
         if context.dry_run:
             context.would_commit(_OPERATION, lambda: context.commit(loaded, attempts.prepare))
             return _outcome(planned, "would expire", "drop", (), elapsed_ms())
@@ -132,35 +114,55 @@ class _Attempts:
     """The attempts to commit; each new head gets a new plan."""
 
     context: OperationContext
-    limits: _Limits
-    last: _Drop
+    cutoff_ms: int | None
+    """Partitions that ended before this time are past the retention; ``None``: age does not matter."""
+    matching: ChoiceOf | None
+    now_ms: int
+    """The value of ``now()`` in a filter."""
+    last: _Drop | Nothing = Nothing(NOTHING_TO_EXPIRE)
 
     def prepare(self, head: LoadedTable) -> PreparedCommit | Nothing:
-        if head.metadata_location != self.last.metadata_location:
-            found = _plan(self.context, head, self.limits)
-            if isinstance(found, Nothing):
-                return found
-            self.last = found
+        if isinstance(self.last, Nothing) or head.metadata_location != self.last.metadata_location:
+            self.last = self.plan(head)
+            if isinstance(self.last, Nothing):
+                return self.last
         removed: frozenset[FileKey] = frozenset(file.key for file in self.last.files)
         return self.context.snapshot_writer(head).drop_files(removed, self.last.manifests, self.last.affected)
 
+    def plan(self, head: LoadedTable) -> _Drop | Nothing:
+        metadata, policy = head.metadata, self.context.policy
+        require_writable(metadata)
+        snapshot = branch_head(metadata, policy.branch)
+        if snapshot is None:
+            return Nothing(NOTHING_TO_EXPIRE)
+        reader = self.context.reader(head)
+        manifests = reader.manifests(snapshot)
+        old = [m for m in manifests if m.content is ManifestContent.DATA and m.may_have_live_files]
+        is_chosen: PartitionChoice | None = None
+        if policy.where is not None:
+            if self.matching is None:
+                raise OperationRefused("where cannot be judged here, so no partition was dropped; unset it")
+            is_chosen = self.matching(policy.where, metadata, self.now_ms)
+        plan: ExpiryPlan | Nothing = Nothing(NO_RETENTION)
+        if self.cutoff_ms is not None:
+            plan, old = _plan_by_age(policy, reader, old, self.cutoff_ms, is_chosen)
+        elif is_chosen is not None:
+            chosen = ChosenPartitions(is_chosen)
+            for manifest, entry in reader.live_entries(old):
+                chosen.add(manifest.partition_spec_id, entry.file.partition)
+            plan = chosen.plan(policy.partition_expire_limit, policy.where or "")
+        return plan if isinstance(plan, Nothing) else _files_to_drop(head, reader, manifests, old, plan)
 
-def _plan(context: OperationContext, head: LoadedTable, limits: _Limits) -> _Drop | Nothing:
-    metadata, policy = head.metadata, context.policy
-    require_writable(metadata)
-    snapshot = branch_head(metadata, policy.branch)
-    if snapshot is None:
-        return Nothing(NOTHING_TO_EXPIRE)
-    reader = context.reader(head)
-    manifests = reader.manifests(snapshot)
-    old = [m for m in manifests if m.content is ManifestContent.DATA and m.may_have_live_files]
-    is_chosen = limits.choice(policy.where, metadata)
-    if limits.cutoff_ms is None:
-        plan = None if is_chosen is None else _plan_by_choice(policy, reader, old, is_chosen)
-    else:
-        plan, old = _plan_by_age(policy, reader, old, limits.cutoff_ms, is_chosen)
-    if plan is None or isinstance(plan, Nothing):
-        return plan or Nothing(NO_RETENTION)
+
+def _files_to_drop(
+    head: LoadedTable,
+    reader: TableReader,
+    manifests: Sequence[ManifestFile],
+    old: Sequence[ManifestFile],
+    plan: ExpiryPlan,
+) -> _Drop | Nothing:
+    """``old``: the manifests that may hold data files of expired partitions."""
+    metadata = head.metadata
     expired: list[tuple[ManifestFile, PartitionKey, DataFile]] = []
     staying = array("q")
     for manifest, entry in reader.live_entries(old):
@@ -186,15 +188,6 @@ def _plan(context: OperationContext, head: LoadedTable, limits: _Limits) -> _Dro
             deletes.append(file)
             affected.add(manifest.manifest_path)
     return _Drop(head.metadata_location, plan, manifests, frozenset(affected), (*data, *deletes))
-
-
-def _plan_by_choice(
-    policy: Policy, reader: TableReader, manifests: Sequence[ManifestFile], is_chosen: PartitionChoice
-) -> ExpiryPlan | Nothing:
-    partitions = ChosenPartitions(is_chosen)
-    for manifest, entry in reader.live_entries(manifests):
-        partitions.add(manifest.partition_spec_id, entry.file.partition)
-    return partitions.plan(policy.partition_expire_limit, policy.where or "")
 
 
 def _plan_by_age(
