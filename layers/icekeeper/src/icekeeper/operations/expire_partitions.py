@@ -80,9 +80,10 @@ def expire_partitions(context: OperationContext, matching: ChoiceOf | None = Non
             now_ms = context.stores.trusted_now_ms(loaded, retention_ms, "partition_retention_hours")
             cutoff_ms = now_ms - retention_ms
         attempts = _Attempts(context, cutoff_ms, matching, _moment_ms(context, loaded))
-        planned = attempts.last = attempts.plan(loaded)
+        planned = attempts.plan(loaded)
         if isinstance(planned, Nothing):
             return _outcome(planned, "", "", (), elapsed_ms())
+        attempts.last = planned
         if context.dry_run:
             context.would_commit(_OPERATION, lambda: context.commit(loaded, attempts.prepare))
             return _outcome(planned, "would expire", "drop", (), elapsed_ms())
@@ -119,13 +120,14 @@ class _Attempts:
     matching: ChoiceOf | None
     now_ms: int
     """The value of ``now()`` in a filter."""
-    last: _Drop | Nothing = Nothing(NOTHING_TO_EXPIRE)
+    last: _Drop | None = None
 
     def prepare(self, head: LoadedTable) -> PreparedCommit | Nothing:
-        if isinstance(self.last, Nothing) or head.metadata_location != self.last.metadata_location:
-            self.last = self.plan(head)
-            if isinstance(self.last, Nothing):
-                return self.last
+        if self.last is None or head.metadata_location != self.last.metadata_location:
+            found = self.plan(head)
+            if isinstance(found, Nothing):
+                return found
+            self.last = found
         removed: frozenset[FileKey] = frozenset(file.key for file in self.last.files)
         return self.context.snapshot_writer(head).drop_files(removed, self.last.manifests, self.last.affected)
 
