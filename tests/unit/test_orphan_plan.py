@@ -170,16 +170,14 @@ def test_without_snapshots_metadata_files_newer_than_the_table_stay() -> None:
 
 def test_another_tables_metadata_is_refused_by_its_uuid() -> None:
     theirs = ForeignMetadata(f"{LOCATION}/x/v1.metadata.json", "other-uuid", "s3://b/t/x")
-    refuse_foreign([theirs], lambda found: found is theirs)
     with pytest.raises(OperationRefused, match=r"other-uuid.*s3://b/t/x.*nothing was deleted"):
-        refuse_foreign([theirs], lambda found: False)
+        refuse_foreign([theirs])
 
 
 def test_metadata_of_nobody_is_refused_with_what_to_do() -> None:
     torn = ForeignMetadata(f"{LOCATION}/metadata/x.metadata.json", None, "", "it cannot be parsed")
-    refuse_foreign([torn], lambda found: True)
     with pytest.raises(MetadataUnreadable, match=r"cannot be parsed.*orphan_protected_prefixes"):
-        refuse_foreign([torn], lambda found: False)
+        refuse_foreign([torn])
 
 
 def test_files_below_another_tables_folder_are_its_business() -> None:

@@ -42,19 +42,6 @@ from icekeeper.storage.storage import Storage
 log = logging.getLogger(__name__)
 
 
-def held_by_others(context: OperationContext, tables: Iterable[TableFolders]) -> Sequence[str]:
-    """The staged paths and pinned metadata files of other tables, which may be in this table's location.
-
-    Raises:
-        StorageError: the state store cannot be read.
-    """
-    held: list[str] = []
-    for claims in tables:
-        memory = TableMemory(context.state, identity_of(claims.catalog, claims.table), context.memory.clock)
-        held += (*memory.staged_paths(), *memory.pinned_metadata())
-    return held
-
-
 class HeldFiles:
     """The files that pins and staged loads hold, as of the last :meth:`look`.
 

@@ -14,7 +14,6 @@ from icekeeper.deletion.delete import delete_unneeded, still_old
 from icekeeper.deletion.file_needs import FileNeeds
 from icekeeper.deletion.foreign_tables import WAIVER, ForeignMetadata, foreign_metadata, former_tables, refuse_foreign
 from icekeeper.deletion.neighbours import (
-    Neighbours,
     find_prefix_mismatch,
     has_its_own_bucket,
     owned_locations,
@@ -97,18 +96,20 @@ def delete_orphans(context: OperationContext, found: TableCandidates) -> Operati
     unknown = [one for one in candidates.metadata_files if not waived.may_contain(one.path)]
     foreign = _foreign(context.storage(table), table, found, unknown)
     folders = removable_folders(table.metadata, found.older_than_ms, protected)
-    neighbours = Neighbours()
+    left_alone: Sequence[str] = ()
     elsewhere = folders_elsewhere(table.metadata, context.policy.orphan_sweep_prefixes)
     is_alone = has_its_own_bucket(table.metadata.location) and not elsewhere
     if (candidates.unreferenced or foreign or any(map(is_empty, folders))) and not is_alone:
         if any(may_be_under(one.path, folder) for one in candidates.unreferenced for folder in elsewhere):
             refuse_shared_folders(context, table, elsewhere)
-        neighbours = needs.ask_neighbours()
+        left_alone = needs.ask_neighbours()
         foreign = [one for one in foreign if one.path not in needs.shared and not needs.leave_alone(one.path)]
-    unparsed = {one.path for one in foreign if one.is_damaged and not neighbours.explain(one)}
+    # A metadata file in the folder of a table that the catalog knows is no surprise.
+    foreign = [one for one in foreign if not any(may_be_under(one.path, folder) for folder in left_alone)]
+    unparsed = {one.path for one in foreign if one.is_damaged}
     damaged = damaged_metadata(table.metadata, [one for one in unknown if one.path in unparsed])
     protected.add((*damaged.files, *damaged.folders))
-    theirs = PathSet((*neighbours.left_alone, *candidates.other_formats, *damaged.folders))
+    theirs = PathSet((*left_alone, *candidates.other_formats, *damaged.folders))
     folders = [folder for folder in folders if not theirs.may_contain(folder)]
     # Protected metadata files may belong to another head, too.
     needs.look_for_other_heads(found.candidates.metadata_files if found.is_current else None)
@@ -117,7 +118,7 @@ def delete_orphans(context: OperationContext, found: TableCandidates) -> Operati
         table.metadata,
         candidates.unreferenced,
         protected=protected,
-        other_tables=neighbours.left_alone,
+        other_tables=left_alone,
         other_formats=candidates.other_formats,
         swept=swept_folders(table.metadata, _data_roots(context, table), context.policy.orphan_sweep_prefixes),
         elsewhere=elsewhere,
@@ -125,11 +126,11 @@ def delete_orphans(context: OperationContext, found: TableCandidates) -> Operati
         is_needed=needs.need,
     )
     _refuse_prefix_mismatches(context, table, candidates, needs.shared)
-    strangers = [one for one in foreign if one.path not in unparsed and not neighbours.explain(one)]
+    strangers = [one for one in foreign if one.path not in unparsed]
     former = former_tables(table.metadata, strangers)
     if former and len(former) == len(strangers):
         return _left_to_a_former_table(former)
-    refuse_foreign(strangers, neighbours.explain)
+    refuse_foreign(strangers)
     return _delete(context, found, table, candidates, plan, damaged, needs, folders)
 
 
