@@ -233,28 +233,6 @@ class _Followed:
         return metadata_file in map(normalise, known)
 
 
-class _SeenFolders:
-    """The folders in which unreadable tables, kept apart by the operator's rules, were seen to have files.
-
-    A folder below the cleaned table is spared completely.  Of a folder that contains the cleaned table (for example a
-    shared ``write.data.path``), only the files directly in it and in its partition and hash folders are spared.
-    """
-
-    def __init__(self, own: LoadedTable) -> None:
-        self._homes = tuple(map(normalise, owned_locations(own.metadata)))
-        self._below, self._roots = PathSet(), set[str]()
-
-    def add(self, folders: Iterable[str]) -> Sequence[str]:
-        """Spare the files in (normalised) folders; return the folders that are inside the table."""
-        below = sorted({one for one in folders for home in self._homes if one != home and may_be_under(one, home)})
-        self._below.add(below)
-        self._roots.update(folders)
-        return below
-
-    def __contains__(self, path: str) -> bool:
-        return self._below.may_contain(path) or (bool(self._roots) and data_root(path) in self._roots)
-
-
 class SharedReferences:
     """The files that tables which share a location reference, pin or stage.
 
@@ -276,7 +254,9 @@ class SharedReferences:
         """
         self._context = context
         self._paths, self._of_kept_apart = (ReferencedPaths(own.metadata.location) for _ in range(2))
-        self._seen = _SeenFolders(own)
+        self._homes = tuple(map(normalise, owned_locations(own.metadata)))
+        # The folders in which unreadable tables, kept apart by the operator's rules, were seen to have files.
+        self._seen_below, self._seen_roots = PathSet(), set[str]()
         self.left: list[str] = []
         """Sentences about folders that are kept for tables that cannot be read."""
         self._followed: dict[tuple[str, str, TableName], _Followed] = {}
@@ -297,8 +277,15 @@ class SharedReferences:
                     self._look_beside(followed)
 
     def spare_seen(self, name: str, folders: Iterable[str], reason: str) -> None:
-        """Spare the folders in which an unreadable table, kept apart by rules, was seen to have files."""
-        below = self._seen.add(folders)
+        """Spare the (normalised) folders in which an unreadable table, kept apart by rules, was seen to have files.
+
+        A folder below the cleaned table is spared completely.  Of a folder that contains the cleaned table (for example
+        a shared ``write.data.path``), only the files directly in it and in its partition and hash folders are spared.
+        """
+        homes, folders = self._homes, tuple(folders)
+        below = sorted({one for one in folders for home in homes if one != home and may_be_under(one, home)})
+        self._seen_below.add(below)
+        self._seen_roots.update(folders)
         sentence = f"what lies in {' and '.join(below)} stays: {name} was seen to have files there, and cannot be read"
         if below and sentence not in self.left:
             log.warning("%s: %s: %s", self._context.table, sentence, reason)
@@ -308,7 +295,8 @@ class SharedReferences:
         return (
             path in self._paths
             or path in self._of_kept_apart
-            or path in self._seen
+            or self._seen_below.may_contain(path)
+            or (bool(self._seen_roots) and data_root(path) in self._seen_roots)
             or any(followed.held.hold(path) for followed in self._followed.values())
         )
 

@@ -112,7 +112,7 @@ def run_bucket_pass(asked: BucketSweep) -> BucketOutcome:
     except PartlyListed as error:  # each sweep checks whether an unlisted table may need files
         warnings.append(str(error))
     tables = load_all(catalog, listed, state, recorded_claims(state, catalog))
-    if not any(may_be_under(table.metadata.location, asked.bucket) for table in tables.loaded):
+    if not any(may_be_under(one.table.metadata.location, asked.bucket) for one in tables.tables):
         raise PolicyError(f"catalog {catalog.name} has no table whose location is below {asked.bucket}")
     outcomes: dict[str, OperationOutcome] = {
         str(name): refused(_OPERATION, f"{name} cannot be loaded: {reason}") for name, reason in tables.unreadable
@@ -146,7 +146,7 @@ def run_bucket_pass(asked: BucketSweep) -> BucketOutcome:
         dry_run=asked.dry_run,
         tables=dict(sorted(outcomes.items())),
         outside=Outside(outside.files, outside.size, tuple(outside.first)),
-        foreign=_by_table(foreign, {table.metadata.uuid for table in tables.loaded}),
+        foreign=_by_table(foreign, {one.table.metadata.uuid for one in tables.tables}),
         warnings=tuple(warnings),
     )
 
@@ -165,7 +165,7 @@ def _prepared(
     If a table has several catalog entries, only the first is searched.
     """
     first_of: dict[tuple[str, str], TableName] = {}
-    for table in tables.loaded:
+    for table in (one.table for one in tables.tables):
         one = _prepare(asked, table, referenced)
         metadata = table.metadata
         first = first_of.setdefault((metadata.uuid or str(table.name), normalise(metadata.location)), table.name)
@@ -218,7 +218,7 @@ def _assign_to_tables(
 ) -> None:
     locations = TableLocations(
         (
-            *((table.name, table.metadata.location) for table in tables.loaded),
+            *((one.table.name, one.table.metadata.location) for one in tables.tables),
             *((name, folder) for name, one in searches.items() for folder in one.elsewhere),
         )
     )
