@@ -227,6 +227,14 @@ class _Followed:
     def identity(self) -> TableIdentity:
         return identity_of(self.catalog, self.table)
 
+    def newest(self) -> LoadedTable | None:
+        """The table as it is now; ``None``: it was dropped, and its files are still spared in this pass."""
+        try:
+            with reading_anew():
+                return self.catalog.load(self.table.name)
+        except PolicyError:
+            return None
+
     def knows(self, metadata_file: str) -> bool:
         """Whether a (normalised) metadata file is the table's current one, or in its metadata log."""
         known = metadata_files(self.table.metadata, self.table.metadata_location)
@@ -333,15 +341,14 @@ class SharedReferences:
 
     def _look_again(self, key: tuple[str, str, TableName], known: _Followed) -> None:
         try:
-            with reading_anew():
-                now = known.catalog.load(known.table.name)
-        except PolicyError:
-            return  # dropped meanwhile; its files are still spared in this pass
+            now = known.newest()
         except MaintenanceError as error:
             raise OperationRefused(
                 f"{known.table.name}, which shares this table's location, cannot be loaded any more: {error}; "
                 "nothing more was deleted"
             ) from error
+        if now is None:
+            return
         followed = known
         if now.metadata.uuid != known.table.metadata.uuid:
             followed = self._followed[key] = _Followed(self._context, known.found, now)
@@ -358,24 +365,18 @@ class SharedReferences:
         if not read_strays(storage, followed.table, listed):
             return
         # Load after the listing, so that commits made since the first load are no strays.
-        self._load_again(followed)
+        now, before = followed.newest(), followed.table
+        if now is not None and (
+            now.metadata.uuid == before.metadata.uuid and now.metadata_location != before.metadata_location
+        ):
+            followed.table = now
+            self._follow(followed)
         strays = read_strays(storage, followed.table, listed)
         for stray in strays if followed.found.is_kept_apart else refuse_other_head(followed.table, strays):
             self._paths_of(followed).update(needed_by(storage, stray, followed.references))
 
     def _paths_of(self, followed: _Followed) -> ReferencedPaths:
         return self._of_kept_apart if followed.found.is_kept_apart else self._paths
-
-    def _load_again(self, followed: _Followed) -> None:
-        try:
-            with reading_anew():
-                now = followed.catalog.load(followed.table.name)
-        except PolicyError:
-            return  # dropped meanwhile; its files are still spared in this pass
-        before = followed.table
-        if now.metadata.uuid == before.metadata.uuid and now.metadata_location != before.metadata_location:
-            followed.table = now
-            self._follow(followed)
 
     def _follow(self, followed: _Followed) -> None:
         table = followed.table

@@ -120,7 +120,7 @@ def delete_orphans(context: OperationContext, found: TableCandidates) -> Operati
         protected=protected,
         other_tables=left_alone,
         other_formats=candidates.other_formats,
-        swept=swept_folders(table.metadata, _data_roots(context, table), context.policy.orphan_sweep_prefixes),
+        swept=swept_folders(table.metadata, known_data_roots(context, table), context.policy.orphan_sweep_prefixes),
         elsewhere=elsewhere,
         since_ms=damaged.since_ms,
         is_needed=needs.need,
@@ -251,12 +251,6 @@ def _foreign(
     if found.foreign is None:
         return foreign_metadata(storage, table.metadata, paths)
     return [one for one in found.foreign if one.path in set(paths)]
-
-
-def _data_roots(context: OperationContext, table: LoadedTable) -> Iterable[str]:
-    """Folders inside the location in which any pass has seen data files of the table."""
-    known, home = known_data_roots(context.state, context.catalog, table), table.metadata.location
-    return (*known, *(root for root in context.footprint.roots() if may_be_under(root, home)))
 
 
 def _left_alone(plan: OrphanPlan, candidates: OrphanCandidates) -> str:

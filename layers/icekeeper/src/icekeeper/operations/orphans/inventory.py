@@ -95,7 +95,7 @@ def _lines(storage: Storage, path: str) -> Iterator[ListedObject]:
 def _csv(storage: Storage, path: str, columns: Columns | None) -> Iterator[Mapping[str, Any]]:
     reader = csv.reader(_text(storage, path))
     names = None if columns is None else columns.names
-    header = _known(names if names is not None else next(reader, []))
+    header = [_plain(name) for name in (next(reader, []) if names is None else names)]
     if "key" not in header and "path" not in header:
         raise KeyError("key (or path) in its first line")
     for values in reader:
@@ -122,7 +122,7 @@ def _orc(storage: Storage, path: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _arrow_rows(batch: pa.RecordBatch) -> Iterator[Mapping[str, Any]]:
-    header = _known(batch.schema.names)
+    header = [_plain(name) for name in batch.schema.names]
     for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
         yield dict(zip(header, values, strict=True))
 
@@ -137,10 +137,6 @@ def _text(storage: Storage, path: str) -> Iterator[str]:
             if len(line) > _LONGEST_LINE:
                 raise ValueError(f"a line has more than {_LONGEST_LINE} characters")
             yield line
-
-
-def _known(names: Sequence[str]) -> list[str]:
-    return [_plain(name) for name in names]
 
 
 def _plain(name: str) -> str:
@@ -171,9 +167,6 @@ def _epoch_ms(value: Any) -> int | None:
     return known_ms(int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000))
 
 
-_MANIFEST = "manifest.json"
-
-
 @dataclass(frozen=True, slots=True)
 class InventoryFiles:
     """The files of an inventory below a location; see :class:`icekeeper.storage.storage.FileSource`."""
@@ -194,7 +187,7 @@ class InventoryFiles:
 
     def parts(self) -> Sequence[SourcePart]:
         """One part per file of the inventory; errors as above."""
-        if self.address.rpartition("/")[2] != _MANIFEST:
+        if self.address.rpartition("/")[2] != "manifest.json":
             return [partial(_listed, self.storage, self.address, self.location, None)]
         columns, files = _manifest(self.storage, self.address)
         return [partial(_listed, self.storage, path, self.location, columns) for path in files]

@@ -380,10 +380,14 @@ def computed_sketches(
             stored = reading.base.get(field_id)
             merged[field_id] = ThetaSketch() if stored is None else bases[stored]
     rows = 0
-    context.progress(_WHAT, 0, len(tasks))
+
+    def report(before: int, done: int) -> None:
+        context.progress(_WHAT, before + done, len(tasks))
+
+    report(0, 0)
     for start in range(0, len(tasks), _WAVE):
         wave = tasks[start : start + _WAVE]
-        for result in context.engine.map(sketch_rows, wave, partial(_report, context, len(tasks), start)):
+        for result in context.engine.map(sketch_rows, wave, partial(report, start)):
             if result.unreadable:
                 context.memory.remember_unreadable(result.unreadable, schema_digest(loaded.metadata))
                 raise FileUnreadable(str(result.error), path=next(iter(result.unreadable)))
@@ -394,10 +398,6 @@ def computed_sketches(
                 merged[field_id] = union((merged[field_id], decode_theta(data, "a result")))
     types = {field_id: kind for reading in plan.readings for field_id, kind in reading.types.items()}
     return {field_id: (types[field_id], sketch) for field_id, sketch in merged.items()}, rows
-
-
-def _report(context: OperationContext, total: int, before: int, done: int) -> None:
-    context.progress(_WHAT, before + done, total)
 
 
 def statistics_file(
