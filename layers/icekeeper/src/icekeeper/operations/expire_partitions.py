@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from icekeeper.catalogs.catalog import LoadedTable
@@ -25,7 +25,6 @@ from icekeeper.operations.old_partitions import (
     NOTHING_TO_EXPIRE,
     WHERE_ALONE,
     ChosenPartitions,
-    ExpiryPlan,
     LivePartitions,
     PartitionChoice,
     goes_with,
@@ -48,7 +47,9 @@ class _Drop:
     """The data and delete files to remove from one head."""
 
     metadata_location: str
-    plan: ExpiryPlan
+    partitions: frozenset[PartitionKey]
+    unparsed: int
+    """The number of partitions that are kept because the time pattern does not match their value."""
     manifests: Sequence[ManifestFile]
     affected: frozenset[str]
     files: tuple[DataFile, ...]
@@ -145,15 +146,18 @@ class _Attempts:
             if self.matching is None:
                 raise OperationRefused("where cannot be judged here, so no partition was dropped; unset it")
             is_chosen = self.matching(policy.where, metadata, self.now_ms)
-        plan: ExpiryPlan | Nothing = Nothing(NO_RETENTION)
+        partitions: frozenset[PartitionKey] | Nothing = Nothing(NO_RETENTION)
+        unparsed = 0
         if self.cutoff_ms is not None:
-            plan, old = _plan_by_age(policy, reader, old, self.cutoff_ms, is_chosen)
+            partitions, old, unparsed = _plan_by_age(policy, reader, old, self.cutoff_ms, is_chosen)
         elif is_chosen is not None:
             chosen = ChosenPartitions(is_chosen)
             for manifest, entry in reader.live_entries(old):
                 chosen.add(manifest.partition_spec_id, entry.file.partition)
-            plan = chosen.plan(policy.partition_expire_limit, policy.where or "")
-        return plan if isinstance(plan, Nothing) else _files_to_drop(head, reader, manifests, old, plan)
+            partitions = chosen.plan(policy.partition_expire_limit, policy.where or "")
+        if isinstance(partitions, Nothing):
+            return partitions
+        return _files_to_drop(head, reader, manifests, old, partitions, unparsed)
 
 
 def _files_to_drop(
@@ -161,7 +165,8 @@ def _files_to_drop(
     reader: TableReader,
     manifests: Sequence[ManifestFile],
     old: Sequence[ManifestFile],
-    plan: ExpiryPlan,
+    partitions: frozenset[PartitionKey],
+    unparsed: int,
 ) -> _Drop | Nothing:
     """``old``: the manifests that may hold data files of expired partitions."""
     metadata = head.metadata
@@ -170,13 +175,13 @@ def _files_to_drop(
     for manifest, entry in reader.live_entries(old):
         file = entry.file
         key = partition_key(manifest.partition_spec_id, file.partition)
-        if key in plan.partitions:
+        if key in partitions:
             expired.append((manifest, key, file))
         else:
             staying.append(hash(file.file_path))
     spared = partitions_sharing_files(((key, file.file_path) for _, key, file in expired), staying)
-    plan = replace(plan, partitions=plan.partitions - spared)
-    if not plan.partitions:
+    partitions -= spared
+    if not partitions:
         return Nothing(NOTHING_TO_EXPIRE)
     affected = {manifest.manifest_path for manifest, key, _ in expired if key not in spared}
     data = [file for _, key, file in expired if key not in spared]
@@ -186,10 +191,10 @@ def _files_to_drop(
         file = entry.file
         spec_id = manifest.partition_spec_id
         is_global = is_unpartitioned(metadata.specs[spec_id])
-        if goes_with(file, spec_id, is_global=is_global, partitions=plan.partitions, dropped=paths):
+        if goes_with(file, spec_id, is_global=is_global, partitions=partitions, dropped=paths):
             deletes.append(file)
             affected.add(manifest.manifest_path)
-    return _Drop(head.metadata_location, plan, manifests, frozenset(affected), (*data, *deletes))
+    return _Drop(head.metadata_location, partitions, unparsed, manifests, frozenset(affected), (*data, *deletes))
 
 
 def _plan_by_age(
@@ -198,18 +203,19 @@ def _plan_by_age(
     manifests: Sequence[ManifestFile],
     cutoff_ms: int,
     is_chosen: PartitionChoice | None,
-) -> tuple[ExpiryPlan | Nothing, list[ManifestFile]]:
-    """The plan, and the manifests that may hold files of expired partitions."""
+) -> tuple[frozenset[PartitionKey] | Nothing, list[ManifestFile], int]:
+    """The partitions, the manifests that may hold files of theirs, and the number of unparsed partitions."""
     times = partition_times(reader.metadata, policy)
     if isinstance(times, Nothing):
-        return times, []
+        return times, [], 0
     partitions = LivePartitions(times, is_chosen=is_chosen)
     young = {m.manifest_path for m in manifests if _is_young(reader, times, m, cutoff_ms)}
     partitions.has_younger = any(m.manifest_path in young and m.deleted_files_count == 0 for m in manifests)
     old = [m for m in manifests if m.manifest_path not in young]
     for manifest, entry in reader.live_entries(old):
         partitions.add(manifest.partition_spec_id, entry.file.partition)
-    return partitions.plan(cutoff_ms, policy.partition_expire_limit, policy.partition_retention_hours), old
+    plan = partitions.plan(cutoff_ms, policy.partition_expire_limit, policy.partition_retention_hours)
+    return plan, old, len(partitions.unparsed)
 
 
 def _is_young(reader: TableReader, times: PartitionTimes, manifest: ManifestFile, cutoff_ms: int) -> bool:
@@ -235,8 +241,8 @@ def _outcome(
     if isinstance(drop, Nothing):
         return skipped(_OPERATION, drop.reason, metrics={"expire_partitions.duration_ms": duration_ms})
     data = [file for file in drop.files if file.content is FileContent.DATA]
-    rows, partitions = sum(file.record_count for file in data), len(drop.plan.partitions)
-    unparsed = drop.plan.unparsed
+    rows, partitions = sum(file.record_count for file in data), len(drop.partitions)
+    unparsed = drop.unparsed
     left = f"; {unparsed} partition(s) do not match partition_time_pattern" if unparsed else ""
     return succeeded(
         _OPERATION,
