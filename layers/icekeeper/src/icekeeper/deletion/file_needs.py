@@ -214,9 +214,7 @@ class FileNeeds:
             self.shared.spare_seen(name, (*claims.folders, *claims.data_roots), reason)
         for pointer in near.pointers:
             self._spare_entry_at(pointer)
-        held: list[
-            str
-        ] = []  # staged paths and pinned metadata files of other tables, which may be in this one's location
+        held: list[str] = []  # of other tables, but perhaps in this one's location
         for one in near.tables:
             memory = TableMemory(self._context.state, identity_of(one.catalog, one.table), self._context.memory.clock)
             held += (*memory.staged_paths(), *memory.pinned_metadata())

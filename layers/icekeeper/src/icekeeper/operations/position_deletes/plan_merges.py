@@ -242,9 +242,8 @@ def _bins(
         ]
         if metadata.format_version < 3:
             bins += [(key, chosen) for chosen in _by_size(readable, metadata, policy, is_due)]
-        elif len(readable) == len(
-            files
-        ):  # all or none, because a vector replaces all position deletes of its data file
+        elif len(readable) == len(files):
+            # All or none, because a vector replaces all position deletes of its data file.
             bins.append((key, files))
     return bins
 
