@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icekeeper.deletion.foreign_tables import ForeignMetadata, refuse_foreign
+from icekeeper.deletion.foreign_tables import ForeignMetadata, refuse_foreign, unexplained
 from icekeeper.deletion.neighbours import find_prefix_mismatch
 from icekeeper.deletion.referenced_paths import ReferencedPaths
 from icekeeper.errors import MetadataUnreadable, OperationRefused
@@ -170,12 +170,16 @@ def test_without_snapshots_metadata_files_newer_than_the_table_stay() -> None:
 
 def test_another_tables_metadata_is_refused_by_its_uuid() -> None:
     theirs = ForeignMetadata(f"{LOCATION}/x/v1.metadata.json", "other-uuid", "s3://b/t/x")
+    assert unexplained([theirs], [f"{LOCATION}/y", "s3a://b/t/x/"]) == []
+    assert unexplained([theirs], [f"{LOCATION}/y"]) == [theirs]
     with pytest.raises(OperationRefused, match=r"other-uuid.*s3://b/t/x.*nothing was deleted"):
         refuse_foreign([theirs])
 
 
 def test_metadata_of_nobody_is_refused_with_what_to_do() -> None:
     torn = ForeignMetadata(f"{LOCATION}/metadata/x.metadata.json", None, "", "it cannot be parsed")
+    assert unexplained([torn], [f"{LOCATION}/metadata"]) == []
+    assert unexplained([torn], []) == [torn]
     with pytest.raises(MetadataUnreadable, match=r"cannot be parsed.*orphan_protected_prefixes"):
         refuse_foreign([torn])
 

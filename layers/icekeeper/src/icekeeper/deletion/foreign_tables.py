@@ -20,7 +20,7 @@ from icekeeper.machine.metering import WorkThreads
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import leading_uuid, parse_document
 from icekeeper.pass_context.stores import spelled_root
-from icekeeper.storage.paths import is_under, normalise
+from icekeeper.storage.paths import is_under, may_be_under, normalise
 from icekeeper.storage.storage import Storage
 
 WAIVER = "orphan_protected_prefixes, which for this counts only from the deployment, a policy file or --set"
@@ -85,6 +85,11 @@ def former_tables(table: TableMetadata, found: Iterable[ForeignMetadata]) -> lis
     """
     home = normalise(table.location)
     return [one for one in found if one.error is None and normalise(one.location) == home]
+
+
+def unexplained(found: Iterable[ForeignMetadata], folders: Sequence[str]) -> list[ForeignMetadata]:
+    """Those of the metadata files that are in none of the ``folders`` of tables that the catalog knows."""
+    return [one for one in found if not any(may_be_under(one.path, folder) for folder in folders)]
 
 
 def refuse_foreign(found: Iterable[ForeignMetadata]) -> None:

@@ -12,7 +12,14 @@ from itertools import chain, islice
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.deletion.delete import delete_unneeded, still_old
 from icekeeper.deletion.file_needs import FileNeeds
-from icekeeper.deletion.foreign_tables import WAIVER, ForeignMetadata, foreign_metadata, former_tables, refuse_foreign
+from icekeeper.deletion.foreign_tables import (
+    WAIVER,
+    ForeignMetadata,
+    foreign_metadata,
+    former_tables,
+    refuse_foreign,
+    unexplained,
+)
 from icekeeper.deletion.neighbours import (
     find_prefix_mismatch,
     has_its_own_bucket,
@@ -104,8 +111,7 @@ def delete_orphans(context: OperationContext, found: TableCandidates) -> Operati
             refuse_shared_folders(context, table, elsewhere)
         left_alone = needs.ask_neighbours()
         foreign = [one for one in foreign if one.path not in needs.shared and not needs.leave_alone(one.path)]
-    # A metadata file in the folder of a table that the catalog knows is no surprise.
-    foreign = [one for one in foreign if not any(may_be_under(one.path, folder) for folder in left_alone)]
+    foreign = unexplained(foreign, left_alone)
     unparsed = {one.path for one in foreign if one.is_damaged}
     damaged = damaged_metadata(table.metadata, [one for one in unknown if one.path in unparsed])
     protected.add((*damaged.files, *damaged.folders))
