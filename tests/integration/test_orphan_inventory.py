@@ -31,8 +31,8 @@ from icekeeper.metadata.table_reader import References
 from icekeeper.operations.orphans import remove_orphans
 from icekeeper.operations.orphans import remove_orphans as compare_listing
 from icekeeper.operations.orphans.inventory import InventoryFiles
-from icekeeper.operations.orphans.orphan_rules import OrphanCandidates, find_candidates
-from icekeeper.operations.orphans.remove_orphans import Comparison, compare_by_engine, live_files
+from icekeeper.operations.orphans.orphan_rules import OrphanCandidates, find_candidates, live_files
+from icekeeper.operations.orphans.remove_orphans import compare_by_engine
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.storage.listing import ListedObject
@@ -297,12 +297,8 @@ class Given:
         return [partial(tuple, self.listed[number::3]) for number in range(3)]
 
 
-def comparison(source: Given, references: Sequence[str]) -> Comparison:
-    return Comparison(source, (HOME,), references, {}, References(), LIMIT_MS)
-
-
-def by_engine(engine: Engine, listed: Sequence[ListedObject], references: Sequence[str]) -> OrphanCandidates:
-    return compare_by_engine(comparison(Given(listed), references), engine, Storage({}))
+def by_engine(engine: Engine, source: Given, references: Sequence[str]) -> OrphanCandidates:
+    return compare_by_engine(source, (HOME,), references, {}, References(), LIMIT_MS, engine, Storage({}))
 
 
 def in_order_of_path(listed: Iterable[ListedObject]) -> list[ListedObject]:
@@ -324,7 +320,7 @@ def in_order(candidates: OrphanCandidates) -> tuple[object, ...]:
 @settings(max_examples=40)
 def test_workers_come_to_the_same(listed: list[ListedObject], references: list[str]) -> None:
     here = find_candidates(listed, ReferencedPaths(HOME, references), LIMIT_MS)
-    assert in_order(by_engine(LocalEngine(1), listed, references)) == in_order(here)
+    assert in_order(by_engine(LocalEngine(1), Given(listed), references)) == in_order(here)
 
 
 @pytest.fixture
@@ -389,7 +385,7 @@ class Torn(Given):
 
 def test_a_listing_that_fails_in_a_worker_fails() -> None:
     with pytest.raises(StorageError, match="cannot be listed") as caught:
-        compare_by_engine(comparison(Torn([]), []), LocalEngine(1), Storage({}))
+        by_engine(LocalEngine(1), Torn([]), [])
     assert not isinstance(caught.value, MetadataUnreadable)
 
 

@@ -494,6 +494,17 @@ def test_an_empty_folder_of_a_nested_table_stays(old_table: MaintainedTable) -> 
     assert theirs.exists()
 
 
+def test_stray_metadata_in_the_folder_of_a_nested_table_stops_nothing(old_table: MaintainedTable) -> None:
+    nested = old_table.create_beside("ns.nested", f"{old_table.metadata.location}/sub")
+    text = Path(normalise(nested.metadata_location)).read_text()
+    other = text.replace(str(nested.metadata.table_uuid), "0c9e4b1e-3b07-4f5a-9a1d-2f6f7e1c8a55")
+    stray = old_table.plant("sub/metadata/00009-stray.metadata.json", other.encode())
+    orphan = old_table.plant("data/orphan.parquet")
+    outcome = sweep(old_table)
+    assert (outcome.status, set(map(normalise, outcome.files_deleted))) == (Status.SUCCEEDED, {orphan})
+    assert stray in old_table.files()
+
+
 def test_a_dry_run_removes_no_folder(old_table: MaintainedTable) -> None:
     empty = folder_of(old_table, "data/day=1")
     sweep(old_table, dry_run=True)

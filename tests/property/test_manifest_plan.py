@@ -46,7 +46,7 @@ def test_a_plan_applied_leaves_nothing_to_plan(stored: list[EncodedManifest], le
     wanted = policy(min_manifests_to_rewrite=least)
     planned = plan(stored, wanted, target)
     if isinstance(planned, ManifestPlan):
-        after, _ = rewritten(TABLE, stored, planned, target, HERE)
+        after, _ = rewritten(TABLE, stored, planned, HERE)
         assert len(after) <= len(stored)
         assert isinstance(plan(after, wanted, target), Nothing)
 
@@ -58,7 +58,7 @@ def test_entries_are_the_same_multiset_with_everything_they_inherited(
 ) -> None:
     planned = plan(stored, policy(min_manifests_to_rewrite=2), target)
     if isinstance(planned, ManifestPlan):
-        after, into = rewritten(TABLE, stored, planned, target, HERE, lane_bytes)
+        after, into = rewritten(TABLE, stored, planned, HERE, lane_bytes)
         assert live(after) == live(stored)
         written = [m for m in after if m.manifest in into.written]
         assert {e.status for _, e in entries_of(TABLE, written)} <= {EntryStatus.EXISTING}
@@ -88,7 +88,7 @@ def test_summaries_hold_for_readers_of_either_order(
     planned = plan(stored, policy(min_manifests_to_rewrite=2), target)
     if not isinstance(planned, ManifestPlan):
         return
-    after, into = rewritten(TABLE, stored, planned, target, HERE, lane_bytes)
+    after, into = rewritten(TABLE, stored, planned, HERE, lane_bytes)
     for m in (m for m in after if m.manifest in into.written):
         if m.manifest.partition_spec_id != 2:
             assert m.manifest.partitions is not None
@@ -116,7 +116,7 @@ def test_manifests_are_cut_from_entries_in_partition_order(
     planned = plan(stored, policy(min_manifests_to_rewrite=2), target)
     if not isinstance(planned, ManifestPlan):
         return
-    after, into = rewritten(TABLE, stored, planned, target, HERE, lane_bytes)
+    after, into = rewritten(TABLE, stored, planned, HERE, lane_bytes)
     for group in planned.groups:
         of_group = [
             m

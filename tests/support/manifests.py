@@ -19,6 +19,7 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_read import decode_manifest
 from icekeeper.metadata.manifest_write import EncodedManifest, encode_manifest
 from icekeeper.metadata.single_value import summarise_partitions
+from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import (
     DataFile,
     EntryStatus,
@@ -33,7 +34,7 @@ from icekeeper.model import (
 from icekeeper.operations.manifests import lanes
 from icekeeper.operations.manifests import rewrite_manifests as write_manifests
 from icekeeper.operations.manifests.plan_manifests import ManifestPlan, plan_manifests
-from icekeeper.operations.manifests.rewrite_manifests import PlannedRewrite, RewrittenManifests, write_planned
+from icekeeper.operations.manifests.rewrite_manifests import RewrittenManifests, write_planned
 from icekeeper.policy import Policy
 from icekeeper.storage.paths import PathSet
 from support.plans import HEAD, HEAD_SEQUENCE, data_file, table
@@ -80,7 +81,6 @@ def rewritten(
     metadata: TableMetadata,
     stored: Sequence[EncodedManifest],
     plan: ManifestPlan,
-    target_bytes: int,
     engine: Engine,
     lane_bytes: int | None = None,
 ) -> tuple[list[EncodedManifest], RewrittenManifests]:
@@ -89,7 +89,10 @@ def rewritten(
     storage: Any = MemoryStorage({})
     with memory_storage(stored, lane_bytes) as files:
         write_planned(
-            PlannedRewrite(metadata, plan, {}, target_bytes, storage, storage.read),
+            TableReader(metadata, storage.read),
+            storage,
+            plan,
+            {},
             engine,
             into=into,
             will_write=recorded.update,

@@ -32,8 +32,8 @@ def load(name: str, state: LoadState, age_ms: int, *, lease_ms: int | None = Non
 
 
 def settled(*loads: StagedLoad) -> tuple[list[str], list[str]]:
-    plan = plan_cleaning(loads, now_ms=NOW_MS, grace_ms=GRACE_MS)
-    return [found.name for found in plan.failed], [found.name for found in plan.adopted]
+    failed, adopted = plan_cleaning(loads, now_ms=NOW_MS, grace_ms=GRACE_MS)
+    return [found.name for found in failed], [found.name for found in adopted]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icekeeper.deletion.foreign_tables import ForeignMetadata, refuse_foreign
+from icekeeper.deletion.foreign_tables import ForeignMetadata, refuse_foreign, unexplained
 from icekeeper.deletion.neighbours import find_prefix_mismatch
 from icekeeper.deletion.referenced_paths import ReferencedPaths
 from icekeeper.errors import MetadataUnreadable, OperationRefused
@@ -102,7 +102,7 @@ def test_the_same_path_under_another_authority_is_noticed(reference: str) -> Non
     """Even a young one: that somebody spells the table's files otherwise concerns them all."""
     for modified_ms in (1, None, LIMIT_MS):
         listed = [found("s3://b/t/data/f", modified_ms), found("s3://b/t/data/g", modified_ms)]
-        assert candidates(listed, [reference]).prefix_mismatches == ("s3://b/t/data/f",)
+        assert candidates(listed, [reference]).prefix_mismatches == ["s3://b/t/data/f"]
         assert find_prefix_mismatch(["s3://b/t/data/g", "s3://b/t/data/f"], [reference]) == (
             "s3://b/t/data/f",
             reference,
@@ -116,7 +116,7 @@ def test_a_folder_that_is_swept_is_none_that_only_some_stores_take_for_it() -> N
 
 
 def test_a_path_is_no_twin_of_itself() -> None:
-    assert candidates([found("s3://b/t/data/f")], ["s3a://b/t/data/g"]).prefix_mismatches == ()
+    assert candidates([found("s3://b/t/data/f")], ["s3a://b/t/data/g"]).prefix_mismatches == []
     assert find_prefix_mismatch(["s3://b/t/data/f"], ["s3a://b/t//data/f", "s3://b/u/data/f"]) is None
 
 
@@ -170,16 +170,18 @@ def test_without_snapshots_metadata_files_newer_than_the_table_stay() -> None:
 
 def test_another_tables_metadata_is_refused_by_its_uuid() -> None:
     theirs = ForeignMetadata(f"{LOCATION}/x/v1.metadata.json", "other-uuid", "s3://b/t/x")
-    refuse_foreign([theirs], lambda found: found is theirs)
+    assert unexplained([theirs], [f"{LOCATION}/y", "s3a://b/t/x/"]) == []
+    assert unexplained([theirs], [f"{LOCATION}/y"]) == [theirs]
     with pytest.raises(OperationRefused, match=r"other-uuid.*s3://b/t/x.*nothing was deleted"):
-        refuse_foreign([theirs], lambda found: False)
+        refuse_foreign([theirs])
 
 
 def test_metadata_of_nobody_is_refused_with_what_to_do() -> None:
     torn = ForeignMetadata(f"{LOCATION}/metadata/x.metadata.json", None, "", "it cannot be parsed")
-    refuse_foreign([torn], lambda found: True)
+    assert unexplained([torn], [f"{LOCATION}/metadata"]) == []
+    assert unexplained([torn], []) == [torn]
     with pytest.raises(MetadataUnreadable, match=r"cannot be parsed.*orphan_protected_prefixes"):
-        refuse_foreign([torn], lambda found: False)
+        refuse_foreign([torn])
 
 
 def test_files_below_another_tables_folder_are_its_business() -> None:

@@ -36,7 +36,6 @@ from icekeeper.operations.statistics.plan_statistics import (
     UP_TO_DATE,
     Reading,
     RowFile,
-    StatisticsColumns,
     StatisticsPlan,
     StoredBlob,
     plan_statistics,
@@ -345,7 +344,7 @@ def plan(
     def appended(snapshots: Sequence[Snapshot]) -> Sequence[RowFile] | None:
         return [row_file(f"added by {s.snapshot_id}") for s in snapshots] if appends_are_plain else None
 
-    chosen = StatisticsColumns({1: "long"} if types is None else types, 0)
+    chosen = {1: "long"} if types is None else types
     return plan_statistics(metadata, metadata.current_snapshot, chosen, lambda: EVERYTHING, appended, **more)
 
 
@@ -498,8 +497,8 @@ PLANNED_SCHEMA = {
 
 def test_columns_are_the_primitive_ones_of_the_top() -> None:
     metadata = table(schemas=[PLANNED_SCHEMA])
-    assert statistics_columns(metadata, ()) == StatisticsColumns({1: "long", 2: "timestamp_ns"}, 3)
-    assert statistics_columns(metadata, ("point.x", "id")) == StatisticsColumns({7: "decimal(9, 2)", 1: "long"}, 0)
+    assert statistics_columns(metadata, ()) == {1: "long", 2: "timestamp_ns"}
+    assert statistics_columns(metadata, ("point.x", "id")) == {7: "decimal(9, 2)", 1: "long"}
 
 
 @pytest.mark.parametrize(
@@ -575,7 +574,7 @@ def stale_table(*summaries: Mapping[str, str], statistics: list[dict[str, Any]],
 def found(metadata: TableMetadata) -> Staleness:
     head = metadata.current_snapshot
     assert head is not None
-    return staleness(metadata, head, StatisticsColumns({1: "long", 2: "long"}, 0))
+    return staleness(metadata, head, {1: "long", 2: "long"})
 
 
 def reasons(metadata: TableMetadata, **settings: str) -> list[str]:

@@ -92,7 +92,7 @@ def test_a_local_file_of_1970_has_no_age(tmp_path: Path) -> None:
 
 def test_an_age_of_1970_in_an_inventory_is_none(tmp_path: Path) -> None:
     (tmp_path / "report.csv").write_text("path,size,last_modified_date\ns3://b/a,1,1970-01-01T00:00:00.000Z\n")
-    rows = file_rows(Storage({}), f"{tmp_path}/report.csv", "s3://b", None)
+    rows = file_rows(Storage({}), f"{tmp_path}/report.csv", "s3://b")
     assert [one.modified_ms for one in rows] == [None]
 
 

@@ -42,10 +42,6 @@ class DeletedFiles:
     spared: list[str] = field(default_factory=list)
 
     @property
-    def settled(self) -> int:
-        return len(self.deleted) + len(self.failed) + len(self.spared)
-
-    @property
     def failures(self) -> tuple[str, ...]:
         """At most one sentence, without a full stop: the number of failures, and one file with its reason."""
         if not self.failed:
@@ -78,7 +74,7 @@ def delete_unneeded(
         MetadataUnreadable: new references cannot be read; the remaining files are kept.
         StorageError: the catalog does not answer; the remaining files are kept.
     """
-    work = _Deletion(context, known, what, len(paths), needs, confirm)
+    work = _Deletion(context, context.storage(known), what, len(paths), needs, confirm)
     waiting = paths
     for attempt in range(_ATTEMPTS):
         if attempt:
@@ -86,59 +82,52 @@ def delete_unneeded(
         waiting = work.attempt(waiting)
         if not waiting:
             break
-    work.give_up(waiting)
+    work.result.failed.update(dict.fromkeys(waiting, work.reason))
+    work.report_progress()
     return work.result
 
 
+@dataclass(slots=True)
 class _Deletion:
-    def __init__(
-        self,
-        context: OperationContext,
-        known: LoadedTable,
-        what: str,
-        total: int,
-        needs: FileNeeds,
-        confirm: Confirm | None,
-    ) -> None:
-        self.result = DeletedFiles()
-        self._confirm = confirm
-        self._context, self._what, self._total = context, what, total
-        self._storage = context.storage(known)
-        self._needs = needs
-        self._reason = ""
-        self._fruitless = 0
+    context: OperationContext
+    storage: Storage
+    what: str
+    total: int
+    needs: FileNeeds
+    confirm: Confirm | None
+    result: DeletedFiles = field(default_factory=DeletedFiles)
+    reason: str = ""
+    """Of the last transient failure."""
+    fruitless: int = 0
+    """The number of batches in a row without a single deletion."""
 
     def attempt(self, paths: Sequence[str]) -> list[str]:
         """Try every path once; return those that failed for a transient reason."""
         again: list[str] = []
         running: deque[Future[DeleteReport]] = deque()
-        self._fruitless = 0
-        in_flight = self._context.policy.delete_threads
+        self.fruitless = 0
+        in_flight = self.context.policy.delete_threads
         with WorkThreads(in_flight, thread_name_prefix="delete") as pool:
             for start in range(0, len(paths), _BATCH):
                 if len(running) == in_flight:
                     again += self._settle(running.popleft().result())
-                if self._fruitless >= _HOPELESS:
+                if self.fruitless >= _HOPELESS:
                     again += paths[start:]
                     break
                 # A worker is free, so the batch is deleted directly after this check.
                 wanted = self._unreferenced(paths[start : start + _BATCH])
                 if wanted:
-                    running.append(pool.submit(self._storage.delete, wanted))
+                    running.append(pool.submit(self.storage.delete, wanted))
             while running:
                 again += self._settle(running.popleft().result())
         return again
 
-    def give_up(self, paths: Sequence[str]) -> None:
-        self.result.failed.update(dict.fromkeys(paths, self._reason))
-        self._report_progress()
-
     def _unreferenced(self, batch: Sequence[str]) -> Sequence[str]:
-        if self._confirm is not None:
-            batch = self._confirm(batch)
-        self._context.require_lease()
-        self._needs.look_again()
-        spared = [path for path in batch if self._needs.need(path)]
+        if self.confirm is not None:
+            batch = self.confirm(batch)
+        self.context.require_lease()
+        self.needs.look_again()
+        spared = [path for path in batch if self.needs.need(path)]
         self.result.spared += spared
         kept = set(spared)
         return [path for path in batch if path not in kept]
@@ -147,15 +136,16 @@ class _Deletion:
         self.result.deleted += report.deleted
         for path, reason in report.failed.items():
             if path in report.transient:
-                self._reason = reason
+                self.reason = reason
             else:
                 self.result.failed[path] = reason
-        self._fruitless = self._fruitless + 1 if report.transient and not report.deleted else 0
-        self._report_progress()
+        self.fruitless = self.fruitless + 1 if report.transient and not report.deleted else 0
+        self.report_progress()
         return sorted(report.transient)
 
-    def _report_progress(self) -> None:
-        self._context.progress(self._what, self.result.settled, self._total)
+    def report_progress(self) -> None:
+        settled = len(self.result.deleted) + len(self.result.failed) + len(self.result.spared)
+        self.context.progress(self.what, settled, self.total)
 
 
 def still_old(storage: Storage, paths: Iterable[str], older_than_ms: int) -> list[ListedObject]:

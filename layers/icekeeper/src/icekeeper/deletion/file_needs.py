@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from icekeeper.catalogs.catalog import LoadedTable, identity_of
 from icekeeper.deletion.foreign_tables import find_other_formats
 from icekeeper.deletion.neighbours import (
-    Neighbours,
     StrayMetadata,
+    folders_left_alone,
     has_its_own_bucket,
-    neighbours_of,
     owned_locations,
     refuse_other_head,
 )
@@ -26,7 +25,6 @@ from icekeeper.deletion.other_tables import NearTables, near_tables, rules_to_wr
 from icekeeper.deletion.shared_references import (
     HeldFiles,
     SharedReferences,
-    held_by_others,
     list_beside,
     needed_by,
     read_strays,
@@ -37,6 +35,7 @@ from icekeeper.pass_context.context import OperationContext
 from icekeeper.pass_context.metadata_listing import read_listed_metadata
 from icekeeper.policy import gc_enabled
 from icekeeper.state.claims import TableClaims
+from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import PathSet, any_spelling, compared, is_under, may_be_under, normalise
 
@@ -78,35 +77,33 @@ class FileNeeds:
     def ask(self, paths: Iterable[str]) -> None:
         """Find who else may need files that this table's own snapshots or loads name.
 
+        These are tables whose folders touch this table's location or the files'.  If such a table has a folder below
+        this table's location, the whole folder is left alone unless both share it.
+
         Raises:
             OperationRefused: a table that may need them cannot be loaded, a table has a newer head than its entry,
                 or a folder cannot be listed.
             MetadataUnreadable: references of such a table cannot be read.
             StorageError: catalog, store or state store failed.
         """
-        self.ask_tables_near(paths)
+        home, metadata = compared(self._home), self._table.metadata
+        outside = [path for path in paths if not is_under(path, home)]
+        around = {normalise(location) for path in outside for location in self._owned if is_under(path, location)}
+        near = near_tables(self._context, self._table, sorted({normalise(self._home), *around}))
+        self._share(near)
+        own = (metadata.data_location, metadata.metadata_directory)
+        others = (one for one in near.tables if not one.is_table_of(self._table))
+        self._left_alone.add(
+            folder
+            for one in others
+            for folder in one.folders.values()
+            if is_under(folder, self._home) and not any(may_be_under(place, folder) for place in own)
+        )
         self.look_for_other_heads()
         self._look_for_other_formats(paths)
 
-    def ask_tables_near(self, paths: Iterable[str]) -> None:
-        """Find the tables that may need these files: those whose folders touch this table's location or the files'.
-
-        If such a table has a folder below this table's location, the whole folder is left alone unless both share it.
-
-        Raises:
-            OperationRefused: a table that may need them cannot be loaded.
-            MetadataUnreadable: references of such a table cannot be read.
-            StorageError: catalog or state store failed.
-        """
-        folders = sorted({normalise(self._home), *self._folders_outside(paths)})
-        near = near_tables(self._context, self._table, folders)
-        self._share(near)
-        others = (one for one in near.tables if not one.is_table_of(self._table))
-        theirs = (folder for one in others for folder in one.folders.values())
-        self._left_alone.add(folder for folder in theirs if self._is_theirs_alone(folder))
-
-    def ask_neighbours(self) -> Neighbours:
-        """Find the tables that may need files anywhere in this table's folders.
+    def ask_neighbours(self) -> Sequence[str]:
+        """Find the tables that may need files anywhere in this table's folders; return the folders left to them.
 
         If such a table has a folder below this table's location, the whole folder is left alone.
 
@@ -116,10 +113,10 @@ class FileNeeds:
             StorageError: catalog or state store failed.
         """
         near = near_tables(self._context, self._table, sorted({normalise(self._home), *map(normalise, self._owned)}))
-        neighbours = neighbours_of(self._table, near.tables)
+        left_alone = folders_left_alone(self._table, near.tables)
         self._share(near)
-        self._left_alone.add(neighbours.left_alone)
-        return neighbours
+        self._left_alone.add(left_alone)
+        return left_alone
 
     def look_for_other_heads(self, listed: Iterable[ListedObject] | None = None) -> None:
         """Look for newer metadata of the table that its catalog entry does not know; spare the files it references.
@@ -149,7 +146,10 @@ class FileNeeds:
             or path in self.shared
             or self.shared.has_prefix_mismatch(path)
             or self._left_alone.may_contain(path)
-            or (self._other_formats.may_contain(path) and not self._is_own_metadata(path))
+            or (
+                self._other_formats.may_contain(path)
+                and not (self._metadata_alone is not None and is_under(path, self._metadata_alone))
+            )
         )
 
     def leave_alone(self, path: str) -> bool:
@@ -199,12 +199,12 @@ class FileNeeds:
                 folder,
             )
 
-    def _is_own_metadata(self, path: str) -> bool:
-        return self._metadata_alone is not None and is_under(path, self._metadata_alone)
-
     def _share(self, near: NearTables) -> None:
         # An unusable second entry of this table needs nothing: ``look_for_other_heads`` finds newer metadata.
-        given_up = [(claims, reason) for claims, reason in near.given_up if not self._is_this_table(claims)]
+        identity = identity_of(self._context.catalog, self._table)
+        given_up = [
+            (claims, reason) for claims, reason in near.given_up if not (identity.uuid and claims.copy == identity.copy)
+        ]
         unreadable = [*near.unreadable, *given_up]
         for claims, reason in unreadable:
             self._refuse_around(claims, reason)
@@ -214,7 +214,10 @@ class FileNeeds:
             self.shared.spare_seen(name, (*claims.folders, *claims.data_roots), reason)
         for pointer in near.pointers:
             self._spare_entry_at(pointer)
-        held = held_by_others(self._context, near.tables)
+        held: list[str] = []  # of other tables, but perhaps in this one's location
+        for one in near.tables:
+            memory = TableMemory(self._context.state, identity_of(one.catalog, one.table), self._context.memory.clock)
+            held += (*memory.staged_paths(), *memory.pinned_metadata())
         claimed = (folder for claims, _ in unreadable for folder in (claims.location, *claims.folders))
         self._left_alone = PathSet((*held, *claimed))
 
@@ -227,39 +230,23 @@ class FileNeeds:
             needed = needed_by(storage, StrayMetadata(pointer, found), self.references)
             self._newer.update(map(any_spelling, needed))
 
-    def _is_this_table(self, claims: TableClaims) -> bool:
-        identity = identity_of(self._context.catalog, self._table)
-        return bool(identity.uuid) and claims.copy == identity.copy
-
     def _refuse_around(self, claims: TableClaims, reason: str) -> None:
-        if any(may_be_under(self._home, folder) for folder in (claims.location, *claims.folders)):
-            raise OperationRefused(
-                f"{claims.table} of catalog {claims.catalog} was seen to have files at or around {self._home}, and "
-                f"cannot be loaded: {reason}; which of them it needs is not known, so nothing was deleted; repair it, "
-                f"or drop it from its catalog"
-                f"{rules_to_write(self._context.catalog.name, self._table, claims.catalog, claims.table)}"
-                f"{self._way_to_forget(claims)}"
-            )
-
-    def _way_to_forget(self, claims: TableClaims) -> str:
-        """The refusal's advice if the entry's catalog may be gone, so that the entry cannot be dropped there."""
+        if not any(may_be_under(self._home, folder) for folder in (claims.location, *claims.folders)):
+            return
         catalog = self._context.catalog
-        if (claims.catalog, claims.warehouse) == (catalog.name, catalog.warehouse):
-            return ""
-        command = shlex.join(
-            (
-                *("icekeeper", "claims", "forget", str(self._context.table), "--catalog", catalog.name),
-                *("--by-catalog", claims.catalog, "--by-table", str(claims.table)),
+        to_forget = ""
+        if (claims.catalog, claims.warehouse) != (catalog.name, catalog.warehouse):
+            # The entry's catalog may be gone, so that the entry cannot be dropped there.
+            command = shlex.join(
+                (
+                    *("icekeeper", "claims", "forget", str(self._context.table), "--catalog", catalog.name),
+                    *("--by-catalog", claims.catalog, "--by-table", str(claims.table)),
+                )
             )
+            to_forget = f"; if it is gone for good, with its catalog: {command}"
+        raise OperationRefused(
+            f"{claims.table} of catalog {claims.catalog} was seen to have files at or around {self._home}, and "
+            f"cannot be loaded: {reason}; which of them it needs is not known, so nothing was deleted; repair it, "
+            f"or drop it from its catalog{rules_to_write(catalog.name, self._table, claims.catalog, claims.table)}"
+            f"{to_forget}"
         )
-        return f"; if it is gone for good, with its catalog: {command}"
-
-    def _is_theirs_alone(self, folder: str) -> bool:
-        metadata = self._table.metadata
-        own = (metadata.data_location, metadata.metadata_directory)
-        return is_under(folder, self._home) and not any(may_be_under(place, folder) for place in own)
-
-    def _folders_outside(self, paths: Iterable[str]) -> set[str]:
-        home = compared(self._home)
-        outside = (path for path in paths if not is_under(path, home))
-        return {normalise(location) for path in outside for location in self._owned if is_under(path, location)}

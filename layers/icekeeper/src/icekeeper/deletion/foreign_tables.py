@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
@@ -20,7 +20,7 @@ from icekeeper.machine.metering import WorkThreads
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import leading_uuid, parse_document
 from icekeeper.pass_context.stores import spelled_root
-from icekeeper.storage.paths import is_under, normalise
+from icekeeper.storage.paths import is_under, may_be_under, normalise
 from icekeeper.storage.storage import Storage
 
 WAIVER = "orphan_protected_prefixes, which for this counts only from the deployment, a policy file or --set"
@@ -62,8 +62,11 @@ def metadata_owner(storage: Storage, path: str, expected_uuid: str | None = None
     Only the first bytes are read if they hold the UUID: old tables have many metadata files, each with a long history.
     """
     try:
-        if expected_uuid is not None and leading_uuid(_beginning(storage, path)) == expected_uuid:
-            return None
+        if expected_uuid is not None:
+            with storage.translated(path), storage.open_input(path) as stream:
+                beginning = bytes(stream.read(_BEGINNING_BYTES))
+            if leading_uuid(beginning) == expected_uuid:
+                return None
         metadata = parse_document(storage.read(path), path)
         return ForeignMetadata(path, metadata.uuid, metadata.location)
     except StorageError as error:
@@ -84,16 +87,19 @@ def former_tables(table: TableMetadata, found: Iterable[ForeignMetadata]) -> lis
     return [one for one in found if one.error is None and normalise(one.location) == home]
 
 
-def refuse_foreign(found: Sequence[ForeignMetadata], explained: Callable[[ForeignMetadata], bool]) -> None:
-    """Refuse when a metadata file cannot be read, or belongs to another table and is not ``explained``.
+def unexplained(found: Iterable[ForeignMetadata], folders: Sequence[str]) -> list[ForeignMetadata]:
+    """Those of the metadata files that are in none of the ``folders`` of tables that the catalog knows."""
+    return [one for one in found if not any(may_be_under(one.path, folder) for folder in folders)]
+
+
+def refuse_foreign(found: Iterable[ForeignMetadata]) -> None:
+    """Refuse when a metadata file cannot be read, or belongs to another table.
 
     Raises:
         OperationRefused: names the other table's UUID and location.
         MetadataUnreadable: a file cannot be read, so that its owner is unknown.
     """
     for other in found:
-        if explained(other):
-            continue
         if other.error is not None:
             raise MetadataUnreadable(
                 f"whose metadata file {other.path} is cannot be told: {other.error}; if it is of no table, delete it "
@@ -104,11 +110,6 @@ def refuse_foreign(found: Sequence[ForeignMetadata], explained: Callable[[Foreig
             f"location; nothing was deleted; name that table's folder in {WAIVER}; or, if the table was dropped and "
             "none of its files is needed, delete this file or name it alone: its data then counts as orphans"
         )
-
-
-def _beginning(storage: Storage, path: str) -> bytes:
-    with storage.translated(path), storage.open_input(path) as stream:
-        return bytes(stream.read(_BEGINNING_BYTES))
 
 
 # Tables of other formats (Delta Lake, Hudi, Paimon) are found by the folder of their log.  The logs are not read, so

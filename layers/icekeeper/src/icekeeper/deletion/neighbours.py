@@ -12,12 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
-from icekeeper.deletion.foreign_tables import ForeignMetadata
 from icekeeper.errors import OperationRefused
 from icekeeper.machine.clock import CLOCKS_DIFFER_MS
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.table_reader import metadata_files, statistics_files
-from icekeeper.storage.paths import authority, is_under, leads_out, may_be_under, normalise
+from icekeeper.storage.paths import authority, is_under, leads_out, normalise
 
 # Amazon S3 user guide, "General purpose bucket naming rules": reserved for the bucket of one table in a table bucket.
 _TABLE_BUCKET_SUFFIX = "--table-s3"
@@ -39,12 +38,8 @@ class TableFolders:
     def overlap(self, location: str) -> bool:
         """Whether one of the table's folders contains the location or is inside it."""
         place = normalise(location)
-        if any(_is_in(place, folder) for folder in self.folders):
-            return True
-        if any(_is_in(folder, place) for folder in self.folders):
-            return True
         # ``files_in`` names a whole bucket if there are files in too many folders.
-        return any(_is_in(folder, place) or _is_in(place, folder) for folder in self.files_in)
+        return any(_is_in(place, one) or _is_in(one, place) for one in (*self.folders, *self.files_in))
 
     def is_table_of(self, other: LoadedTable) -> bool:
         """Whether both are entries of the same table; one of them may be out of date."""
@@ -53,19 +48,6 @@ class TableFolders:
             return True
         same_place = normalise(table.metadata.location) == normalise(other.metadata.location)
         return same_place and table.metadata.uuid is not None and table.metadata.uuid == other.metadata.uuid
-
-
-@dataclass(frozen=True, slots=True)
-class Neighbours:
-    """``sharing``: tables whose references protect files in this table's location, too; ``left_alone``: folders of
-    other tables below the location, in which this table deletes nothing."""
-
-    sharing: tuple[TableFolders, ...] = ()
-    left_alone: tuple[str, ...] = ()
-
-    def explain(self, found: ForeignMetadata) -> bool:
-        """Whether a metadata file is in the folder of a table that the catalog knows."""
-        return any(may_be_under(found.path, folder) for folder in self.left_alone)
 
 
 def has_its_own_bucket(location: str) -> bool:
@@ -86,20 +68,17 @@ def table_folders(catalog: Catalog, table: LoadedTable, seen_in: Iterable[str] =
     )
 
 
-def neighbours_of(table: LoadedTable, others: Iterable[TableFolders]) -> Neighbours:
-    """Find those of the other tables that may have files in the location of ``table``.
+def folders_left_alone(table: LoadedTable, others: Iterable[TableFolders]) -> tuple[str, ...]:
+    """The folders of other tables below the location of ``table``, in which it deletes nothing.
 
     Raises:
         OperationRefused: another table has the same location.
     """
-    location = table.metadata.location
-    home = normalise(location)
-    sharing: list[TableFolders] = []
+    home = normalise(table.metadata.location)
     left_alone: list[str] = []
     for one in others:
         other = one.table
         if one.is_table_of(table):
-            sharing.append(one)
             continue
         if home in one.folders:
             raise OperationRefused(
@@ -107,11 +86,8 @@ def neighbours_of(table: LoadedTable, others: Iterable[TableFolders]) -> Neighbo
                 f"{table.name} (UUID {table.metadata.uuid}): whose a file there is cannot be told; nothing was "
                 "deleted; give each table a location of its own, or drop the entry that is not needed"
             )
-        below = [folder for normal, folder in one.folders.items() if _is_in(normal, home)]
-        left_alone += below
-        if one.overlap(location):
-            sharing.append(one)
-    return Neighbours(tuple(sharing), tuple(sorted(left_alone)))
+        left_alone += [folder for normal, folder in one.folders.items() if _is_in(normal, home)]
+    return tuple(sorted(left_alone))
 
 
 def _is_in(inner: str, outer: str) -> bool:

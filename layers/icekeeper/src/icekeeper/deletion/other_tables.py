@@ -237,7 +237,7 @@ def _look(context: OperationContext, before: CatalogLook, run: str) -> CatalogLo
     unseen: list[UnseenEntry] = []
     failure, hidden = "", tuple[tuple[str, ...], ...]()
     try:
-        catalog = None if before.warehouse == UNKNOWN_WAREHOUSE else _reopened(context, before)
+        catalog = None if before.warehouse == UNKNOWN_WAREHOUSE else _served(context, before.catalog, before.warehouse)
         if catalog is None:  # no longer served: the recorded claims of its tables are spared
             return CatalogLook(catalog=before.catalog, warehouse=before.warehouse)
         if is_begun:
@@ -262,10 +262,11 @@ def _look(context: OperationContext, before: CatalogLook, run: str) -> CatalogLo
     return small
 
 
-def _reopened(context: OperationContext, look: CatalogLook) -> Catalog | None:
-    if look.key == (context.catalog.name, context.catalog.warehouse):
+def _served(context: OperationContext, name: str, warehouse: str) -> Catalog | None:
+    """The catalog of that name and warehouse; ``None``: it is no longer served."""
+    if (name, warehouse) == (context.catalog.name, context.catalog.warehouse):
         return context.catalog
-    return context.other_catalog(look.catalog, look.warehouse)
+    return context.other_catalog(name, warehouse)
 
 
 def _look_at_tables(context: OperationContext, catalog: Catalog, tables: Sequence[TableName]) -> Sequence[UnseenEntry]:
@@ -313,11 +314,11 @@ def unseen_entry(table: TableName, recorded: TableClaims | None, error: Exceptio
     """
     if isinstance(error, MaintenanceError):
         pointer = error.pointer if isinstance(error, StorageError) else None
-        place = location or _location_of(pointer)
+        folder = "" if pointer is None else normalise(pointer).rpartition("/")[0]
         failed = UnseenEntry(
             table=table,
             reason=str(error),
-            location=place,
+            location=location or folder.removesuffix("/metadata"),
             is_gone=is_lost(error),
             pointer=(pointer or "") if isinstance(error, LocationRefused) else "",
         )
@@ -330,12 +331,6 @@ def unseen_entry(table: TableName, recorded: TableClaims | None, error: Exceptio
         return replace(failed, is_gone=True)
     # ``near_tables`` spares the claims of its last look.
     return replace(failed, is_known=recorded.is_looked_into)
-
-
-def _location_of(pointer: str | None) -> str:
-    """A table's normalised location, derived from the path of its metadata file."""
-    folder = "" if pointer is None else normalise(pointer).rpartition("/")[0]
-    return folder.removesuffix("/metadata")
 
 
 def why_deletions_wait(
@@ -435,10 +430,6 @@ class CatalogTables:
     unreadable: tuple[tuple[TableName, str], ...]
     is_gone: bool = False
     """The metadata file of every unreadable table is gone."""
-
-    @property
-    def loaded(self) -> Sequence[LoadedTable]:
-        return [one.table for one in self.tables]
 
 
 @dataclass(frozen=True, slots=True)
@@ -622,10 +613,8 @@ def _looked_into(
 
 def _opened(context: OperationContext, claims: TableClaims) -> Catalog | str | None:
     """The catalog of an entry; ``None``: it is no longer served; a text: why it cannot be opened."""
-    if (claims.catalog, claims.warehouse) == (context.catalog.name, context.catalog.warehouse):
-        return context.catalog
     try:
-        return context.other_catalog(claims.catalog, claims.warehouse)
+        return _served(context, claims.catalog, claims.warehouse)
     except MaintenanceError as error:
         return f"catalog {claims.catalog} cannot be opened from here: {error}"
 

@@ -43,19 +43,6 @@ from icekeeper.storage.storage import Storage
 log = logging.getLogger(__name__)
 
 
-def held_by_others(context: OperationContext, tables: Iterable[TableFolders]) -> Sequence[str]:
-    """The staged paths and pinned metadata files of other tables, which may be in this table's location.
-
-    Raises:
-        StorageError: the state store cannot be read.
-    """
-    held: list[str] = []
-    for claims in tables:
-        memory = TableMemory(context.state, identity_of(claims.catalog, claims.table), context.memory.clock)
-        held += (*memory.staged_paths(), *memory.pinned_metadata())
-    return held
-
-
 class HeldFiles:
     """The files that pins and staged loads hold, as of the last :meth:`look`.
 
@@ -241,32 +228,18 @@ class _Followed:
     def identity(self) -> TableIdentity:
         return identity_of(self.catalog, self.table)
 
+    def newest(self) -> LoadedTable | None:
+        """The table as it is now; ``None``: it was dropped, and its files are still spared in this pass."""
+        try:
+            with reading_anew():
+                return self.catalog.load(self.table.name)
+        except PolicyError:
+            return None
+
     def knows(self, metadata_file: str) -> bool:
         """Whether a (normalised) metadata file is the table's current one, or in its metadata log."""
         known = metadata_files(self.table.metadata, self.table.metadata_location)
         return metadata_file in map(normalise, known)
-
-
-class _SeenFolders:
-    """The folders in which unreadable tables, kept apart by the operator's rules, were seen to have files.
-
-    A folder below the cleaned table is spared completely.  Of a folder that contains the cleaned table (for example a
-    shared ``write.data.path``), only the files directly in it and in its partition and hash folders are spared.
-    """
-
-    def __init__(self, own: LoadedTable) -> None:
-        self._homes = tuple(map(normalise, owned_locations(own.metadata)))
-        self._below, self._roots = PathSet(), set[str]()
-
-    def add(self, folders: Iterable[str]) -> Sequence[str]:
-        """Spare the files in (normalised) folders; return the folders that are inside the table."""
-        below = sorted({one for one in folders for home in self._homes if one != home and may_be_under(one, home)})
-        self._below.add(below)
-        self._roots.update(folders)
-        return below
-
-    def __contains__(self, path: str) -> bool:
-        return self._below.may_contain(path) or (bool(self._roots) and data_root(path) in self._roots)
 
 
 class SharedReferences:
@@ -290,7 +263,9 @@ class SharedReferences:
         """
         self._context = context
         self._paths, self._of_kept_apart = (ReferencedPaths(own.metadata.location) for _ in range(2))
-        self._seen = _SeenFolders(own)
+        self._homes = tuple(map(normalise, owned_locations(own.metadata)))
+        # The folders in which unreadable tables, kept apart by the operator's rules, were seen to have files.
+        self._seen_below, self._seen_roots = PathSet(), set[str]()
         self.left: list[str] = []
         """Sentences about folders that are kept for tables that cannot be read."""
         self._followed: dict[tuple[str, str, TableName], _Followed] = {}
@@ -311,8 +286,15 @@ class SharedReferences:
                     self._look_beside(followed)
 
     def spare_seen(self, name: str, folders: Iterable[str], reason: str) -> None:
-        """Spare the folders in which an unreadable table, kept apart by rules, was seen to have files."""
-        below = self._seen.add(folders)
+        """Spare the (normalised) folders in which an unreadable table, kept apart by rules, was seen to have files.
+
+        A folder below the cleaned table is spared completely.  Of a folder that contains the cleaned table (for example
+        a shared ``write.data.path``), only the files directly in it and in its partition and hash folders are spared.
+        """
+        homes, folders = self._homes, tuple(folders)
+        below = sorted({one for one in folders for home in homes if one != home and may_be_under(one, home)})
+        self._seen_below.add(below)
+        self._seen_roots.update(folders)
         sentence = f"what lies in {' and '.join(below)} stays: {name} was seen to have files there, and cannot be read"
         if below and sentence not in self.left:
             log.warning("%s: %s: %s", self._context.table, sentence, reason)
@@ -322,7 +304,8 @@ class SharedReferences:
         return (
             path in self._paths
             or path in self._of_kept_apart
-            or path in self._seen
+            or self._seen_below.may_contain(path)
+            or (bool(self._seen_roots) and data_root(path) in self._seen_roots)
             or any(followed.held.hold(path) for followed in self._followed.values())
         )
 
@@ -359,15 +342,14 @@ class SharedReferences:
 
     def _look_again(self, key: tuple[str, str, TableName], known: _Followed) -> None:
         try:
-            with reading_anew():
-                now = known.catalog.load(known.table.name)
-        except PolicyError:
-            return  # dropped meanwhile; its files are still spared in this pass
+            now = known.newest()
         except MaintenanceError as error:
             raise OperationRefused(
                 f"{known.table.name}, which shares this table's location, cannot be loaded any more: {error}; "
                 "nothing more was deleted"
             ) from error
+        if now is None:
+            return
         followed = known
         if now.metadata.uuid != known.table.metadata.uuid:
             followed = self._followed[key] = _Followed(self._context, known.found, now)
@@ -384,24 +366,18 @@ class SharedReferences:
         if not read_strays(storage, followed.table, listed):
             return
         # Load after the listing, so that commits made since the first load are no strays.
-        self._load_again(followed)
+        now, before = followed.newest(), followed.table
+        if now is not None and (
+            now.metadata.uuid == before.metadata.uuid and now.metadata_location != before.metadata_location
+        ):
+            followed.table = now
+            self._follow(followed)
         strays = read_strays(storage, followed.table, listed)
         for stray in strays if followed.found.is_kept_apart else refuse_other_head(followed.table, strays):
             self._paths_of(followed).update(needed_by(storage, stray, followed.references))
 
     def _paths_of(self, followed: _Followed) -> ReferencedPaths:
         return self._of_kept_apart if followed.found.is_kept_apart else self._paths
-
-    def _load_again(self, followed: _Followed) -> None:
-        try:
-            with reading_anew():
-                now = followed.catalog.load(followed.table.name)
-        except PolicyError:
-            return  # dropped meanwhile; its files are still spared in this pass
-        before = followed.table
-        if now.metadata.uuid == before.metadata.uuid and now.metadata_location != before.metadata_location:
-            followed.table = now
-            self._follow(followed)
 
     def _follow(self, followed: _Followed) -> None:
         table = followed.table

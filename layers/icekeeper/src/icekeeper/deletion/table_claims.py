@@ -27,7 +27,7 @@ from icekeeper.pass_context.context import OperationContext
 from icekeeper.pass_context.stores import Footprint, TableHandle, data_folders
 from icekeeper.state.claims import Entry, TableClaims, touches
 from icekeeper.state.store import PassRecord, StateStore
-from icekeeper.storage.paths import normalise
+from icekeeper.storage.paths import may_be_under, normalise
 from icekeeper.storage.storage import Storage
 
 log = logging.getLogger(__name__)
@@ -262,14 +262,15 @@ def recorded_claims(state: StateStore, catalog: Catalog) -> Mapping[TableName, T
     return {one.table: one for one in state.claims.of_catalog(catalog.name, catalog.warehouse)}
 
 
-def known_data_roots(state: StateStore, catalog: Catalog, loaded: LoadedTable) -> frozenset[str]:
-    """Normalised folders inside the table's location in which any pass has found its data files.
+def known_data_roots(context: OperationContext, loaded: LoadedTable) -> Iterable[str]:
+    """Folders inside the table's location in which any pass has found its data files, this one included.
 
     Raises:
         StorageError: the state store failed.
     """
-    _, before = _recorded(state, catalog, loaded)
-    return frozenset().union(*(one.data_roots for one in before))
+    _, before = _recorded(context.state, context.catalog, loaded)
+    known, home = frozenset().union(*(one.data_roots for one in before)), loaded.metadata.location
+    return (*known, *(root for root in context.footprint.roots() if may_be_under(root, home)))
 
 
 def _record(
@@ -441,9 +442,13 @@ def _require_gone(claims: TableClaims, open_other: OpenCatalog, *, force: bool) 
 
 
 def _journal(handle: TableHandle, loaded: LoadedTable, claims: TableClaims) -> None:
+    try:
+        who = getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        who = "somebody"
     now_ms = handle.clock()
     summary = (
-        f"claims: {_who()} forgot that {claims.table} of catalog {claims.catalog} ({claims.warehouse}) had files in "
+        f"claims: {who} forgot that {claims.table} of catalog {claims.catalog} ({claims.warehouse}) had files in "
         f"{', '.join(sorted({claims.location, *claims.folders}))}"
     )
     handle.state.record_pass(
@@ -457,10 +462,3 @@ def _journal(handle: TableHandle, loaded: LoadedTable, claims: TableClaims) -> N
             engine="none",
         )
     )
-
-
-def _who() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's user without a name
-        return "somebody"

@@ -25,7 +25,7 @@ from icekeeper.metadata.table_reader import References, documents
 from icekeeper.model import TableName
 from icekeeper.operations.orphans.delete_orphans import TableCandidates, delete_orphans, folders_elsewhere
 from icekeeper.operations.orphans.inventory import InventoryFiles
-from icekeeper.operations.orphans.orphan_rules import CandidateCollector, TableLocations
+from icekeeper.operations.orphans.orphan_rules import OrphanCandidates, TableLocations
 from icekeeper.operations.orphans.remove_orphans import why_skipped
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
@@ -69,11 +69,11 @@ class BucketSweep:
 class _TableSearch:
     context: OperationContext
     table: LoadedTable
-    references: References
-    collector: CandidateCollector
     older_than_ms: int
     elsewhere: tuple[str, ...]
     """Folders of its data path outside its location that are swept, too."""
+    references: References
+    candidates: OrphanCandidates = field(default_factory=OrphanCandidates)
 
 
 @dataclass(slots=True)
@@ -110,7 +110,7 @@ def run_bucket_pass(asked: BucketSweep) -> BucketOutcome:
     except PartlyListed as error:  # each sweep checks whether an unlisted table may need files
         warnings.append(str(error))
     tables = load_all(catalog, listed, state, recorded_claims(state, catalog))
-    if not any(may_be_under(table.metadata.location, asked.bucket) for table in tables.loaded):
+    if not any(may_be_under(one.table.metadata.location, asked.bucket) for one in tables.tables):
         raise PolicyError(f"catalog {catalog.name} has no table whose location is below {asked.bucket}")
     outcomes: dict[str, OperationOutcome] = {
         str(name): refused(_OPERATION, f"{name} cannot be loaded: {reason}") for name, reason in tables.unreadable
@@ -144,7 +144,7 @@ def run_bucket_pass(asked: BucketSweep) -> BucketOutcome:
         dry_run=asked.dry_run,
         tables=dict(sorted(outcomes.items())),
         outside={"files": outside.files, "bytes": outside.size, "first": outside.first},
-        foreign=_by_table(foreign, {table.metadata.uuid for table in tables.loaded}),
+        foreign=_by_table(foreign, {one.table.metadata.uuid for one in tables.tables}),
         warnings=tuple(warnings),
     )
 
@@ -163,7 +163,7 @@ def _prepared(
     If a table has several catalog entries, only the first is searched.
     """
     first_of: dict[tuple[str, str], TableName] = {}
-    for table in tables.loaded:
+    for table in (one.table for one in tables.tables):
         one = _prepare(asked, table, referenced)
         metadata = table.metadata
         first = first_of.setdefault((metadata.uuid or str(table.name), normalise(metadata.location)), table.name)
@@ -179,48 +179,32 @@ def _prepare(asked: BucketSweep, table: LoadedTable, referenced: ReferencedPaths
         context = asked.make_context(table)
     except MaintenanceError as error:
         return failed(_OPERATION, str(error))
-    preparation = _Preparation(asked, table, referenced)
-    outcome = run_guarded(_OPERATION, context, preparation.run)
-    if outcome.status is not Status.SUCCEEDED:
-        return outcome
-    collector = CandidateCollector(referenced, preparation.older_than_ms)
-    return _TableSearch(
-        context, table, preparation.references, collector, preparation.older_than_ms, preparation.elsewhere
-    )
+    found: list[_TableSearch] = []
 
-
-@dataclass(slots=True)
-class _Preparation:
-    """Adds a table's references to those of the whole bucket (``referenced``), and decides whether to sweep it."""
-
-    asked: BucketSweep
-    table: LoadedTable
-    referenced: ReferencedPaths
-    references: References = field(default_factory=References)
-    older_than_ms: int = 0
-    elsewhere: tuple[str, ...] = ()
-
-    def run(self, context: OperationContext) -> OperationOutcome:
+    def prepare(guarded: OperationContext) -> OperationOutcome:
         """Succeeded, or skipped with the reason why the table is not swept."""
-        table, location = self.table, self.table.metadata.location
-        reader, snapshots = context.reader(table), table.metadata.snapshots.values()
-        self.referenced.update(documents(table.metadata, table.metadata_location))
-        manifests = self.references.listed(reader, snapshots)
-        self.referenced.update(manifests)
-        self.referenced.expect(self.references.held(reader, manifests.values()))
-        self.referenced.update(context.memory.pinned_metadata())
-        reason = context.resolved.why_not(_OPERATION)
-        if reason is None and not may_be_under(location, self.asked.bucket):
-            reason = f"its location {location} is not below {self.asked.bucket}"
+        reader, references, location = guarded.reader(table), References(), table.metadata.location
+        referenced.update(documents(table.metadata, table.metadata_location))
+        manifests = references.listed(reader, table.metadata.snapshots.values())
+        referenced.update(manifests)
+        referenced.expect(references.held(reader, manifests.values()))
+        referenced.update(guarded.memory.pinned_metadata())
+        reason = guarded.resolved.why_not(_OPERATION)
+        if reason is None and not may_be_under(location, asked.bucket):
+            reason = f"its location {location} is not below {asked.bucket}"
         if reason is not None:
             return skipped(_OPERATION, reason)
-        skip = why_skipped(context, table)
+        skip = why_skipped(guarded, table)
         if skip is not None:
             return skip
-        self.elsewhere = folders_elsewhere(table.metadata, context.policy.orphan_sweep_prefixes)
-        grace_ms = context.policy.orphan_older_than_ms
-        self.older_than_ms = context.stores.trusted_now_ms(table, grace_ms, "orphan_older_than_hours") - grace_ms
+        elsewhere = folders_elsewhere(table.metadata, guarded.policy.orphan_sweep_prefixes)
+        grace_ms = guarded.policy.orphan_older_than_ms
+        older_than_ms = guarded.stores.trusted_now_ms(table, grace_ms, "orphan_older_than_hours") - grace_ms
+        found.append(_TableSearch(context, table, older_than_ms, elsewhere, references))
         return succeeded(_OPERATION, "its references are known")
+
+    outcome = run_guarded(_OPERATION, context, prepare)
+    return found[0] if outcome.status is Status.SUCCEEDED else outcome
 
 
 def _assign_to_tables(
@@ -232,7 +216,7 @@ def _assign_to_tables(
 ) -> None:
     locations = TableLocations(
         (
-            *((table.name, table.metadata.location) for table in tables.loaded),
+            *((one.table.name, one.table.metadata.location) for one in tables.tables),
             *((name, folder) for name, one in searches.items() for folder in one.elsewhere),
         )
     )
@@ -250,7 +234,7 @@ def _assign_to_tables(
             if not searched:
                 of_others.append(found)
         for owner, files in of_searches.items():
-            searches[owner].collector.add_all(files)
+            searches[owner].candidates.add(files, referenced, searches[owner].older_than_ms)
         # These are no candidates, but a searched table may reference them, so they must not count as missing.
         if of_others:
             referenced.unreferenced(of_others, names)
@@ -278,7 +262,7 @@ def _delete_in_turn(
 def _delete(
     one: _TableSearch, context: OperationContext, unlisted: UnlistedPaths, *, is_current: bool
 ) -> tuple[OperationOutcome, list[ForeignMetadata]]:
-    candidates = replace(one.collector.candidates(), unlisted=unlisted)
+    candidates = replace(one.candidates, unlisted=unlisted)
     found: list[ForeignMetadata] = []
 
     def delete(context: OperationContext) -> OperationOutcome:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from icekeeper.catalogs.catalog import LoadedTable, identity_of
@@ -19,7 +19,7 @@ from icekeeper.errors import MaintenanceError, OperationRefused
 from icekeeper.machine.metering import WorkThreads
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.table_reader import reachable_paths
-from icekeeper.operations.overdue_loads import MAX_FILES, CleaningPlan, may_be_staged, plan_cleaning
+from icekeeper.operations.overdue_loads import MAX_FILES, may_be_staged, plan_cleaning
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import gc_enabled
 from icekeeper.report.outcome import StagedOutcome
@@ -34,7 +34,7 @@ _WHAT = "staged files"
 _PARALLEL_LOOKS = 16
 
 
-def files_in_folders(
+def _files_in_folders(
     storage: Storage,
     metadata: TableMetadata,
     folders: Iterable[str],
@@ -49,9 +49,6 @@ def files_in_folders(
 
     Returns:
         The files that may be deleted, and whether others remain for a later pass.
-
-    Raises:
-        StorageError: a folder cannot be listed.
     """
     paths: list[str] = []
     more = False
@@ -70,16 +67,10 @@ def files_in_folders(
     return tuple(dict.fromkeys(paths)), more
 
 
-def unneeded_files(
+def _unneeded_files(
     context: OperationContext, table: LoadedTable, paths: Sequence[str]
 ) -> tuple[Sequence[str], FileNeeds]:
-    """Those of ``paths`` that nobody needs, and the :class:`FileNeeds` to ask again before each batch of deletions.
-
-    Raises:
-        OperationRefused: a table that may need one cannot be loaded, or this table has a newer head.
-        MetadataUnreadable: a reference cannot be read.
-        StorageError: catalog or state store failed.
-    """
+    """Those of ``paths`` that nobody needs, and the :class:`FileNeeds` to ask again before each batch of deletions."""
     needs = FileNeeds(context, table)
     if not paths:
         return (), needs
@@ -98,8 +89,7 @@ def may_clean(context: OperationContext) -> bool:
         StorageError: the loads cannot be read.
     """
     loads = context.memory.staged_loads()
-    plan = plan_cleaning(loads, now_ms=context.memory.clock(), grace_ms=context.policy.orphan_older_than_ms)
-    return bool(plan.failed or plan.adopted)
+    return any(plan_cleaning(loads, now_ms=context.memory.clock(), grace_ms=context.policy.orphan_older_than_ms))
 
 
 def clean_staged_files(context: OperationContext) -> StagedOutcome | None:
@@ -109,15 +99,16 @@ def clean_staged_files(context: OperationContext) -> StagedOutcome | None:
     """
     if context.resolved.is_stopped:
         return None
-    plan: CleaningPlan | None = None
+    failed: Sequence[StagedLoad] = ()
     try:
         loads = context.memory.staged_loads()
         if not loads:
             return None
-        plan = plan_cleaning(loads, now_ms=context.memory.clock(), grace_ms=context.policy.orphan_older_than_ms)
-        if not plan.failed and not plan.adopted:
+        grace_ms = context.policy.orphan_older_than_ms
+        failed, adopted = plan_cleaning(loads, now_ms=context.memory.clock(), grace_ms=grace_ms)
+        if not failed and not adopted:
             return None
-        outcome = _clean(context, plan)
+        outcome = _clean(context, failed, adopted)
         return None if outcome is None else _with_skew(context, outcome)
     except MaintenanceError as error:
         problem = str(error)
@@ -125,40 +116,40 @@ def clean_staged_files(context: OperationContext) -> StagedOutcome | None:
         log.exception("%s: cleaning staged files broke", context.table)
         problem = masked(f"{type(error).__name__}: {error}")
     log.warning("%s: staged files were not cleaned: %s", context.table, problem)
-    failed = 0 if plan is None else sum(load.file_count for load in plan.failed)
+    metrics = {"staged.files_failed": sum(load.file_count for load in failed)}
     sentence = f"staged files of failed loads were not cleaned: {problem}"
-    return _with_skew(
-        context, StagedOutcome(summary=sentence, problem=sentence, metrics={"staged.files_failed": failed})
-    )
+    return _with_skew(context, StagedOutcome(summary=sentence, problem=sentence, metrics=metrics))
 
 
 def _with_skew(context: OperationContext, outcome: StagedOutcome) -> StagedOutcome:
     return replace(outcome, metrics={**outcome.metrics, **context.stores.metrics})
 
 
-def _clean(context: OperationContext, plan: CleaningPlan) -> StagedOutcome | None:
+def _clean(
+    context: OperationContext, overdue: Sequence[StagedLoad], adopted: Sequence[StagedLoad]
+) -> StagedOutcome | None:
     loaded = context.load()
     if not identity_of(context.catalog, loaded).is_same_table(context.memory.identity):
         raise OperationRefused(f"table {loaded.name} was replaced by another one")
     grace_ms = context.policy.orphan_older_than_ms
     now_ms = context.stores.trusted_now_ms(loaded, grace_ms, "orphan_older_than_hours")
-    settled = [load for load in plan.adopted if _forget(context, load)]
+    settled = [load for load in adopted if _forget(context, load)]
     storage = context.storage(loaded)
-    if not plan.failed or not gc_enabled(loaded.metadata):
-        if plan.failed:
-            log.info("%s: %d failed load(s) wait: %s", context.table, len(plan.failed), GC_DISABLED)
+    if not overdue or not gc_enabled(loaded.metadata):
+        if overdue:
+            log.info("%s: %d failed load(s) wait: %s", context.table, len(overdue), GC_DISABLED)
         return _outcome(context, settled) if settled else None
     if not storage.can_delete(loaded.metadata.location):
-        settled += [load for load in plan.failed if _forget(context, load)]
-        left = sum(load.file_count for load in plan.failed)
+        settled += [load for load in overdue if _forget(context, load)]
+        left = sum(load.file_count for load in overdue)
         return _outcome(context, settled, counters={"staged.files_left_to_bucket": left})
-    declared = plan.failed if context.dry_run else map(_declared(context), plan.failed)
+    declared = overdue if context.dry_run else (_as_failed(context, load) for load in overdue)
     failed = [load for load in declared if load is not None]
     files = {load.name: _files(context, loaded, storage, load) for load in failed}
     unfinished: set[str] = set()
     for load in failed:
         if load.origin is LoadOrigin.USER and load.prefixes:
-            inside, are_more = files_in_folders(
+            inside, are_more = _files_in_folders(
                 storage,
                 loaded.metadata,
                 load.prefixes,
@@ -168,7 +159,7 @@ def _clean(context: OperationContext, plan: CleaningPlan) -> StagedOutcome | Non
             files[load.name] += inside
             unfinished.update([load.name] if are_more else ())
     paths = list(dict.fromkeys(path for some in files.values() for path in some))
-    unneeded, needs = unneeded_files(context, loaded, paths)
+    unneeded, needs = _unneeded_files(context, loaded, paths)
     if context.dry_run:
         return _outcome(context, failed, planned=unneeded)
     result = delete_unneeded(context, loaded, unneeded, _WHAT, needs)
@@ -184,19 +175,15 @@ def _clean(context: OperationContext, plan: CleaningPlan) -> StagedOutcome | Non
     return _outcome(context, settled, planned=unneeded, deleted=result.deleted, counters=counters)
 
 
-def _declared(context: OperationContext) -> Callable[[StagedLoad], StagedLoad | None]:
-    """A function that marks a dead job as failed, so that it can no longer commit the files that are being deleted.
+def _as_failed(context: OperationContext, load: StagedLoad) -> StagedLoad | None:
+    """Mark a dead job as failed, so that it can no longer commit the files that are being deleted.
 
-    It returns the new record, ``None`` if the job has continued meanwhile.
+    Returns the new record, ``None`` if the job has continued meanwhile.
     """
-
-    def declared(load: StagedLoad) -> StagedLoad | None:
-        if load.state is LoadState.FAILED:
-            return load
-        failed = replace(load, state=LoadState.FAILED, changed_ms=load.expires_ms or load.changed_ms)
-        return failed if context.state.staging.change(load, failed) else None
-
-    return declared
+    if load.state is LoadState.FAILED:
+        return load
+    failed = replace(load, state=LoadState.FAILED, changed_ms=load.expires_ms or load.changed_ms)
+    return failed if context.state.staging.change(load, failed) else None
 
 
 def _forget(context: OperationContext, load: StagedLoad) -> bool:

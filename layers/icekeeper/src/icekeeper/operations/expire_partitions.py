@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from icekeeper.catalogs.catalog import LoadedTable
@@ -25,7 +25,6 @@ from icekeeper.operations.old_partitions import (
     NOTHING_TO_EXPIRE,
     WHERE_ALONE,
     ChosenPartitions,
-    ExpiryPlan,
     LivePartitions,
     PartitionChoice,
     goes_with,
@@ -44,28 +43,13 @@ ChoiceOf: TypeAlias = Callable[[str, TableMetadata, int], PartitionChoice]
 
 
 @dataclass(frozen=True, slots=True)
-class _Limits:
-    cutoff_ms: int | None
-    """Partitions that ended before this time are past the retention; ``None``: age does not matter."""
-    matching: ChoiceOf | None
-    now_ms: int
-    """The value of ``now()`` in a filter."""
-
-    def choice(self, where: str | None, metadata: TableMetadata) -> PartitionChoice | None:
-        """The partitions that the filter matches; ``None``: there is no filter."""
-        if where is None:
-            return None
-        if self.matching is None:
-            raise OperationRefused("where cannot be judged here, so no partition was dropped; unset it")
-        return self.matching(where, metadata, self.now_ms)
-
-
-@dataclass(frozen=True, slots=True)
 class _Drop:
     """The data and delete files to remove from one head."""
 
     metadata_location: str
-    plan: ExpiryPlan
+    partitions: frozenset[PartitionKey]
+    unparsed: int
+    """The number of partitions that are kept because the time pattern does not match their value."""
     manifests: Sequence[ManifestFile]
     affected: frozenset[str]
     files: tuple[DataFile, ...]
@@ -96,11 +80,11 @@ def expire_partitions(context: OperationContext, matching: ChoiceOf | None = Non
         if retention_ms is not None:
             now_ms = context.stores.trusted_now_ms(loaded, retention_ms, "partition_retention_hours")
             cutoff_ms = now_ms - retention_ms
-        limits = _Limits(cutoff_ms, matching, _moment_ms(context, loaded))
-        planned = _plan(context, loaded, limits)
+        attempts = _Attempts(context, cutoff_ms, matching, _moment_ms(context, loaded))
+        planned = attempts.plan(loaded)
         if isinstance(planned, Nothing):
             return _outcome(planned, "", "", (), elapsed_ms())
-        attempts = _Attempts(context, limits, planned)
+        attempts.last = planned
         if context.dry_run:
             context.would_commit(_OPERATION, lambda: context.commit(loaded, attempts.prepare))
             return _outcome(planned, "would expire", "drop", (), elapsed_ms())
@@ -132,47 +116,72 @@ class _Attempts:
     """The attempts to commit; each new head gets a new plan."""
 
     context: OperationContext
-    limits: _Limits
-    last: _Drop
+    cutoff_ms: int | None
+    """Partitions that ended before this time are past the retention; ``None``: age does not matter."""
+    matching: ChoiceOf | None
+    now_ms: int
+    """The value of ``now()`` in a filter."""
+    last: _Drop | None = None
 
     def prepare(self, head: LoadedTable) -> PreparedCommit | Nothing:
-        if head.metadata_location != self.last.metadata_location:
-            found = _plan(self.context, head, self.limits)
+        if self.last is None or head.metadata_location != self.last.metadata_location:
+            found = self.plan(head)
             if isinstance(found, Nothing):
                 return found
             self.last = found
         removed: frozenset[FileKey] = frozenset(file.key for file in self.last.files)
         return self.context.snapshot_writer(head).drop_files(removed, self.last.manifests, self.last.affected)
 
+    def plan(self, head: LoadedTable) -> _Drop | Nothing:
+        metadata, policy = head.metadata, self.context.policy
+        require_writable(metadata)
+        snapshot = branch_head(metadata, policy.branch)
+        if snapshot is None:
+            return Nothing(NOTHING_TO_EXPIRE)
+        reader = self.context.reader(head)
+        manifests = reader.manifests(snapshot)
+        old = [m for m in manifests if m.content is ManifestContent.DATA and m.may_have_live_files]
+        is_chosen: PartitionChoice | None = None
+        if policy.where is not None:
+            if self.matching is None:
+                raise OperationRefused("where cannot be judged here, so no partition was dropped; unset it")
+            is_chosen = self.matching(policy.where, metadata, self.now_ms)
+        partitions: frozenset[PartitionKey] | Nothing = Nothing(NO_RETENTION)
+        unparsed = 0
+        if self.cutoff_ms is not None:
+            partitions, old, unparsed = _plan_by_age(policy, reader, old, self.cutoff_ms, is_chosen)
+        elif is_chosen is not None:
+            chosen = ChosenPartitions(is_chosen)
+            for manifest, entry in reader.live_entries(old):
+                chosen.add(manifest.partition_spec_id, entry.file.partition)
+            partitions = chosen.plan(policy.partition_expire_limit, policy.where or "")
+        if isinstance(partitions, Nothing):
+            return partitions
+        return _files_to_drop(head, reader, manifests, old, partitions, unparsed)
 
-def _plan(context: OperationContext, head: LoadedTable, limits: _Limits) -> _Drop | Nothing:
-    metadata, policy = head.metadata, context.policy
-    require_writable(metadata)
-    snapshot = branch_head(metadata, policy.branch)
-    if snapshot is None:
-        return Nothing(NOTHING_TO_EXPIRE)
-    reader = context.reader(head)
-    manifests = reader.manifests(snapshot)
-    old = [m for m in manifests if m.content is ManifestContent.DATA and m.may_have_live_files]
-    is_chosen = limits.choice(policy.where, metadata)
-    if limits.cutoff_ms is None:
-        plan = None if is_chosen is None else _plan_by_choice(policy, reader, old, is_chosen)
-    else:
-        plan, old = _plan_by_age(policy, reader, old, limits.cutoff_ms, is_chosen)
-    if plan is None or isinstance(plan, Nothing):
-        return plan or Nothing(NO_RETENTION)
+
+def _files_to_drop(
+    head: LoadedTable,
+    reader: TableReader,
+    manifests: Sequence[ManifestFile],
+    old: Sequence[ManifestFile],
+    partitions: frozenset[PartitionKey],
+    unparsed: int,
+) -> _Drop | Nothing:
+    """``old``: the manifests that may hold data files of expired partitions."""
+    metadata = head.metadata
     expired: list[tuple[ManifestFile, PartitionKey, DataFile]] = []
     staying = array("q")
     for manifest, entry in reader.live_entries(old):
         file = entry.file
         key = partition_key(manifest.partition_spec_id, file.partition)
-        if key in plan.partitions:
+        if key in partitions:
             expired.append((manifest, key, file))
         else:
             staying.append(hash(file.file_path))
     spared = partitions_sharing_files(((key, file.file_path) for _, key, file in expired), staying)
-    plan = replace(plan, partitions=plan.partitions - spared)
-    if not plan.partitions:
+    partitions -= spared
+    if not partitions:
         return Nothing(NOTHING_TO_EXPIRE)
     affected = {manifest.manifest_path for manifest, key, _ in expired if key not in spared}
     data = [file for _, key, file in expired if key not in spared]
@@ -182,19 +191,10 @@ def _plan(context: OperationContext, head: LoadedTable, limits: _Limits) -> _Dro
         file = entry.file
         spec_id = manifest.partition_spec_id
         is_global = is_unpartitioned(metadata.specs[spec_id])
-        if goes_with(file, spec_id, is_global=is_global, partitions=plan.partitions, dropped=paths):
+        if goes_with(file, spec_id, is_global=is_global, partitions=partitions, dropped=paths):
             deletes.append(file)
             affected.add(manifest.manifest_path)
-    return _Drop(head.metadata_location, plan, manifests, frozenset(affected), (*data, *deletes))
-
-
-def _plan_by_choice(
-    policy: Policy, reader: TableReader, manifests: Sequence[ManifestFile], is_chosen: PartitionChoice
-) -> ExpiryPlan | Nothing:
-    partitions = ChosenPartitions(is_chosen)
-    for manifest, entry in reader.live_entries(manifests):
-        partitions.add(manifest.partition_spec_id, entry.file.partition)
-    return partitions.plan(policy.partition_expire_limit, policy.where or "")
+    return _Drop(head.metadata_location, partitions, unparsed, manifests, frozenset(affected), (*data, *deletes))
 
 
 def _plan_by_age(
@@ -203,18 +203,19 @@ def _plan_by_age(
     manifests: Sequence[ManifestFile],
     cutoff_ms: int,
     is_chosen: PartitionChoice | None,
-) -> tuple[ExpiryPlan | Nothing, list[ManifestFile]]:
-    """The plan, and the manifests that may hold files of expired partitions."""
+) -> tuple[frozenset[PartitionKey] | Nothing, list[ManifestFile], int]:
+    """The partitions, the manifests that may hold files of theirs, and the number of unparsed partitions."""
     times = partition_times(reader.metadata, policy)
     if isinstance(times, Nothing):
-        return times, []
+        return times, [], 0
     partitions = LivePartitions(times, is_chosen=is_chosen)
     young = {m.manifest_path for m in manifests if _is_young(reader, times, m, cutoff_ms)}
     partitions.has_younger = any(m.manifest_path in young and m.deleted_files_count == 0 for m in manifests)
     old = [m for m in manifests if m.manifest_path not in young]
     for manifest, entry in reader.live_entries(old):
         partitions.add(manifest.partition_spec_id, entry.file.partition)
-    return partitions.plan(cutoff_ms, policy.partition_expire_limit, policy.partition_retention_hours), old
+    plan = partitions.plan(cutoff_ms, policy.partition_expire_limit, policy.partition_retention_hours)
+    return plan, old, len(partitions.unparsed)
 
 
 def _is_young(reader: TableReader, times: PartitionTimes, manifest: ManifestFile, cutoff_ms: int) -> bool:
@@ -240,8 +241,8 @@ def _outcome(
     if isinstance(drop, Nothing):
         return skipped(_OPERATION, drop.reason, metrics={"expire_partitions.duration_ms": duration_ms})
     data = [file for file in drop.files if file.content is FileContent.DATA]
-    rows, partitions = sum(file.record_count for file in data), len(drop.plan.partitions)
-    unparsed = drop.plan.unparsed
+    rows, partitions = sum(file.record_count for file in data), len(drop.partitions)
+    unparsed = drop.unparsed
     left = f"; {unparsed} partition(s) do not match partition_time_pattern" if unparsed else ""
     return succeeded(
         _OPERATION,

@@ -31,15 +31,6 @@ PartitionChoice: TypeAlias = Callable[[int, tuple[PartitionValue, ...]], bool]
 """Whether a partition of a spec id may be dropped."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExpiryPlan:
-    """The partitions to drop, each with all its data files."""
-
-    partitions: frozenset[PartitionKey]
-    unparsed: int
-    """The number of partitions that are kept because the time pattern does not match their value."""
-
-
 @dataclass(slots=True)
 class LivePartitions:
     """Collects the partitions of live data files; once all are added, :meth:`plan` decides which expire."""
@@ -47,6 +38,7 @@ class LivePartitions:
     times: PartitionTimes
     ends: dict[PartitionKey, int] = field(default_factory=dict)
     unparsed: set[PartitionKey] = field(default_factory=set)
+    """The partitions that are kept because the time pattern does not match their value."""
     has_younger: bool = False
     """A partition that was not added is known to be younger than those that expire."""
     is_chosen: PartitionChoice | None = None
@@ -66,7 +58,7 @@ class LivePartitions:
         elif self.times.is_unparsed(spec_id, partition):
             self.unparsed.add(key)
 
-    def plan(self, cutoff_ms: int, limit: int | None, retention_hours: object) -> ExpiryPlan | Nothing:
+    def plan(self, cutoff_ms: int, limit: int | None, retention_hours: object) -> frozenset[PartitionKey] | Nothing:
         """The partitions that ended before ``cutoff_ms``, the oldest ``limit`` of them.
 
         Raises:
@@ -85,7 +77,7 @@ class LivePartitions:
         if not expired:
             return Nothing(NOTHING_MATCHES)
         chosen = expired if limit is None else expired[:limit]
-        return ExpiryPlan(frozenset(key for _, _, key in chosen), len(self.unparsed))
+        return frozenset(key for _, _, key in chosen)
 
 
 @dataclass(slots=True)
@@ -102,7 +94,7 @@ class ChosenPartitions:
         if key not in self.chosen and key not in self.staying:
             (self.chosen if self.is_chosen(spec_id, partition) else self.staying).add(key)
 
-    def plan(self, limit: int | None, where: str) -> ExpiryPlan | Nothing:
+    def plan(self, limit: int | None, where: str) -> frozenset[PartitionKey] | Nothing:
         """The chosen partitions, ``limit`` of them in the order of their values.
 
         Raises:
@@ -121,7 +113,7 @@ class ChosenPartitions:
                 f'the last partition of the table matches where "{where}", which goes by the clock; nothing was '
                 "dropped: name its values to drop it"
             )
-        return ExpiryPlan(frozenset(sorted(self.chosen, key=repr)[:limit]), 0)
+        return frozenset(sorted(self.chosen, key=repr)[:limit])
 
 
 def partitions_sharing_files(

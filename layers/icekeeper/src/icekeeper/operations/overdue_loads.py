@@ -6,8 +6,7 @@ As in Modak, staged files of failed loads are deleted after the grace period, by
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
 from icekeeper.deletion.neighbours import owned_locations
 from icekeeper.errors import PolicyError
@@ -20,16 +19,11 @@ from icekeeper.storage.paths import is_under
 MAX_FILES = 100_000
 
 
-@dataclass(frozen=True, slots=True)
-class CleaningPlan:
-    """Failed loads whose files may be deleted, longest failed first; and adopted loads whose record may be removed."""
-
-    failed: tuple[StagedLoad, ...]
-    adopted: tuple[StagedLoad, ...]
-
-
-def plan_cleaning(loads: Iterable[StagedLoad], *, now_ms: int, grace_ms: int) -> CleaningPlan:
-    """Decide at ``now_ms`` (epoch milliseconds).
+def plan_cleaning(
+    loads: Iterable[StagedLoad], *, now_ms: int, grace_ms: int
+) -> tuple[Sequence[StagedLoad], Sequence[StagedLoad]]:
+    """Failed loads whose files may be deleted at ``now_ms`` (epoch milliseconds), longest failed first; and adopted
+    loads whose record may be removed.
 
     A failed load waits for the grace period, as orphans do: until then an unknown commit may still add its files.  An
     adopted load is protected for the same time; afterwards its files are in the table, or orphans.
@@ -41,8 +35,7 @@ def plan_cleaning(loads: Iterable[StagedLoad], *, now_ms: int, grace_ms: int) ->
         if load.can_be_cleaned(now_ms, grace_ms) and (not due or files + load.file_count <= MAX_FILES):
             due.append(load)
             files += load.file_count
-    adopted = (load for load in known if load.state is LoadState.ADOPTED and now_ms - load.changed_ms >= grace_ms)
-    return CleaningPlan(tuple(due), tuple(adopted))
+    return due, [load for load in known if load.state is LoadState.ADOPTED and now_ms - load.changed_ms >= grace_ms]
 
 
 def may_be_staged(metadata: TableMetadata, path: str) -> bool:

@@ -26,7 +26,7 @@ from icekeeper.errors import (
 )
 from icekeeper.metadata.document import Ref, TableMetadata, ref_at, require_writable, same_table
 from icekeeper.model import Nothing
-from icekeeper.operations.expiry.leftovers import LostRef, delete_remembered, find_swap, hold_lost_refs, list_name
+from icekeeper.operations.expiry.leftovers import LostRef, delete_recorded, find_swap, hold_lost_refs, list_name
 from icekeeper.operations.expiry.retention import (
     NOTHING_TO_EXPIRE,
     ExpiryPlan,
@@ -195,7 +195,7 @@ class ExpiryAttempts:
         """
         if not expiry.files or not self.can_delete or self.unchecked is not None:
             return DeletedFiles()
-        return delete_remembered(self._context, expiry.base, self._list, expiry.files, expiry.needs)
+        return delete_recorded(self._context, expiry.base, [self._list], expiry.files, expiry.needs)
 
     def _commit(self, loaded: LoadedTable) -> Committed | Nothing:
         try:
@@ -274,15 +274,10 @@ class ExpiryAttempts:
             except MetadataUnreadable as error:
                 raise MetadataUnreadable(f"{error}; {way_out(reader, str(error))}") from error
             needs.references = unreferenced.references
-            self._ask(head, needs, unreferenced)
+            candidates = unreferenced.candidates
+            if any(True for _ in candidates) and self._context.storage(head).can_delete(head.metadata.location):
+                needs.ask(list(candidates.of_each_folder()))
+                candidates.leave_out(needs.need)
             if self.cleans_metadata:
                 unused = unused_metadata(head.metadata, expired, unreferenced.kept_specs, unreferenced.keeps_deletes)
         return Expiry(plan, head, needs, unreferenced, unreferenced.candidates.paths(), unused)
-
-    def _ask(self, head: LoadedTable, needs: FileNeeds, unreferenced: Unreferenced) -> None:
-        """Remove files that others need from the candidates; do nothing if no file would be deleted."""
-        candidates = unreferenced.candidates
-        if not any(True for _ in candidates) or not self._context.storage(head).can_delete(head.metadata.location):
-            return
-        needs.ask(list(candidates.of_each_folder()))
-        candidates.leave_out(needs.need)

@@ -7,23 +7,15 @@ list that matters cannot be read, nothing is committed and nothing is deleted.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from icekeeper.commit.attempt import PreparedCommit
-from icekeeper.deletion.delete import DeletedFiles
 from icekeeper.deletion.file_needs import GC_DISABLED
 from icekeeper.machine.clock import stopwatch
 from icekeeper.metadata.document import require_writable
 from icekeeper.model import Nothing
 from icekeeper.operations.expiry.commit_expiry import Expiry, ExpiryAttempts
-from icekeeper.operations.expiry.leftovers import (
-    CheckedLeftovers,
-    Leftovers,
-    check_leftovers,
-    delete_leftovers,
-    tell_lost_refs,
-    unfinished,
-)
+from icekeeper.operations.expiry.leftovers import Leftovers, Resumed, resume, tell_lost_refs, unfinished
 from icekeeper.operations.expiry.retention import NOTHING_TO_EXPIRE
 from icekeeper.operations.expiry.unreferenced import UnusedMetadata
 from icekeeper.pass_context.context import OperationContext
@@ -31,22 +23,6 @@ from icekeeper.policy import Operation, gc_enabled
 from icekeeper.report.outcome import OperationOutcome, failed, refused_besides, skipped, succeeded
 
 _OPERATION = Operation.EXPIRE_SNAPSHOTS
-
-
-@dataclass(frozen=True, slots=True)
-class _Resumed:
-    """What interrupted runs left, and the result of deleting it."""
-
-    left: Leftovers
-    checked: CheckedLeftovers
-    deleted: DeletedFiles
-
-    @property
-    def sentences(self) -> list[str]:
-        if not self.left.files:
-            return []
-        done = f"deleted {len(self.deleted.deleted)} file(s) that an interrupted run left behind"
-        return [self.checked.doubt or done, *self.deleted.failures]
 
 
 def expire_snapshots(context: OperationContext) -> OperationOutcome:
@@ -71,19 +47,18 @@ def expire_snapshots(context: OperationContext) -> OperationOutcome:
             if not isinstance(prepared, Nothing):
                 context.would_commit(_OPERATION, lambda: context.commit(loaded, lambda head: prepared))
             return _preview(prepared if attempts.expiry is None else attempts.expiry, left, attempts.kept_for_writers)
-        checked = check_leftovers(context, loaded, left)
-        resumed = _Resumed(left, checked, delete_leftovers(context, loaded, checked.may_go))
+        resumed = resume(context, loaded, left)
         expiry = attempts.land(loaded)
         if isinstance(expiry, Nothing):
             outcome = _nothing_expired(expiry, resumed, attempts)
         else:
             outcome = _expired(context, expiry, resumed, attempts)
-        lost = (*checked.lost, *attempts.lost_refs)
+        lost = (*resumed.lost, *attempts.lost_refs)
         metrics: dict[str, int | float] = {
             **outcome.metrics,
             "expire_snapshots.snapshots_kept_for_writers": attempts.kept_for_writers,
             **({"expire_snapshots.files_resumed": len(resumed.deleted.deleted)} if left.files else {}),
-            **({"expire_snapshots.snapshots_resumed": checked.expired} if checked.expired else {}),
+            **({"expire_snapshots.snapshots_resumed": resumed.expired} if resumed.expired else {}),
             **({"expire_snapshots.refs_lost": len(lost)} if lost else {}),
             "expire_snapshots.duration_ms": elapsed_ms(),
         }
@@ -92,10 +67,10 @@ def expire_snapshots(context: OperationContext) -> OperationOutcome:
         return refused_besides(outcome, tell_lost_refs(lost)) if lost else outcome
 
 
-def _nothing_expired(nothing: Nothing, resumed: _Resumed, attempts: ExpiryAttempts) -> OperationOutcome:
+def _nothing_expired(nothing: Nothing, resumed: Resumed, attempts: ExpiryAttempts) -> OperationOutcome:
     """The outcome if no snapshot or ref expired: skipped, unless an interrupted run left files."""
     sentences = [*resumed.sentences, *_of_writers(attempts.kept_for_writers)]
-    if not resumed.left.files:
+    if not resumed.files:
         return skipped(_OPERATION, "; ".join([nothing.reason, *sentences]))
     metrics = {"expire_snapshots.files_failed": len(resumed.deleted.failed)}
     if resumed.deleted.is_in_vain:
@@ -104,14 +79,12 @@ def _nothing_expired(nothing: Nothing, resumed: _Resumed, attempts: ExpiryAttemp
         _OPERATION,
         "; ".join(sentences),
         metrics=metrics,
-        files_planned=resumed.left.files,
+        files_planned=resumed.files,
         files_deleted=resumed.deleted.deleted,
     )
 
 
-def _expired(
-    context: OperationContext, expiry: Expiry, resumed: _Resumed, attempts: ExpiryAttempts
-) -> OperationOutcome:
+def _expired(context: OperationContext, expiry: Expiry, resumed: Resumed, attempts: ExpiryAttempts) -> OperationOutcome:
     """Delete the files that the commit freed, and report the result."""
     deleted = attempts.delete(expiry)
     count = len(expiry.plan.snapshot_ids)
@@ -142,7 +115,7 @@ def _expired(
             "expire_snapshots.specs_removed": len(unused.spec_ids),
             "expire_snapshots.schemas_removed": len(unused.schema_ids),
         },
-        files_planned=(*resumed.left.files, *expiry.files),
+        files_planned=(*resumed.files, *expiry.files),
         files_deleted=(*resumed.deleted.deleted, *deleted.deleted),
     )
 

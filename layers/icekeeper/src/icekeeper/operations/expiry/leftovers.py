@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
+from typing import TypeAlias
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.deletion.delete import DeletedFiles, delete_unneeded
@@ -79,43 +80,29 @@ def unfinished(context: OperationContext, loaded: LoadedTable) -> Leftovers:
     return Leftovers(lists, candidates.paths(), needs)
 
 
-def delete_leftovers(context: OperationContext, loaded: LoadedTable, found: Leftovers) -> DeletedFiles:
-    """Delete the files and the lists; files that could not be deleted stay recorded.
+def delete_recorded(
+    context: OperationContext,
+    known: LoadedTable,
+    lists: Sequence[str],
+    files: Sequence[str],
+    needs: FileNeeds,
+    what: str = "expire_snapshots: files",
+) -> DeletedFiles:
+    """Delete the files recorded under the names of ``lists``; those that could not be deleted stay recorded.
 
     Raises:
         MaintenanceError: as :func:`delete_unneeded`; the lists stay.
     """
-    if not found.files or found.needs is None:
-        for name in found.lists:
-            context.memory.forget_deletions(name)
-        return DeletedFiles()
-    what = "expire_snapshots: files of an interrupted run"
-    deleted = delete_unneeded(context, loaded, found.files, what, found.needs)
-    _settle(context, found.lists[0], deleted)
-    for name in found.lists[1:]:
-        context.memory.forget_deletions(name)
-    return deleted
-
-
-def delete_remembered(
-    context: OperationContext, known: LoadedTable, name: str, files: Sequence[str], needs: FileNeeds
-) -> DeletedFiles:
-    """Delete the files recorded under ``name``; those that could not be deleted stay recorded.
-
-    Raises:
-        MaintenanceError: as :func:`delete_unneeded`; the list stays.
-    """
-    deleted = delete_unneeded(context, known, files, "expire_snapshots: files", needs)
-    _settle(context, name, deleted)
-    return deleted
-
-
-def _settle(context: OperationContext, name: str, deleted: DeletedFiles) -> None:
-    checked = name.removesuffix(UNCHECKED)
+    deleted = delete_unneeded(context, known, files, what, needs)
+    first, *others = lists
+    checked = first.removesuffix(UNCHECKED)
     if deleted.failed:
         context.memory.expect_deletions(checked, deleted.failed)
-    if checked != name or not deleted.failed:
+    if checked != first or not deleted.failed:
+        others.insert(0, first)
+    for name in others:
         context.memory.forget_deletions(name)
+    return deleted
 
 
 # Which state did the commit really replace (rule: read-what-expiry-replaced)?
@@ -181,18 +168,13 @@ def _read(storage: Storage, location: str) -> TableMetadata | None:
         raise MetadataUnreadable(f"metadata file {error}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class LostRef:
-    """A branch or tag that the catalog dropped with its snapshot, and the pin that holds the files.
+LostRef: TypeAlias = tuple[Ref, Pin]
+"""A branch or tag that the catalog dropped with its snapshot, and the pin that holds the files.
 
-    A commit asserts every known ref, but it cannot assert a ref that is created between the last load of the table and
-    the commit.  REST catalogs drop such a ref with its snapshot without an error.  They do not accept the snapshot
-    back, because its sequence number is too old.  So a pin holds the files until a person decides
-    (platform: seaweedfs-drops-refs).
-    """
-
-    ref: Ref
-    pin: Pin
+A commit asserts every known ref, but it cannot assert a ref that is created between the last load of the table and the
+commit.  REST catalogs drop such a ref with its snapshot without an error.  They do not accept the snapshot back,
+because its sequence number is too old.  So a pin holds the files until a person decides
+(platform: seaweedfs-drops-refs)."""
 
 
 def hold_lost_refs(memory: TableMemory, swap: Swap, dropped: Collection[str]) -> tuple[LostRef, ...]:
@@ -201,62 +183,64 @@ def hold_lost_refs(memory: TableMemory, swap: Swap, dropped: Collection[str]) ->
     Raises:
         StorageError: a pin cannot be written; nothing must be deleted.
     """
-    lost = tuple(
-        LostRef(ref, _pin(memory, ref, swap.location))
-        for name, ref in swap.before.refs.items()
-        if name not in dropped and ref.snapshot_id in swap.before.snapshots.keys() - swap.after.snapshots.keys()
-    )
-    for one in lost:
-        memory.store.add_pin(one.pin)
-    return lost
+    gone = swap.before.snapshots.keys() - swap.after.snapshots.keys()
+    lost: list[LostRef] = []
+    for name, ref in swap.before.refs.items():
+        if name not in dropped and ref.snapshot_id in gone:
+            pin = Pin(
+                identity=memory.identity,
+                # With a colon, so that no reader's pin can have this name.
+                name=f"lost:{ref.name}@{ref.snapshot_id}",
+                snapshot_id=ref.snapshot_id,
+                metadata_location=swap.location,
+                expires_ms=UNTIL_REMOVED_MS,
+                kind=PinKind.LOST_REF,
+            )
+            memory.store.add_pin(pin)
+            lost.append((ref, pin))
+    return tuple(lost)
 
 
 def tell_lost_refs(lost: Sequence[LostRef]) -> str:
     """A sentence for people: what happened to each ref, and what they can do."""
     return "; ".join(
-        f"{one.ref.type} '{one.ref.name}' was made while the expiry was being committed, and the catalog dropped it "
-        f"with its snapshot {one.ref.snapshot_id}: its files are kept by pin '{one.pin.name}'; register "
-        f"{one.pin.metadata_location} as a table to read it, and remove the pin when it is not needed"
-        for one in lost
-    )
-
-
-def _pin(memory: TableMemory, ref: Ref, location: str) -> Pin:
-    return Pin(
-        identity=memory.identity,
-        # With a colon, so that no reader's pin can have this name.
-        name=f"lost:{ref.name}@{ref.snapshot_id}",
-        snapshot_id=ref.snapshot_id,
-        metadata_location=location,
-        expires_ms=UNTIL_REMOVED_MS,
-        kind=PinKind.LOST_REF,
+        f"{ref.type} '{ref.name}' was made while the expiry was being committed, and the catalog dropped it "
+        f"with its snapshot {ref.snapshot_id}: its files are kept by pin '{pin.name}'; register "
+        f"{pin.metadata_location} as a table to read it, and remove the pin when it is not needed"
+        for ref, pin in lost
     )
 
 
 @dataclass(frozen=True, slots=True)
-class CheckedLeftovers:
-    """The leftovers that may be deleted now, and the refs that the interrupted runs' commits dropped."""
+class Resumed:
+    """The files that interrupted runs left, the result of deleting them, and the refs that their commits dropped."""
 
-    may_go: Leftovers
+    files: tuple[str, ...]
+    deleted: DeletedFiles = field(default_factory=DeletedFiles)
     lost: tuple[LostRef, ...] = ()
     doubt: str | None = None
-    """Why nothing may be deleted: it is unknown which refs were lost."""
+    """Why nothing was deleted: it is unknown which refs were lost."""
     expired: int = 0
     """The number of snapshots that those commits expired; no run has reported them (rule: failures-cost-no-row)."""
 
+    @property
+    def sentences(self) -> list[str]:
+        if not self.files:
+            return []
+        done = f"deleted {len(self.deleted.deleted)} file(s) that an interrupted run left behind"
+        return [self.doubt or done, *self.deleted.failures]
 
-def check_leftovers(context: OperationContext, loaded: LoadedTable, left: Leftovers) -> CheckedLeftovers:
-    """Find the refs that interrupted runs' commits dropped, and pin their snapshots, before the leftovers are deleted.
+
+def resume(context: OperationContext, loaded: LoadedTable, left: Leftovers) -> Resumed:
+    """Find the refs that interrupted runs' commits dropped, pin their snapshots, and then delete what is left.
 
     If the metadata log cannot be read, the lists stay.  If it does not reach back far enough, the lists are removed,
     and their files are left to orphan removal.
 
     Raises:
-        StorageError: the state store fails; the lists stay.
+        MaintenanceError: as :func:`delete_unneeded`; the lists stay.
     """
-    unchecked = [name for name in left.lists if name.endswith(UNCHECKED)]
-    if not unchecked or not left.files:
-        return CheckedLeftovers(left)
+    unchecked = [name for name in left.lists if name.endswith(UNCHECKED)] if left.files else []
     free, lost, expired = set(map(normalise, left.files)), list[LostRef](), set[int]()
     for name in unchecked:
         # A commit that never landed freed nothing.  The list of one that landed has its snapshots' manifest lists.
@@ -267,7 +251,7 @@ def check_leftovers(context: OperationContext, loaded: LoadedTable, left: Leftov
             swap = find_swap(loaded, partial(_has_one_of, files), context.storage(loaded))
         except MetadataUnreadable as error:
             why = f"files of an interrupted run stay until it can be told which refs went with its commit: {error}"
-            return CheckedLeftovers(Leftovers(), tuple(lost), why)
+            return Resumed(left.files, lost=tuple(lost), doubt=why)
         if swap is None:
             for given_up in unchecked:
                 context.memory.forget_deletions(given_up)
@@ -275,10 +259,17 @@ def check_leftovers(context: OperationContext, loaded: LoadedTable, left: Leftov
                 f"{len(free)} file(s) of an interrupted run are left to remove_orphans, because the metadata log does "
                 "not tell any more which refs went with its commit"
             )
-            return CheckedLeftovers(Leftovers(), tuple(lost), why)
+            return Resumed(left.files, lost=tuple(lost), doubt=why)
         lost += hold_lost_refs(context.memory, swap, aged_refs(swap.before, context.now_ms(loaded)))
         expired |= swap.before.snapshots.keys() - swap.after.snapshots.keys()
-    return CheckedLeftovers(left, tuple(lost), expired=len(expired))
+    deleted = DeletedFiles()
+    if left.files and left.needs is not None:
+        what = "expire_snapshots: files of an interrupted run"
+        deleted = delete_recorded(context, loaded, left.lists, left.files, left.needs, what)
+    else:
+        for name in left.lists:
+            context.memory.forget_deletions(name)
+    return Resumed(left.files, deleted, tuple(lost), expired=len(expired))
 
 
 def _has_one_of(files: Collection[str], then: TableMetadata) -> bool:

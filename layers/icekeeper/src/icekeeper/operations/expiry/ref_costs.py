@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TypeAlias
 
-from icekeeper.metadata.document import Ref, TableMetadata
+from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.operations.expiry.unreferenced import listed_manifests
 from icekeeper.storage.paths import normalise
@@ -34,16 +34,6 @@ class RefCost:
     files_only_here: int
     bytes_only_here: int
 
-    def to_json(self) -> dict[str, object]:
-        return {
-            "name": self.name,
-            "type": self.type,
-            "snapshot_id": self.snapshot_id,
-            "snapshots": self.snapshots,
-            "files_only_here": self.files_only_here,
-            "bytes_only_here": self.bytes_only_here,
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class SnapshotCost:
@@ -54,15 +44,6 @@ class SnapshotCost:
     refs: tuple[str, ...]
     files_only_here: int
     bytes_only_here: int
-
-    def to_json(self) -> dict[str, object]:
-        return {
-            "snapshot_id": self.snapshot_id,
-            "timestamp_ms": self.timestamp_ms,
-            "refs": list(self.refs),
-            "files_only_here": self.files_only_here,
-            "bytes_only_here": self.bytes_only_here,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +59,7 @@ class TableCosts:
     """Number and bytes of everything that the table's snapshots reach."""
 
     def to_json(self) -> dict[str, object]:
-        return {
-            "refs": [ref.to_json() for ref in self.refs],
-            "snapshots": [snapshot.to_json() for snapshot in self.snapshots],
-            "bytes_without_ref": self.bytes_without_ref,
-            "files": self.files,
-            "bytes": self.bytes,
-        }
+        return asdict(self)
 
 
 def cost_of_refs(reader: TableReader) -> TableCosts:
@@ -120,7 +95,12 @@ def cost_of_refs(reader: TableReader) -> TableCosts:
 def weigh(metadata: TableMetadata, weights: Weights) -> TableCosts:
     """Compute the costs from the files' weights; reads nothing."""
     bit_of = {snapshot_id: 1 << place for place, snapshot_id in enumerate(metadata.snapshots)}
-    held_by = {name: _held(metadata, ref, bit_of) for name, ref in metadata.refs.items()}
+    held_by = {
+        name: sum(bit_of[snapshot.snapshot_id] for snapshot in metadata.ancestors(ref.snapshot_id))
+        if ref.type == "branch"
+        else bit_of.get(ref.snapshot_id, 0)
+        for name, ref in metadata.refs.items()
+    }
     alone: dict[str, list[int]] = {name: [0, 0] for name in held_by}
     without_ref = 0
     for mask, (count, size) in weights.items():
@@ -150,12 +130,6 @@ def weigh(metadata: TableMetadata, weights: Weights) -> TableCosts:
         sum(count for count, _ in weights.values()),
         sum(size for _, size in weights.values()),
     )
-
-
-def _held(metadata: TableMetadata, ref: Ref, bit_of: Mapping[int, int]) -> int:
-    if ref.type != "branch":
-        return bit_of.get(ref.snapshot_id, 0)
-    return sum(bit_of[snapshot.snapshot_id] for snapshot in metadata.ancestors(ref.snapshot_id))
 
 
 class _Reached:

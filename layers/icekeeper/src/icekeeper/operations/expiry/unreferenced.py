@@ -11,7 +11,7 @@ from typing import Any
 from icekeeper.deletion.neighbours import behind_authority, prefix_mismatch_error
 from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata.document import Snapshot, TableMetadata
-from icekeeper.metadata.table_reader import References, TableReader, statistics_files
+from icekeeper.metadata.table_reader import References, TableReader
 from icekeeper.model import LiveFile, ManifestContent, ManifestFile
 from icekeeper.pass_context.stores import spelled_root
 from icekeeper.storage.paths import ComparedPath, any_spelling, compared, is_under, merged_spelling, normalise
@@ -201,10 +201,10 @@ def unreferenced_files(
     gone = [s for i, s in metadata.snapshots.items() if i in expired]
     staying = [s for i, s in metadata.snapshots.items() if i not in expired]
     candidates = Candidates(owned, is_held)
-    kept = _kept(reader, staying, _current_line(metadata, expired))
+    kept = _kept(reader, staying)
     unread: list[str] | None = [] if gives_up else None
-    dropped = _dropped(_lists(reader, gone, unread), kept, candidates)
-    for files in _live_files(reader, dropped.live, unread):
+    live, beside, shared = _dropped(_lists(reader, gone, unread), kept, candidates)
+    for files in _live_files(reader, live, unread):
         for file in files:
             if _is_own(metadata, file):
                 candidates.add(file.path, file.size, holds_rows=True)
@@ -212,15 +212,15 @@ def unreferenced_files(
         if int(statistics["snapshot-id"]) in expired:
             candidates.add(str(statistics["statistics-path"]), int(statistics.get("file-size-in-bytes") or 0))
     lists = (s.manifest_list for s in staying if s.manifest_list is not None)
-    for path in chain(lists, kept.is_deletes, statistics_files(_without(metadata, expired))):
+    for path in chain(lists, kept.is_deletes, _kept_statistics(metadata, expired)):
         candidates.spare(path)
-    new = kept.all_list - dropped.shared
+    new = kept.all_list - shared
     for _, files in reader.live_files(sorted(new)):
         for file in files:
             candidates.spare(file.path)
     if candidates.files_left:
         rest = [path for path in kept.is_deletes if path not in new]
-        for _, files in reader.live_files(sorted(rest, key=dropped.beside.__contains__)):
+        for _, files in reader.live_files(sorted(rest, key=beside.__contains__)):
             for file in files:
                 candidates.spare(file.path)
             if not candidates.files_left:
@@ -267,7 +267,7 @@ def still_unreferenced(reader: TableReader, expired: Collection[int], before: Un
     """
     metadata = reader.metadata
     staying = [s for i, s in metadata.snapshots.items() if i not in expired]
-    for path in chain(before.references.follow(reader, staying), statistics_files(_without(metadata, expired))):
+    for path in chain(before.references.follow(reader, staying), _kept_statistics(metadata, expired)):
         before.candidates.spare(path)
 
 
@@ -284,25 +284,9 @@ class _Kept:
     """Manifests that every retained snapshot of the current branch lists."""
 
 
-@dataclass(slots=True)
-class _Dropped:
-    """Manifests that only expired snapshots list."""
-
-    live: list[str] = field(default_factory=list)
-    """Paths of the dropped manifests that may have live entries."""
-    beside: set[str] = field(default_factory=set)
-    """Kept manifests that an expired snapshot lists together with one of ``live``."""
-    shared: set[str] = field(default_factory=set)
-    """Kept manifests that an expired snapshot lists."""
-
-
-def _current_line(metadata: TableMetadata, expired: Collection[int]) -> frozenset[int]:
-    head = metadata.current_snapshot
-    line = () if head is None else metadata.ancestors(head.snapshot_id)
-    return frozenset(s.snapshot_id for s in line if s.snapshot_id not in expired)
-
-
-def _kept(reader: TableReader, staying: Sequence[Snapshot], line: Collection[int]) -> _Kept:
+def _kept(reader: TableReader, staying: Sequence[Snapshot]) -> _Kept:
+    head = reader.metadata.current_snapshot
+    line = set() if head is None else {s.snapshot_id for s in reader.metadata.ancestors(head.snapshot_id)}
     kept = _Kept()
     is_first = True
     for snapshot, _, manifests in listed_manifests(reader, staying):
@@ -350,9 +334,15 @@ def _live_files(
 
 def _dropped(
     listed: Iterable[tuple[Snapshot, int, Sequence[ManifestFile]]], kept: _Kept, candidates: Candidates
-) -> _Dropped:
-    """Find the manifests that only expired snapshots list; these and their manifest lists become candidates."""
-    dropped = _Dropped()
+) -> tuple[list[str], set[str], set[str]]:
+    """Find the manifests that only expired snapshots list; these and their manifest lists become candidates.
+
+    Returns:
+        The dropped manifests that may have live entries; the kept manifests that an expired snapshot lists together
+        with one of these; and all kept manifests that an expired snapshot lists.
+    """
+    live: list[str] = []
+    beside, shared = set[str](), set[str]()
     may_be_live: dict[str, bool] = {}
     for snapshot, size, manifests in listed:
         if snapshot.manifest_list is not None:
@@ -367,12 +357,12 @@ def _dropped(
                 candidates.add(path, manifest.manifest_length)
                 may_be_live[path] = manifest.may_have_live_files
                 if manifest.may_have_live_files:
-                    dropped.live.append(path)
+                    live.append(path)
             has_live |= may_be_live.get(path, False)
-        dropped.shared.update(staying)
+        shared.update(staying)
         if has_live:
-            dropped.beside.update(staying)
-    return dropped
+            beside.update(staying)
+    return live, beside, shared
 
 
 def _is_own(metadata: TableMetadata, file: LiveFile) -> bool:
@@ -391,17 +381,10 @@ def _key(path: str) -> str:
     return path if normal == path else normal
 
 
-def _without(metadata: TableMetadata, expired: Collection[int]) -> TableMetadata:
-    def kept(entries: Any) -> list[Any]:
-        return [entry for entry in entries if int(entry["snapshot-id"]) not in expired]
-
-    return TableMetadata(
-        {
-            **metadata.document,
-            "statistics": kept(metadata.statistics),
-            "partition-statistics": kept(metadata.partition_statistics),
-        }
-    )
+def _kept_statistics(metadata: TableMetadata, expired: Collection[int]) -> Iterator[str]:
+    for statistics in (*metadata.statistics, *metadata.partition_statistics):
+        if int(statistics["snapshot-id"]) not in expired:
+            yield str(statistics["statistics-path"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,14 +44,6 @@ class ManifestsOfTable:
 
 
 @dataclass(frozen=True, slots=True)
-class SampleTask:
-    """Sample the entries of some manifests."""
-
-    kind: ManifestsOfTable
-    manifests: tuple[ManifestFile, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class SplitTask:
     """Read manifests and send every live entry to its lane."""
 
@@ -62,28 +54,10 @@ class SplitTask:
     """The number of the group's first lane within the exchange."""
 
 
-@dataclass(frozen=True, slots=True)
-class EntryPart:
-    """Entries for one lane, or the error if a manifest cannot be read.
+EntryPart: TypeAlias = tuple[tuple[Any, ...], ...] | str
+"""Entries for one lane, or the error if a manifest cannot be read.
 
-    ``columns`` are the places, then the fields of a stored entry: columns are pickled faster than objects.
-    """
-
-    columns: tuple[tuple[Any, ...], ...] = ()
-    error: str | None = None
-
-    @classmethod
-    def of(cls, entries: Sequence[tuple[Place, StoredEntry]]) -> EntryPart:
-        """The part of these entries, at least one."""
-        places, stored = zip(*entries, strict=True)
-        return cls((places, *zip(*stored, strict=True)))
-
-    def entries(self) -> Iterator[tuple[Place, StoredEntry]]:
-        """The entries in their order."""
-        if not self.columns:
-            return iter(())
-        places, *fields = self.columns
-        return zip(places, starmap(StoredEntry, zip(*fields, strict=True)), strict=True)
+The entries are columns, the places and then the fields of a stored entry: columns are pickled faster than objects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,15 +95,15 @@ _WITHIN_PARTITION = attrgetter("sequence_number", "file_path")
 _MOST_SEEN = 4096
 
 
-def sample_entries(task: SampleTask) -> list[OrderKey]:
-    """The order keys of sampled entries of the manifests, at even distances.
+def sample_entries(task: tuple[ManifestsOfTable, ManifestFile]) -> list[OrderKey]:
+    """The order keys of sampled entries of a manifest, at even distances.
 
     Raises:
-        MetadataUnreadable: a manifest cannot be read.
+        MetadataUnreadable: the manifest cannot be read.
     """
-    found = _entries(task.kind, task.manifests, Storage(task.kind.io_properties).read)
-    keys = [_key(place, entry) for place, entry in found]
-    return evenly(keys, _SAMPLED_ENTRIES)
+    kind, manifest = task
+    found = _entries(kind, [manifest], Storage(kind.io_properties).read)
+    return evenly([_key(place, entry) for place, entry in found], _SAMPLED_ENTRIES)
 
 
 def split_entries(task: SplitTask, read: ReadBytes | None = None) -> Iterator[tuple[int, EntryPart]]:
@@ -143,12 +117,17 @@ def split_entries(task: SplitTask, read: ReadBytes | None = None) -> Iterator[tu
             lane = task.first_lane + bisect_right(task.bounds, _key(place, entry))
             waiting[lane].append((place, entry))
             if len(waiting[lane]) >= _PART_ENTRIES:
-                yield lane, EntryPart.of(waiting.pop(lane))
+                yield lane, _columns(waiting.pop(lane))
     except MaintenanceError as error:
-        yield task.first_lane, EntryPart(error=str(error))
+        yield task.first_lane, str(error)
         return
     for lane, entries in waiting.items():
-        yield lane, EntryPart.of(entries)
+        yield lane, _columns(entries)
+
+
+def _columns(entries: Sequence[tuple[Place, StoredEntry]]) -> EntryPart:
+    places, stored = zip(*entries, strict=True)
+    return (places, *zip(*stored, strict=True))
 
 
 def write_lane(lane: Lane, parts: Iterator[EntryPart], storage: Storage | None = None) -> LaneResult:
@@ -159,18 +138,21 @@ def write_lane(lane: Lane, parts: Iterator[EntryPart], storage: Storage | None =
     found: dict[Place, list[StoredEntry]] = defaultdict(list)
     error: str | None = None
     for part in parts:
-        error = error or part.error
-        for place, entry in part.entries():
+        if isinstance(part, str):
+            error = error or part
+            continue
+        places, *fields = part
+        for place, entry in zip(places, starmap(StoredEntry, zip(*fields, strict=True)), strict=True):
             found[place].append(entry)
     if error is not None:
         return LaneResult(error=error)
     for entries in found.values():
         entries.sort(key=_WITHIN_PARTITION)
-    places = sorted(found)
-    partitions = evenly([partition for _, partition in places], MAX_PARTITIONS)
+    ordered = sorted(found)
+    partitions = evenly([partition for _, partition in ordered], MAX_PARTITIONS)
     sections = [
         [entry for place in run for entry in found[place]]
-        for _, run in itertools.groupby(places, key=lambda place: place[0])
+        for _, run in itertools.groupby(ordered, key=lambda place: place[0])
     ]
     storage = storage or Storage(lane.kind.io_properties)
     begun: list[str] = []

@@ -42,12 +42,6 @@ class _FieldRange:
     low: tuple[int, Any] | None
     high: tuple[int, Any] | None
 
-    @property
-    def ends(self) -> tuple[tuple[int, Any], ...]:
-        """Null, NaN and the bounds, if it has them: a value that most ranges admit is among these ends."""
-        special = ((_NULL,) if self.has_null else ()) + ((_NAN,) if self.has_nan is not False else ())
-        return (*special, *(end for end in (self.low, self.high) if end is not None))
-
     def admits(self, value: tuple[int, Any]) -> bool:
         if value == _NULL:
             return self.has_null
@@ -220,9 +214,12 @@ class KindLayout:
         return [m for m in self.manifests if m.manifest_path in pending]
 
     def _unsettled(self, manifests: Sequence[ManifestFile]) -> list[ManifestFile]:
-        ordered = self._in_order(manifests)
-        if ordered is None:
-            return list(manifests)
+        if not self.fields:
+            ordered = sorted(manifests, key=lambda m: m.min_sequence_number)
+        elif any(found.low is None or found.high is None for found in self.ranges_of(manifests)):
+            return list(manifests)  # some bounds are unknown
+        else:
+            ordered = sorted(manifests, key=lambda m: (self._begin(m), self._end(m)))
         settled = 0
         for position, manifest in enumerate(ordered):
             stands_alone = (
@@ -230,18 +227,11 @@ class KindLayout:
                 or position + 1 == len(ordered)
                 or self._end(manifest) < self._begin(ordered[position + 1])
             )
-            if not (stands_alone and self._is_large(manifest)):
+            is_large = _SETTLED_SHARE * self._live_bytes(manifest) >= self.room
+            if not (stands_alone and is_large):
                 break
             settled += 1
         return ordered[settled:]
-
-    def _in_order(self, manifests: Sequence[ManifestFile]) -> list[ManifestFile] | None:
-        """By age, or by the first partition field if there is one; ``None``: some bounds are unknown."""
-        if not self.fields:
-            return sorted(manifests, key=lambda m: m.min_sequence_number)
-        if any(found.low is None or found.high is None for found in self.ranges_of(manifests)):
-            return None
-        return sorted(manifests, key=lambda m: (self._begin(m), self._end(m)))
 
     def outputs(self, manifests: Sequence[ManifestFile]) -> int:
         """The most manifests that the live entries need, with separate ones for each section."""
@@ -258,9 +248,6 @@ class KindLayout:
         dead = manifest.deleted_files_count or 0
         share = live / (live + dead) if live + dead else float(manifest.may_have_live_files)
         return max(0, manifest.manifest_length - self.header_bytes) * share
-
-    def _is_large(self, manifest: ManifestFile) -> bool:
-        return _SETTLED_SHARE * self._live_bytes(manifest) >= self.room
 
     def _begin(self, manifest: ManifestFile) -> Any:
         low = self.ranges[manifest.manifest_path].low

@@ -44,13 +44,21 @@ class ManifestGroup:
 
 @dataclass(frozen=True, slots=True)
 class ManifestPlan:
-    """What to rewrite, one group per kind."""
+    """What to rewrite of the manifests that a snapshot lists, one group per kind."""
 
+    snapshot_id: int
+    listed: tuple[ManifestFile, ...]
+    target_bytes: int
+    """The target size of a manifest."""
     groups: tuple[ManifestGroup, ...]
 
     @property
     def manifests(self) -> tuple[ManifestFile, ...]:
         return tuple(manifest for group in self.groups for manifest in group.manifests)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return tuple(manifest.manifest_path for manifest in self.manifests)
 
     def count(self, content: ManifestContent) -> tuple[int, int]:
         """The number of manifests of a content type, before and (about) after."""
@@ -85,7 +93,7 @@ def plan_manifests(
         if len(listed) >= least:
             groups += _worthwhile(metadata, listed, least, target_bytes, header_bytes)
     if groups:
-        return ManifestPlan(tuple(groups))
+        return ManifestPlan(snapshot.snapshot_id, tuple(manifests), target_bytes, tuple(groups))
     if len(data) < least:
         return Nothing(f"only {len(data)} data manifests, below threshold of {least}")
     if not any(m.may_have_live_files for m in data):

@@ -12,9 +12,15 @@ from itertools import chain, islice
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.deletion.delete import delete_unneeded, still_old
 from icekeeper.deletion.file_needs import FileNeeds
-from icekeeper.deletion.foreign_tables import WAIVER, ForeignMetadata, foreign_metadata, former_tables, refuse_foreign
+from icekeeper.deletion.foreign_tables import (
+    WAIVER,
+    ForeignMetadata,
+    foreign_metadata,
+    former_tables,
+    refuse_foreign,
+    unexplained,
+)
 from icekeeper.deletion.neighbours import (
-    Neighbours,
     find_prefix_mismatch,
     has_its_own_bucket,
     owned_locations,
@@ -35,6 +41,7 @@ from icekeeper.operations.orphans.orphan_rules import (
     OrphanPlan,
     damaged_metadata,
     is_hidden,
+    live_files,
     partition_folders_like_hidden,
     plan_orphans,
     refuse_mass_deletion,
@@ -53,7 +60,6 @@ from icekeeper.storage.storage import Storage
 from icekeeper.text import counted
 
 _OPERATION = Operation.REMOVE_ORPHANS
-_WHAT = "remove_orphans: files"
 # The most files that an outcome names; the log has all of them.
 _NAMED = 1_000
 
@@ -76,20 +82,6 @@ class TableCandidates:
     """The owners of the unreferenced metadata files, if they have been read already."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Cleared:
-    """The result of the checks, if none of them stopped the sweep."""
-
-    table: LoadedTable
-    candidates: OrphanCandidates
-    plan: OrphanPlan
-    missing: MissingFiles | None
-    damaged: DamagedMetadata
-    needs: FileNeeds
-    folders: Sequence[str]
-    """Local folders to remove if they are empty, the deepest first."""
-
-
 def delete_orphans(context: OperationContext, found: TableCandidates) -> OperationOutcome:
     """Check the candidates and delete those that nobody needs.
 
@@ -98,12 +90,6 @@ def delete_orphans(context: OperationContext, found: TableCandidates) -> Operati
         MetadataUnreadable: a reference cannot be read; nothing (more) was deleted.
         StorageError: a store failed.
     """
-    cleared = _ask_guards(context, found)
-    return cleared if isinstance(cleared, OperationOutcome) else _delete(context, found, cleared)
-
-
-def _ask_guards(context: OperationContext, found: TableCandidates) -> _Cleared | OperationOutcome:
-    """Run all checks; return the outcome instead if the sweep is skipped."""
     # Load after the listing (rule: list-before-loading-references), so that files committed meanwhile are referenced.
     table = _after(context, found.before)
     needs = FileNeeds(context, table, found.references)
@@ -117,18 +103,19 @@ def _ask_guards(context: OperationContext, found: TableCandidates) -> _Cleared |
     unknown = [one for one in candidates.metadata_files if not waived.may_contain(one.path)]
     foreign = _foreign(context.storage(table), table, found, unknown)
     folders = removable_folders(table.metadata, found.older_than_ms, protected)
-    neighbours = Neighbours()
+    left_alone: Sequence[str] = ()
     elsewhere = folders_elsewhere(table.metadata, context.policy.orphan_sweep_prefixes)
     is_alone = has_its_own_bucket(table.metadata.location) and not elsewhere
-    if (candidates.unreferenced or foreign or any_empty(folders)) and not is_alone:
+    if (candidates.unreferenced or foreign or any(map(is_empty, folders))) and not is_alone:
         if any(may_be_under(one.path, folder) for one in candidates.unreferenced for folder in elsewhere):
             refuse_shared_folders(context, table, elsewhere)
-        neighbours = needs.ask_neighbours()
+        left_alone = needs.ask_neighbours()
         foreign = [one for one in foreign if one.path not in needs.shared and not needs.leave_alone(one.path)]
-    unparsed = {one.path for one in foreign if one.is_damaged and not neighbours.explain(one)}
+    foreign = unexplained(foreign, left_alone)
+    unparsed = {one.path for one in foreign if one.is_damaged}
     damaged = damaged_metadata(table.metadata, [one for one in unknown if one.path in unparsed])
     protected.add((*damaged.files, *damaged.folders))
-    theirs = PathSet((*neighbours.left_alone, *candidates.other_formats, *damaged.folders))
+    theirs = PathSet((*left_alone, *candidates.other_formats, *damaged.folders))
     folders = [folder for folder in folders if not theirs.may_contain(folder)]
     # Protected metadata files may belong to another head, too.
     needs.look_for_other_heads(found.candidates.metadata_files if found.is_current else None)
@@ -137,22 +124,20 @@ def _ask_guards(context: OperationContext, found: TableCandidates) -> _Cleared |
         table.metadata,
         candidates.unreferenced,
         protected=protected,
-        other_tables=neighbours.left_alone,
+        other_tables=left_alone,
         other_formats=candidates.other_formats,
-        swept=swept_folders(table.metadata, _data_roots(context, table), context.policy.orphan_sweep_prefixes),
+        swept=swept_folders(table.metadata, known_data_roots(context, table), context.policy.orphan_sweep_prefixes),
         elsewhere=elsewhere,
         since_ms=damaged.since_ms,
         is_needed=needs.need,
     )
     _refuse_prefix_mismatches(context, table, candidates, needs.shared)
-    strangers = [one for one in foreign if one.path not in unparsed and not neighbours.explain(one)]
+    strangers = [one for one in foreign if one.path not in unparsed]
     former = former_tables(table.metadata, strangers)
     if former and len(former) == len(strangers):
         return _left_to_a_former_table(former)
-    refuse_foreign(strangers, neighbours.explain)
-    return _Cleared(
-        table, candidates, plan, _missing(context, found, table) if plan.orphans else None, damaged, needs, folders
-    )
+    refuse_foreign(strangers)
+    return _delete(context, found, table, candidates, plan, damaged, needs, folders)
 
 
 def _left_to_a_former_table(found: Sequence[ForeignMetadata]) -> OperationOutcome:
@@ -167,13 +152,24 @@ def _left_to_a_former_table(found: Sequence[ForeignMetadata]) -> OperationOutcom
     )
 
 
-def _delete(context: OperationContext, found: TableCandidates, cleared: _Cleared) -> OperationOutcome:
-    """Delete the orphans that enough passes have seen, unless there are too many; in a dry run only report them."""
-    table, candidates, plan = cleared.table, cleared.candidates, cleared.plan
+def _delete(
+    context: OperationContext,
+    found: TableCandidates,
+    table: LoadedTable,
+    candidates: OrphanCandidates,
+    plan: OrphanPlan,
+    damaged: DamagedMetadata,
+    needs: FileNeeds,
+    folders: Sequence[str],
+) -> OperationOutcome:
+    """Delete the orphans that enough passes have seen, unless there are too many; in a dry run only report them.
+
+    ``folders``: local folders to remove if they are empty, the deepest first.
+    """
     storage, policy = context.storage(table), context.policy
+    missing = _missing(context, found, table) if plan.orphans else None
     if not found.is_current:
         plan = replace(plan, orphans=tuple(still_old(storage, plan.paths, found.older_than_ms)))
-    missing = cleared.missing
     if missing is not None:
         missing.refuse_too_many(policy.orphan_max_missing_ratio, context.resolved.sources["orphan_max_missing_ratio"])
         plan = without_copies(plan, missing.resembles)
@@ -186,26 +182,23 @@ def _delete(context: OperationContext, found: TableCandidates, cleared: _Cleared
     paths = tuple(orphan.path for orphan in ripe)
     left = (
         _left_alone(plan, candidates)
-        + _tell_damaged(cleared.damaged)
+        + _tell_damaged(damaged)
         + tell_unswept(table.metadata, policy.orphan_sweep_prefixes)
-        + "".join(f"; {sentence}" for sentence in cleared.needs.shared.left)
+        + "".join(f"; {sentence}" for sentence in needs.shared.left)
     )
     if context.dry_run:
         summary = f"would remove {len(paths)} orphan file(s){left}"
         return _with_copies(succeeded(_OPERATION, summary, metrics=metrics, files_planned=paths), plan, missing)
     # If one sighting is enough, the counts of earlier passes with another setting are cleared.
     context.memory.remember_orphans(context.run_id, plan.paths if policy.orphan_min_sightings > 1 else ())
-
-    def confirm(batch: Sequence[str]) -> Sequence[str]:
-        return [orphan.path for orphan in still_old(storage, batch, found.older_than_ms)]
-
-    result = delete_unneeded(context, table, paths, _WHAT, cleared.needs, None if found.is_current else confirm)
+    confirm = None if found.is_current else partial(_still_old_paths, storage, found.older_than_ms)
+    result = delete_unneeded(context, table, paths, "remove_orphans: files", needs, confirm)
     if policy.orphan_min_sightings > 1:
         context.memory.forget_orphans(result.deleted)
     metrics = {
         "remove_orphans.orphans_removed": len(result.deleted),
         "remove_orphans.files_failed": len(result.failed),
-        "remove_orphans.folders_removed": remove_empty(storage, cleared.folders),
+        "remove_orphans.folders_removed": sum(map(storage.remove_if_empty, folders)),
         **metrics,
     }
     if result.is_in_vain:
@@ -218,6 +211,10 @@ def _delete(context: OperationContext, found: TableCandidates, cleared: _Cleared
         files_deleted=result.deleted,
     )
     return _with_copies(outcome, plan, missing)
+
+
+def _still_old_paths(storage: Storage, older_than_ms: int, paths: Sequence[str]) -> Sequence[str]:
+    return [found.path for found in still_old(storage, paths, older_than_ms)]
 
 
 def _missing(context: OperationContext, found: TableCandidates, after: LoadedTable) -> MissingFiles | None:
@@ -260,12 +257,6 @@ def _foreign(
     if found.foreign is None:
         return foreign_metadata(storage, table.metadata, paths)
     return [one for one in found.foreign if one.path in set(paths)]
-
-
-def _data_roots(context: OperationContext, table: LoadedTable) -> Iterable[str]:
-    """Folders inside the location in which any pass has seen data files of the table."""
-    known, home = known_data_roots(context.state, context.catalog, table), table.metadata.location
-    return (*known, *(root for root in context.footprint.roots() if may_be_under(root, home)))
 
 
 def _left_alone(plan: OrphanPlan, candidates: OrphanCandidates) -> str:
@@ -447,16 +438,6 @@ def removable_folders(metadata: TableMetadata, older_than_ms: int, protected: Pa
     ]
 
 
-def any_empty(folders: Sequence[str]) -> bool:
-    """Whether one of the folders is already empty."""
-    return any(is_empty(folder) for folder in folders)
-
-
-def remove_empty(storage: Storage, folders: Sequence[str]) -> int:
-    """Remove the folders that are empty, or become so meanwhile; return the number."""
-    return sum(map(storage.remove_if_empty, folders))
-
-
 # Missing files: referenced, but not in the listing (rule: keep-possible-last-copies).
 #
 # A faulty copy of a table has its data files under wrong names.  They look like orphans, but are the last copies of
@@ -542,7 +523,7 @@ def find_missing(
         count, in_head, first = count + 1, in_head + is_of_head, first or file.path
         sizes.add((file.size,))
         names.add((path_hash(_base_name(file.path)),))
-    files = sum((one.added_files_count or 0) + (one.existing_files_count or 0) for one in of_head.values())
+    files = live_files(of_head.values())
     return MissingFiles(count, in_head, files, first, sizes, names)
 
 

@@ -35,18 +35,13 @@ _LONGEST_LINE = 64 * 1024
 _WANTED = ("path", "bucket", "key", "size", "lastmodifieddate", "lastmodified", "islatest", "isdeletemarker")
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """From an inventory's manifest: the column names of CSV files (which then have no header), and the bucket."""
-
-    names: tuple[str, ...] | None
-    bucket: str
-
-
-def file_rows(storage: Storage, path: str, location: str, columns: Columns | None) -> Iterator[ListedObject]:
+def file_rows(
+    storage: Storage, path: str, location: str, names: Sequence[str] | None = None, bucket: str | None = None
+) -> Iterator[ListedObject]:
     """Every current object that an inventory file names; keys become paths with the location's scheme.
 
-    A plain text file has one path per line and no ages, so its files count as young.
+    A plain text file has one path per line and no ages, so its files count as young.  An inventory's manifest states
+    ``names``, the columns of CSV files, which then have no header, and the ``bucket``.
 
     Raises:
         PolicyError: a column is missing, or a value is invalid.
@@ -59,13 +54,13 @@ def file_rows(storage: Storage, path: str, location: str, columns: Columns | Non
         elif name.endswith(".orc"):
             rows = _orc(storage, path)
         elif name.endswith(".csv"):
-            rows = _csv(storage, path, columns)
+            rows = _csv(storage, path, names)
         else:
             yield from _lines(storage, path)
             return
         scheme = split_path(location).scheme
         for row in rows:
-            found = _object(row, scheme if scheme in S3_SCHEMES else "s3", columns)
+            found = _object(row, scheme if scheme in S3_SCHEMES else "s3", bucket)
             if found is not None:
                 yield found
     except (
@@ -92,10 +87,9 @@ def _lines(storage: Storage, path: str) -> Iterator[ListedObject]:
             yield ListedObject(name, 0, None)
 
 
-def _csv(storage: Storage, path: str, columns: Columns | None) -> Iterator[Mapping[str, Any]]:
+def _csv(storage: Storage, path: str, names: Sequence[str] | None) -> Iterator[Mapping[str, Any]]:
     reader = csv.reader(_text(storage, path))
-    names = None if columns is None else columns.names
-    header = _known(names if names is not None else next(reader, []))
+    header = [_plain(name) for name in (next(reader, []) if names is None else names)]
     if "key" not in header and "path" not in header:
         raise KeyError("key (or path) in its first line")
     for values in reader:
@@ -122,7 +116,7 @@ def _orc(storage: Storage, path: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _arrow_rows(batch: pa.RecordBatch) -> Iterator[Mapping[str, Any]]:
-    header = _known(batch.schema.names)
+    header = [_plain(name) for name in batch.schema.names]
     for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
         yield dict(zip(header, values, strict=True))
 
@@ -139,21 +133,17 @@ def _text(storage: Storage, path: str) -> Iterator[str]:
             yield line
 
 
-def _known(names: Sequence[str]) -> list[str]:
-    return [_plain(name) for name in names]
-
-
 def _plain(name: str) -> str:
     return name.strip().lower().replace("_", "").replace(" ", "")
 
 
-def _object(row: Mapping[str, Any], scheme: str, columns: Columns | None) -> ListedObject | None:
+def _object(row: Mapping[str, Any], scheme: str, known_bucket: str | None) -> ListedObject | None:
     if not _flag(row.get("islatest", True)) or _flag(row.get("isdeletemarker", False)):
         return None
     if "path" in row:
         path = str(row["path"])
     else:
-        bucket = row["bucket"] if columns is None else row.get("bucket", columns.bucket)
+        bucket = row["bucket"] if known_bucket is None else row.get("bucket", known_bucket)
         path = f"{scheme}://{bucket}/{row['key']}"
     modified = row.get("lastmodifieddate", row.get("lastmodified"))
     return ListedObject(path, int(row.get("size") or 0), _epoch_ms(modified))
@@ -169,9 +159,6 @@ def _epoch_ms(value: Any) -> int | None:
         return None
     moment = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
     return known_ms(int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000))
-
-
-_MANIFEST = "manifest.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,34 +181,31 @@ class InventoryFiles:
 
     def parts(self) -> Sequence[SourcePart]:
         """One part per file of the inventory; errors as above."""
-        if self.address.rpartition("/")[2] != _MANIFEST:
-            return [partial(_listed, self.storage, self.address, self.location, None)]
-        columns, files = _manifest(self.storage, self.address)
-        return [partial(_listed, self.storage, path, self.location, columns) for path in files]
+        if self.address.rpartition("/")[2] != "manifest.json":
+            return [partial(_listed, self.storage, self.address, self.location)]
+        address = self.address
+        try:
+            document = parsed_json(self.storage.read(address), FileLimits(address))
+            schema = str(document["fileSchema"]) if document["fileFormat"] == "CSV" else ""
+            keys = [str(entry["key"]) for entry in document["files"]]
+            destination = str(document["destinationBucket"]).removeprefix("arn:aws:s3:::")
+            names = tuple(name.strip() for name in schema.split(",")) if schema else None
+            bucket = str(document["sourceBucket"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise PolicyError(
+                f"policy key orphan_inventory names {address}, which is no manifest of an S3 Inventory: "
+                f"{type(error).__name__} {error}"
+            ) from error
+        files = [_data_file(self.storage, address, destination, key) for key in keys]
+        return [partial(_listed, self.storage, path, self.location, names, bucket) for path in files]
 
 
-def _listed(storage: Storage, path: str, location: str, columns: Columns | None) -> Iterable[ListedObject]:
-    for found in file_rows(storage, path, location, columns):
+def _listed(
+    storage: Storage, path: str, location: str, names: Sequence[str] | None = None, bucket: str | None = None
+) -> Iterable[ListedObject]:
+    for found in file_rows(storage, path, location, names, bucket):
         if is_under(found.path, location):
             yield found
-
-
-def _manifest(storage: Storage, address: str) -> tuple[Columns, list[str]]:
-    try:
-        document = parsed_json(storage.read(address), FileLimits(address))
-        schema = str(document["fileSchema"]) if document["fileFormat"] == "CSV" else ""
-        keys = [str(entry["key"]) for entry in document["files"]]
-        destination = str(document["destinationBucket"]).removeprefix("arn:aws:s3:::")
-        columns = Columns(
-            names=tuple(name.strip() for name in schema.split(",")) if schema else None,
-            bucket=str(document["sourceBucket"]),
-        )
-    except (ValueError, KeyError, TypeError) as error:
-        raise PolicyError(
-            f"policy key orphan_inventory names {address}, which is no manifest of an S3 Inventory: "
-            f"{type(error).__name__} {error}"
-        ) from error
-    return columns, [_data_file(storage, address, destination, key) for key in keys]
 
 
 def _data_file(storage: Storage, address: str, destination: str, key: str) -> str:

@@ -7,7 +7,7 @@ memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import islice
 from typing import Protocol
@@ -18,7 +18,7 @@ from icekeeper.errors import MetadataUnreadable, OperationRefused
 from icekeeper.machine.clock import CLOCKS_DIFFER_MS
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import is_metadata_file
-from icekeeper.model import TableName
+from icekeeper.model import ManifestFile, TableName
 from icekeeper.policy import DEFAULT_SOURCE
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import FolderNames, PathSet, compared, is_under, may_be_under, normalise
@@ -36,20 +36,20 @@ class References(Protocol):
     def has_prefix_mismatch(self, path: str) -> bool: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class OrphanCandidates:
     """The unreferenced files of a listing, and the number of listed files."""
 
     listed: int = 0
     too_young: int = 0
     """The number of unreferenced files within the grace period."""
-    unreferenced: tuple[ListedObject, ...] = ()
+    unreferenced: list[ListedObject] = field(default_factory=list)
     """Files past the grace period."""
-    metadata_files: tuple[ListedObject, ...] = ()
+    metadata_files: list[ListedObject] = field(default_factory=list)
     """Unreferenced files of any age with the name of a metadata file; they may belong to another table."""
-    prefix_mismatches: tuple[str, ...] = ()
+    prefix_mismatches: list[str] = field(default_factory=list)
     """Some of the unreferenced files that are probably referenced under another scheme, bucket or host."""
-    other_formats: frozenset[str] = frozenset()
+    other_formats: set[str] = field(default_factory=set)
     """Folders of other formats' tables, found by unreferenced files of any age in their logs."""
     too_young_bytes: int = 0
     newest_ms: int = 0
@@ -57,63 +57,42 @@ class OrphanCandidates:
     unlisted: UnlistedPaths | None = None
     """Referenced files that the listing lacks; ``None``: the listing is incomplete."""
 
+    def add(self, listed: Iterable[ListedObject], referenced: ReferencedPaths, older_than_ms: int) -> None:
+        """Add the candidates among the objects of a listing, or of a part of one.
 
-class CandidateCollector:
-    """Collects the candidates among listed objects.
-
-    A file that was modified before ``older_than_ms`` (epoch milliseconds) is old.  A file of unknown age is young.
-    """
-
-    def __init__(self, referenced: ReferencedPaths, older_than_ms: int) -> None:
-        self._referenced, self._older_than_ms = referenced, older_than_ms
-        self._listed = self._too_young = self._too_young_bytes = self._newest_ms = 0
-        self._unreferenced: list[ListedObject] = []
-        self._metadata_files: list[ListedObject] = []
-        self._prefix_mismatches: list[str] = []
-        self._other_formats: set[str] = set()
-
-    def add_all(self, listed: Iterable[ListedObject]) -> None:
-        """Compare the objects of a listing, or of a part of one."""
+        A file that was modified before ``older_than_ms`` (epoch milliseconds) is old.  A file of unknown age is young.
+        """
         names, rest = FolderNames(), iter(listed)
         while some := list(islice(rest, _AT_ONCE)):
-            self._listed += len(some)
-            self._newest_ms = max(self._newest_ms, max(found.modified_ms or 0 for found in some))
-            for found in self._referenced.unreferenced(some, names):
-                self._add_unreferenced(found)
-
-    def _add_unreferenced(self, found: ListedObject) -> None:
-        if self._referenced.has_prefix_mismatch(found.path) and len(self._prefix_mismatches) < _MISMATCHES_KEPT:
-            self._prefix_mismatches.append(found.path)
-        if is_metadata_file(found.path):
-            self._metadata_files.append(found)
-        elif (folder := other_format_at(found.path)) is not None:
-            self._other_formats.add(folder)
-        if found.modified_ms is None or found.modified_ms >= self._older_than_ms:
-            self._too_young += 1
-            self._too_young_bytes += found.size
-        else:
-            self._unreferenced.append(found)
-
-    def candidates(self) -> OrphanCandidates:
-        return OrphanCandidates(
-            self._listed,
-            self._too_young,
-            tuple(self._unreferenced),
-            tuple(self._metadata_files),
-            tuple(self._prefix_mismatches),
-            frozenset(self._other_formats),
-            self._too_young_bytes,
-            self._newest_ms,
-        )
+            self.listed += len(some)
+            self.newest_ms = max(self.newest_ms, max(found.modified_ms or 0 for found in some))
+            for found in referenced.unreferenced(some, names):
+                if referenced.has_prefix_mismatch(found.path) and len(self.prefix_mismatches) < _MISMATCHES_KEPT:
+                    self.prefix_mismatches.append(found.path)
+                if is_metadata_file(found.path):
+                    self.metadata_files.append(found)
+                elif (folder := other_format_at(found.path)) is not None:
+                    self.other_formats.add(folder)
+                if found.modified_ms is None or found.modified_ms >= older_than_ms:
+                    self.too_young += 1
+                    self.too_young_bytes += found.size
+                else:
+                    self.unreferenced.append(found)
 
 
 def find_candidates(
     listed: Iterable[ListedObject], referenced: ReferencedPaths, older_than_ms: int
 ) -> OrphanCandidates:
-    """The candidates of a complete listing, and the files that it lacks; see :class:`CandidateCollector`."""
-    collector = CandidateCollector(referenced, older_than_ms)
-    collector.add_all(listed)
-    return replace(collector.candidates(), unlisted=referenced.unlisted())
+    """The candidates of a complete listing, and the files that it lacks."""
+    candidates = OrphanCandidates()
+    candidates.add(listed, referenced, older_than_ms)
+    candidates.unlisted = referenced.unlisted()
+    return candidates
+
+
+def live_files(manifests: Iterable[ManifestFile]) -> int:
+    """The number of live entries in the manifests, by the counts in manifest lists; a missing count is 0."""
+    return sum((m.added_files_count or 0) + (m.existing_files_count or 0) for m in manifests)
 
 
 def join_candidates(parts: Iterable[OrphanCandidates]) -> OrphanCandidates:
@@ -122,10 +101,10 @@ def join_candidates(parts: Iterable[OrphanCandidates]) -> OrphanCandidates:
     return OrphanCandidates(
         sum(part.listed for part in parts),
         sum(part.too_young for part in parts),
-        tuple(found for part in parts for found in part.unreferenced),
-        tuple(found for part in parts for found in part.metadata_files),
-        tuple(path for part in parts for path in part.prefix_mismatches),
-        frozenset().union(*(part.other_formats for part in parts)),
+        [found for part in parts for found in part.unreferenced],
+        [found for part in parts for found in part.metadata_files],
+        [path for part in parts for path in part.prefix_mismatches],
+        {folder for part in parts for folder in part.other_formats},
         sum(part.too_young_bytes for part in parts),
         max((part.newest_ms for part in parts), default=0),
         UnlistedPaths.joined(part.unlisted for part in parts if part.unlisted is not None),
@@ -137,9 +116,9 @@ def without_referenced(candidates: OrphanCandidates, referenced: References) -> 
     mismatches = (found.path for found in candidates.unreferenced if referenced.has_prefix_mismatch(found.path))
     return replace(
         candidates,
-        unreferenced=tuple(found for found in candidates.unreferenced if found.path not in referenced),
-        metadata_files=tuple(found for found in candidates.metadata_files if found.path not in referenced),
-        prefix_mismatches=(*candidates.prefix_mismatches, *mismatches),
+        unreferenced=[found for found in candidates.unreferenced if found.path not in referenced],
+        metadata_files=[found for found in candidates.metadata_files if found.path not in referenced],
+        prefix_mismatches=[*candidates.prefix_mismatches, *mismatches],
     )
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Any, TypeAlias
@@ -25,7 +25,7 @@ from icekeeper.metadata.table_reader import References, TableReader, documents, 
 from icekeeper.model import ManifestFile
 from icekeeper.operations.orphans.delete_orphans import TableCandidates, delete_orphans, folders_elsewhere
 from icekeeper.operations.orphans.inventory import InventoryFiles
-from icekeeper.operations.orphans.orphan_rules import OrphanCandidates, find_candidates, join_candidates
+from icekeeper.operations.orphans.orphan_rules import OrphanCandidates, find_candidates, join_candidates, live_files
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation, gc_enabled
 from icekeeper.report.outcome import OperationOutcome, skipped
@@ -78,12 +78,6 @@ def why_skipped(context: OperationContext, table: LoadedTable) -> OperationOutco
     return known_orphans(context, table, reason)
 
 
-def _store_of_list(context: OperationContext, storage: Storage) -> Storage:
-    # An operator may name any inventory; a table property only one where the table may read.
-    is_tables = context.resolved.sources["orphan_inventory"].startswith("table property")
-    return storage if is_tables else storage.operators()
-
-
 def _list_candidates(context: OperationContext, table: LoadedTable) -> TableCandidates:
     """List the table's files and compare them with the references that were loaded before the listing.
 
@@ -101,7 +95,9 @@ def _list_candidates(context: OperationContext, table: LoadedTable) -> TableCand
                 f"orphan_sweep_prefixes names {roots[1]}, outside of the table's location, which is swept by a listing "
                 "only; nothing was deleted; set orphan_inventory=none, or take the folder out"
             )
-        source = InventoryFiles(_store_of_list(context, storage), inventory, metadata.location)
+        # An operator may name any inventory; a table property only one where the table may read.
+        is_tables = context.resolved.sources["orphan_inventory"].startswith("table property")
+        source = InventoryFiles(storage if is_tables else storage.operators(), inventory, metadata.location)
     else:
         source = ListedLocations(storage, tuple(roots))
     grace_ms = context.policy.orphan_older_than_ms
@@ -109,13 +105,16 @@ def _list_candidates(context: OperationContext, table: LoadedTable) -> TableCand
     references = References()
     manifests = references.listed(reader, metadata.snapshots.values())
     named = [*documents(metadata, table.metadata_location), *context.memory.pinned_metadata(), *manifests]
-    asked = Comparison(source, roots, named, manifests, references, older_than_ms)
     if live_files(manifests.values()) > DISTRIBUTED_ABOVE:
-        candidates = compare_by_engine(asked, context.engine, storage)
+        candidates = compare_by_engine(
+            source, roots, named, manifests, references, older_than_ms, context.engine, storage
+        )
     else:
-        candidates = compare_here(asked, reader)
+        referenced = ReferencedPaths(roots[0], named, listed_too=roots[1:])
+        referenced.expect(references.held(reader, manifests.values()))
+        candidates = find_candidates(source.objects(), referenced, older_than_ms)
     if context.orphan_candidates is not None:  # this is not a complete listing, so it cannot show missing files
-        candidates = replace(candidates, unlisted=None)
+        candidates.unlisted = None
     if not candidates.listed and inventory is not None and context.orphan_candidates is None:
         raise OperationRefused(
             f"{inventory} (orphan_inventory) names no file under {metadata.location}, where at least the table's "
@@ -143,123 +142,96 @@ _Item: TypeAlias = tuple[str, Any]
 """``(references | expected | objects | unreadable | failed, payload)``."""
 
 
-def live_files(manifests: Iterable[ManifestFile]) -> int:
-    """The number of live entries in the manifests, by the counts in manifest lists; a missing count is 0."""
-    return sum((m.added_files_count or 0) + (m.existing_files_count or 0) for m in manifests)
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """A listing, and the references with which its files are compared."""
-
-    source: FileSource
-    roots: tuple[str, ...]
-    """The table's location, and other listed folders."""
-    documents: Sequence[str]
-    """Paths of metadata files, manifest lists, manifests and statistics files."""
-    manifests: Mapping[str, ManifestFile]
-    """Path → manifest, of every snapshot; their entries are read."""
-    references: References
-    """Records which manifests were read."""
-    older_than_ms: int
-    """Epoch milliseconds; files that were modified before are past the grace period."""
-
-
-def compare_here(asked: Comparison, reader: TableReader) -> OrphanCandidates:
-    """Compare in this process: references are kept as hashes, and the listing is streamed.
-
-    Raises:
-        MetadataUnreadable: a manifest cannot be read.
-        StorageError: the files cannot be listed.
-    """
-    referenced = ReferencedPaths(asked.roots[0], asked.documents, listed_too=asked.roots[1:])
-    referenced.expect(asked.references.held(reader, asked.manifests.values()))
-    return find_candidates(asked.source.objects(), referenced, asked.older_than_ms)
-
-
-def compare_by_engine(asked: Comparison, engine: Engine, storage: Storage) -> OrphanCandidates:
+def compare_by_engine(
+    source: FileSource,
+    roots: tuple[str, ...],
+    documents: Iterable[str],
+    manifests: Mapping[str, ManifestFile],
+    references: References,
+    older_than_ms: int,
+    engine: Engine,
+    storage: Storage,
+) -> OrphanCandidates:
     """Compare on an engine's workers, which list files and read manifests; the result is the same.
+
+    Args:
+        source: the files to compare.
+        roots: the table's location, and other listed folders.
+        documents: paths of metadata files, manifest lists, manifests and statistics files.
+        manifests: path → manifest, of every snapshot; their entries are read.
+        references: records which manifests were read.
+        older_than_ms: files that were modified before (epoch milliseconds) are past the grace period.
+        engine: runs the workers.
+        storage: the table's.
 
     Raises:
         MetadataUnreadable: a manifest cannot be read.
         StorageError: the files cannot be listed, or the engine failed.
     """
-    unseen = [path for path in asked.manifests if path not in asked.references.manifests]
-    asked.references.manifests.update(unseen)
-    parts = -(-live_files(asked.manifests.values()) // _REFERENCES_PER_PART)
-    roots, count = asked.roots, max(2, min(parts, _MOST_PARTS))
+    unseen = [path for path in manifests if path not in references.manifests]
+    references.manifests.update(unseen)
+    parts = max(2, min(-(-live_files(manifests.values()) // _REFERENCES_PER_PART), _MOST_PARTS))
     chunks = [unseen[start : start + _MANIFESTS_PER_TASK] for start in range(0, len(unseen), _MANIFESTS_PER_TASK)]
-    tasks = [
-        _Task(roots, count, documents=tuple(asked.documents)),
-        *(_Task(roots, count, storage=storage, manifests=tuple(chunk)) for chunk in chunks),
-        *(_Task(roots, count, listed=part) for part in asked.source.parts()),
+    tasks: list[partial[Iterator[tuple[str, int, Any]]]] = [
+        partial(_references, roots, parts, tuple(documents)),
+        *(partial(_references_in, roots, parts, tuple(chunk), storage) for chunk in chunks),
+        *(partial(_objects, parts, listed) for listed in source.parts()),
     ]
-    merge = partial(_merge, roots, asked.older_than_ms)
-    results = engine.exchange(_split, tasks, merge, range(count), lambda done: None)
+    results = engine.exchange(_split, tasks, partial(_merge, roots, older_than_ms), range(parts), lambda done: None)
     for _, error in results:
         if error is not None:
             raise error
     return join_candidates(candidates for candidates, _ in results)
 
 
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """One of three kinds of work: given paths (``documents``), manifests to read, or a part of the files to list."""
-
-    roots: tuple[str, ...]
-    parts: int
-    documents: tuple[str, ...] = ()
-    storage: Storage | None = None
-    manifests: tuple[str, ...] = ()
-    listed: SourcePart | None = None
-
-
-def _split(task: _Task) -> Iterator[tuple[int, _Item]]:
+def _split(task: Callable[[], Iterator[tuple[str, int, Any]]]) -> Iterator[tuple[int, _Item]]:
+    """Put up to ``_ITEM_PATHS`` values of one kind and part into one item, because each item is pickled."""
+    waiting: defaultdict[tuple[str, int], list[Any]] = defaultdict(list)
     try:
-        yield from _in_items(_objects(task) if task.listed is not None else _references(task))
+        for kind, part, value in task():
+            waiting[kind, part].append(value)
+            if len(waiting[kind, part]) >= _ITEM_PATHS:
+                yield part, (kind, waiting.pop((kind, part)))
     except MetadataUnreadable as error:
         yield 0, ("unreadable", str(error))
+        return
     except StorageError as error:
         yield 0, ("failed", str(error))
+        return
+    for (kind, part), rest in waiting.items():
+        yield part, (kind, rest)
 
 
-def _objects(task: _Task) -> Iterator[tuple[str, int, Any]]:
-    assert task.listed is not None
-    for found in task.listed():
-        yield "objects", _part(found.path, task.parts), (found.path, found.size, found.modified_ms)
+def _objects(parts: int, listed: SourcePart) -> Iterator[tuple[str, int, Any]]:
+    for found in listed():
+        yield "objects", _part(found.path, parts), (found.path, found.size, found.modified_ms)
 
 
-def _references(task: _Task) -> Iterator[tuple[str, int, Any]]:
-    hasher = ReferencedPaths(task.roots[0], hash_of=path_hash, listed_too=task.roots[1:])
-    for path in task.documents:
-        yield "references", _part(path, task.parts), hasher.hashes(path)
-    for manifest in task.manifests:
-        assert task.storage is not None
+def _references(roots: tuple[str, ...], parts: int, paths: Iterable[str]) -> Iterator[tuple[str, int, Any]]:
+    hasher = ReferencedPaths(roots[0], hash_of=path_hash)
+    for path in paths:
+        yield "references", _part(path, parts), hasher.hashes(path)
+
+
+def _references_in(
+    roots: tuple[str, ...], parts: int, manifests: Iterable[str], storage: Storage
+) -> Iterator[tuple[str, int, Any]]:
+    hasher = ReferencedPaths(roots[0], hash_of=path_hash, listed_too=roots[1:])
+    for manifest in manifests:
         try:
-            data = task.storage.read(manifest)
+            data = storage.read(manifest)
         except StorageError as error:
             raise MetadataUnreadable(f"manifest {error}") from error
         for path in chain.from_iterable(decode_live_paths(data, manifest)):
             expected = hasher.expected_hash(path)
             if expected is None:
-                yield "references", _part(path, task.parts), hasher.hashes(path)
+                yield "references", _part(path, parts), hasher.hashes(path)
             else:
-                yield "expected", _part(path, task.parts), expected
+                yield "expected", _part(path, parts), expected
 
 
 def _part(path: str, parts: int) -> int:
     return path_hash(behind_authority(any_spelling(path))) % parts
-
-
-def _in_items(values: Iterable[tuple[str, int, Any]]) -> Iterator[tuple[int, _Item]]:
-    """Put up to ``_ITEM_PATHS`` values of one kind and part into one item, because each item is pickled."""
-    waiting: defaultdict[tuple[str, int], list[Any]] = defaultdict(list)
-    for kind, part, value in values:
-        waiting[kind, part].append(value)
-        if len(waiting[kind, part]) >= _ITEM_PATHS:
-            yield part, (kind, waiting.pop((kind, part)))
-    for (kind, part), rest in waiting.items():
-        yield part, (kind, rest)
 
 
 def _merge(

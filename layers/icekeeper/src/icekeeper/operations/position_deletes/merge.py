@@ -95,37 +95,27 @@ _SCHEMA = pa.schema(
 _CREATED_BY = {"created-by": "icekeeper"}
 
 
-@dataclass(slots=True)
-class _Positions:
-    """Data file → deleted positions; ``read`` counts all rows, dangling ones and duplicates included."""
-
-    by_path: dict[str, BitMap64] = field(default_factory=dict)
-    read: int = 0
-
-    @property
-    def count(self) -> int:
-        return sum(len(positions) for positions in self.by_path.values())
-
-
 def merge_deletes(task: MergeTask) -> MergeResult:
     """Merge the delete files of one task; errors that concern only this group are returned."""
     storage = Storage(task.io_properties)
-    positions, spelled = _Positions(), SpelledFiles(task.targets)
+    positions: dict[str, BitMap64] = {}
+    spelled, rows_read = SpelledFiles(task.targets), 0
     written: tuple[DataFile, ...] = ()
+    error, unreadable = "", dict[str, str]()
     try:
         for delete in task.deletes:
-            _collect(positions, delete, task, storage, spelled)
-        if positions.by_path:
-            written = _write(task, positions.by_path, storage)
-    except FileUnreadable as error:
-        return replace(_failed(task, str(error)), unreadable=_unreadable(task, storage))
-    except (MaintenanceError, pa.ArrowException, OSError, ValueError) as error:
-        return _failed(task, f"{type(error).__name__}: {error}")
-    return MergeResult(group_id=task.group_id, written=written, rows_read=positions.read, rows_written=positions.count)
-
-
-def _failed(task: MergeTask, error: str) -> MergeResult:
-    return MergeResult(group_id=task.group_id, written=(), rows_read=0, rows_written=0, error=error)
+            rows_read += _collect(positions, delete, task, storage, spelled)
+        if positions:
+            written = _write(task, positions, storage)
+        rows = sum(map(len, positions.values()))
+        return MergeResult(group_id=task.group_id, written=written, rows_read=rows_read, rows_written=rows)
+    except FileUnreadable as failure:
+        error, unreadable = str(failure), _unreadable(task, storage)
+    except (MaintenanceError, pa.ArrowException, OSError, ValueError) as failure:
+        error = f"{type(failure).__name__}: {failure}"
+    return MergeResult(
+        group_id=task.group_id, written=(), rows_read=0, rows_written=0, error=error, unreadable=unreadable
+    )
 
 
 def _unreadable(task: MergeTask, storage: Storage) -> dict[str, str]:
@@ -133,7 +123,7 @@ def _unreadable(task: MergeTask, storage: Storage) -> dict[str, str]:
     found: dict[str, str] = {}
     for delete in task.deletes:
         try:
-            _collect(_Positions(), delete, replace(task, targets={}), storage, SpelledFiles(()))
+            _collect({}, delete, replace(task, targets={}), storage, SpelledFiles(()))
         except FileUnreadable as error:
             found[delete.path] = str(error)
         except StorageError:
@@ -142,9 +132,9 @@ def _unreadable(task: MergeTask, storage: Storage) -> dict[str, str]:
 
 
 def _collect(
-    found: _Positions, delete: PositionDeletes, task: MergeTask, storage: Storage, spelled: SpelledFiles
-) -> None:
-    """Add the rows of one file that reach a live data file.
+    found: dict[str, BitMap64], delete: PositionDeletes, task: MergeTask, storage: Storage, spelled: SpelledFiles
+) -> int:
+    """Add the positions of one file that reach a live data file; return the number of its rows.
 
     Raises:
         FileUnreadable: it is missing, damaged, no position delete file, or its number of rows differs from its
@@ -159,14 +149,14 @@ def _collect(
             is_about_it = delete.named_file in (None, path)
             # A delete reaches data files that are as old as itself or older (rule: deletes-reach-by-sequence-number).
             if is_about_it and path in targets and targets[path] <= delete.sequence_number:
-                found.by_path.setdefault(path, BitMap64()).update(positions.to_pylist())
+                found.setdefault(path, BitMap64()).update(positions.to_pylist())
             elif path not in targets:
                 spelled.refuse(delete.path, path)
     if rows_read != delete.record_count:
         raise FileUnreadable(
             f"{delete.path} holds {rows_read} rows, its manifest says {delete.record_count}", path=delete.path
         )
-    found.read += rows_read
+    return rows_read
 
 
 def _rows(delete: PositionDeletes, storage: Storage, verify_checksums: bool) -> Iterator[PositionRows]:

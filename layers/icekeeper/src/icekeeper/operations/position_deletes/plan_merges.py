@@ -113,7 +113,7 @@ def plan_position_deletes(
     found = [d for d in deletes if d.entry.file.content is FileContent.POSITION_DELETES]
     vectors = {d.entry.file.referenced_data_file for d in found if _is_vector(d)}
     merged = [d for d in found if not _is_vector(d)]
-    least = _least(policy)
+    least = 1 if policy.rewrite_all else policy.min_input_files  # delete files in a bin
     own = _bins(merged, _own_partition, metadata, policy, unreadable)
     likely = {key for key, files in own if len(files) >= least}
     may_move = may_stand_elsewhere(metadata) and any(named_file(d.entry.file) is not None for d in found)
@@ -219,12 +219,6 @@ def _is_vector(delete: LiveEntry) -> bool:
     return delete.entry.file.file_format.upper() == _PUFFIN
 
 
-def _is_readable(delete: LiveEntry, unreadable: Container[str]) -> bool:
-    file = delete.entry.file
-    is_known = file.file_format.upper() in READABLE_FORMATS and file.key_metadata is None
-    return is_known and file.file_path not in unreadable
-
-
 def _bins(
     deletes: Iterable[LiveEntry],
     home: Callable[[LiveEntry], PartitionKey],
@@ -237,23 +231,21 @@ def _bins(
     by_partition: dict[PartitionKey, list[LiveEntry]] = defaultdict(list)
     for delete in deletes:
         by_partition[home(delete)].append(delete)
-    into_vectors = metadata.format_version >= 3
-    return [
-        (key, chosen)
-        for key, files in by_partition.items()
-        for readable in ([d for d in files if _is_readable(d, unreadable)],)
-        for chosen in (_whole(files, readable) if into_vectors else _by_size(readable, metadata, policy, is_due))
-    ]
-
-
-def _least(policy: Policy) -> int:
-    """The fewest delete files in a bin."""
-    return 1 if policy.rewrite_all else policy.min_input_files
-
-
-def _whole(files: list[LiveEntry], readable: list[LiveEntry]) -> list[list[LiveEntry]]:
-    """v3: all files of a partition or none, because a vector replaces all position deletes of its data file."""
-    return [files] if len(readable) == len(files) else []
+    bins: list[tuple[PartitionKey, list[LiveEntry]]] = []
+    for key, files in by_partition.items():
+        readable = [
+            d
+            for d in files
+            if d.entry.file.file_format.upper() in READABLE_FORMATS
+            and d.entry.file.key_metadata is None
+            and d.entry.file.file_path not in unreadable
+        ]
+        if metadata.format_version < 3:
+            bins += [(key, chosen) for chosen in _by_size(readable, metadata, policy, is_due)]
+        elif len(readable) == len(files):
+            # All or none, because a vector replaces all position deletes of its data file.
+            bins.append((key, files))
+    return bins
 
 
 def _by_size(

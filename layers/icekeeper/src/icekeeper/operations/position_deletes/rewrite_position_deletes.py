@@ -16,7 +16,7 @@ from icekeeper.errors import MaintenanceError, PlanStale
 from icekeeper.machine.clock import stopwatch
 from icekeeper.metadata.delete_scope import named_file
 from icekeeper.metadata.document import TableMetadata, require_writable, schema_digest
-from icekeeper.model import DataFile, ManifestContent, ManifestEntry, Nothing
+from icekeeper.model import DataFile, ManifestContent, Nothing
 from icekeeper.operations.position_deletes.merge import MergeResult, MergeTask, PositionDeletes, merge_deletes
 from icekeeper.operations.position_deletes.plan_merges import (
     DeleteGroup,
@@ -119,9 +119,17 @@ def _merged(context: OperationContext, loaded: LoadedTable, plan: PositionDelete
 def _task(loaded: LoadedTable, plan: PositionDeletePlan, group: DeleteGroup, policy: Policy) -> MergeTask:
     into_vectors = loaded.metadata.format_version >= 3
     stem = f"deletes-{plan.snapshot_id}-{group.group_id:05d}-{uuid.uuid4()}"
+    deletes = []
+    for entry in group.deletes:
+        file, number = entry.file, entry.sequence_number or 0
+        offset, size = file.content_offset, file.content_size_in_bytes
+        blob = None if offset is None or size is None else (offset, size)
+        deletes.append(
+            PositionDeletes(file.file_path, file.file_format, number, file.record_count, named_file(file), blob)
+        )
     return MergeTask(
         group_id=group.group_id,
-        deletes=tuple(map(_position_deletes, group.deletes)),
+        deletes=tuple(deletes),
         targets={target.path: target.sequence_number for target in group.targets},
         into_vectors=into_vectors,
         partition=group.partition,
@@ -129,14 +137,6 @@ def _task(loaded: LoadedTable, plan: PositionDeletePlan, group: DeleteGroup, pol
         io_properties=properties_for_workers(loaded.io_properties),
         verify_checksums=policy.verify_page_checksums,
     )
-
-
-def _position_deletes(entry: ManifestEntry) -> PositionDeletes:
-    file = entry.file
-    offset, size = file.content_offset, file.content_size_in_bytes
-    blob = None if offset is None or size is None else (offset, size)
-    number = entry.sequence_number or 0
-    return PositionDeletes(file.file_path, file.file_format, number, file.record_count, named_file(file), blob)
 
 
 def _commit(

@@ -177,16 +177,14 @@ class ColumnSketch:
         low = pc.and_(pc.less(hashes, self._theta), pc.greater(hashes, 0))
         self._kept = pc.unique(pa.concat_arrays([self._kept, hashes.filter(low)]))
         if len(self._kept) > 2 * NOMINAL:
-            self._keep(self.sketch())
+            sketch = self.sketch()
+            self._kept, self._theta = pa.array(sketch.hashes, _U64), sketch.theta
 
     def sketch(self) -> ThetaSketch:
         """The sketch of all batches so far."""
         if len(self._kept) > NOMINAL:
             self._kept = self._kept.take(pc.select_k_unstable(self._kept, NOMINAL + 1, [("", "ascending")]))
         return sketch_of(self._kept.to_pylist(), self._theta)
-
-    def _keep(self, sketch: ThetaSketch) -> None:
-        self._kept, self._theta = pa.array(sketch.hashes, _U64), sketch.theta
 
 
 def value_hashes(column: pa.Array, iceberg_type: str) -> pa.Array:
@@ -217,22 +215,20 @@ def _decimal_hashes(values: pa.Array, iceberg_type: str) -> pa.Array:
     pairs = pa.FixedSizeListArray.from_arrays(words, 2)
     low, high = pc.list_element(pairs, 0), pc.list_element(pairs, 1)
     number = low.view(pa.int64())
-    sign = _sign(number)
+    # 0 or -1; in two steps, because Arrow does not shift signed numbers by 63.
+    sign = pc.shift_right(pc.shift_right(number, 62), 1)
     fits = pc.equal(high.view(pa.int64()), sign)
     parts = [
         hash_words(_big_endian(low.filter(chosen), length), length)
         for length, chosen in _by_length(pc.bit_wise_xor(number, sign), fits)
         if pc.any(chosen).as_py()
     ]
-    long = [low_word | high_word << 64 for low_word, high_word in _pairs(low, high, pc.invert(fits))]
+    is_long = pc.invert(fits)
+    words_of_long = zip(low.filter(is_long).to_pylist(), high.filter(is_long).to_pylist(), strict=True)
+    long = [low_word | high_word << 64 for low_word, high_word in words_of_long]
     signed = [value - (value >> 127 << 128) for value in long]
     parts.append(hash_bytes(pa.array([encode(iceberg_type, value) for value in signed], pa.binary())))
     return pa.concat_arrays(parts)
-
-
-def _sign(number: pa.Array) -> pa.Array:
-    """0 or -1; in two steps, because Arrow does not shift signed numbers by 63."""
-    return pc.shift_right(pc.shift_right(number, 62), 1)
 
 
 def _by_length(magnitude: pa.Array, fits: pa.Array) -> list[tuple[int, pa.Array]]:
@@ -255,7 +251,3 @@ def _big_endian(words: pa.Array, length: int) -> pa.Array:
         down, up = pc.shift_right(words, shift), pc.shift_left(pc.bit_wise_and(words, every), shift)
         words = pc.bit_wise_or(pc.bit_wise_and(down, every), up)
     return words
-
-
-def _pairs(low: pa.Array, high: pa.Array, chosen: pa.Array) -> list[tuple[int, int]]:
-    return list(zip(low.filter(chosen).to_pylist(), high.filter(chosen).to_pylist(), strict=True))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
-from typing import Any
+from typing import Any, TypeAlias
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.attempt import PreparedCommit
@@ -37,7 +37,7 @@ from icekeeper.metadata.statistics import (
     union,
 )
 from icekeeper.metadata.table_reader import TableReader, delete_index
-from icekeeper.model import DataFile, EntryStatus, ManifestContent, ManifestEntry, ManifestFile, Nothing
+from icekeeper.model import EntryStatus, ManifestContent, ManifestEntry, ManifestFile, Nothing
 from icekeeper.operations.statistics.partition_statistics import (
     PartitionFileFormat,
     encode_partition_file,
@@ -47,7 +47,6 @@ from icekeeper.operations.statistics.partition_statistics import (
 from icekeeper.operations.statistics.plan_statistics import (
     TYPE_KEY,
     RowFile,
-    StatisticsColumns,
     StatisticsPlan,
     StoredBlob,
     plan_statistics,
@@ -65,14 +64,8 @@ from icekeeper.storage.storage import Storage
 _OPERATION = Operation.COMPUTE_STATISTICS
 _WITHOUT = "{}; statistics without its rows would be wrong, so none were computed"
 
-
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """A plan, and the blobs of existing statistics files that it needs."""
-
-    plan: StatisticsPlan
-    carried: Mapping[StoredBlob, tuple[PuffinBlob, bytes]]
-    bases: Mapping[StoredBlob, ThetaSketch]
+_Blobs: TypeAlias = Mapping[StoredBlob, tuple[PuffinBlob, bytes]]
+_Sketches: TypeAlias = Mapping[StoredBlob, ThetaSketch]
 
 
 @dataclass(slots=True)
@@ -97,12 +90,15 @@ def compute_statistics(context: OperationContext) -> OperationOutcome:
         snapshot = branch_head(metadata, context.policy.branch)
         columns = statistics_columns(metadata, context.policy.statistics_columns)
         reader = context.reader(loaded)
-        work = _work(context, loaded, reader, snapshot, columns)
-        metrics = {"compute_statistics.columns_unsupported": columns.unsupported}
-        if isinstance(work, Nothing):
-            return skipped(_OPERATION, work.reason, metrics={**metrics, "compute_statistics.duration_ms": elapsed_ms()})
-        plan = work.plan
-        reason = _why_not_yet(context, metadata, plan, columns) or _why_unreadable(context, metadata, plan)
+        planned = _plan(context, loaded, reader, snapshot, columns)
+        is_chosen = bool(context.policy.statistics_columns)
+        unsupported = 0 if is_chosen else len(metadata.current_schema["fields"]) - len(columns)
+        metrics = {"compute_statistics.columns_unsupported": unsupported}
+        if isinstance(planned, Nothing):
+            metrics["compute_statistics.duration_ms"] = elapsed_ms()
+            return skipped(_OPERATION, planned.reason, metrics=metrics)
+        plan, fetched, bases = planned
+        reason = _why_not(context, metadata, plan, columns)
         if reason is not None:
             return skipped(_OPERATION, reason, metrics=metrics)
         files = tuple(f.file.file_path for f in plan.files)
@@ -111,7 +107,7 @@ def compute_statistics(context: OperationContext) -> OperationOutcome:
             return succeeded(_OPERATION, _preview(plan), metrics=metrics, files_planned=files)
         try:
             with context.job(_OPERATION, loaded, plan.snapshot_id) as computing:
-                written = _write(computing, loaded, reader, work)
+                written = _write(computing, loaded, reader, plan, fetched, bases)
                 problem = _commit(computing, loaded, plan.snapshot_id, written)
         except FileUnreadable as error:
             return skipped(_OPERATION, _WITHOUT.format(error), metrics=metrics)
@@ -122,32 +118,32 @@ def compute_statistics(context: OperationContext) -> OperationOutcome:
         return succeeded(_OPERATION, _summary(plan, metrics), metrics=metrics, files_planned=files)
 
 
-def _why_unreadable(context: OperationContext, metadata: TableMetadata, plan: StatisticsPlan) -> str | None:
-    """Why the plan would fail, because it needs a file that passes could not read
+def _why_not(
+    context: OperationContext, metadata: TableMetadata, plan: StatisticsPlan, columns: Mapping[int, str]
+) -> str | None:
+    """Why the plan waits: too few rows changed, or it needs a file that passes could not read
     (rule: retry-unreadable-files-weekly)."""
+    if context.is_proposed:
+        found = staleness(metadata, metadata.snapshots[plan.snapshot_id], columns)
+        if reason := why_not_yet(plan, found, context.policy.statistics_min_changed_ratio):
+            return reason
     known = context.memory.waiting_unreadable(schema_digest(metadata))
     paths = (path for f in plan.files for path in (f.file.file_path, *(e.file.file_path for e in f.deletes)))
     why = next((known[path] for path in paths if path in known), None) if known else None
     return None if why is None else _WITHOUT.format(why)
 
 
-def _why_not_yet(
-    context: OperationContext, metadata: TableMetadata, plan: StatisticsPlan, columns: StatisticsColumns
-) -> str | None:
-    if not context.is_proposed:
-        return None
-    found = staleness(metadata, metadata.snapshots[plan.snapshot_id], columns)
-    return why_not_yet(plan, found, context.policy.statistics_min_changed_ratio)
-
-
-def _work(
+def _plan(
     context: OperationContext,
     loaded: LoadedTable,
     reader: TableReader,
     snapshot: Snapshot | None,
-    columns: StatisticsColumns,
-) -> _Work | Nothing:
-    """Plan, and fetch the blobs that the plan needs; if a statistics file is unusable, plan again without it."""
+    columns: Mapping[int, str],
+) -> tuple[StatisticsPlan, _Blobs, _Sketches] | Nothing:
+    """The plan with the blobs of existing files that it needs, and the sketches in those that it completes.
+
+    If a statistics file is unusable, plan again without it.
+    """
     manifests = [] if snapshot is None else reader.manifests(snapshot)
     unusable: set[str] = set()
     while True:
@@ -164,29 +160,42 @@ def _work(
         bases = [stored for reading in plan.readings for stored in reading.base.values()]
         try:
             fetched = stored_blobs(context.storage(loaded), [*plan.carried, *bases])
-            return _Work(plan, fetched, {stored: stored_sketch(stored, *fetched[stored]) for stored in bases})
+            return plan, fetched, {stored: stored_sketch(stored, *fetched[stored]) for stored in bases}
         except StatisticsFileUnusable as error:
             unusable.add(error.path)
 
 
-def _write(context: OperationContext, loaded: LoadedTable, reader: TableReader, work: _Work) -> _Written:
+def _write(
+    context: OperationContext,
+    loaded: LoadedTable,
+    reader: TableReader,
+    plan: StatisticsPlan,
+    fetched: _Blobs,
+    bases: _Sketches,
+) -> _Written:
     written = _Written()
     try:
         # The cheap part first, because it may fail, too.
-        if work.plan.partitions:
-            _write_partition_statistics(context, loaded, reader, work.plan.snapshot_id, written)
-        if work.plan.blobs:
-            _write_table_statistics(context, loaded, work, written)
+        if plan.partitions:
+            _write_partition_statistics(context, loaded, reader, plan.snapshot_id, written)
+        if plan.blobs:
+            _write_table_statistics(context, loaded, plan, fetched, bases, written)
     except MaintenanceError:
         context.discard(loaded, written.paths)
         raise
     return written
 
 
-def _write_table_statistics(context: OperationContext, loaded: LoadedTable, work: _Work, written: _Written) -> None:
-    plan = work.plan
-    sketches, rows = computed_sketches(context, loaded, plan, work.bases)
-    file = statistics_file(plan, work.carried, sketches)
+def _write_table_statistics(
+    context: OperationContext,
+    loaded: LoadedTable,
+    plan: StatisticsPlan,
+    fetched: _Blobs,
+    bases: _Sketches,
+    written: _Written,
+) -> None:
+    sketches, rows = computed_sketches(context, loaded, plan, bases)
+    file = statistics_file(plan, fetched, sketches)
     # Java's name; SeaweedFS accepts no other ending.  Only this process writes it, so the name needs no attempt number.
     path = f"{loaded.metadata.metadata_directory}/{plan.snapshot_id}-{uuid.uuid4()}.stats"
     written.paths.append(path)
@@ -309,20 +318,16 @@ def appended_files(reader: TableReader, snapshots: Sequence[Snapshot]) -> list[R
     files: list[RowFile] = []
     types = _column_types(reader)
     for snapshot in snapshots:
-        for manifest, entry in _changes(reader, snapshot):
-            if entry.status is not EntryStatus.ADDED or manifest.content is not ManifestContent.DATA:
-                return None
-            files.append(_row_file(manifest, entry, (), types))
+        # The entries that a snapshot added or removed are in the manifests that it wrote.
+        written = [m for m in reader.manifests(snapshot) if m.added_snapshot_id == snapshot.snapshot_id]
+        for manifest, entries in reader.entries(written):
+            for entry in entries:
+                if entry.status is EntryStatus.EXISTING or entry.snapshot_id != snapshot.snapshot_id:
+                    continue
+                if entry.status is not EntryStatus.ADDED or manifest.content is not ManifestContent.DATA:
+                    return None
+                files.append(_row_file(manifest, entry, (), types))
     return files
-
-
-def _changes(reader: TableReader, snapshot: Snapshot) -> Iterator[tuple[ManifestFile, ManifestEntry]]:
-    """The entries that a snapshot added or removed; they are in the manifests that it wrote."""
-    written = [m for m in reader.manifests(snapshot) if m.added_snapshot_id == snapshot.snapshot_id]
-    for manifest, entries in reader.entries(written):
-        for entry in entries:
-            if entry.status is not EntryStatus.EXISTING and entry.snapshot_id == snapshot.snapshot_id:
-                yield manifest, entry
 
 
 def _column_types(reader: TableReader) -> dict[int, str]:
@@ -333,16 +338,9 @@ def _row_file(
     manifest: ManifestFile, entry: ManifestEntry, deletes: tuple[ManifestEntry, ...], types: Mapping[int, str]
 ) -> RowFile:
     if why := why_unreadable(entry.file, deletes, types):
-        raise TableUnsupported(
-            f"file {entry.file.file_path} {why}; statistics without its rows would be wrong, so none were computed"
-        )
-    return RowFile(_bare(entry.file), manifest.partition_spec_id, entry.sequence_number or 0, deletes)
-
-
-def _bare(file: DataFile) -> DataFile:
-    """The file without its column metrics, to save memory."""
-    return replace(
-        file,
+        raise TableUnsupported(_WITHOUT.format(f"file {entry.file.file_path} {why}"))
+    bare = replace(  # without column metrics, to save memory
+        entry.file,
         column_sizes=None,
         value_counts=None,
         null_value_counts=None,
@@ -350,6 +348,7 @@ def _bare(file: DataFile) -> DataFile:
         lower_bounds=None,
         upper_bounds=None,
     )
+    return RowFile(bare, manifest.partition_spec_id, entry.sequence_number or 0, deletes)
 
 
 _WHAT = "compute_statistics: file groups"
@@ -361,7 +360,7 @@ def computed_sketches(
     context: OperationContext,
     loaded: LoadedTable,
     plan: StatisticsPlan,
-    bases: Mapping[StoredBlob, ThetaSketch],
+    bases: _Sketches,
 ) -> tuple[dict[int, tuple[str, ThetaSketch]], int]:
     """Sketch all files on the engine, and unite the sketches with those that they complete (``bases``).
 
@@ -381,10 +380,14 @@ def computed_sketches(
             stored = reading.base.get(field_id)
             merged[field_id] = ThetaSketch() if stored is None else bases[stored]
     rows = 0
-    context.progress(_WHAT, 0, len(tasks))
+
+    def report(before: int, done: int) -> None:
+        context.progress(_WHAT, before + done, len(tasks))
+
+    report(0, 0)
     for start in range(0, len(tasks), _WAVE):
         wave = tasks[start : start + _WAVE]
-        for result in context.engine.map(sketch_rows, wave, partial(_report, context, len(tasks), start)):
+        for result in context.engine.map(sketch_rows, wave, partial(report, start)):
             if result.unreadable:
                 context.memory.remember_unreadable(result.unreadable, schema_digest(loaded.metadata))
                 raise FileUnreadable(str(result.error), path=next(iter(result.unreadable)))
@@ -397,13 +400,9 @@ def computed_sketches(
     return {field_id: (types[field_id], sketch) for field_id, sketch in merged.items()}, rows
 
 
-def _report(context: OperationContext, total: int, before: int, done: int) -> None:
-    context.progress(_WHAT, before + done, total)
-
-
 def statistics_file(
     plan: StatisticsPlan,
-    fetched: Mapping[StoredBlob, tuple[PuffinBlob, bytes]],
+    fetched: _Blobs,
     computed: Mapping[int, tuple[str, ThetaSketch]],
 ) -> PuffinFile:
     """The Puffin file of a plan.  Carried blobs keep their snapshot; computed ones get the plan's."""

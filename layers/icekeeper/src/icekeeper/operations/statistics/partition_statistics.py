@@ -215,17 +215,14 @@ def _parquet(fields: Sequence[Mapping[str, Any]], rows: Sequence[PartitionStatis
 
 def _avro(fields: Sequence[Mapping[str, Any]], rows: Sequence[PartitionStatistics]) -> bytes:
     schema = record_schema("partition_statistics", fields)
-    return write_avro(schema, (_record(fields, row) for row in rows), {})
-
-
-def _record(fields: Sequence[Mapping[str, Any]], row: PartitionStatistics) -> dict[str, Any]:
-    record = {field["name"]: getattr(row, field["name"]) for field in fields}
     parts = fields[0]["type"]["fields"]
-    record["partition"] = {
-        avro_name(part["name"]): _avro_value(part["type"], value)
-        for part, value in zip(parts, row.partition, strict=True)
-    }
-    return record
+
+    def record(row: PartitionStatistics) -> dict[str, Any]:
+        values = zip(parts, row.partition, strict=True)
+        partition = {avro_name(part["name"]): _avro_value(part["type"], value) for part, value in values}
+        return {field["name"]: getattr(row, field["name"]) for field in fields} | {"partition": partition}
+
+    return write_avro(schema, map(record, rows), {})
 
 
 def _avro_value(kind: str, value: Any) -> Any:

@@ -22,16 +22,8 @@ from icekeeper.model import DataFile, ManifestEntry, Nothing
 from icekeeper.operations.statistics.column_sketch import can_sketch
 
 
-@dataclass(frozen=True, slots=True)
-class StatisticsColumns:
-    """Field id → Iceberg type; ``unsupported``: the number of columns of a type without statistics."""
-
-    types: Mapping[int, str]
-    unsupported: int
-
-
-def statistics_columns(metadata: TableMetadata, named: Sequence[str]) -> StatisticsColumns:
-    """The columns that the policy key ``statistics_columns`` names (``named``; dots lead into structs).
+def statistics_columns(metadata: TableMetadata, named: Sequence[str]) -> Mapping[int, str]:
+    """The columns that the policy key ``statistics_columns`` names (``named``; dots lead into structs), with types.
 
     By default these are the primitive columns at the top level, as in Iceberg-Java's ``compute_table_stats``.
 
@@ -40,8 +32,7 @@ def statistics_columns(metadata: TableMetadata, named: Sequence[str]) -> Statist
     """
     fields = metadata.current_schema["fields"]
     if not named:
-        chosen = {int(field["id"]): str(field["type"]) for field in fields if can_sketch(field["type"])}
-        return StatisticsColumns(chosen, len(fields) - len(chosen))
+        return {int(field["id"]): str(field["type"]) for field in fields if can_sketch(field["type"])}
     known = dict(_by_name(fields, ""))
     types: dict[int, str] = {}
     for name in named:
@@ -58,7 +49,7 @@ def statistics_columns(metadata: TableMetadata, named: Sequence[str]) -> Statist
                 f"{kind if isinstance(kind, str) else kind['type']}: no statistics are kept of that"
             )
         types[int(field["id"])] = kind
-    return StatisticsColumns(types, 0)
+    return types
 
 
 def _by_name(fields: Sequence[Mapping[str, Any]], above: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -155,7 +146,7 @@ Appended = Callable[[Sequence[Snapshot]], Sequence[RowFile] | None]
 def plan_statistics(
     metadata: TableMetadata,
     snapshot: Snapshot | None,
-    columns: StatisticsColumns,
+    columns: Mapping[int, str],
     live: Callable[[], Sequence[RowFile]],
     appended: Appended,
     *,
@@ -163,13 +154,13 @@ def plan_statistics(
 ) -> StatisticsPlan | Nothing:
     """Plan for the head of a branch.
 
-    ``live`` returns its data files, and is called only if they must be read; ``unreadable``: paths of unusable
-    statistics files.
+    ``columns``: field id → Iceberg type; ``live`` returns its data files, and is called only if they must be read;
+    ``unreadable``: paths of unusable statistics files.
     """
     if snapshot is None:
         return Nothing(NO_SNAPSHOT)
     wants_partitions = wants_partition_statistics(metadata)
-    if not columns.types and not wants_partitions:
+    if not columns and not wants_partitions:
         return Nothing(NO_COLUMNS)
     has_partitions = any(int(s["snapshot-id"]) == snapshot.snapshot_id for s in metadata.partition_statistics)
     history = list(metadata.ancestors(snapshot.snapshot_id))
@@ -177,10 +168,10 @@ def plan_statistics(
     here = [s for s in stored if s.registered_for == snapshot.snapshot_id]
     states = _states(history)
     holding = _first_by_content([s for s in stored if states.get(s.holds_for) is _State.SAME])
-    missing = {i: kind for i, kind in columns.types.items() if (THETA_SKETCH, (i,)) not in holding}
+    missing = {i: kind for i, kind in columns.items() if (THETA_SKETCH, (i,)) not in holding}
     readings: tuple[Reading, ...] = ()
     carried: tuple[StoredBlob, ...] = ()
-    if missing or any(holding[THETA_SKETCH, (i,)] not in here for i in columns.types):
+    if missing or any(holding[THETA_SKETCH, (i,)] not in here for i in columns):
         bases = [s for s in stored if states.get(s.holds_for) is _State.APPENDED]
         readings = tuple(_readings(history, missing, bases, live, appended))
         # Other blobs that are registered for this snapshot must stay there.
@@ -227,12 +218,6 @@ def _states(history: Sequence[Snapshot]) -> Mapping[int, _State]:
     return states
 
 
-def _since(history: Sequence[Snapshot], snapshot_id: int) -> Sequence[Snapshot] | None:
-    """The snapshots after one, newest first; ``None``: it is no known ancestor."""
-    ids = [snapshot.snapshot_id for snapshot in history]
-    return history[: ids.index(snapshot_id)] if snapshot_id in ids else None
-
-
 def _first_by_content(stored: Sequence[StoredBlob]) -> dict[tuple[str, tuple[int, ...]], StoredBlob]:
     first: dict[tuple[str, tuple[int, ...]], StoredBlob] = {}
     for one in stored:
@@ -256,8 +241,9 @@ def _readings(
         if base is not None:
             completable[base.holds_for][field_id] = base
     readings = []
+    ids = [snapshot.snapshot_id for snapshot in history]
     for snapshot_id, base_sketches in completable.items():
-        since = _since(history, snapshot_id) or ()
+        since = history[: ids.index(snapshot_id)]
         files = appended([s for s in since if s.operation == "append"])
         if files is not None:
             types = {field_id: anew.pop(field_id) for field_id in base_sketches}

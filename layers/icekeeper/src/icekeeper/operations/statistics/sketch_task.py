@@ -12,7 +12,7 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.statistics import encode_theta
 from icekeeper.operations.statistics.column_sketch import ColumnSketch
 from icekeeper.operations.statistics.plan_statistics import Reading, RowFile
-from icekeeper.rows.arrow_schema import column_at, column_path, fields_with
+from icekeeper.rows.arrow_schema import column_at, column_path, fields_with, leaf_columns
 from icekeeper.rows.read import Tally, read_rows, unreadable_files
 from icekeeper.rows.read_task import ReadTask, make_read_task
 from icekeeper.storage.storage import Storage
@@ -22,24 +22,9 @@ _TASK_BYTES = 128 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class SketchTask:
-    """Sketch columns of the live rows of some files; ``types`` by field id."""
-
-    reading: int
-    rows: ReadTask
-    types: Mapping[int, str]
-
-    @property
-    def input_bytes(self) -> int:
-        """See :class:`.ReadTask`."""
-        return self.rows.input_bytes
-
-
-@dataclass(frozen=True, slots=True)
 class SketchResult:
     """Compact theta sketches by field id, or an error."""
 
-    reading: int
     sketches: Mapping[int, bytes]
     rows: int
     error: str | None = None
@@ -53,19 +38,18 @@ def sketch_tasks(
     io_properties: Mapping[str, str],
     *,
     verify_checksums: bool = True,
-) -> list[SketchTask]:
-    """The tasks of a plan; ``verify_checksums``: as in :class:`.ReadableFile`.
+) -> list[ReadTask]:
+    """The tasks of a plan, which read only the columns to sketch; ``verify_checksums``: as in :class:`.ReadableFile`.
 
     Raises:
         TableUnsupported: this version cannot apply an equality delete.
         StorageError: the table's name mapping is not JSON.
     """
     tasks = []
-    for number, reading in enumerate(readings):
+    for reading in readings:
         schema = {"type": "struct", "fields": fields_with(metadata.current_schema["fields"], reading.types)}
         for files in _portions(reading.files):
-            rows = make_read_task(metadata, files, schema, io_properties, verify_checksums=verify_checksums)
-            tasks.append(SketchTask(number, rows, dict(reading.types)))
+            tasks.append(make_read_task(metadata, files, schema, io_properties, verify_checksums=verify_checksums))
     return tasks
 
 
@@ -83,18 +67,18 @@ def _portions(files: Sequence[RowFile]) -> Iterator[list[RowFile]]:
         yield portion
 
 
-def sketch_rows(task: SketchTask) -> SketchResult:
+def sketch_rows(task: ReadTask) -> SketchResult:
     """Read the rows, apply deletes, and sketch each column; errors that concern only these files are returned."""
-    paths = {field_id: column_path(task.rows.schema["fields"], field_id) or () for field_id in task.types}
-    sketches = {field_id: ColumnSketch(kind) for field_id, kind in task.types.items()}
-    tally, storage = Tally(), Storage(task.rows.io_properties)
+    sketches = {leaf.field_id: ColumnSketch(leaf.iceberg_type) for leaf in leaf_columns(task.schema)}
+    paths = {field_id: column_path(task.schema["fields"], field_id) or () for field_id in sketches}
+    tally, storage = Tally(), Storage(task.io_properties)
     try:
-        for batch in read_rows(task.rows, storage, tally):
+        for batch in read_rows(task, storage, tally):
             for field_id, sketch in sketches.items():
                 sketch.add(column_at(batch, paths[field_id]))
     except FileUnreadable as error:
-        return SketchResult(task.reading, {}, tally.live, str(error), unreadable_files(task.rows, storage))
+        return SketchResult({}, tally.live, str(error), unreadable_files(task, storage))
     except (MaintenanceError, pa.ArrowException, OSError, ValueError) as error:
-        return SketchResult(task.reading, {}, tally.live, f"{type(error).__name__}: {error}")
+        return SketchResult({}, tally.live, f"{type(error).__name__}: {error}")
     done = {field_id: encode_theta(sketch.sketch()) for field_id, sketch in sketches.items()}
-    return SketchResult(task.reading, done, tally.live)
+    return SketchResult(done, tally.live)

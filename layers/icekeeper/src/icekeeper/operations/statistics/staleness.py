@@ -11,7 +11,6 @@ from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.puffin import THETA_SKETCH
 from icekeeper.model import Nothing
 from icekeeper.operations.statistics.plan_statistics import (
-    StatisticsColumns,
     StatisticsPlan,
     plan_statistics,
     registered_blobs,
@@ -82,15 +81,15 @@ def why_not_planned(metadata: TableMetadata, snapshot: Snapshot, policy: Policy)
     return why_not_yet(plan, staleness(metadata, snapshot, columns), policy.statistics_min_changed_ratio)
 
 
-def staleness(metadata: TableMetadata, snapshot: Snapshot, columns: StatisticsColumns) -> Staleness:
-    """How far the statistics of these columns, and of partitions, are behind a snapshot."""
+def staleness(metadata: TableMetadata, snapshot: Snapshot, columns: Mapping[int, str]) -> Staleness:
+    """How far the statistics of these columns (field id → type), and of partitions, are behind a snapshot."""
     history = list(metadata.ancestors(snapshot.snapshot_id))
     changed = _changed_since(history)
     newest: dict[int, int] = {}
     for stored in registered_blobs(metadata, history):
         if stored.blob.type == THETA_SKETCH and len(stored.blob.fields) == 1 and stored.holds_for in changed:
             newest.setdefault(stored.blob.fields[0], stored.holds_for)
-    bases = [newest[field_id] for field_id in columns.types if field_id in newest]
+    bases = [newest[field_id] for field_id in columns if field_id in newest]
     partitions_missing = False
     if wants_partition_statistics(metadata):
         counted = {int(entry["snapshot-id"]) for entry in metadata.partition_statistics}
@@ -99,7 +98,7 @@ def staleness(metadata: TableMetadata, snapshot: Snapshot, columns: StatisticsCo
         bases += [] if of_partitions is None else [of_partitions]
     found = [changed[base] for base in bases]
     return Staleness(
-        columns_missing=len(columns.types.keys() - newest.keys()),
+        columns_missing=len(columns.keys() - newest.keys()),
         partitions_missing=partitions_missing,
         rows_changed=None if None in found else max((rows for rows in found if rows is not None), default=0),
         rows=summary_counter(summary_counters(snapshot), "total-records"),
