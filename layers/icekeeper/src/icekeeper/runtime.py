@@ -10,7 +10,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
@@ -43,25 +43,24 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def open_engine(name: EngineName) -> AbstractContextManager[Engine]:
-    """The engine; it starts with its first work and stops when its context is left.
+@contextmanager
+def open_engine(name: EngineName) -> Iterator[Engine]:
+    """The engine, stopped at the end of the block; Spark starts with its first work.
 
     Raises:
         PolicyError: PySpark is not installed; on start: no suitable Java was found.
     """
-    from icekeeper.engines.choose import opened_auto_engine, spark_is_installed
-    from icekeeper.engines.engine import DeferredEngine
+    from icekeeper.engines.choose import AutoEngine, spark_is_installed, surroundings
+    from icekeeper.engines.engine import DeferredSpark
     from icekeeper.engines.local_engine import LocalEngine
 
-    local = DeferredEngine(EngineName.LOCAL, lambda: nullcontext(LocalEngine()))
     if name is EngineName.LOCAL:
-        return local
-    spark = DeferredEngine(EngineName.SPARK, _spark)
-    if name is EngineName.AUTO:
-        return opened_auto_engine(local, spark, os.environ)
-    if not spark_is_installed():
+        yield LocalEngine()
+        return
+    if name is EngineName.SPARK and not spark_is_installed():
         raise PolicyError("PySpark is not installed: run pip install 'icekeeper[spark]', or choose --engine local")
-    return spark
+    with DeferredSpark(_spark) as spark:
+        yield spark if name is EngineName.SPARK else AutoEngine(surroundings(os.environ), LocalEngine(), spark)
 
 
 @contextmanager

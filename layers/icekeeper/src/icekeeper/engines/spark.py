@@ -27,7 +27,7 @@ from pyspark.sql import SparkSession
 from pyspark.util import inheritable_thread_target
 
 from icekeeper.engines.choose import UNDER_SUBMIT, is_elsewhere, local_cores, spark_settings_master
-from icekeeper.engines.engine import current_pool
+from icekeeper.engines.engine import Done, current_pool, results_of
 from icekeeper.engines.spark_tasks import SparkTasks
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.machine.resources import this_machine
@@ -225,10 +225,10 @@ class SparkEngine:
             time.sleep(_STATUS_POLL_SECONDS)
         return False
 
-    def _collect(self, rdd: RDD[Result], group: str, total: int, on_done: Callable[[int], None]) -> list[Result]:
+    def _collect(self, rdd: RDD[Done[Result]], group: str, total: int, on_done: Callable[[int], None]) -> list[Result]:
         pool = current_pool()  # of the calling thread
 
-        def collect() -> list[Result]:
+        def collect() -> list[Done[Result]]:
             # Both are properties of the thread that runs the job (PySpark's pinned threads).
             self._context.setJobGroup(group, "icekeeper", interruptOnCancel=True)
             if pool is not None:
@@ -239,8 +239,8 @@ class SparkEngine:
         watcher = threading.Thread(target=self._watch, args=(group, total, on_done, stop), daemon=True)
         watcher.start()
         try:
-            results: Future[list[Result]] = in_background(inheritable_thread_target(collect), daemon=True)
-            return results.result()
+            done: Future[list[Done[Result]]] = in_background(inheritable_thread_target(collect), daemon=True)
+            return results_of(done.result())
         except Py4JError as error:
             first = str(getattr(error, "java_exception", error)).splitlines()[0]
             raise StorageError(f"Spark could not run the work: {first}") from error

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
 from icekeeper.catalogs.pointer import keeping_documents
 from icekeeper.commit.attempt import newest_run, snapshots_of_run
+from icekeeper.engines.choose import AutoEngine
 from icekeeper.errors import MaintenanceError, PlanStale, PolicyError, StorageError, TableUnsupported
 from icekeeper.machine.metering import RequestCount, counting, joined_count
 from icekeeper.machine.resources import search_cycles_seldom
@@ -34,7 +35,7 @@ from icekeeper.maintenance.table_lease import Turn, leased, served_request
 from icekeeper.model import TableName
 from icekeeper.operation_facts import FACTS
 from icekeeper.operations.clean_staging import clean_staged_files
-from icekeeper.pass_context.context import CountedEngine, OperationContext
+from icekeeper.pass_context.context import OperationContext
 from icekeeper.pass_context.planned_table import PlannedTable
 from icekeeper.policy import Operation, Policy
 from icekeeper.policy.due import PolicyPart, due_parts, forced_part, why_not_now
@@ -305,7 +306,7 @@ def _run_pass(context: OperationContext, schedule: str | None, sent: RequestCoun
 def _recorded(
     context: OperationContext, started: PassStart, outcome: PassOutcome, parts: Sequence[DonePart]
 ) -> PassOutcome:
-    reason = context.engine.reason if isinstance(context.engine, CountedEngine) else None
+    reason = context.engine.reason if isinstance(context.engine, AutoEngine) else None
     outcome = replace(with_warnings(outcome), engine=EngineTaken(context.engine.name, reason))
     log.info("pass over %s %s: %s", context.table, outcome.status.value, outcome.summary)
     if context.dry_run:

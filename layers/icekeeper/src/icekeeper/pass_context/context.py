@@ -1,7 +1,7 @@
 """The context of one pass over one table, which every operation gets; and how a rewrite is protected and committed.
 
 :class:`OperationContext` has catalog, stores, engine, state and settings.  :func:`commit_rewrite` commits file groups,
-:class:`Job` protects a running rewrite, and :class:`CountedEngine` counts the requests of workers.
+and :class:`Job` protects a running rewrite.
 """
 
 from __future__ import annotations
@@ -15,18 +15,16 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from threading import Lock
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import TypeAlias
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
 from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.commit.conflict_detection import GroupClaim, PlanningState, RebaseResult, rebase
 from icekeeper.commit.snapshot import FileReplacement, SnapshotWriter
 from icekeeper.commit.transaction import Committed, CommitTerms, commit_with_retries, patience_of
-from icekeeper.engines.choose import AutoEngine
 from icekeeper.engines.engine import Engine
 from icekeeper.errors import CommitStateUnknown, MaintenanceError, PlanStale, StorageError
 from icekeeper.machine.clock import Clock, steady_s
-from icekeeper.machine.metering import RequestCount, RequestKind, counting, current_count
 from icekeeper.metadata.document import TableMetadata, require_writable, table_digest
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import Nothing, TableName
@@ -343,7 +341,7 @@ def operation_context(
         run=run or SharedRun(run_id),
         require_allowed=partial(loaded.allowed.require, loaded.metadata.locations),
         started_ms=clock() if started_ms is None else started_ms,
-        engine=CountedEngine(engine),
+        engine=engine,
         dry_run=dry_run,
         progress=progress,
         sleep=sleep,
@@ -535,118 +533,3 @@ def running_job(
         job._settle()
     finally:
         job._end()
-
-
-Task = TypeVar("Task")
-Result = TypeVar("Result")
-Item = TypeVar("Item")
-Part = TypeVar("Part")
-Counts = Mapping[RequestKind, int]
-
-
-class _Counted(NamedTuple):
-    result: Any
-    counts: Counts
-
-
-class CountedEngine:
-    """An engine that adds its workers' requests to the caller's count; they return with the results.
-
-    Requests of failed work are not counted.
-    """
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    @property
-    def name(self) -> str:
-        """See :class:`icekeeper.engines.engine.Engine`."""
-        return self._engine.name
-
-    @property
-    def reason(self) -> str | None:
-        """Why this engine was chosen; ``None``: by a setting."""
-        return self._engine.reason if isinstance(self._engine, AutoEngine) else None
-
-    def map(
-        self, function: Callable[[Task], Result], tasks: Sequence[Task], on_done: Callable[[int], None]
-    ) -> list[Result]:
-        """See :class:`icekeeper.engines.engine.Engine`."""
-        return _added(self._engine.map(_CountedTask(function), tasks, on_done))
-
-    def exchange(
-        self,
-        split: Callable[[Task], Iterable[tuple[int, Item]]],
-        tasks: Sequence[Task],
-        merge: Callable[[Part, Iterator[Item]], Result],
-        parts: Sequence[Part],
-        on_done: Callable[[int], None],
-    ) -> list[Result]:
-        """See :class:`icekeeper.engines.engine.Engine`."""
-        return _added(self._engine.exchange(_CountedSplit(split), tasks, _CountedMerge(merge), parts, on_done))
-
-
-def _added(done: Sequence[_Counted]) -> list[Any]:
-    count = current_count()
-    if count is not None:
-        for one in done:
-            count.add_all(one.counts)
-    return [one.result for one in done]
-
-
-@dataclass(frozen=True, slots=True)
-class _CountedTask(Generic[Task, Result]):
-    function: Callable[[Task], Result]
-
-    @property
-    def __wrapped__(self) -> Callable[[Task], Result]:
-        """Python's name for a wrapped function; engines read its module (platform: forked-workers-start-cheap)."""
-        return self.function
-
-    def __call__(self, task: Task) -> _Counted:
-        with counting() as count:
-            result = self.function(task)
-        return _Counted(result, count.counts)
-
-
-@dataclass(frozen=True, slots=True)
-class _CountedSplit(Generic[Task, Item]):
-    """Yields the items, and then their request counts for part 0."""
-
-    function: Callable[[Task], Iterable[tuple[int, Item]]]
-
-    @property
-    def __wrapped__(self) -> Callable[[Task], Iterable[tuple[int, Item]]]:
-        """As above."""
-        return self.function
-
-    def __call__(self, task: Task) -> Iterator[tuple[int, Any]]:
-        items, count = iter(self.function(task)), RequestCount()
-        while True:
-            with counting(count):  # but not while the engine transports the item
-                item = next(items, None)
-            if item is None:
-                break
-            yield item
-        yield 0, _Counted(None, count.counts)
-
-
-@dataclass(frozen=True, slots=True)
-class _CountedMerge(Generic[Part, Item, Result]):
-    function: Callable[[Part, Iterator[Item]], Result]
-
-    def __call__(self, part: Part, items: Iterator[Any]) -> _Counted:
-        with counting() as count:
-
-            def given() -> Iterator[Item]:
-                for item in items:
-                    if isinstance(item, _Counted):
-                        count.add_all(item.counts)
-                    else:
-                        yield item
-
-            found = given()
-            result = self.function(part, found)
-            for _ in found:  # items that the work did not read
-                continue
-        return _Counted(result, count.counts)
