@@ -21,7 +21,7 @@ from icekeeper.errors import PolicyError, StorageError
 from icekeeper.machine.clock import Clock, steady_s, system_clock
 from icekeeper.model import TableName
 from icekeeper.pass_context.table_policy import TablePolicies
-from icekeeper.policy import ResolvedPolicy
+from icekeeper.policy import DEFAULT_SOURCE, ResolvedPolicy
 from icekeeper.report.activity import Progress, silent
 from icekeeper.state.claims import CutOff, CutWork, waiting_cuts
 from icekeeper.state.identity import TableIdentity
@@ -32,7 +32,7 @@ from icekeeper.storage.storage import Storage, StoreClock, store_now_ms
 if TYPE_CHECKING:
     from icekeeper.detection.proposal import CatalogReport
     from icekeeper.engines.engine import Engine
-    from icekeeper.maintenance.table_lease import AttemptLimits, Turn
+    from icekeeper.maintenance.table_lease import Turn
     from icekeeper.operations.expiry.ref_costs import TableCosts
     from icekeeper.pass_context.context import OperationContext, SharedRun
     from icekeeper.pass_context.stores import TableHandle
@@ -143,9 +143,10 @@ class Runtime:
         progress: Progress = silent,
         turn: Turn | None = None,
     ) -> PassOutcome:
-        """Run one pass over one table under the table's lease; a dry run takes no lease.
+        """Run one pass over one table under the table's lease, again if it fails; a dry run takes no lease.
 
-        If the policy has schedules, the pass does those that are due, or only ``schedule``.
+        If the policy has schedules, the pass does those that are due, or only ``schedule``.  ``turn`` says how long to
+        wait, when to stop and how often to try.
 
         Raises:
             PolicyError: unknown table or schedule, or a setting is wrong.
@@ -159,21 +160,25 @@ class Runtime:
             resolved = self.policy(loaded, overrides, unsafe=unsafe)
             return self.context(loaded, resolved, engine, run_id=run_id, dry_run=dry_run, progress=progress)
 
-        if not dry_run:
-            self.state.require_writable()  # fail before the table is changed, not when the change is recorded
         turn = None if dry_run else turn or Turn()
         return maintain_table(AskedPass(self.catalog, self.state, table, overrides, make_context, turn, schedule))
 
-    def limits(self, overrides: Mapping[str, str], *, unsafe: bool = False) -> AttemptLimits:
-        """How long a pass that a person starts may take, and how often it is tried.
+    def limits(self, overrides: Mapping[str, str], *, unsafe: bool = False) -> tuple[float | None, int]:
+        """``job_timeout_s`` and ``job_retry_limit`` for a pass that a person starts: no limit and none by default.
+
+        The defaults of the policy are for unattended processes.
 
         Raises:
             PolicyError: a setting is wrong.
             StorageError: the policy file cannot be read.
         """
-        from icekeeper.maintenance.table_lease import AttemptLimits
-
-        return AttemptLimits.said(self._policies.deployment(overrides, unsafe=unsafe))
+        found = self._policies.deployment(overrides, unsafe=unsafe)
+        timeout_is_set, limit_is_set = (
+            found.sources[key] != DEFAULT_SOURCE for key in ("job_timeout_s", "job_retry_limit")
+        )
+        return found.policy.job_timeout_s if timeout_is_set else None, (
+            found.policy.job_retry_limit if limit_is_set else 0
+        )
 
     def context(
         self,
@@ -230,7 +235,7 @@ class Runtime:
             PolicyError: a setting is wrong, or no table is below the address.
             StorageError: the catalog or the bucket cannot be listed, or the state cannot be written.
         """
-        from icekeeper.maintenance.bucket_orphans import BucketSweep, run_bucket_pass
+        from icekeeper.maintenance.bucket_orphans import run_bucket_pass
 
         settings, run_id = self._policies.deployment(overrides, unsafe=unsafe).policy, str(uuid.uuid4())
         if not dry_run:
@@ -241,15 +246,13 @@ class Runtime:
             return self.context(table, resolved, engine, run_id=run_id, dry_run=dry_run, progress=progress)
 
         return run_bucket_pass(
-            BucketSweep(
-                catalog=self.catalog,
-                state=self.state,
-                make_context=make_context,
-                bucket=bucket,
-                inventory=settings.orphan_inventory,
-                run_id=run_id,
-                dry_run=dry_run,
-            )
+            self.catalog,
+            self.state,
+            make_context,
+            bucket,
+            inventory=settings.orphan_inventory,
+            run_id=run_id,
+            dry_run=dry_run,
         )
 
     def detect(self, overrides: Mapping[str, str] | None = None, *, unsafe: bool = False) -> CatalogReport:

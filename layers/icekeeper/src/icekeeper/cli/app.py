@@ -124,31 +124,27 @@ def maintain(
 
     Only one run at a time maintains a table.
     """
-    from icekeeper.maintenance.table_lease import AttemptLimits, Turn, attempted
-    from icekeeper.report.outcome import PassOutcome, PassStatus, order_json
+    from icekeeper.maintenance.table_lease import Turn
+    from icekeeper.report.outcome import PassStatus, order_json
     from icekeeper.report.terminal import print_outcome, trouble
     from icekeeper.runtime import Runtime
 
     chosen = overrides(settings, operations)
     name = table_name(table)
-    turn = Turn(wait_ms=0 if wait is None else time_ms(wait, "--wait"), tell=tell)
+    wait_ms = 0 if wait is None else time_ms(wait, "--wait")
     runtime = Runtime.open(catalog)
     with engine_and_progress(engine, as_json=as_json) as (started, progress):
-
-        def one_pass(limited: Turn) -> PassOutcome:
-            return runtime.maintain(
-                name,
-                chosen,
-                started,
-                schedule=schedule,
-                dry_run=dry_run,
-                unsafe=unsafe,
-                progress=progress,
-                turn=limited,
-            )
-
-        limits = AttemptLimits() if dry_run else runtime.limits(chosen, unsafe=unsafe)
-        outcome, _ = attempted(one_pass, turn, limits, tell=tell, wait=runtime.sleep)
+        timeout_s, retries = (None, 0) if dry_run else runtime.limits(chosen, unsafe=unsafe)
+        outcome = runtime.maintain(
+            name,
+            chosen,
+            started,
+            schedule=schedule,
+            dry_run=dry_run,
+            unsafe=unsafe,
+            progress=progress,
+            turn=Turn(wait_ms=wait_ms, tell=tell, timeout_s=timeout_s, retries=retries),
+        )
     if as_json:
         order = {"planned_anew": order_json(outcome.operations)} if dry_run else {}
         print_json({**outcome.to_json(listings()), **order})
@@ -248,19 +244,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_FAILED
 
 
-def _call(given: Sequence[str]) -> object:
-    try:
-        return app(args=list(given), prog_name="icekeeper", standalone_mode=False)
-    except PolicyError as error:
-        raise PolicyError(f"{error}{error.hint()}") from error
-
-
 def _run(given: Sequence[str], *, as_json: bool) -> int:
     try:
-        _require_text(given)
-        _start_logging()
-        result = _call(given)
-        return result if isinstance(result, int) else EXIT_OK
+        try:
+            _require_text(given)
+            _start_logging()
+            result = app(args=list(given), prog_name="icekeeper", standalone_mode=False)
+            return result if isinstance(result, int) else EXIT_OK
+        except PolicyError as error:
+            raise PolicyError(f"{error}{error.hint()}") from error
     except typer.TyperException as error:
         print_usage_error(error, as_json=as_json)
         return EXIT_USAGE

@@ -32,7 +32,7 @@ from icekeeper.detection.proposal import FleetProposal, FleetReport
 from icekeeper.engines.engine import Engine, EngineName
 from icekeeper.errors import LeaseHeld, MaintenanceError, PlanStale, PolicyError, StorageError
 from icekeeper.machine.clock import Board, Clock, at_work, iso_utc, show_on, system_clock
-from icekeeper.maintenance.table_lease import PASS_LEASE_MS, AttemptLimits, Turn, attempted, why_needless
+from icekeeper.maintenance.table_lease import PASS_LEASE_MS, Turn, why_needless
 from icekeeper.pass_context.context import SharedRun
 from icekeeper.pass_context.table_policy import TablePolicies
 from icekeeper.policy import Policy
@@ -215,15 +215,13 @@ def _attempts(work: Work) -> tuple[str, str]:
         why_not=partial(_why_not, work.runtime.state, work),
         why_stop=lambda: "the process is about to end" if work.stop.is_set() else None,
         is_proposed=not work.proposal.is_requested,
-    )
-    outcome, stopped = attempted(
-        lambda limited: runtime.maintain(table, work.chosen, work.engine, turn=limited),
-        turn,
-        AttemptLimits(work.settings.timeout_s, work.settings.retries),
+        timeout_s=work.settings.timeout_s,
+        retries=work.settings.retries,
         tell=partial(log.warning, "%s: %s", table),
         wait=work.stop.wait,
     )
-    return outcome.status.value, _told(outcome, stopped)
+    outcome = runtime.maintain(table, work.chosen, work.engine, turn=turn)
+    return outcome.status.value, _told(outcome, turn.why_over())
 
 
 def _told(outcome: PassOutcome, stopped: str | None) -> str:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import import_module
-from typing import Any, TypeAlias
+from typing import Any
 
 from icekeeper.catalogs.pointer import keeping_documents
 from icekeeper.deletion.table_claims import remember_claims
@@ -24,6 +24,7 @@ from icekeeper.errors import (
     TableUnsupported,
 )
 from icekeeper.machine.metering import counting
+from icekeeper.model import TableName
 from icekeeper.operation_facts import FACTS
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
@@ -53,72 +54,57 @@ def take_over(operation: Operation, context: OperationContext) -> None:
     log.info("%s: the table bucket's own %s was switched off", context.table, built_in.value)
 
 
-Work: TypeAlias = Callable[[OperationContext], OperationOutcome]
-
-
-def _imported_when_run(module: str, **given: str) -> Work:
-    """The operation with the name of its module below ``operations/``; ``given``: functions to pass to it.
-
-    The import is lazy because a function of the pipeline runs one operation and must not import all
-    (platform: function-import-time).
-    """
-
-    def function(path: str) -> Any:
-        place, _, name = path.rpartition(".")
-        return getattr(import_module(f"icekeeper.operations.{place}"), name)
-
-    def work(context: OperationContext) -> OperationOutcome:
-        operation = function(f"{module}.{module.rpartition('.')[2]}")
-        outcome: OperationOutcome = operation(context, **{name: function(path) for name, path in given.items()})
-        return outcome
-
-    work.__module__ = f"icekeeper.operations.{module}"
-    return work
-
-
-OPERATIONS: Mapping[Operation, Work] = {
+OPERATIONS: Mapping[Operation, tuple[str, ...]] = {
     # No operation imports another one, so it gets compaction's filter as an argument.
-    Operation.EXPIRE_PARTITIONS: _imported_when_run("expire_partitions", matching="compaction.where.whole_partitions"),
-    Operation.COMPACT: _imported_when_run("compaction.compact"),
-    Operation.REWRITE_POSITION_DELETES: _imported_when_run("position_deletes.rewrite_position_deletes"),
-    Operation.EXPIRE_SNAPSHOTS: _imported_when_run("expiry.expire_snapshots"),
-    Operation.REMOVE_ORPHANS: _imported_when_run("orphans.remove_orphans"),
-    Operation.REWRITE_MANIFESTS: _imported_when_run("manifests.rewrite_manifests"),
-    Operation.COMPUTE_STATISTICS: _imported_when_run("statistics.compute_statistics"),
+    Operation.EXPIRE_PARTITIONS: ("expire_partitions.expire_partitions", "compaction.where.whole_partitions"),
+    Operation.COMPACT: ("compaction.compact.compact",),
+    Operation.REWRITE_POSITION_DELETES: ("position_deletes.rewrite_position_deletes.rewrite_position_deletes",),
+    Operation.EXPIRE_SNAPSHOTS: ("expiry.expire_snapshots.expire_snapshots",),
+    Operation.REMOVE_ORPHANS: ("orphans.remove_orphans.remove_orphans",),
+    Operation.REWRITE_MANIFESTS: ("manifests.rewrite_manifests.rewrite_manifests",),
+    Operation.COMPUTE_STATISTICS: ("statistics.compute_statistics.compute_statistics",),
 }
+"""The function of each operation below ``operations/``, and then the functions that it gets as arguments.
+
+They are imported when they run: a function of the pipeline runs one operation and must not import all
+(platform: function-import-time).
+"""
 
 
 def run_operation(
-    operation: Operation, context: OperationContext, *, reraised: tuple[type[Exception], ...] = ()
-) -> OperationOutcome:
-    """Run one operation of a pass, unless it is switched off; errors in ``reraised`` are raised to the caller."""
-    reason = context.resolved.why_not(operation) or context.why_stop()
-    if reason is not None:
-        return skipped(operation, reason)
-
-    def work(context: OperationContext) -> OperationOutcome:
-        context.require_lease()
-        context.require_allowed()
-        take_over(operation, context)
-        return OPERATIONS[operation](replace(context, operation=operation))
-
-    return run_guarded(operation, context, work, reraised=reraised)
-
-
-def run_guarded(
     operation: Operation,
     context: OperationContext,
-    work: Callable[[OperationContext], OperationOutcome],
+    work: Callable[[OperationContext], OperationOutcome] | None = None,
     *,
     reraised: tuple[type[Exception], ...] = (),
 ) -> OperationOutcome:
-    """Run ``work`` as an operation; an error becomes its outcome, except errors in ``reraised``."""
+    """Run one operation of a pass, unless it is switched off; an error becomes its outcome.
+
+    ``work``: what a sweep of a whole bucket does as this operation; the sweep has checked whether it may.
+    ``reraised``: errors that are raised to the caller, unless they are refusals.
+    """
+    if work is None and (reason := context.resolved.why_not(operation) or context.why_stop()):
+        return skipped(operation, reason)
     names = str(context.table), operation.value, context.run_id
     operation_started(*names)
     started_s = time.perf_counter()
     context = replace(context, progress=progress_of(*names, context.progress))
     with counting() as sent, keeping_documents():
-        outcome = _outcome(operation, context, work, reraised)
+        try:
+            if work is not None:
+                outcome = work(context)
+            else:
+                context.require_lease()
+                context.require_allowed()
+                take_over(operation, context)
+                function, *arguments = map(_imported, OPERATIONS[operation])
+                outcome = function(replace(context, operation=operation), *arguments)
+        except Exception as error:
+            if isinstance(error, reraised) and not isinstance(error, (*_REFUSALS, MetadataUnreadable)):
+                raise
+            outcome = _outcome_of(error, operation, context.table)
+        finally:
+            remember_claims(context)
     seconds = time.perf_counter() - started_s
     operation_finished(*names, status=outcome.status.value, summary=outcome.summary, seconds=seconds)
     lost_lease = context.lease is not None and context.lease.is_lost
@@ -127,30 +113,25 @@ def run_guarded(
     return _only_planned(outcome, context) if context.dry_run else outcome
 
 
-def _outcome(
-    operation: Operation,
-    context: OperationContext,
-    work: Callable[[OperationContext], OperationOutcome],
-    reraised: tuple[type[Exception], ...],
-) -> OperationOutcome:
-    try:
-        return work(context)
-    except (OperationRefused, LocationRefused, TableUnsupported) as error:
+def _imported(path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(f"icekeeper.operations.{module}"), name)
+
+
+_REFUSALS = (OperationRefused, LocationRefused, TableUnsupported)
+
+
+def _outcome_of(error: Exception, operation: Operation, table: TableName) -> OperationOutcome:
+    if isinstance(error, _REFUSALS):
         return refused(operation, str(error))
-    except MetadataUnreadable as error:
+    if isinstance(error, MetadataUnreadable):
         is_refused = FACTS[operation].is_destructive or isinstance(error.__cause__, LocationRefused)
         return (refused if is_refused else failed)(operation, str(error))
-    except reraised:
-        raise
-    except PolicyError as error:  # the table was dropped meanwhile, or a property is malformed
+    if isinstance(error, PolicyError):  # the table was dropped meanwhile, or a property is malformed
         return failed(operation, str(error))
-    except MaintenanceError as error:
-        return failed(operation, f"{type(error).__name__}: {error}")
-    except Exception as error:  # a bug in one operation must not stop the others
-        log.exception("%s: %s broke", context.table, operation.value)
-        return failed(operation, f"{type(error).__name__}: {error}")
-    finally:
-        remember_claims(context)
+    if not isinstance(error, MaintenanceError):  # a bug in one operation must not stop the others
+        log.exception("%s: %s broke", table, operation.value)
+    return failed(operation, f"{type(error).__name__}: {error}")
 
 
 def _only_planned(outcome: OperationOutcome, context: OperationContext) -> OperationOutcome:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
@@ -17,7 +17,7 @@ from icekeeper.catalogs.pointer import keeping_documents
 from icekeeper.commit.attempt import newest_run, snapshots_of_run
 from icekeeper.engines.choose import AutoEngine
 from icekeeper.errors import MaintenanceError, PlanStale, PolicyError, StorageError, TableUnsupported
-from icekeeper.machine.metering import RequestCount, counting, joined_count
+from icekeeper.machine.metering import counting, joined_count
 from icekeeper.machine.resources import search_cycles_seldom
 from icekeeper.maintenance.begin_and_end_pass import (
     DonePart,
@@ -44,6 +44,7 @@ from icekeeper.report.outcome import (
     EngineTaken,
     OperationOutcome,
     PassOutcome,
+    PassStatus,
     Status,
     failed,
     looks_at_the_table,
@@ -52,11 +53,14 @@ from icekeeper.report.outcome import (
 )
 from icekeeper.state.claims import CutWork, forget_cut
 from icekeeper.state.identity import STATE_VARIABLE
-from icekeeper.state.store import MaintenanceRequest, ScheduleRun, StateStore
+from icekeeper.state.store import MaintenanceRequest, StateStore
 
 log = logging.getLogger(__name__)
 
 NOT_BEGUN = "not begun: the pass was interrupted"
+
+
+_RETRY_PAUSE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,49 +91,70 @@ class AskedPass:
 def maintain_table(asked: AskedPass) -> PassOutcome:
     """Take the table's lease, run the pass, and claim the request that it served; a dry run only runs the pass.
 
-    A request is claimed after its pass, so that the next pass serves it if this process is killed.  An error of the
-    settings or the table also answers the request, because a repetition would fail, too.
+    A pass that fails is tried again as often as its turn says, until the turn is over; the last outcome is returned.
 
     Raises:
         PolicyError: there is no such table, or its settings are wrong.
         LeaseHeld: another run maintains the table now.
         PlanStale: the pass is no longer needed, or the table was replaced; nothing was begun.
-        StorageError: the table cannot be loaded, or the state does not answer.
+        StorageError: the table cannot be loaded, or the state cannot be written.
     """
     search_cycles_seldom()
-    with asked.state.kept_open(), counting(), keeping_documents():
-        return _maintain(asked)
-
-
-def _maintain(asked: AskedPass) -> PassOutcome:
-    run_id, turn = str(uuid.uuid4()), asked.turn
-    loaded = asked.catalog.load(asked.table)
-    if turn is None:
-        return run_pass(asked.make_context(loaded, run_id), asked.schedule)
-    try:
-        context = asked.make_context(loaded, run_id)
-    except PolicyError:
-        asked.claim(asked.pending(loaded, None))
-        raise
-    with leased(context, turn) as lease:
-        if turn.wait_ms:  # the pass that we waited for may have changed the table
-            loaded = asked.catalog.load(asked.table)
-            if identity_of(asked.catalog, loaded).lease_key != context.memory.identity.lease_key:
-                raise PlanStale(f"{loaded.name} was replaced by another table just now; run the pass again")
-            context = asked.make_context(loaded, run_id)
-        if reason := turn.why_not():
-            raise PlanStale(reason)
-        request = asked.pending(loaded, context.policy)
+    turn = asked.turn
+    left = 0 if turn is None else turn.retries
+    while True:
         try:
-            ours = replace(context, lease=lease, why_stop=turn.why_stop, is_proposed=turn.is_proposed)
-            outcome = run_pass(ours, asked.schedule)
-        except (PolicyError, TableUnsupported):
-            asked.claim(request)
+            outcome = _attempt(asked)
+        except StorageError as error:
+            if turn is None or not left or turn.why_over():
+                raise
+            failure = str(error)
+        else:
+            if turn is None or not left or outcome.status is not PassStatus.FAILED or turn.why_over():
+                return outcome
+            failure = outcome.summary
+        turn.tell(f"the pass failed and is tried again in {_RETRY_PAUSE_S:g} s: {failure}")
+        asked = replace(asked, turn=replace(turn, why_not=lambda: None))  # it would see the previous attempt
+        left -= 1
+        turn.wait(_RETRY_PAUSE_S)
+
+
+def _attempt(asked: AskedPass) -> PassOutcome:
+    """One attempt.  A request is claimed after its pass, so that the next pass serves it if this process is killed.
+
+    An error of the settings or the table also answers the request, because a repetition would fail, too.
+    """
+    run_id, turn = str(uuid.uuid4()), asked.turn
+    if turn is not None:
+        asked.state.require_writable()  # fail before the table is changed, not when the change is recorded
+    with asked.state.kept_open(), counting(), keeping_documents():
+        loaded = asked.catalog.load(asked.table)
+        if turn is None:
+            return run_pass(asked.make_context(loaded, run_id), asked.schedule)
+        try:
+            context = asked.make_context(loaded, run_id)
+        except PolicyError:
+            asked.claim(asked.pending(loaded, None))
             raise
-        if not lease.is_lost and turn.why_stop() is None:
-            asked.claim(request)
-        _forget_cuts(asked, loaded)
-        return outcome
+        with leased(context, turn) as lease:
+            if turn.wait_ms:  # the pass that we waited for may have changed the table
+                loaded = asked.catalog.load(asked.table)
+                if identity_of(asked.catalog, loaded).lease_key != context.memory.identity.lease_key:
+                    raise PlanStale(f"{loaded.name} was replaced by another table just now; run the pass again")
+                context = asked.make_context(loaded, run_id)
+            if reason := turn.why_not():
+                raise PlanStale(reason)
+            request = asked.pending(loaded, context.policy)
+            try:
+                ours = replace(context, lease=lease, why_stop=turn.why_over, is_proposed=turn.is_proposed)
+                outcome = run_pass(ours, asked.schedule)
+            except (PolicyError, TableUnsupported):
+                asked.claim(request)
+                raise
+            if not lease.is_lost and turn.why_over() is None:
+                asked.claim(request)
+            _forget_cuts(asked, loaded)
+            return outcome
 
 
 def _forget_cuts(asked: AskedPass, loaded: LoadedTable) -> None:
@@ -255,52 +280,58 @@ def run_pass(context: OperationContext, schedule: str | None = None) -> PassOutc
         PassInterrupted: by Ctrl-C after the pass began; the journal has an entry for it.
     """
     with joined_count() as sent, keeping_documents():
-        return _run_pass(context, schedule, sent)
-
-
-def _run_pass(context: OperationContext, schedule: str | None, sent: RequestCount) -> PassOutcome:
-    resolved = context.resolved
-    runs = remembered_turns(context)
-    if schedule is None:
-        parts = due_parts(resolved, runs, context.started_ms)
-    else:
-        parts = (forced_part(resolved, schedule, str(context.table)),)
-    loaded = begin(context, [part.resolved for part in parts])
-    warnings = other_state_warning(context, loaded)
-    started = PassStart(context.memory.identity, head_id(context, loaded), context.started_ms)
-    log.info("pass over %s started, run %s", context.table, context.run_id)
-    done: list[OperationOutcome] = []
-    try:
-        for outcome_of_one in _operations(context, parts, runs):
-            done.append(outcome_of_one)  # one by one, because Ctrl-C may come between two of them
-        # This is no operation, and cannot be switched off (rule: clean-failed-loads-from-record).
-        staged = clean_staged_files(context)
-    except KeyboardInterrupt:
-        planned = [operation for part in parts for operation in part.operations]
-        interrupted, sentence = interrupted_outcome(context, loaded, planned, done)
-        raise PassInterrupted(sentence, _recorded(context, started, interrupted, ())) from None
-    outcome = PassOutcome(
+        runs = remembered_turns(context)
+        if schedule is None:
+            parts = due_parts(context.resolved, runs, context.started_ms)
+        else:
+            parts = (forced_part(context.resolved, schedule, str(context.table)),)
+        loaded = begin(context, [part.resolved for part in parts])
+        warnings = other_state_warning(context, loaded)
+        started = PassStart(context.memory.identity, head_id(context, loaded), context.started_ms)
+        log.info("pass over %s started, run %s", context.table, context.run_id)
+        done: list[OperationOutcome] = []
+        planned, steps = PlannedTable(), [(part, operation) for part in parts for operation in part.operations]
+        try:
+            for part, operation in steps:
+                settings = of_part(context, part.resolved, part.schedule)
+                if waiting := why_waiting(context, part, operation, runs):
+                    outcome = skipped(operation, waiting)
+                elif context.dry_run:
+                    outcome = _planned(operation, settings, planned)
+                else:
+                    outcome = run_operation(operation, settings)
+                done.append(replace(outcome, schedule=part.schedule))
+            # This is no operation, and cannot be switched off (rule: clean-failed-loads-from-record).
+            staged = clean_staged_files(context)
+        except KeyboardInterrupt:
+            interrupted, sentence = interrupted_outcome(context, loaded, [operation for _, operation in steps], done)
+            raise PassInterrupted(sentence, _recorded(context, started, interrupted, ())) from None
+    left_out = why_not_now(context.resolved, parts, runs, context.started_ms).items()
+    whole = PassOutcome(
         table=str(context.table),
         catalog=context.catalog.name,
         run_id=context.run_id,
         dry_run=context.dry_run,
-        operations=(*done, *_left_out(context, parts, runs)),
+        operations=(*done, *(skipped(operation, reason) for operation, reason in left_out)),
         staged=staged,
         around=request_metrics("pass", sent.counts),
         # Unused settings are only reported in a dry run: a real pass may leave an operation to another pass.
         warnings=(*warnings, *(unused_settings(context.resolved) if context.dry_run else ())),
     )
-    # A pass that lost its lease, or had to stop, has not finished: the next pass must look again.
+    return _recorded(context, started, whole, _done_parts(context, parts, schedule))
+
+
+def _done_parts(context: OperationContext, parts: Sequence[PolicyPart], schedule: str | None) -> Sequence[DonePart]:
+    """What a pass has finished.  If it lost its lease, or had to stop, nothing: the next pass must look again."""
+    resolved = context.resolved
     if context.why_stop() is not None or (context.lease is not None and context.lease.is_lost):
-        return _recorded(context, started, outcome, () if schedule else (DonePart(None, ""),))
-    ended = [
+        return () if schedule else (DonePart(None, ""),)
+    done = [
         DonePart(part.schedule, part.resolved.fingerprint(), resolved.schedules[part.schedule].interval_ms)
         for part in parts
         if part.schedule is not None and resolved.why_disabled() is None
     ]
-    if schedule is None:
-        ended.append(DonePart(None, resolved.fingerprint()))
-    return _recorded(context, started, outcome, ended)
+    return done if schedule else [*done, DonePart(None, resolved.fingerprint())]
 
 
 def _recorded(
@@ -314,23 +345,6 @@ def _recorded(
     return conclude(context.state, started, outcome, parts, context.engine.name, context.clock())
 
 
-def _operations(
-    context: OperationContext, parts: Sequence[PolicyPart], runs: Mapping[str, ScheduleRun]
-) -> Iterator[OperationOutcome]:
-    planned = PlannedTable()
-    for part in parts:
-        settings = of_part(context, part.resolved, part.schedule)
-        for operation in part.operations:
-            waiting = why_waiting(context, part, operation, runs)
-            if waiting is not None:
-                outcome = skipped(operation, waiting)
-            elif context.dry_run:
-                outcome = _planned(operation, settings, planned)
-            else:
-                outcome = run_operation(operation, settings)
-            yield replace(outcome, schedule=part.schedule)
-
-
 def _planned(operation: Operation, context: OperationContext, planned: PlannedTable) -> OperationOutcome:
     """The dry run of an operation, on the table as it is and on the table as earlier operations would leave it."""
     if not looks_at_the_table(operation):
@@ -338,10 +352,3 @@ def _planned(operation: Operation, context: OperationContext, planned: PlannedTa
     on_head = None if planned.is_as_it_is else run_operation(operation, context)
     in_turn = run_operation(operation, replace(context, planned=planned))
     return in_turn if on_head is None else replace(on_head, in_turn=in_turn)
-
-
-def _left_out(
-    context: OperationContext, parts: Sequence[PolicyPart], runs: Mapping[str, ScheduleRun]
-) -> Iterator[OperationOutcome]:
-    reasons = why_not_now(context.resolved, parts, runs, context.started_ms)
-    return (skipped(operation, reason) for operation, reason in reasons.items())
