@@ -17,7 +17,7 @@ import pytest
 
 from icekeeper.catalogs.catalog import identity_of
 from icekeeper.cli.console import OutputLost
-from icekeeper.cycle.service import Service, ServiceOptions
+from icekeeper.cycle.service import Service
 from icekeeper.cycle.supervisor import Supervisor, WorkerCall
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import StorageError
@@ -60,8 +60,15 @@ def without_time(lines: Sequence[str]) -> list[str]:
 
 
 def service(lines: list[str], engine: LocalEngine | None = None, **schedule: str) -> Service:
-    options = ServiceOptions(catalogs=[CATALOG], environment=os.environ, overrides=NEEDY, schedule=schedule)
-    return Service(options, open_state(os.environ), engine or LocalEngine(1), lines.append)
+    return Service(
+        open_state(os.environ),
+        engine or LocalEngine(1),
+        lines.append,
+        catalogs=[CATALOG],
+        environment=os.environ,
+        overrides=NEEDY,
+        schedule=schedule,
+    )
 
 
 def identity(name: str = "t") -> TableIdentity:
