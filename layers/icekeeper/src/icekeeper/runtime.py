@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
@@ -193,24 +194,33 @@ class Runtime:
     ) -> OperationContext:
         """The context of one pass over one table; ``run_id`` defaults to a new UUID, ``started_ms`` to now."""
         from icekeeper.engines.choose import AutoEngine
-        from icekeeper.pass_context.context import operation_context
+        from icekeeper.pass_context.context import OperationContext, SharedRun
+        from icekeeper.pass_context.stores import Stores, shared_reads
+        from icekeeper.state.table_memory import TableMemory
 
-        return operation_context(
-            loaded,
+        run_id = run_id or str(uuid.uuid4())
+        shared, threads = shared_reads(), resolved.policy.listing_threads
+        stores = Stores(self.clock, self.store_clock, may_write=not dry_run, listing_threads=threads, shared=shared)
+        identity = identity_of(self.catalog, loaded)
+        return OperationContext(
             catalog=self.catalog,
+            table=loaded.name,
             resolved=resolved,
             state=self.state,
+            memory=TableMemory(self.state, identity, partial(stores.now_ms, loaded)),
             clock=self.clock,
-            run_id=run_id or str(uuid.uuid4()),
-            started_ms=started_ms,
+            stores=stores,
+            cache=shared.manifests,
+            run_id=run_id,
+            run=self._run or SharedRun(run_id),
+            require_allowed=partial(loaded.allowed.require, loaded.metadata.locations),
+            started_ms=self.clock() if started_ms is None else started_ms,
             engine=engine.for_one_pass() if isinstance(engine, AutoEngine) else engine,
             dry_run=dry_run,
             progress=progress,
             sleep=self.sleep,
             monotonic_s=self.monotonic_s,
             other_catalog=self._other_catalog,
-            store_clock=self.store_clock,
-            run=self._run,
         )
 
     def table(self, name: TableName) -> TableHandle:

@@ -17,7 +17,7 @@ from itertools import chain
 from threading import Lock
 from typing import TypeAlias
 
-from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
+from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.commit.conflict_detection import GroupClaim, PlanningState, RebaseResult, rebase
 from icekeeper.commit.snapshot import FileReplacement, SnapshotWriter
@@ -30,14 +30,14 @@ from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import Nothing, TableName
 from icekeeper.pass_context.metadata_listing import metadata_of_other_entries, newer_metadata
 from icekeeper.pass_context.planned_table import PlannedTable
-from icekeeper.pass_context.stores import Footprint, MetadataCache, Stores, data_folders, shared_reads
+from icekeeper.pass_context.stores import Footprint, MetadataCache, Stores, data_folders
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.report.activity import Progress, silent
 from icekeeper.state.held_lease import HeldLease
 from icekeeper.state.store import IdleSince, LoadOrigin, LoadState, Pin, PinKind, StagedLoad, StateStore
 from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.paths import is_repeated
-from icekeeper.storage.storage import FileSource, Storage, StoreClock, store_now_ms
+from icekeeper.storage.storage import FileSource, Storage
 
 log = logging.getLogger(__name__)
 
@@ -55,23 +55,10 @@ class SharedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationContext:
-    """One pass over one table.  :func:`operation_context` makes it; :func:`dataclasses.replace` makes variants.
+    """One pass over one table, as every operation gets it; ``Runtime.context`` makes it.
 
-    What operations ask of it:
-
-    * to plan: :meth:`load` (each operation loads the newest head), :meth:`reader`, ``policy``, and rarely ``resolved``
-      (the source of a setting);
-    * to read, write and delete files: :meth:`storage`, and ``stores.trusted_now_ms`` for the age of files;
-    * to rewrite: :meth:`job`, and in it :meth:`will_write`, ``engine``, :meth:`commit_outputs` and :meth:`discard`;
-    * to commit without new data files: :meth:`commit` and :meth:`snapshot_writer`;
-    * in a dry run: ``dry_run``, and :meth:`would_commit` for the plans of later operations;
-    * to remember: ``memory`` for this table; ``state`` and ``catalog`` only where other tables matter;
-    * to report: ``progress``, ``table``, ``run_id``.
-
-    Some fields are for one operation: ``orphan_candidates`` and ``only_lists`` (orphan removal), ``reads_footers``,
-    ``why_stop`` and ``time_left_s`` (compaction), ``is_proposed`` (statistics); ``other_catalog`` and ``run`` are for
-    :mod:`icekeeper.deletion`.  No operation uses ``cache``, ``running``, ``work_began_s``, ``lease`` and
-    ``require_allowed``: the methods here and :mod:`icekeeper.maintenance` do.
+    An operation asks it for the newest head (:meth:`load`, :meth:`reader`), for settings (``policy``), for files
+    (:meth:`storage`), protects a rewrite by :meth:`job`, and commits (:meth:`commit`, :func:`commit_rewrite`).
     """
 
     catalog: Catalog
@@ -114,8 +101,6 @@ class OperationContext:
     """The manifests and manifest lists that this pass has read."""
     running: Job | None = None
     """The running rewrite, if any."""
-    work_began_s: float | None = None
-    """When the running rewrite began, by ``monotonic_s``."""
     lease: HeldLease | None = None
     """The table's lease, held by this pass; ``None`` if it changes nothing, or no other run is possible."""
     require_allowed: Callable[[], None] = lambda: None
@@ -203,15 +188,24 @@ class OperationContext:
         Raises:
             StorageError: the state store cannot be written; no work was begun.
         """
-        name = f"{self.run_id}:{uuid.uuid4().hex[:8]}:{operation.value}"
         lease_ms = 2 * self.policy.job_timeout_s * 1000
-        with running_job(self.memory, name, planned, snapshot_id, lease_ms=lease_ms) as job:
+        pin = Pin(
+            identity=self.memory.identity,
+            # Unique, because a run may have several jobs, and each removes its own pin.
+            name=f"{self.run_id}:{uuid.uuid4().hex[:8]}:{operation.value}",
+            snapshot_id=snapshot_id,
+            metadata_location=planned.metadata_location,
+            expires_ms=self.memory.clock() + lease_ms,
+            kind=PinKind.JOB,
+        )
+        job = Job(self.memory, pin, lease_ms, self.monotonic_s())
 
-            def progress(what: str, done: int, total: int) -> None:
-                job.keep_alive()
-                self.progress(what, done, total)
+        def progress(what: str, done: int, total: int) -> None:
+            job.keep_alive()
+            self.progress(what, done, total)
 
-            yield replace(self, running=job, progress=progress, work_began_s=self.monotonic_s())
+        with job.protected():
+            yield replace(self, running=job, progress=progress)
 
     def will_write(self, records: Iterable[str]) -> None:
         """Record the files of the running job before it writes them: paths, or records of planned files.
@@ -275,7 +269,7 @@ class OperationContext:
         if self.planned is not None:
             self.planned.will_name(outputs)
         left_s = None if self.time_left_s is None else self.time_left_s()
-        work_s = 0.0 if self.work_began_s is None else self.monotonic_s() - self.work_began_s
+        work_s = 0.0 if self.running is None else self.monotonic_s() - self.running.began_s
         try:
             return self.commit(self.load(), prepare, patience_of(work_s, left_s))
         except CommitStateUnknown:
@@ -303,53 +297,6 @@ class OperationContext:
             self.leaves_files()
 
 
-def operation_context(
-    loaded: LoadedTable,
-    *,
-    catalog: Catalog,
-    resolved: ResolvedPolicy,
-    state: StateStore,
-    clock: Clock,
-    run_id: str,
-    engine: Engine,
-    started_ms: int | None = None,
-    dry_run: bool = False,
-    store_clock: StoreClock = store_now_ms,
-    progress: Progress = silent,
-    sleep: Callable[[float], None] = time.sleep,
-    monotonic_s: Callable[[], float] = steady_s,
-    other_catalog: Callable[[str, str], Catalog | None] = lambda name, warehouse: None,
-    run: SharedRun | None = None,
-) -> OperationContext:
-    """The context of one pass over the ``loaded`` table.
-
-    ``started_ms``: given if another process began the pass; else it begins now.  ``run``: by default, the run named
-    ``run_id``.
-    """
-    shared, threads = shared_reads(), resolved.policy.listing_threads
-    stores = Stores(clock, store_clock, may_write=not dry_run, listing_threads=threads, shared=shared)
-    return OperationContext(
-        catalog=catalog,
-        table=loaded.name,
-        resolved=resolved,
-        state=state,
-        memory=TableMemory(state, identity_of(catalog, loaded), partial(stores.now_ms, loaded)),
-        clock=clock,
-        stores=stores,
-        cache=shared.manifests,
-        run_id=run_id,
-        run=run or SharedRun(run_id),
-        require_allowed=partial(loaded.allowed.require, loaded.metadata.locations),
-        started_ms=clock() if started_ms is None else started_ms,
-        engine=engine,
-        dry_run=dry_run,
-        progress=progress,
-        sleep=sleep,
-        monotonic_s=monotonic_s,
-        other_catalog=other_catalog,
-    )
-
-
 ReplacementOn: TypeAlias = Callable[[TableMetadata, RebaseResult], tuple[FileReplacement, Collection[str]] | Nothing]
 """Returns the replacement for the groups that still hold on a head, and the manifests that list the replaced files."""
 
@@ -362,25 +309,6 @@ class Rewrite:
     planned: PlanningState
     groups: Sequence[GroupClaim]
     outputs: Mapping[int, Sequence[str]]
-
-
-@dataclass(slots=True)
-class _Attempts:
-    context: OperationContext
-    rewrite: Rewrite
-    replacement_on: ReplacementOn
-    rebased: list[RebaseResult] = field(default_factory=list)
-
-    def prepare(self, head: LoadedTable) -> PreparedCommit | Nothing:
-        require_writable(head.metadata)
-        reader, branch = self.context.reader(head), self.context.policy.branch
-        rebased = rebase(self.rewrite.planned, head.metadata, reader, branch, self.rewrite.groups)
-        self.rebased.append(rebased)
-        found = self.replacement_on(head.metadata, rebased)
-        if isinstance(found, Nothing):
-            return found
-        replacement, affected = found
-        return self.context.snapshot_writer(head).replace_files(replacement, rebased.manifests, affected)
 
 
 def commit_rewrite(
@@ -397,10 +325,20 @@ def commit_rewrite(
         CommitStateUnknown: it is unknown whether the commit landed; the outputs are kept.
         MaintenanceError: nothing was committed.
     """
-    attempts = _Attempts(context, rewrite, replacement_on)
+    rebased: RebaseResult
+
+    def prepare(head: LoadedTable) -> PreparedCommit | Nothing:
+        nonlocal rebased
+        require_writable(head.metadata)
+        rebased = rebase(rewrite.planned, head.metadata, context.reader(head), context.policy.branch, rewrite.groups)
+        found = replacement_on(head.metadata, rebased)
+        if isinstance(found, Nothing):
+            return found
+        replacement, affected = found
+        return context.snapshot_writer(head).replace_files(replacement, rebased.manifests, affected)
+
     outputs = list(chain.from_iterable(rewrite.outputs.values()))
-    committed = context.commit_outputs(rewrite.loaded, attempts.prepare, outputs)
-    rebased = attempts.rebased[-1]
+    committed = context.commit_outputs(rewrite.loaded, prepare, outputs)
     context.discard(rewrite.loaded, chain.from_iterable(rewrite.outputs[group_id] for group_id in rebased.dropped))
     return committed, rebased
 
@@ -417,12 +355,39 @@ class Job:
     they are cleaned from the record.  Both expire by themselves.  Modak protects its readers and loads likewise.
     """
 
-    def __init__(self, memory: TableMemory, pin: Pin, lease_ms: int) -> None:
+    def __init__(self, memory: TableMemory, pin: Pin, lease_ms: int, began_s: float) -> None:
         self._memory = memory
         self._pin = pin
         self._lease_ms = lease_ms
         self._load: StagedLoad | None = None
         self._leaves_files = self._may_have_landed = False
+        self.began_s = began_s
+        """By the context's ``monotonic_s``."""
+
+    @contextmanager
+    def protected(self) -> Iterator[None]:
+        """Pin the planning snapshot until the block ends.
+
+        The job's record is removed if the block succeeds, and marked as failed after an error.  It stays pending if a
+        commit may have landed, and after anything but a MaintenanceError (an interrupt, a bug), because workers may
+        still be writing.
+        """
+        self._memory.store.add_pin(self._pin)
+        try:
+            yield
+        except CommitStateUnknown:
+            raise
+        except MaintenanceError:
+            self.leaves_files()
+            self._settle()
+            raise
+        else:
+            self._settle()
+        finally:
+            try:
+                self._memory.store.remove_pin(self._memory.identity, self._pin.name)
+            except StorageError as error:
+                log.warning("the pin of job %s could not be removed, and runs out by itself: %s", self._pin.name, error)
 
     def will_write(self, records: Iterable[str]) -> None:
         """Record files before they are written: paths, or records of planned files for all attempts at a task.
@@ -474,9 +439,6 @@ class Job:
         with suppress(MaintenanceError):
             self.renew()
 
-    def _begin(self) -> None:
-        self._memory.store.add_pin(self._pin)
-
     def _settle(self) -> None:
         """Remove the record if every file is in the table or deleted; else mark the job as failed."""
         if self._load is None or self._may_have_landed:
@@ -490,46 +452,3 @@ class Job:
                 staging.forget(self._load)
         except StorageError as error:  # the work is done; the record runs out by itself
             log.warning("the record of what job %s staged could not be settled: %s", self._pin.name, error)
-
-    def _end(self) -> None:
-        try:
-            self._memory.store.remove_pin(self._memory.identity, self._pin.name)
-        except StorageError as error:
-            log.warning("the pin of job %s could not be removed, and runs out by itself: %s", self._pin.name, error)
-
-
-@contextmanager
-def running_job(
-    memory: TableMemory, name: str, planned: LoadedTable, snapshot_id: int, *, lease_ms: int
-) -> Iterator[Job]:
-    """Pin the planning snapshot of a rewrite until the block ends.
-
-    The name must be unique, because a run may have several jobs, and each removes its own pin.  The job's record is
-    removed if the block succeeds, and marked as failed after an error.  It stays pending if a commit may have landed,
-    and after anything but a MaintenanceError (an interrupt, a bug), because workers may still be writing.
-
-    Raises:
-        StorageError: the state store cannot be written; no work was begun.
-    """
-    pin = Pin(
-        identity=memory.identity,
-        name=name,
-        snapshot_id=snapshot_id,
-        metadata_location=planned.metadata_location,
-        expires_ms=memory.clock() + lease_ms,
-        kind=PinKind.JOB,
-    )
-    job = Job(memory, pin, lease_ms)
-    job._begin()
-    try:
-        yield job
-    except CommitStateUnknown:
-        raise
-    except MaintenanceError:
-        job.leaves_files()
-        job._settle()
-        raise
-    else:
-        job._settle()
-    finally:
-        job._end()
