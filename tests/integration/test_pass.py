@@ -12,9 +12,9 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.catalogs.catalog import identity_of
 from icekeeper.errors import StorageError
-from icekeeper.maintenance import run_pass, table_lease
+from icekeeper.maintenance import run_pass
 from icekeeper.maintenance.run_operation import run_operation
-from icekeeper.maintenance.table_lease import Turn
+from icekeeper.maintenance.run_pass import Turn
 from icekeeper.metadata.manifest_write import NewSnapshot, encode_manifest
 from icekeeper.model import EntryStatus, Nothing, TableName
 from icekeeper.operations.compaction import run_groups as in_commits
@@ -302,7 +302,7 @@ def test_a_pass_whose_time_is_over_begins_no_further_operation_and_says_so(
     command.table(appends=6)
     monkeypatch.setenv("ICEKEEPER_JOB_TIMEOUT_S", "60")
     clock = iter((0.0, 0.0, *[61.0] * 100))  # it is asked at the beginning, and before each operation
-    monkeypatch.setattr(table_lease, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(run_pass, "monotonic", lambda: next(clock))
     answer = command(*LOCAL, "--json")
     assert answer.code == 0
     found = {part["operation"]: part for part in answer.json["operations"]}
@@ -315,14 +315,14 @@ def test_without_the_setting_a_pass_of_a_person_takes_its_time(
 ) -> None:
     command.table(appends=6)
     clock = iter(range(0, 10**9, 100_000))
-    monkeypatch.setattr(table_lease, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(run_pass, "monotonic", lambda: next(clock))
     document = command(*LOCAL, "--json").json
     assert not any("job_timeout_s" in (part["reason"] or "") for part in document["operations"])
 
 
 def test_the_time_of_all_attempts_is_one(table: MaintainedTable, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter((0.0, 10.0, 61.0))
-    monkeypatch.setattr(table_lease, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(run_pass, "monotonic", lambda: next(clock))
     failing = Failing(9)
     monkeypatch.setattr(run_pass, "run_pass", failing)
     told: list[str] = []

@@ -33,7 +33,7 @@ from icekeeper.storage.storage import Storage, StoreClock, store_now_ms
 if TYPE_CHECKING:
     from icekeeper.detection.proposal import CatalogReport
     from icekeeper.engines.engine import Engine
-    from icekeeper.maintenance.table_lease import Turn
+    from icekeeper.maintenance.run_pass import Turn
     from icekeeper.operations.expiry.ref_costs import TableCosts
     from icekeeper.pass_context.context import OperationContext, SharedRun
     from icekeeper.pass_context.stores import TableHandle
@@ -154,8 +154,7 @@ class Runtime:
             LeaseHeld: another run that shares this state maintains the table for longer than ``turn`` waits.
             StorageError: the table cannot be loaded, or the state cannot be written.
         """
-        from icekeeper.maintenance.run_pass import AskedPass, maintain_table
-        from icekeeper.maintenance.table_lease import Turn
+        from icekeeper.maintenance.run_pass import AskedPass, Turn, maintain_table
 
         def make_context(loaded: LoadedTable, run_id: str) -> OperationContext:
             resolved = self.policy(loaded, overrides, unsafe=unsafe)

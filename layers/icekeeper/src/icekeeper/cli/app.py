@@ -124,7 +124,7 @@ def maintain(
 
     Only one run at a time maintains a table.
     """
-    from icekeeper.maintenance.table_lease import Turn
+    from icekeeper.maintenance.run_pass import Turn
     from icekeeper.report.outcome import PassStatus, order_json
     from icekeeper.report.terminal import print_outcome, trouble
     from icekeeper.runtime import Runtime

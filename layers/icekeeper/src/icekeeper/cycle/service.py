@@ -33,7 +33,7 @@ from icekeeper.detection.proposal import FleetProposal, FleetReport
 from icekeeper.engines.engine import Engine, EngineName
 from icekeeper.errors import LeaseHeld, MaintenanceError, PlanStale, PolicyError, StorageError
 from icekeeper.machine.clock import Board, Clock, at_work, iso_utc, show_on, system_clock
-from icekeeper.maintenance.table_lease import PASS_LEASE_MS, Turn, why_needless
+from icekeeper.maintenance.run_pass import PASS_LEASE_MS, Turn, why_needless
 from icekeeper.pass_context.context import SharedRun
 from icekeeper.pass_context.table_policy import TablePolicies
 from icekeeper.policy import Policy

@@ -3,20 +3,26 @@
 :func:`maintain_table` is the entry.  :func:`run_pass` runs the operations of a policy in canonical order; an operation
 that fails does not stop the next one.  A pass that a person interrupts reports which commits landed, and what a later
 pass will clean.
+
+A table has one pass at a time, so the pipeline, ``icekeeper maintain``, ``icekeeper run`` and ``icekeeper orphans``
+take the same lease (rule: one-lease-holder).  A pass that loses its lease changes nothing more
+(rule: lost-lease-changes-nothing).
 """
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from time import monotonic, sleep
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
 from icekeeper.catalogs.pointer import keeping_documents
 from icekeeper.commit.attempt import newest_run, snapshots_of_run
 from icekeeper.engines.choose import AutoEngine
-from icekeeper.errors import MaintenanceError, PlanStale, PolicyError, StorageError, TableUnsupported
+from icekeeper.errors import LeaseHeld, MaintenanceError, PlanStale, PolicyError, StorageError, TableUnsupported
 from icekeeper.machine.metering import counting, joined_count
 from icekeeper.machine.resources import search_cycles_seldom
 from icekeeper.maintenance.begin_and_end_pass import (
@@ -31,7 +37,6 @@ from icekeeper.maintenance.begin_and_end_pass import (
     with_warnings,
 )
 from icekeeper.maintenance.run_operation import run_operation
-from icekeeper.maintenance.table_lease import Turn, leased, served_request
 from icekeeper.model import TableName
 from icekeeper.operation_facts import FACTS
 from icekeeper.operations.clean_staging import clean_staged_files
@@ -52,7 +57,8 @@ from icekeeper.report.outcome import (
     skipped,
 )
 from icekeeper.state.claims import CutWork, forget_cut
-from icekeeper.state.identity import STATE_VARIABLE
+from icekeeper.state.held_lease import HeldLease, holder_name, kept_alive
+from icekeeper.state.identity import STATE_VARIABLE, TableIdentity
 from icekeeper.state.store import MaintenanceRequest, StateStore
 
 log = logging.getLogger(__name__)
@@ -60,6 +66,74 @@ log = logging.getLogger(__name__)
 NOT_BEGUN = "not begun: the pass was interrupted"
 
 
+PASS_LEASE_MS = 3 * 60 * 1000
+"""How long a killed pass blocks others, if its death cannot be proven (rule: dead-holders-bar-nobody).
+
+A thread of the process prolongs the lease, so it can be short."""
+_PAUSE_S = 2.0
+_MAINTAIN = "icekeeper maintain"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """Which command wants a table for a pass, how long it waits for the lease, and when it stops."""
+
+    command: str = _MAINTAIN
+    wait_ms: int = 0
+    """The longest time to wait for another holder of the lease."""
+    tell: Callable[[str], object] = lambda sentence: None
+    """Called with one sentence about the holder when the waiting begins, and before each further attempt."""
+    why_not: Callable[[], str | None] = lambda: None
+    """Called once we have the lease: why the pass is no longer needed, ``None`` to begin."""
+    why_stop: Callable[[], str | None] = lambda: None
+    """Called before each operation: why it must not begin, ``None`` to continue."""
+    is_proposed: bool = False
+    """Whether only detection proposed the pass."""
+    timeout_s: float | None = None
+    """Since ``begun_s``, for all attempts together (``job_timeout_s``): then no further operation or round of file
+    groups begins; ``None``: no limit."""
+    retries: int = 0
+    """Further attempts after a failed pass (``job_retry_limit``)."""
+    wait: Callable[[float], object] = sleep
+    """Called with the seconds until a further attempt."""
+    begun_s: float = field(default_factory=lambda: monotonic())
+
+    def why_over(self) -> str | None:
+        """Why no further operation may begin; ``None``: it may."""
+        is_late = self.timeout_s is not None and monotonic() > self.begun_s + self.timeout_s
+        return self.why_stop() or (f"job_timeout_s {self.timeout_s:g} is over" if is_late else None)
+
+
+@contextmanager
+def leased(context: OperationContext, turn: Turn) -> Iterator[HeldLease]:
+    """Hold the lease of the context's table during the block; a thread prolongs it.
+
+    Raises:
+        LeaseHeld: another holder still has it after the time that ``turn`` allows.
+        StorageError: the state store does not answer.
+    """
+    leases, holder = context.state.leases, holder_name(turn.command, context.run_id)
+    key, name = context.memory.identity.lease_key, str(context.table)
+    left_s, is_told = turn.wait_ms / 1000, False
+    while True:
+        try:
+            lease = leases.acquire(key, holder, now_ms=context.clock(), ttl_ms=PASS_LEASE_MS, name=name)
+            break
+        except LeaseHeld as held:
+            if left_s <= 0:
+                waited = f", also after waiting for {turn.wait_ms // 1000} s" if turn.wait_ms else ""
+                hint = "; --wait 10m waits for it" if turn.command == _MAINTAIN and not turn.wait_ms else ""
+                raise LeaseHeld(f"{held}{waited}; nothing was begun{hint}") from held
+            if not is_told:
+                turn.tell(f"waiting: {held}")
+                is_told = True
+        context.sleep(min(_PAUSE_S, left_s))
+        left_s -= _PAUSE_S
+    with kept_alive(HeldLease(leases, lease, PASS_LEASE_MS, context.clock)) as ours:
+        yield ours
+
+
+_OPERATIONS = "operations"
 _RETRY_PAUSE_S = 10.0
 
 
@@ -79,8 +153,25 @@ class AskedPass:
     """The schedule to run, due or not; ``None``: what is due."""
 
     def pending(self, loaded: LoadedTable, policy: Policy | None) -> MaintenanceRequest | None:
-        """The pending request that the pass serves; ``policy`` is ``None`` if the settings are wrong."""
-        return served_request(self.state.requests, identity_of(self.catalog, loaded), self.settings, policy)
+        """The table's pending request, if the pass does all that it asks for (rule: one-request-one-claim).
+
+        The pass must run every requested operation, and have the same other settings.  If its settings are wrong
+        (``policy`` is ``None``), it serves a request with equal settings.
+        """
+        identity = identity_of(self.catalog, loaded)
+        request = next((one for one in self.state.requests.pending() if one.identity.is_same_copy(identity)), None)
+        if request is None:
+            return None
+        asked = request.settings
+        others = [{key: value for key, value in one.items() if key != _OPERATIONS} for one in (asked, self.settings)]
+        if others[0] != others[1]:
+            return None
+        if asked.get(_OPERATIONS) == self.settings.get(_OPERATIONS):
+            return request
+        if policy is None or _OPERATIONS not in asked:
+            return None
+        wanted = Policy.model_validate({_OPERATIONS: asked[_OPERATIONS]}).operations
+        return request if {*wanted} <= {*policy.operations} else None
 
     def claim(self, request: MaintenanceRequest | None) -> None:
         """Claim the served request, if any."""
@@ -164,6 +255,25 @@ def _forget_cuts(asked: AskedPass, loaded: LoadedTable) -> None:
         forget_cut(asked.state.cut_offs, entry, *CutWork)
     except StorageError as error:
         log.warning("%s is still recorded as cut off: %s", loaded.name, error)
+
+
+def why_needless(
+    state: StateStore, identity: TableIdentity, detected_ms: int, *, now_ms: int, is_pending: bool | None
+) -> str | None:
+    """Why a table needs no pass any more: another run has maintained it since it was detected
+    (rule: overlapping-runs-share-slots).
+
+    ``is_pending``: whether its request is still pending; ``None``: no request.  A pass that ended in the future was
+    recorded by a wrong clock, and is ignored (rule: future-records-bar-nothing).
+
+    Raises:
+        StorageError: the state does not answer.
+    """
+    if is_pending is not None:
+        return None if is_pending else "the request was served or withdrawn since it was detected"
+    seen = state.last_seen(identity)
+    is_served = seen is not None and detected_ms <= seen.finished_ms <= now_ms
+    return f"another run has maintained {identity.table} since it was detected" if is_served else None
 
 
 class PassInterrupted(KeyboardInterrupt):
