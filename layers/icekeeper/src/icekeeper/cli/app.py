@@ -206,10 +206,6 @@ def demo(
     return EXIT_OK if healthy.ok else print_failed("the demonstration did not leave every table healthy")
 
 
-# A literal: importing the module would slow down commands that open no catalog.
-_SERVER_SETTINGS = "icekeeper.catalogs.server_settings"
-
-
 def _start_logging() -> None:
     # CRITICAL by default: libraries log errors that they handle themselves, and people get our one sentence instead.
     level = (os.environ.get("ICEKEEPER_LOG") or "CRITICAL").upper()
@@ -220,8 +216,9 @@ def _start_logging() -> None:
     handler.setFormatter(MaskingFormatter())
     logging.basicConfig(level=level, handlers=[handler])
     if not os.environ.get("ICEKEEPER_LOG"):
-        # A warning about refused settings of a catalog's server may explain the failure that follows.
-        logging.getLogger(_SERVER_SETTINGS).setLevel(logging.WARNING)
+        # A warning about refused settings of a catalog's server may explain the failure that follows.  A literal:
+        # importing the module would slow down commands that open no catalog.
+        logging.getLogger("icekeeper.catalogs.server_settings").setLevel(logging.WARNING)
     logging.captureWarnings(capture=True)
 
 
@@ -240,8 +237,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(given, as_json="--json" in given)
     except OutputLost as error:  # the result is lost, so the command failed
         silence_output()
-        print_error("OutputLost", f"standard output cannot be written to: {error}", as_json=False)
-        return EXIT_FAILED
+        return print_error("OutputLost", f"standard output cannot be written to: {error}", as_json=False)
 
 
 def _run(given: Sequence[str], *, as_json: bool) -> int:
@@ -260,8 +256,7 @@ def _run(given: Sequence[str], *, as_json: bool) -> int:
         print_error("PolicyError", str(error), as_json=as_json)
         return EXIT_USAGE
     except MaintenanceError as error:
-        print_error(type(error).__name__, str(error), as_json=as_json)
-        return EXIT_FAILED
+        return print_error(type(error).__name__, str(error), as_json=as_json)
     except (KeyboardInterrupt, typer.Abort):
         return print_interrupted("interrupted; the command did not finish", as_json=as_json)
     except BrokenPipeError:  # the reader of our output has closed it; Python must not try to flush the rest
@@ -274,8 +269,7 @@ def _run(given: Sequence[str], *, as_json: bool) -> int:
         # (rule: damage-ends-in-a-named-error).
         log.exception("unexpected")
         kind = type(error).__name__
-        print_error(kind, f"unexpected {kind}: {error} (ICEKEEPER_LOG=ERROR shows where)", as_json=as_json)
-        return EXIT_FAILED
+        return print_error(kind, f"unexpected {kind}: {error} (ICEKEEPER_LOG=ERROR shows where)", as_json=as_json)
 
 
 if __name__ == "__main__":
