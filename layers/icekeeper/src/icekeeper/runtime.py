@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
 from icekeeper.catalogs.load import open_catalog, served_catalog
@@ -70,6 +70,18 @@ def _spark() -> Iterator[Engine]:
 
     with local_session() as session:
         yield SparkEngine(session.sparkContext)
+
+
+Value = TypeVar("Value")
+
+
+def _if_readable(read: Callable[[], Value], otherwise: Value, what: str) -> Value:
+    """What the state says; if it cannot be read, the health of a table is reported without."""
+    try:
+        return read()
+    except StorageError as error:
+        log.warning("cannot read %s: %s", what, error)
+        return otherwise
 
 
 class Runtime:
@@ -296,11 +308,16 @@ class Runtime:
         from icekeeper.operations.policy_fit import fitting
         from icekeeper.policy.due import has_former_table
 
-        cuts, now_ms = self._cut_offs(), self.clock()
-        if (cut := waiting_cuts(cuts, CutWork.LOOK, now_ms).get(table.key)) is not None:
-            return self._unread(table, cut, now_ms)
+        catalog, now_ms = self.catalog, self.clock()
+        cuts: Sequence[CutOff] = _if_readable(
+            lambda: self.state.cut_offs.of_catalog(catalog.name, catalog.warehouse), [], "which tables were cut off"
+        )
+        if (cut := waiting_cuts(cuts, CutWork.LOOK, now_ms).get(table.key)) is not None:  # another look would hang
+            identity = TableIdentity(catalog.name, catalog.warehouse, table, "")
+            unread = {"cut_off": f"the table is not read: {cut.sentence}"}
+            return LakeStats(identity=identity, observed_ms=now_ms, snapshot_id=None, counters={}, warnings=unread)
         cut = waiting_cuts(cuts, CutWork.PASS, now_ms).get(table.key)
-        loaded = self.catalog.load(table)
+        loaded = catalog.load(table)
         resolved: ResolvedPolicy | PolicyError
         try:
             resolved = fitting(loaded.metadata, self.policy(loaded, overrides or {}, unsafe=unsafe))
@@ -313,8 +330,9 @@ class Runtime:
         reader = TableReader(loaded.metadata, storage.read)
         # A v1 snapshot without a manifest list needs every manifest read; where a pass was cut off, any read may hang.
         manifests = None if cut or head is None or head.manifest_list is None else reader.manifests(head)
-        identity = identity_of(self.catalog, loaded)
-        memory = self._glance(identity, now_ms)
+        identity = identity_of(catalog, loaded)
+        read_memory = partial(self.state.glance, identity, now_ms=now_ms)
+        memory = _if_readable(read_memory, Glance((), None, ()), "what passes have found")
         return examine(
             identity,
             loaded.metadata,
@@ -330,34 +348,17 @@ class Runtime:
             waits=self._why_deletions_wait(loaded),
         )
 
-    def _unread(self, table: TableName, cut: CutOff, now_ms: int) -> LakeStats:
-        """The health of a table whose last look was cut off: another look would hang again."""
-        return LakeStats(
-            identity=TableIdentity(self.catalog.name, self.catalog.warehouse, table, ""),
-            observed_ms=now_ms,
-            snapshot_id=None,
-            counters={},
-            warnings={"cut_off": f"the table is not read: {cut.sentence}"},
-        )
-
-    def _cut_offs(self) -> Sequence[CutOff]:
-        """The tables of the catalog that were cut off; none if the state cannot be read."""
-        try:
-            return self.state.cut_offs.of_catalog(self.catalog.name, self.catalog.warehouse)
-        except StorageError as error:
-            log.warning("cannot read which tables were cut off: %s", error)
-            return ()
-
     def _twins(self, identity: TableIdentity) -> tuple[str, ...]:
-        """Other tables of the catalog with the same UUID, from past scans; none if the state cannot be read."""
+        """Other tables of the catalog with the same UUID, from past scans."""
         from icekeeper.health.lake_log import Twins
 
-        known = Twins()
-        try:
-            lake = self.state.lake_stats.of_catalog(self.catalog.name, self.catalog.warehouse)
+        known, catalog = Twins(), self.catalog
+
+        def look() -> None:
+            lake = self.state.lake_stats.of_catalog(catalog.name, catalog.warehouse)
             known.know(one.identity for one in lake if one.identity.uuid == identity.uuid)
-        except StorageError as error:
-            log.warning("cannot read which tables have the same UUID: %s", error)
+
+        _if_readable(look, None, "which tables have the same UUID")
         return known.of(identity)
 
     def _why_deletions_wait(self, loaded: LoadedTable) -> str | None:
@@ -367,14 +368,6 @@ class Runtime:
         with suppress(StorageError):
             return why_deletions_wait(self.state, self.catalog, loaded, self.state.claims.looks())
         return None
-
-    def _glance(self, identity: TableIdentity, now_ms: int) -> Glance:
-        """What the state has on the table; nothing if the state cannot be read."""
-        try:
-            return self.state.glance(identity, now_ms=now_ms)
-        except StorageError as error:
-            log.warning("cannot read what passes have found: %s", error)
-            return Glance((), None, ())
 
     def costs(self, table: TableName) -> TableCosts:
         """What only each branch, tag and snapshot of a table references; reads every manifest once.
