@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from icekeeper.maintenance.run_operation import OPERATIONS
+from icekeeper.maintenance.pass_steps import OPERATIONS
 from icekeeper.operation_facts import Operation
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.report.outcome import OperationOutcome

@@ -13,7 +13,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from icekeeper.catalogs.catalog import identity_of
 from icekeeper.errors import StorageError
 from icekeeper.maintenance import run_pass
-from icekeeper.maintenance.run_operation import run_operation
+from icekeeper.maintenance.pass_steps import run_operation
 from icekeeper.maintenance.run_pass import Turn
 from icekeeper.metadata.manifest_write import NewSnapshot, encode_manifest
 from icekeeper.model import EntryStatus, Nothing, TableName

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from icekeeper.maintenance.run_operation import OPERATIONS
+from icekeeper.maintenance.pass_steps import OPERATIONS
 from icekeeper.operation_facts import (
     ALL_OPERATIONS,
     CLEAN_STAGED,

@@ -10,7 +10,7 @@ import pytest
 
 from icekeeper.detection.proposal import Proposal
 from icekeeper.detection.signals import Signal, sweep_signals
-from icekeeper.maintenance.begin_and_end_pass import remember_sweep
+from icekeeper.maintenance.pass_steps import remember_sweep
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.policy.due import (

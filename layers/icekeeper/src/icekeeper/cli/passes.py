@@ -201,7 +201,6 @@ def request(
     """Ask the deployed stack for a pass over one table, and wait for its result."""
     from icekeeper.pipeline.executions import StateMachine
     from icekeeper.pipeline.request_pass import (
-        Answer,
         Waiting,
         await_pass,
         file_request,
@@ -221,24 +220,18 @@ def request(
     runtime = Runtime.open(catalog)
     filed = file_request(runtime, name, chosen)
     execution = None if machine is None else start_pass(machine, filed)
-    if execution is None:
-        answer = Answer(status="requested", summary=NEXT_RUN if scheduled else NO_RUN)
-    else:
-        answer = Answer(status="running", summary=f"started as {execution}")
+    answer = _at_first(execution, is_scheduled=scheduled)
     _say(name, answer, as_json)
     if no_wait or (machine is None and limit_ms is None):
         _document(filed, execution, answer, as_json)
         return EXIT_OK
     try:
         with waiting(f"{name}: {answer.summary}") as show:
-
-            def tell(news: str) -> None:
-                show(f"{name}: {news}")
-
+            patience = Waiting(limit_ms=limit_ms, tell=lambda news: show(f"{name}: {news}"))
             if machine is not None and execution is not None:
-                answer = follow_pass(machine, execution, runtime.state, filed, Waiting(limit_ms=limit_ms, tell=tell))
+                answer = follow_pass(machine, execution, runtime.state, filed, patience)
             else:
-                answer = await_pass(runtime.state, filed, Waiting(limit_ms=limit_ms or 0, tell=tell))
+                answer = await_pass(runtime.state, filed, patience)
     except KeyboardInterrupt:
         goes_on = f"the request stays filed: {answer.summary}" if execution is None else f"the run goes on: {execution}"
         return print_interrupted(f"interrupted; {goes_on}", as_json=as_json)
@@ -261,6 +254,14 @@ def _is_scheduled() -> bool:
     from icekeeper.state.open import open_state
 
     return is_scheduled(open_state(os.environ).leases, now_ms=system_clock())
+
+
+def _at_first(execution: str | None, *, is_scheduled: bool) -> Answer:
+    from icekeeper.pipeline.request_pass import Answer
+
+    if execution is None:
+        return Answer(status="requested", summary=NEXT_RUN if is_scheduled else NO_RUN)
+    return Answer(status="running", summary=f"started as {execution}")
 
 
 def _say(table: object, answer: Answer, as_json: bool) -> None:

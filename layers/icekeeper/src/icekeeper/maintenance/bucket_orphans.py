@@ -18,8 +18,7 @@ from icekeeper.deletion.other_tables import CatalogTables, load_all
 from icekeeper.deletion.referenced_paths import ReferencedPaths, UnlistedPaths
 from icekeeper.deletion.table_claims import recorded_claims
 from icekeeper.errors import LeaseHeld, MaintenanceError, PartlyListed, PolicyError, StorageError
-from icekeeper.maintenance.begin_and_end_pass import PassStart, conclude
-from icekeeper.maintenance.run_operation import run_operation
+from icekeeper.maintenance.pass_steps import PassStart, conclude, run_operation
 from icekeeper.maintenance.run_pass import Turn, leased
 from icekeeper.metadata.document_files import is_metadata_file
 from icekeeper.metadata.table_reader import References, documents

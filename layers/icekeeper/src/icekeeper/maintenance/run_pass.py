@@ -25,7 +25,7 @@ from icekeeper.engines.choose import AutoEngine
 from icekeeper.errors import LeaseHeld, MaintenanceError, PlanStale, PolicyError, StorageError, TableUnsupported
 from icekeeper.machine.metering import counting, joined_count
 from icekeeper.machine.resources import search_cycles_seldom
-from icekeeper.maintenance.begin_and_end_pass import (
+from icekeeper.maintenance.pass_steps import (
     DonePart,
     PassStart,
     begin,
@@ -33,10 +33,10 @@ from icekeeper.maintenance.begin_and_end_pass import (
     head_id,
     of_part,
     remembered_turns,
+    run_operation,
     why_waiting,
     with_warnings,
 )
-from icekeeper.maintenance.run_operation import run_operation
 from icekeeper.model import TableName
 from icekeeper.operation_facts import FACTS
 from icekeeper.operations.clean_staging import clean_staged_files
