@@ -185,11 +185,10 @@ class Runtime:
             StorageError: the policy file cannot be read.
         """
         found = self._policies.deployment(overrides, unsafe=unsafe)
-        timeout_is_set, limit_is_set = (
-            found.sources[key] != DEFAULT_SOURCE for key in ("job_timeout_s", "job_retry_limit")
-        )
-        return found.policy.job_timeout_s if timeout_is_set else None, (
-            found.policy.job_retry_limit if limit_is_set else 0
+        policy, sources = found.policy, found.sources
+        return (
+            None if sources["job_timeout_s"] == DEFAULT_SOURCE else policy.job_timeout_s,
+            0 if sources["job_retry_limit"] == DEFAULT_SOURCE else policy.job_retry_limit,
         )
 
     def context(

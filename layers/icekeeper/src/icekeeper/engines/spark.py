@@ -255,14 +255,10 @@ class SparkEngine:
     def _cancel(self, group: str) -> None:
         """End the tasks of an interrupted job."""
         with suppress(Py4JError):
-            if self._is_own:
-                self._context.setLogLevel("OFF")  # Spark would log each of them as an error
+            # Only of a session that :func:`local_session` has started.  Spark would log each task as an error.
+            if _LOGGING.as_uri() in self._context.getConf().get("spark.driver.extraJavaOptions", ""):
+                self._context.setLogLevel("OFF")
             self._context.cancelJobGroup(group)
-
-    @property
-    def _is_own(self) -> bool:
-        """Whether :func:`local_session` started this session."""
-        return _LOGGING.as_uri() in self._context.getConf().get("spark.driver.extraJavaOptions", "")
 
     def _watch(self, group: str, total: int, on_done: Callable[[int], None], stop: threading.Event) -> None:
         tracker = self._context.statusTracker()

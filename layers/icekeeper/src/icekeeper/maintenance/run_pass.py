@@ -97,6 +97,7 @@ class Turn:
     wait: Callable[[float], object] = sleep
     """Called with the seconds until a further attempt."""
     begun_s: float = field(default_factory=lambda: monotonic())
+    """By :func:`time.monotonic`."""
 
     def why_over(self) -> str | None:
         """Why no further operation may begin; ``None``: it may."""

@@ -7,7 +7,6 @@ and :class:`Job` protects a running rewrite.
 from __future__ import annotations
 
 import logging
-import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -24,7 +23,7 @@ from icekeeper.commit.snapshot import FileReplacement, SnapshotWriter
 from icekeeper.commit.transaction import Committed, CommitTerms, commit_with_retries, patience_of
 from icekeeper.engines.engine import Engine
 from icekeeper.errors import CommitStateUnknown, MaintenanceError, PlanStale, StorageError
-from icekeeper.machine.clock import Clock, steady_s
+from icekeeper.machine.clock import Clock
 from icekeeper.metadata.document import TableMetadata, require_writable, table_digest
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import Nothing, TableName
@@ -32,7 +31,7 @@ from icekeeper.pass_context.metadata_listing import metadata_of_other_entries, n
 from icekeeper.pass_context.planned_table import PlannedTable
 from icekeeper.pass_context.stores import Footprint, MetadataCache, Stores, data_folders
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
-from icekeeper.report.activity import Progress, silent
+from icekeeper.report.activity import Progress
 from icekeeper.state.held_lease import HeldLease
 from icekeeper.state.store import IdleSince, LoadOrigin, LoadState, Pin, PinKind, StagedLoad, StateStore
 from icekeeper.state.table_memory import TableMemory
@@ -77,12 +76,12 @@ class OperationContext:
     started_ms: int
     """When the pass began, epoch milliseconds by this machine's clock; the value of ``now()`` in its settings."""
     engine: Engine
-    dry_run: bool = False
+    dry_run: bool
     planned: PlannedTable | None = None
     """In a dry run, the table as earlier operations would leave it; ``None``: plan on the table as it is."""
-    progress: Progress = silent
-    sleep: Callable[[float], None] = time.sleep
-    monotonic_s: Callable[[], float] = steady_s
+    progress: Progress
+    sleep: Callable[[float], None]
+    monotonic_s: Callable[[], float]
     """A steady clock in seconds; it advances while ``sleep`` sleeps."""
     orphan_candidates: FileSource | None = None
     """Files that an earlier step of this pass listed; orphan removal uses them instead of a listing."""
@@ -90,20 +89,20 @@ class OperationContext:
     """Whether a dry run reads footers of some files, to report settings that the files do not have."""
     only_lists: bool = False
     """Whether this process only lists, and another one deletes and checks that it may."""
-    other_catalog: Callable[[str, str], Catalog | None] = lambda name, warehouse: None
+    other_catalog: Callable[[str, str], Catalog | None]
     """Opens another served catalog by name and warehouse; ``None``: there is none.
 
     Raises MaintenanceError if it cannot be opened.
     """
     footprint: Footprint = field(default_factory=Footprint)
     """The folders in which this pass has seen files of the table."""
-    cache: MetadataCache = field(default_factory=MetadataCache)
+    cache: MetadataCache
     """The manifests and manifest lists that this pass has read."""
     running: Job | None = None
     """The running rewrite, if any."""
     lease: HeldLease | None = None
     """The table's lease, held by this pass; ``None`` if it changes nothing, or no other run is possible."""
-    require_allowed: Callable[[], None] = lambda: None
+    require_allowed: Callable[[], None]
     """Raises LocationRefused if the table's own locations are outside its bound (rule: bound-every-table)."""
     why_stop: Callable[[], str | None] = lambda: None
     """Called before each operation: why it must not begin, ``None`` to continue."""
