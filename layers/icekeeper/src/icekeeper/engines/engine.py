@@ -7,9 +7,10 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from enum import StrEnum
 from threading import Lock
-from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
-from icekeeper.machine.metering import RequestKind, current_count
+if TYPE_CHECKING:
+    from icekeeper.machine.metering import RequestKind
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -113,12 +114,14 @@ class DeferredSpark:
             return self._engine
 
 
-Done: TypeAlias = tuple[Result, Mapping[RequestKind, int]]
+Done: TypeAlias = "tuple[Result, Mapping[RequestKind, int]]"
 """A result, and the requests that were sent for it."""
 
 
 def results_of(done: Iterable[Done[Result]]) -> list[Result]:
     """The results of workers; adds the requests that each has sent to the caller's count."""
+    from icekeeper.machine.metering import current_count  # ``icekeeper --help`` imports this module
+
     count, results = current_count(), []
     for result, sent in done:
         results.append(result)
