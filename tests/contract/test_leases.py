@@ -15,7 +15,7 @@ import pytest
 from icekeeper.detection.assess import assess
 from icekeeper.errors import LeaseHeld, LeaseLost, StorageError
 from icekeeper.machine.clock import HOUR_MS
-from icekeeper.maintenance.table_lease import why_needless
+from icekeeper.maintenance.run_pass import why_needless
 from icekeeper.pipeline.request_pass import Waiting, await_pass
 from icekeeper.state import leases as lease_module
 from icekeeper.state.identity import TableIdentity

@@ -21,7 +21,7 @@ from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import StorageError
 from icekeeper.machine.metering import RequestKind, counting
 from icekeeper.maintenance import run_pass
-from icekeeper.maintenance.run_operation import run_operation
+from icekeeper.maintenance.pass_steps import run_operation
 from icekeeper.model import DataFile, TableName
 from icekeeper.report.outcome import PassStatus
 from icekeeper.rows import file_rows

@@ -19,8 +19,9 @@ from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import MetadataUnreadable, OperationRefused
 from icekeeper.machine.clock import system_clock
 from icekeeper.metadata.table_reader import References, reachable_files
-from icekeeper.pass_context.context import OperationContext, operation_context
+from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import resolve
+from icekeeper.runtime import Runtime
 from icekeeper.state.staging import StagedLoad
 from icekeeper.state.store import Pin
 from icekeeper.storage.allowed_locations import AllowedLocations
@@ -30,6 +31,11 @@ from support.maintained_table import NAME, MaintainedTable, new_table
 from support.scripted_catalog import ScriptedCatalog
 
 # The guard before every deletion: another look before each batch and each new attempt, in parallel, and patient.
+
+
+def no_other(name: str, warehouse: str) -> None:
+    """No other catalog is served."""
+
 
 Delete = Callable[[Storage, Iterable[str]], DeleteReport]
 
@@ -75,16 +81,8 @@ def deleted(
         known = replace(known, io_properties=AllowedLocations(allowed, True).put_into(known.io_properties))
     references = References()
     reachable_files(table.reader, known.metadata_location, references)
-    context = operation_context(
-        known,
-        catalog=catalog or table.catalog,
-        resolved=resolve([]),
-        state=table.state,
-        clock=system_clock,
-        run_id="run-1",
-        engine=LocalEngine(1),
-        sleep=sleep,
-    )
+    runtime = Runtime(catalog or table.catalog, table.state, environment={}, other_catalog=no_other, sleep=sleep)
+    context = runtime.context(known, resolve([]), LocalEngine(1), run_id="run-1")
     return delete_unneeded(context, known, paths, "files", FileNeeds(context, known, references), confirm)
 
 

@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,12 +22,13 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from icekeeper.engines.choose import local_cores
-from icekeeper.engines.engine import DeferredEngine, Engine
+from icekeeper.engines.engine import DeferredSpark, Engine
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.engines.spark import SparkEngine, local_session
 from icekeeper.engines.spark_tasks import WritesFiles
 from icekeeper.errors import StorageError
 from icekeeper.machine.clock import system_clock
+from icekeeper.machine.metering import RequestKind, counting
 from icekeeper.machine.resources import this_machine
 from icekeeper.model import ManifestContent
 from icekeeper.operations.compaction.clustering.work import LaneTask, SplitTask, lane_files, merge_lane, split_rows
@@ -55,6 +55,10 @@ from support.engine_work import (
     end_process,
     end_process_in_split,
     numbers,
+    reads_nothing,
+    sends,
+    sends_each,
+    sends_one,
 )
 from support.iceberg_java import IcebergJava
 from support.maintained_table import NAME, new_table
@@ -95,6 +99,17 @@ def test_an_exchange_brings_every_item_to_its_part(engine: Engine) -> None:
 
 def test_an_exchange_of_nothing_merges_nothing(engine: Engine) -> None:
     assert engine.exchange(digits, [], numbers, [], lambda done: None) == []
+
+
+def test_what_workers_send_comes_back_with_their_results(engine: Engine) -> None:
+    with counting() as count:
+        assert engine.map(sends, [1, 2, 3], lambda done: None) == [-1, -2, -3]
+        exchanged = engine.exchange(sends_each, [3, 4], sends_one, [0, 1], lambda done: None)
+        assert exchanged == [[0, 0, 2, 2], [1, 1, 3]]
+    assert count.counts == {RequestKind.GET: 6 + 7, RequestKind.PUT: 2}
+    with counting() as count:
+        assert engine.exchange(sends_each, [3], reads_nothing, [0, 1], lambda done: None) == [0, 1]
+    assert count.counts == {RequestKind.GET: 3}
 
 
 def test_a_worker_that_dies_in_an_exchange_is_one_clear_error(spark_session: SparkSession) -> None:
@@ -153,7 +168,7 @@ def test_a_deferred_engine_starts_with_its_first_work() -> None:
             events.append("stop")
 
     start: Callable[[], Any] = Started
-    with DeferredEngine("local", start) as engine:
+    with DeferredSpark(start) as engine:
         assert events == []
         engine.map(double, [1], lambda done: None)
         engine.map(double, [2], lambda done: None)
@@ -525,12 +540,6 @@ def test_processes_share_the_cores() -> None:
 def test_one_process_without_a_number_of_cores_has_one() -> None:
     """So it is in a function, which may have less than one."""
     assert mapped(LocalEngine(1), 2) == [1, 1]
-
-
-def test_a_deferred_engine_tells_what_the_engine_tells_that_it_starts() -> None:
-    with DeferredEngine("local", lambda: nullcontext(LocalEngine(1, cores=3))) as engine:
-        assert mapped(engine, 1) == [3]
-        assert exchanged(engine, 1) == ([3], 3)
 
 
 def test_tasks_of_a_local_spark_session_share_its_cores(spark_session: SparkSession) -> None:

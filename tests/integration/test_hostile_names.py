@@ -152,7 +152,7 @@ def test_warnings_of_libraries_go_to_the_log(command: Command) -> None:
     code = f"""
 import warnings
 from icekeeper.cli import app
-app._call = lambda given: warnings.warn({HOSTILE!r})
+app.app = lambda **given: warnings.warn({HOSTILE!r})
 app.main(["detect"])
 """
     import subprocess

@@ -8,12 +8,13 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from icekeeper.maintenance.run_operation import OPERATIONS
+from icekeeper.maintenance.pass_steps import OPERATIONS
 from icekeeper.operation_facts import Operation
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.report.outcome import OperationOutcome
@@ -87,14 +88,17 @@ def own_handler() -> Iterator[None]:
 
 def interrupt_in(monkeypatch: pytest.MonkeyPatch, operation: Operation, *, after: bool) -> None:
     """Ctrl-C before or after the work of one operation."""
-    work = OPERATIONS[operation]
+    path, *_ = OPERATIONS[operation]
+    place = f"icekeeper.operations.{path}"
+    module, _, name = place.rpartition(".")
+    work = getattr(import_module(module), name)
 
     def interrupted(context: OperationContext) -> OperationOutcome:
         if after:
             work(context)
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(cast("dict[Operation, object]", OPERATIONS), operation, interrupted)
+    monkeypatch.setattr(place, interrupted)
 
 
 INTERRUPTS = {

@@ -12,9 +12,9 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.catalogs.catalog import identity_of
 from icekeeper.errors import StorageError
-from icekeeper.maintenance import table_lease as attempts
-from icekeeper.maintenance.run_operation import OPERATIONS, run_operation
-from icekeeper.maintenance.table_lease import AttemptLimits, Turn, attempted
+from icekeeper.maintenance import run_pass
+from icekeeper.maintenance.pass_steps import run_operation
+from icekeeper.maintenance.run_pass import Turn
 from icekeeper.metadata.manifest_write import encode_manifest
 from icekeeper.model import EntryStatus, Nothing, TableName
 from icekeeper.operations.compaction import run_groups as in_commits
@@ -23,7 +23,6 @@ from icekeeper.operations.expiry.retention import plan_expiry
 from icekeeper.pipeline.run_leases import acquire_table_lease, release_table_lease
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassOutcome, PassStatus, Status
-from icekeeper.runtime import Runtime
 from icekeeper.state.identity import TableIdentity
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
@@ -73,7 +72,7 @@ def test_one_operation_that_breaks_does_not_stop_the_others(
     def broken(context: object) -> Any:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setitem(OPERATIONS, Operation.COMPACT, broken)
+    monkeypatch.setattr("icekeeper.operations.compaction.compact.compact", broken)
     outcome = table.maintain()
     assert [o.status for o in outcome.operations][:3] == [Status.FAILED, Status.SKIPPED, Status.SUCCEEDED]
     assert outcome.operations[0].reason == "ZeroDivisionError: a bug"
@@ -259,21 +258,21 @@ LOCAL = ("maintain", "ns.t", "--engine", "local")
 
 @pytest.fixture(autouse=True)
 def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempts, "_RETRY_PAUSE_S", 0)
+    monkeypatch.setattr(run_pass, "_RETRY_PAUSE_S", 0)
 
 
 class Failing:
-    """``Runtime.maintain``, whose first calls fail."""
+    """``run_pass``, whose first calls fail."""
 
     def __init__(self, times: int) -> None:
-        self.left, self.calls, self._maintain = times, 0, Runtime.maintain
+        self.left, self.calls, self._run_pass = times, 0, run_pass.run_pass
 
     def __call__(self, *args: Any, **more: Any) -> PassOutcome:
         self.calls += 1
         if self.left:
             self.left -= 1
             raise StorageError("the store is busy")
-        return self._maintain(*args, **more)
+        return self._run_pass(*args, **more)
 
 
 @pytest.mark.parametrize(
@@ -291,7 +290,7 @@ def test_maintain_tries_a_failed_pass_again_as_often_as_said(
     """Unless told otherwise it leaves that to whoever called it, who sees why it failed."""
     command.table(appends=6)
     failing = Failing(fails)
-    monkeypatch.setattr(Runtime, "maintain", lambda *args, **more: failing(*args, **more))
+    monkeypatch.setattr(run_pass, "run_pass", failing)
     answer = command(*LOCAL, "--operations", "compact", *setting)
     assert (answer.code, failing.calls) == (code, calls)
     assert answer.err.count("the pass failed and is tried again in 0 s: the store is busy") == calls - 1
@@ -304,7 +303,7 @@ def test_a_pass_whose_time_is_over_begins_no_further_operation_and_says_so(
     command.table(appends=6)
     monkeypatch.setenv("ICEKEEPER_JOB_TIMEOUT_S", "60")
     clock = iter((0.0, 0.0, *[61.0] * 100))  # it is asked at the beginning, and before each operation
-    monkeypatch.setattr(attempts, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(run_pass, "monotonic", lambda: next(clock))
     answer = command(*LOCAL, "--json")
     assert answer.code == 0
     found = {part["operation"]: part for part in answer.json["operations"]}
@@ -317,24 +316,21 @@ def test_without_the_setting_a_pass_of_a_person_takes_its_time(
 ) -> None:
     command.table(appends=6)
     clock = iter(range(0, 10**9, 100_000))
-    monkeypatch.setattr(attempts, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(run_pass, "monotonic", lambda: next(clock))
     document = command(*LOCAL, "--json").json
     assert not any("job_timeout_s" in (part["reason"] or "") for part in document["operations"])
 
 
-def test_the_time_of_all_attempts_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_of_all_attempts_is_one(table: MaintainedTable, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter((0.0, 10.0, 61.0))
-    monkeypatch.setattr(attempts, "monotonic", lambda: next(clock))
-    calls: list[Turn] = []
-
-    def failing(turn: Turn) -> PassOutcome:
-        calls.append(turn)
-        raise StorageError("busy")
-
+    monkeypatch.setattr(run_pass, "monotonic", lambda: next(clock))
+    failing = Failing(9)
+    monkeypatch.setattr(run_pass, "run_pass", failing)
     told: list[str] = []
+    turn = Turn(timeout_s=60, retries=9, tell=told.append, wait=lambda seconds: None)
     with pytest.raises(StorageError):
-        attempted(failing, Turn(), AttemptLimits(60, 9), tell=told.append, wait=lambda seconds: None)
-    assert (len(calls), len(told)) == (2, 1)
+        table.runtime.maintain(table.loaded.name, {}, table.engine, turn=turn)
+    assert (failing.calls, len(told)) == (2, 1)
 
 
 @pytest.fixture

@@ -17,11 +17,12 @@ import pytest
 
 from icekeeper.catalogs.catalog import identity_of
 from icekeeper.cli.console import OutputLost
-from icekeeper.cycle.service import Service, ServiceOptions
+from icekeeper.cycle.service import Service
 from icekeeper.cycle.supervisor import Supervisor, WorkerCall
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import StorageError
 from icekeeper.machine.clock import HOUR_MS, system_clock
+from icekeeper.maintenance import run_pass
 from icekeeper.model import TableName
 from icekeeper.report.outcome import PassOutcome
 from icekeeper.runtime import Runtime
@@ -59,8 +60,15 @@ def without_time(lines: Sequence[str]) -> list[str]:
 
 
 def service(lines: list[str], engine: LocalEngine | None = None, **schedule: str) -> Service:
-    options = ServiceOptions(catalogs=[CATALOG], environment=os.environ, overrides=NEEDY, schedule=schedule)
-    return Service(options, open_state(os.environ), engine or LocalEngine(1), lines.append)
+    return Service(
+        open_state(os.environ),
+        engine or LocalEngine(1),
+        lines.append,
+        catalogs=[CATALOG],
+        environment=os.environ,
+        overrides=NEEDY,
+        schedule=schedule,
+    )
 
 
 def identity(name: str = "t") -> TableIdentity:
@@ -250,17 +258,17 @@ def test_a_request_for_more_than_the_policy_is_refused(command: Command, monkeyp
 
 def test_a_pass_that_failed_is_tried_once_more(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     command.table(appends=3)
-    monkeypatch.setattr("icekeeper.maintenance.table_lease._RETRY_PAUSE_S", 0)
+    monkeypatch.setattr(run_pass, "_RETRY_PAUSE_S", 0)
     attempts: list[int] = []
-    maintain = Runtime.maintain
+    whole_pass = run_pass.run_pass
 
     def fails_first(*args: Any, **more: Any) -> PassOutcome:
         attempts.append(1)
         if len(attempts) == 1:
             raise StorageError("the store is busy")
-        return maintain(*args, **more)
+        return whole_pass(*args, **more)
 
-    monkeypatch.setattr(Runtime, "maintain", fails_first)
+    monkeypatch.setattr(run_pass, "run_pass", fails_first)
     lines: list[str] = []
     assert service(lines).run(once=True)
     assert len(attempts) == 2

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 from unittest import mock
@@ -21,7 +22,6 @@ from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import CommitStateUnknown, PlanStale, StorageError
 from icekeeper.machine.clock import HOUR_MS, system_clock
 from icekeeper.model import TableName
-from icekeeper.pass_context.context import running_job
 from icekeeper.pass_context.stores import TableHandle
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status
@@ -343,12 +343,13 @@ def test_a_job_that_slept_until_its_files_were_cleaned_cannot_go_on(table: Maint
     first, second = str(table.folder / "data/first.parquet"), str(table.folder / "data/second.parquet")
     now_ms = [system_clock()]
     memory = TableMemory(table.state, identity_of(table.catalog, table.loaded), lambda: now_ms[0])
-    with running_job(memory, "slow:compact", table.loaded, 1, lease_ms=LEASE_MS) as job:
+    context = table.runtime.context(table.loaded, table.runtime.policy(table.loaded, {}), LocalEngine(1))
+    with replace(context, memory=memory).job(Operation.COMPACT, table.loaded, 1) as job:
         job.will_write([first])
         table.plant("data/first.parquet")
         now_ms[0] += LATER_MS
         assert deleted(later(table)) == [first]
-        job.keep_alive()
+        job.progress("a step", 1, 2)
         with pytest.raises(PlanStale, match="stood still"):
             job.will_write([second])
 

@@ -12,8 +12,8 @@ from icekeeper.catalogs.catalog import identity_of
 from icekeeper.detection.proposal import Proposal
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.machine.clock import system_clock
-from icekeeper.maintenance.begin_and_end_pass import DonePart, PassStart, record_outcome
-from icekeeper.maintenance.table_lease import Turn
+from icekeeper.maintenance.pass_steps import DonePart, PassStart, record_outcome
+from icekeeper.maintenance.run_pass import Turn
 from icekeeper.pipeline.events import Item, PlanReference
 from icekeeper.pipeline.run_leases import acquire_table_lease, release_table_lease
 from icekeeper.policy import Operation

@@ -16,14 +16,15 @@ from pyiceberg.table import Table
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.rest import RestCatalog
 from icekeeper.catalogs.sql import SqlCatalog as OurSqlCatalog
-from icekeeper.cycle.service import CycleSettings, Service, ServiceOptions
+from icekeeper.cycle.service import Service
 from icekeeper.deletion.other_tables import know_every_table
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import PartlyListed, StorageError
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
-from icekeeper.policy import Operation
+from icekeeper.pass_context.table_policy import TablePolicies
+from icekeeper.policy import Operation, Policy
 from icekeeper.report.outcome import Status
 from icekeeper.state.open import open_state
 from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES
@@ -468,8 +469,13 @@ def test_a_service_tells_of_an_empty_catalog_when_it_becomes_one(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not with every detection, and again when it happens again."""
-    settings_of = CycleSettings.of
-    monkeypatch.setattr(CycleSettings, "of", lambda policy: replace(settings_of(policy), interval_s=0))
+    read = Service._read_rules
+
+    def at_once(self: Service) -> tuple[TablePolicies, Policy]:
+        policies, policy = read(self)
+        return policies, policy.model_copy(update={"detection_interval_s": 0})
+
+    monkeypatch.setattr(Service, "_read_rules", at_once)
     lines: list[str] = []
     between: list[Callable[[], object]] = [
         lambda: None,
@@ -482,8 +488,7 @@ def test_a_service_tells_of_an_empty_catalog_when_it_becomes_one(
         if "looked at" in line:
             (between.pop(0) if between else service.stop)()
 
-    options = ServiceOptions(catalogs=[CATALOG], environment=os.environ)
-    service = Service(options, open_state(os.environ), LocalEngine(1), tell)
+    service = Service(open_state(os.environ), LocalEngine(1), tell, catalogs=[CATALOG], environment=os.environ)
     service.run()
     empty = (
         f"catalog {CATALOG} lists no table: if it has any, a right to see them is missing, such as a grant of AWS Lake "

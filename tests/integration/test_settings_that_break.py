@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from icekeeper.catalogs.catalog import Catalog
 from icekeeper.catalogs.load import open_catalog
-from icekeeper.cycle.service import CycleSettings, Service, ServiceOptions
+from icekeeper.cycle.service import Service
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import PolicyError, StorageError
+from icekeeper.pass_context.table_policy import TablePolicies
+from icekeeper.policy import Policy
 from icekeeper.state.open import open_state
 from support.command import CATALOG, Command
 
@@ -27,12 +28,14 @@ class Cycles:
     def __init__(self, opened: Callable[[str], Catalog] = open_catalog) -> None:
         self.lines: list[str] = []
         self._between: list[Callable[[], object]] = []
-        options = ServiceOptions(
+        self._service = Service(
+            open_state(os.environ),
+            LocalEngine(1),
+            self._told,
             catalogs=[CATALOG],
             environment=os.environ,
             open_catalog=opened,
         )
-        self._service = Service(options, open_state(os.environ), LocalEngine(1), self._told)
 
     def run(self, *between: Callable[[], object]) -> list[str]:
         """The lines without times, a detection more than there are actions."""
@@ -49,8 +52,13 @@ class Cycles:
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """One cycle follows the other without a pause."""
-    settings_of = CycleSettings.of
-    monkeypatch.setattr(CycleSettings, "of", lambda policy: replace(settings_of(policy), interval_s=0))
+    read = Service._read_rules
+
+    def without_pause(self: Service) -> tuple[TablePolicies, Policy]:
+        policies, policy = read(self)
+        return policies, policy.model_copy(update={"detection_interval_s": 0})
+
+    monkeypatch.setattr(Service, "_read_rules", without_pause)
 
 
 @pytest.fixture

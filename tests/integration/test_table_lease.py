@@ -15,7 +15,7 @@ from icekeeper.catalogs.load import open_catalog
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import StorageError
 from icekeeper.machine.clock import HOUR_MS, system_clock
-from icekeeper.maintenance.table_lease import PASS_LEASE_MS, Turn
+from icekeeper.maintenance.run_pass import PASS_LEASE_MS, Turn
 from icekeeper.model import TableName
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassOutcome, Status

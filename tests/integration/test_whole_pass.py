@@ -9,7 +9,7 @@ import pytest
 
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import CommitConflict, LeaseHeld, PlanStale, StorageError
-from icekeeper.maintenance.run_operation import run_operation
+from icekeeper.maintenance.pass_steps import run_operation
 from icekeeper.operation_facts import STEP_FACTS
 from icekeeper.pipeline import run_step as run_step_module
 from icekeeper.pipeline import whole_pass

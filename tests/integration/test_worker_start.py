@@ -5,33 +5,21 @@ from __future__ import annotations
 import sys
 import types
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.engines.worker_processes import end_worker_server, worker_pool
 from icekeeper.operations.compaction.rewrite import rewrite_group
-from icekeeper.pass_context.context import CountedEngine
 from support.engine_work import has_module, process_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers are no forks")
 
 
-def test_work_that_is_counted_is_imported_by_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_is_imported_by_the_server() -> None:
     """Else each worker imports it by itself, half a second each (platform: forked-workers-start-cheap)."""
-    wrapped: list[Any] = []
-    engine = CountedEngine(LocalEngine(2))
-
-    def note(self: LocalEngine, function: Any, *_: Any) -> list[Any]:
-        wrapped.append(function)
-        return []
-
-    monkeypatch.setattr(LocalEngine, "map", note)
-    work: Any = rewrite_group
-    engine.map(work, [1, 2], lambda done: None)
     end_worker_server()
-    with worker_pool(1, wrapped[0]) as pool:
+    with worker_pool(1, rewrite_group) as pool:
         assert pool.submit(has_module, rewrite_group.__module__).result()
     end_worker_server()
 

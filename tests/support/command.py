@@ -22,7 +22,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from icekeeper.cli import main
-from icekeeper.cycle.service import Service, ServiceOptions
+from icekeeper.cycle.service import Service
 from icekeeper.cycle.supervisor import Supervisor
 from icekeeper.engines.engine import EngineName
 from icekeeper.policy import ALL_OPERATIONS
@@ -55,11 +55,17 @@ supervised = Supervisor.run
 def in_this_process(one: Supervisor) -> bool:
     """The same without a worker process, which takes seconds to start and knows nothing of a test's hooks."""
     call = one._call
-    options = ServiceOptions(
-        catalogs=call.catalogs, environment=os.environ, overrides=call.overrides, schedule=call.schedule
-    )
     with open_engine(EngineName(call.engine)) as engine:
-        service = Service(options, open_state(os.environ), engine, one._tell, one._stop)
+        service = Service(
+            open_state(os.environ),
+            engine,
+            one._tell,
+            catalogs=call.catalogs,
+            environment=os.environ,
+            overrides=call.overrides,
+            schedule=call.schedule,
+            stop=one._stop,
+        )
         return service.run(once=call.once)
 
 

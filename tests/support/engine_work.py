@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from icekeeper.machine.metering import RequestKind, note_request
 from icekeeper.machine.resources import task_cores
 
 # Work for engines that only counts, or dies.  Workers import this module alone, which takes them no time.
@@ -34,6 +35,29 @@ def numbers(part: str, items: Iterator[tuple[int, bytes]]) -> tuple[str, list[in
 
 def end_process_in_split(number: int) -> Iterator[tuple[int, tuple[int, bytes]]]:
     yield 0, (end_process(number), b"")
+
+
+# Work that sends requests.
+
+
+def sends(number: int) -> int:
+    note_request(RequestKind.GET, number)
+    return -number
+
+
+def sends_each(task: int) -> Iterator[tuple[int, int]]:
+    for item in range(task):
+        note_request(RequestKind.GET)
+        yield item % 2, item
+
+
+def sends_one(part: int, items: Iterator[int]) -> list[int]:
+    note_request(RequestKind.PUT)
+    return sorted(items)
+
+
+def reads_nothing(part: int, items: Iterator[int]) -> int:
+    return part
 
 
 # Work for engines that tells where and with what it runs.

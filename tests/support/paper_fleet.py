@@ -17,7 +17,7 @@ from icekeeper.detection.list_tables import CatalogSource
 from icekeeper.detection.proposal import Proposal
 from icekeeper.detection.scan import Scanner
 from icekeeper.machine.clock import HOUR_MS
-from icekeeper.maintenance.begin_and_end_pass import DonePart, PassStart, record_outcome
+from icekeeper.maintenance.pass_steps import DonePart, PassStart, record_outcome
 from icekeeper.metadata.document import TableMetadata, table_digest
 from icekeeper.model import (
     FileContent,

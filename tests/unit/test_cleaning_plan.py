@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from icekeeper.cli.arguments import ttl_ms
+from icekeeper.cli.arguments import time_ms
 from icekeeper.errors import PolicyError
 from icekeeper.machine.clock import iso_utc
 from icekeeper.metadata.document import TableMetadata
@@ -108,13 +108,13 @@ def test_a_prefix_must_lie_below_the_location_too(prefix: str) -> None:
     ("text", "seconds"), [("90s", 90), ("30m", 1800), ("6h", 21_600), (" 7d ", 604_800), ("366d", 31_622_400)]
 )
 def test_times_to_live(text: str, seconds: int) -> None:
-    assert ttl_ms(text) == seconds * 1000
+    assert time_ms(text, "--ttl") == seconds * 1000
 
 
 @pytest.mark.parametrize("text", ["", "6", "h", "0s", "-1h", "1.5h", "6H", "1h30m", "367d", "99999999999999s", "٣h"])
 def test_what_is_no_time_to_live(text: str) -> None:
     with pytest.raises(PolicyError, match=r"^--ttl takes a time like 90s, 30m, 6h or 7d, at most 366d, not '"):
-        ttl_ms(text)
+        time_ms(text, "--ttl")
 
 
 def test_moments_are_utc_to_the_second() -> None:

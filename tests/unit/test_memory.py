@@ -447,9 +447,7 @@ def test_a_task_may_hold_what_its_engine_says() -> None:
 
 
 def test_nothing_is_spare_where_several_processes_share_the_memory() -> None:
-    engine = LocalEngine(2, spare_bytes=100)
-    with engine._workers(2, spare_of) as workers:
-        assert workers.spare_bytes == 0
+    assert LocalEngine(2, spare_bytes=100).map(spare_of, [1, 2], lambda done: None) == [1, 2]
 
 
 def test_an_inner_block_ends_with_itself() -> None:

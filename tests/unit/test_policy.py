@@ -10,7 +10,7 @@ from fractions import Fraction
 
 import pytest
 
-from icekeeper.cycle.service import CycleSettings
+from icekeeper.cycle.service import workers_of
 from icekeeper.errors import PolicyError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.pipeline.events import MachineInput, parse_event
@@ -591,11 +591,11 @@ def test_the_state_machine_takes_the_same(given: dict[str, object], is_taken: bo
 
 
 def test_a_process_has_no_more_workers_than_there_are_slots() -> None:
-    settings = CycleSettings.of(Policy())
-    assert (settings.interval_s, settings.workers, settings.slots) == (3600, 2, 4)
-    assert (settings.timeout_s, settings.retries) == (3600, 1)
-    assert CycleSettings.of(Policy(max_concurrent_jobs=1)).workers == 1
-    assert CycleSettings.of(Policy(max_concurrent_jobs_per_worker=9)).workers == 4
+    policy = Policy()
+    assert (policy.detection_interval_s, workers_of(policy), policy.max_concurrent_jobs) == (3600, 2, 4)
+    assert (policy.job_timeout_s, policy.job_retry_limit) == (3600, 1)
+    assert workers_of(Policy(max_concurrent_jobs=1)) == 1
+    assert workers_of(Policy(max_concurrent_jobs_per_worker=9)) == 4
 
 
 # How many threads list and delete is a setting, and what is set is what runs.

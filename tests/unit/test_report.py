@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from icekeeper.errors import StorageError
-from icekeeper.maintenance.begin_and_end_pass import with_warnings
+from icekeeper.maintenance.pass_steps import with_warnings
 from icekeeper.model import TableName
 from icekeeper.policy import Layer, Operation, resolve
 from icekeeper.report.outcome import (

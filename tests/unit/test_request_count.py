@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import pickle
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,18 +13,17 @@ import pytest
 from botocore.exceptions import ClientError
 
 from icekeeper.catalogs.pointer import keep_document, keeping_documents, kept_document, load_document
-from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import MetadataUnreadable, StorageError
 from icekeeper.machine.metering import RequestKind, WorkThreads, counting, joined_count, note_request
 from icekeeper.metadata.avro_files import write_avro
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import render_document
-from icekeeper.pass_context.context import CountedEngine
 from icekeeper.pass_context.stores import MetadataCache, is_whole_avro
 from icekeeper.report.outcome import request_metrics
 from icekeeper.rows.file_rows import read_parquet_footer
 from icekeeper.storage.s3_reads import ObjectPart
 from icekeeper.storage.storage import Storage
+from support.engine_work import sends
 from support.source_tree import MODULES
 from support.tables import new_document
 
@@ -35,26 +32,6 @@ from support.tables import new_document
 GET, PUT = RequestKind.GET, RequestKind.PUT
 # They begin work of their own, such as a pass, which counts for itself.
 OWN_WORK = {"icekeeper.machine.metering", "icekeeper.cycle.service"}
-
-
-def sends(number: int) -> int:
-    note_request(GET, number)
-    return -number
-
-
-def split(task: int) -> Iterator[tuple[int, int]]:
-    for item in range(task):
-        note_request(GET)
-        yield item % 2, item
-
-
-def merge(part: int, items: Iterator[int]) -> list[int]:
-    note_request(PUT)
-    return sorted(items)
-
-
-def leaves_all(part: int, items: Iterator[int]) -> int:
-    return part
 
 
 def test_a_count_has_what_was_sent_inside_of_its_block_only() -> None:
@@ -90,33 +67,6 @@ def test_no_room_starts_threads_that_count_for_nobody() -> None:
         )
     }
     assert starting == OWN_WORK
-
-
-def test_what_workers_send_comes_back_with_their_results() -> None:
-    engine = CountedEngine(LocalEngine(1))
-    with counting() as count:
-        assert engine.map(sends, [1, 2, 3], lambda done: None) == [-1, -2, -3]
-        assert engine.exchange(split, [3, 4], merge, [0, 1], lambda done: None) == [[0, 0, 2, 2], [1, 1, 3]]
-    assert count.counts == {GET: 6 + 7, PUT: 2}
-    with counting() as count:
-        assert engine.exchange(split, [3], leaves_all, [0, 1], lambda done: None) == [0, 1]
-    assert count.counts == {GET: 3}
-    assert engine.name == "local"
-
-
-def test_counted_work_can_be_sent_to_workers() -> None:
-    sent = []
-
-    class Remote:
-        name = "remote"
-
-        def map(self, function: object, tasks: object, on_done: object) -> list[object]:
-            sent.append(pickle.loads(pickle.dumps(function)))
-            return [sent[-1](task) for task in tasks]  # type: ignore[attr-defined]  # whatever the engine was given
-
-    with counting() as count:
-        assert CountedEngine(Remote()).map(sends, [5], lambda done: None) == [-5]  # type: ignore[arg-type]  # one method
-    assert count.counts == {GET: 5}
 
 
 def test_metrics_have_no_zeros() -> None:

@@ -40,9 +40,9 @@ class Session:
     def setJobGroup(self, *group: str, **options: bool) -> None:  # noqa: N802  # Spark's name
         pass
 
-    def collect(self) -> list[str]:
+    def collect(self) -> list[tuple[str, dict[str, int]]]:
         self.runs += 1
-        return ["merged"]
+        return [("merged", {})]
 
     def getConf(self) -> dict[str, str]:  # noqa: N802  # Spark's name
         return {}
@@ -170,17 +170,17 @@ def test_a_task_has_the_cores_that_the_cluster_reserves_for_it() -> None:
     """Never more: other tasks run beside it."""
     tasks = SparkTasks(lambda: Running(number=2, share=3), own_cores=0, run=1)
     attempt = ATTEMPTS_PER_RUN + 2
-    assert tasks.mapping(told)(Written()) == (attempt, 3)
-    assert list(tasks.splitting(split)(Written())) == [(attempt, 3)] * 2
+    assert tasks.mapping(told)(Written()) == ((attempt, 3), {})
+    assert list(tasks.splitting(split)(Written())) == [(attempt, 3), (attempt, 3), (0, {})]
     merged = tasks.merging(merge, [Written(), Written()])(1, iter([(1, 10), (1, 20)]))
-    assert list(merged) == [((attempt, 3), [10, 20])]
+    assert list(merged) == [(((attempt, 3), [10, 20]), {})]
     assert task_cores() == 1
 
 
 def test_a_task_shares_a_machine_that_spark_has_for_itself() -> None:
-    assert SparkTasks(Running, own_cores=4).mapping(told)(Written()) == (0, 4)
-    assert SparkTasks(Running, own_cores=0).mapping(told)(Written()) == (0, 1)
-    assert SparkTasks(lambda: None, own_cores=0).mapping(told)(Written()) == (0, 1)
+    assert SparkTasks(Running, own_cores=4).mapping(told)(Written()) == ((0, 4), {})
+    assert SparkTasks(Running, own_cores=0).mapping(told)(Written()) == ((0, 1), {})
+    assert SparkTasks(lambda: None, own_cores=0).mapping(told)(Written()) == ((0, 1), {})
 
 
 def test_cores_hold_for_the_block_alone() -> None:

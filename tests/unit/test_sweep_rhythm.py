@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from icekeeper.detection.signals import Signal, sweep_signals
-from icekeeper.maintenance.begin_and_end_pass import remember_sweep
+from icekeeper.maintenance.pass_steps import remember_sweep
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.policy.due import (

@@ -10,9 +10,10 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from copy import copy
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
 from icekeeper.catalogs.load import open_catalog, served_catalog
@@ -21,7 +22,7 @@ from icekeeper.errors import PolicyError, StorageError
 from icekeeper.machine.clock import Clock, steady_s, system_clock
 from icekeeper.model import TableName
 from icekeeper.pass_context.table_policy import TablePolicies
-from icekeeper.policy import ResolvedPolicy
+from icekeeper.policy import DEFAULT_SOURCE, ResolvedPolicy
 from icekeeper.report.activity import Progress, silent
 from icekeeper.state.claims import CutOff, CutWork, waiting_cuts
 from icekeeper.state.identity import TableIdentity
@@ -32,7 +33,7 @@ from icekeeper.storage.storage import Storage, StoreClock, store_now_ms
 if TYPE_CHECKING:
     from icekeeper.detection.proposal import FleetReport
     from icekeeper.engines.engine import Engine
-    from icekeeper.maintenance.table_lease import AttemptLimits, Turn
+    from icekeeper.maintenance.run_pass import Turn
     from icekeeper.operations.expiry.ref_costs import TableCosts
     from icekeeper.pass_context.context import OperationContext, SharedRun
     from icekeeper.pass_context.stores import TableHandle
@@ -43,25 +44,24 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def open_engine(name: EngineName) -> AbstractContextManager[Engine]:
-    """The engine; it starts with its first work and stops when its context is left.
+@contextmanager
+def open_engine(name: EngineName) -> Iterator[Engine]:
+    """The engine, stopped at the end of the block; Spark starts with its first work.
 
     Raises:
         PolicyError: PySpark is not installed; on start: no suitable Java was found.
     """
-    from icekeeper.engines.choose import opened_auto_engine, spark_is_installed
-    from icekeeper.engines.engine import DeferredEngine
+    from icekeeper.engines.choose import AutoEngine, spark_is_installed, surroundings
+    from icekeeper.engines.engine import DeferredSpark
     from icekeeper.engines.local_engine import LocalEngine
 
-    local = DeferredEngine(EngineName.LOCAL, lambda: nullcontext(LocalEngine()))
     if name is EngineName.LOCAL:
-        return local
-    spark = DeferredEngine(EngineName.SPARK, _spark)
-    if name is EngineName.AUTO:
-        return opened_auto_engine(local, spark, os.environ)
-    if not spark_is_installed():
+        yield LocalEngine()
+        return
+    if name is EngineName.SPARK and not spark_is_installed():
         raise PolicyError("PySpark is not installed: run pip install 'icekeeper[spark]', or choose --engine local")
-    return spark
+    with DeferredSpark(_spark) as spark:
+        yield spark if name is EngineName.SPARK else AutoEngine(surroundings(os.environ), LocalEngine(), spark)
 
 
 @contextmanager
@@ -70,6 +70,18 @@ def _spark() -> Iterator[Engine]:
 
     with local_session() as session:
         yield SparkEngine(session.sparkContext)
+
+
+Value = TypeVar("Value")
+
+
+def _if_readable(read: Callable[[], Value], otherwise: Value, what: str) -> Value:
+    """What the state says; if it cannot be read, the health of a table is reported without."""
+    try:
+        return read()
+    except StorageError as error:
+        log.warning("cannot read %s: %s", what, error)
+        return otherwise
 
 
 class Runtime:
@@ -144,37 +156,40 @@ class Runtime:
         progress: Progress = silent,
         turn: Turn | None = None,
     ) -> PassOutcome:
-        """Run one pass over one table under the table's lease; a dry run takes no lease.
+        """Run one pass over one table under the table's lease, again if it fails; a dry run takes no lease.
 
-        If the policy has schedules, the pass does those that are due, or only ``schedule``.
+        If the policy has schedules, the pass does those that are due, or only ``schedule``.  ``turn`` says how long to
+        wait, when to stop and how often to try.
 
         Raises:
             PolicyError: unknown table or schedule, or a setting is wrong.
             LeaseHeld: another run that shares this state maintains the table for longer than ``turn`` waits.
             StorageError: the table cannot be loaded, or the state cannot be written.
         """
-        from icekeeper.maintenance.run_pass import AskedPass, maintain_table
-        from icekeeper.maintenance.table_lease import Turn
+        from icekeeper.maintenance.run_pass import AskedPass, Turn, maintain_table
 
         def make_context(loaded: LoadedTable, run_id: str) -> OperationContext:
             resolved = self.policy(loaded, overrides, unsafe=unsafe)
             return self.context(loaded, resolved, engine, run_id=run_id, dry_run=dry_run, progress=progress)
 
-        if not dry_run:
-            self.state.require_writable()  # fail before the table is changed, not when the change is recorded
         turn = None if dry_run else turn or Turn()
         return maintain_table(AskedPass(self.catalog, self.state, table, overrides, make_context, turn, schedule))
 
-    def limits(self, overrides: Mapping[str, str], *, unsafe: bool = False) -> AttemptLimits:
-        """How long a pass that a person starts may take, and how often it is tried.
+    def limits(self, overrides: Mapping[str, str], *, unsafe: bool = False) -> tuple[float | None, int]:
+        """``job_timeout_s`` and ``job_retry_limit`` for a pass that a person starts: no limit and none by default.
+
+        The defaults of the policy are for unattended processes.
 
         Raises:
             PolicyError: a setting is wrong.
             StorageError: the policy file cannot be read.
         """
-        from icekeeper.maintenance.table_lease import AttemptLimits
-
-        return AttemptLimits.said(self._policies.deployment(overrides, unsafe=unsafe))
+        found = self._policies.deployment(overrides, unsafe=unsafe)
+        policy, sources = found.policy, found.sources
+        return (
+            None if sources["job_timeout_s"] == DEFAULT_SOURCE else policy.job_timeout_s,
+            0 if sources["job_retry_limit"] == DEFAULT_SOURCE else policy.job_retry_limit,
+        )
 
     def context(
         self,
@@ -189,24 +204,33 @@ class Runtime:
     ) -> OperationContext:
         """The context of one pass over one table; ``run_id`` defaults to a new UUID, ``started_ms`` to now."""
         from icekeeper.engines.choose import AutoEngine
-        from icekeeper.pass_context.context import operation_context
+        from icekeeper.pass_context.context import OperationContext, SharedRun
+        from icekeeper.pass_context.stores import Stores, shared_reads
+        from icekeeper.state.table_memory import TableMemory
 
-        return operation_context(
-            loaded,
+        run_id = run_id or str(uuid.uuid4())
+        shared, threads = shared_reads(), resolved.policy.listing_threads
+        stores = Stores(self.clock, self.store_clock, may_write=not dry_run, listing_threads=threads, shared=shared)
+        identity = identity_of(self.catalog, loaded)
+        return OperationContext(
             catalog=self.catalog,
+            table=loaded.name,
             resolved=resolved,
             state=self.state,
+            memory=TableMemory(self.state, identity, partial(stores.now_ms, loaded)),
             clock=self.clock,
-            run_id=run_id or str(uuid.uuid4()),
-            started_ms=started_ms,
+            stores=stores,
+            cache=shared.manifests,
+            run_id=run_id,
+            run=self._run or SharedRun(run_id),
+            require_allowed=partial(loaded.allowed.require, loaded.metadata.locations),
+            started_ms=self.clock() if started_ms is None else started_ms,
             engine=engine.for_one_pass() if isinstance(engine, AutoEngine) else engine,
             dry_run=dry_run,
             progress=progress,
             sleep=self.sleep,
             monotonic_s=self.monotonic_s,
             other_catalog=self._other_catalog,
-            store_clock=self.store_clock,
-            run=self._run,
         )
 
     def table(self, name: TableName) -> TableHandle:
@@ -231,7 +255,7 @@ class Runtime:
             PolicyError: a setting is wrong, or no table is below the address.
             StorageError: the catalog or the bucket cannot be listed, or the state cannot be written.
         """
-        from icekeeper.maintenance.bucket_orphans import BucketSweep, run_bucket_pass
+        from icekeeper.maintenance.bucket_orphans import run_bucket_pass
 
         settings, run_id = self._policies.deployment(overrides, unsafe=unsafe).policy, str(uuid.uuid4())
         if not dry_run:
@@ -242,15 +266,13 @@ class Runtime:
             return self.context(table, resolved, engine, run_id=run_id, dry_run=dry_run, progress=progress)
 
         return run_bucket_pass(
-            BucketSweep(
-                catalog=self.catalog,
-                state=self.state,
-                make_context=make_context,
-                bucket=bucket,
-                inventory=settings.orphan_inventory,
-                run_id=run_id,
-                dry_run=dry_run,
-            )
+            self.catalog,
+            self.state,
+            make_context,
+            bucket,
+            inventory=settings.orphan_inventory,
+            run_id=run_id,
+            dry_run=dry_run,
         )
 
     def detect(self, overrides: Mapping[str, str] | None = None, *, unsafe: bool = False) -> FleetReport:
@@ -294,11 +316,16 @@ class Runtime:
         from icekeeper.operations.policy_fit import fitting
         from icekeeper.policy.due import has_former_table
 
-        cuts, now_ms = self._cut_offs(), self.clock()
-        if (cut := waiting_cuts(cuts, CutWork.LOOK, now_ms).get(table.key)) is not None:
-            return self._unread(table, cut, now_ms)
+        catalog, now_ms = self.catalog, self.clock()
+        cuts: Sequence[CutOff] = _if_readable(
+            lambda: self.state.cut_offs.of_catalog(catalog.name, catalog.warehouse), [], "which tables were cut off"
+        )
+        if (cut := waiting_cuts(cuts, CutWork.LOOK, now_ms).get(table.key)) is not None:  # another look would hang
+            identity = TableIdentity(catalog.name, catalog.warehouse, table, "")
+            unread = {"cut_off": f"the table is not read: {cut.sentence}"}
+            return LakeStats(identity=identity, observed_ms=now_ms, snapshot_id=None, counters={}, warnings=unread)
         cut = waiting_cuts(cuts, CutWork.PASS, now_ms).get(table.key)
-        loaded = self.catalog.load(table)
+        loaded = catalog.load(table)
         resolved: ResolvedPolicy | PolicyError
         try:
             resolved = fitting(loaded.metadata, self.policy(loaded, overrides or {}, unsafe=unsafe))
@@ -311,8 +338,9 @@ class Runtime:
         reader = TableReader(loaded.metadata, storage.read)
         # A v1 snapshot without a manifest list needs every manifest read; where a pass was cut off, any read may hang.
         manifests = None if cut or head is None or head.manifest_list is None else reader.manifests(head)
-        identity = identity_of(self.catalog, loaded)
-        memory = self._glance(identity, now_ms)
+        identity = identity_of(catalog, loaded)
+        read_memory = partial(self.state.glance, identity, now_ms=now_ms)
+        memory = _if_readable(read_memory, Glance((), None, ()), "what passes have found")
         return examine(
             identity,
             loaded.metadata,
@@ -328,34 +356,17 @@ class Runtime:
             waits=self._why_deletions_wait(loaded),
         )
 
-    def _unread(self, table: TableName, cut: CutOff, now_ms: int) -> LakeStats:
-        """The health of a table whose last look was cut off: another look would hang again."""
-        return LakeStats(
-            identity=TableIdentity(self.catalog.name, self.catalog.warehouse, table, ""),
-            observed_ms=now_ms,
-            snapshot_id=None,
-            counters={},
-            warnings={"cut_off": f"the table is not read: {cut.sentence}"},
-        )
-
-    def _cut_offs(self) -> Sequence[CutOff]:
-        """The tables of the catalog that were cut off; none if the state cannot be read."""
-        try:
-            return self.state.cut_offs.of_catalog(self.catalog.name, self.catalog.warehouse)
-        except StorageError as error:
-            log.warning("cannot read which tables were cut off: %s", error)
-            return ()
-
     def _twins(self, identity: TableIdentity) -> tuple[str, ...]:
-        """Other tables of the catalog with the same UUID, from past scans; none if the state cannot be read."""
+        """Other tables of the catalog with the same UUID, from past scans."""
         from icekeeper.health.lake_log import Twins
 
-        known = Twins()
-        try:
-            lake = self.state.lake_stats.of_catalog(self.catalog.name, self.catalog.warehouse)
+        known, catalog = Twins(), self.catalog
+
+        def look() -> None:
+            lake = self.state.lake_stats.of_catalog(catalog.name, catalog.warehouse)
             known.know(one.identity for one in lake if one.identity.uuid == identity.uuid)
-        except StorageError as error:
-            log.warning("cannot read which tables have the same UUID: %s", error)
+
+        _if_readable(look, None, "which tables have the same UUID")
         return known.of(identity)
 
     def _why_deletions_wait(self, loaded: LoadedTable) -> str | None:
@@ -365,14 +376,6 @@ class Runtime:
         with suppress(StorageError):
             return why_deletions_wait(self.state, self.catalog, loaded, self.state.claims.looks())
         return None
-
-    def _glance(self, identity: TableIdentity, now_ms: int) -> Glance:
-        """What the state has on the table; nothing if the state cannot be read."""
-        try:
-            return self.state.glance(identity, now_ms=now_ms)
-        except StorageError as error:
-            log.warning("cannot read what passes have found: %s", error)
-            return Glance((), None, ())
 
     def costs(self, table: TableName) -> TableCosts:
         """What only each branch, tag and snapshot of a table references; reads every manifest once.

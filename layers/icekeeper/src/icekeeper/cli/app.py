@@ -124,31 +124,27 @@ def maintain(
 
     Only one run at a time maintains a table.
     """
-    from icekeeper.maintenance.table_lease import AttemptLimits, Turn, attempted
-    from icekeeper.report.outcome import PassOutcome, PassStatus, order_json
+    from icekeeper.maintenance.run_pass import Turn
+    from icekeeper.report.outcome import PassStatus, order_json
     from icekeeper.report.terminal import print_outcome, trouble
     from icekeeper.runtime import Runtime
 
     chosen = overrides(settings, operations)
     name = table_name(table)
-    turn = Turn(wait_ms=0 if wait is None else time_ms(wait, "--wait"), tell=tell)
+    wait_ms = 0 if wait is None else time_ms(wait, "--wait")
     runtime = Runtime.open(catalog)
     with engine_and_progress(engine, as_json=as_json) as (started, progress):
-
-        def one_pass(limited: Turn) -> PassOutcome:
-            return runtime.maintain(
-                name,
-                chosen,
-                started,
-                schedule=schedule,
-                dry_run=dry_run,
-                unsafe=unsafe,
-                progress=progress,
-                turn=limited,
-            )
-
-        limits = AttemptLimits() if dry_run else runtime.limits(chosen, unsafe=unsafe)
-        outcome, _ = attempted(one_pass, turn, limits, tell=tell, wait=runtime.sleep)
+        timeout_s, retries = (None, 0) if dry_run else runtime.limits(chosen, unsafe=unsafe)
+        outcome = runtime.maintain(
+            name,
+            chosen,
+            started,
+            schedule=schedule,
+            dry_run=dry_run,
+            unsafe=unsafe,
+            progress=progress,
+            turn=Turn(wait_ms=wait_ms, tell=tell, timeout_s=timeout_s, retries=retries),
+        )
     if as_json:
         order = {"planned_anew": order_json(outcome.operations)} if dry_run else {}
         print_json({**outcome.to_json(listings()), **order})
@@ -215,10 +211,6 @@ def demo(
     return EXIT_OK if healthy.ok else print_failed("the demonstration did not leave every table healthy")
 
 
-# A literal: importing the module would slow down commands that open no catalog.
-_SERVER_SETTINGS = "icekeeper.catalogs.server_settings"
-
-
 def _start_logging() -> None:
     # CRITICAL by default: libraries log errors that they handle themselves, and people get our one sentence instead.
     level = (os.environ.get("ICEKEEPER_LOG") or "CRITICAL").upper()
@@ -229,8 +221,9 @@ def _start_logging() -> None:
     handler.setFormatter(MaskingFormatter())
     logging.basicConfig(level=level, handlers=[handler])
     if not os.environ.get("ICEKEEPER_LOG"):
-        # A warning about refused settings of a catalog's server may explain the failure that follows.
-        logging.getLogger(_SERVER_SETTINGS).setLevel(logging.WARNING)
+        # A warning about refused settings of a catalog's server may explain the failure that follows.  A literal:
+        # importing the module would slow down commands that open no catalog.
+        logging.getLogger("icekeeper.catalogs.server_settings").setLevel(logging.WARNING)
     logging.captureWarnings(capture=True)
 
 
@@ -249,23 +242,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(given, as_json="--json" in given)
     except OutputLost as error:  # the result is lost, so the command failed
         silence_output()
-        print_error("OutputLost", f"standard output cannot be written to: {error}", as_json=False)
-        return EXIT_FAILED
-
-
-def _call(given: Sequence[str]) -> object:
-    try:
-        return app(args=list(given), prog_name="icekeeper", standalone_mode=False)
-    except PolicyError as error:
-        raise PolicyError(f"{error}{error.hint()}") from error
+        return print_error("OutputLost", f"standard output cannot be written to: {error}", as_json=False)
 
 
 def _run(given: Sequence[str], *, as_json: bool) -> int:
     try:
-        _require_text(given)
-        _start_logging()
-        result = _call(given)
-        return result if isinstance(result, int) else EXIT_OK
+        try:
+            _require_text(given)
+            _start_logging()
+            result = app(args=list(given), prog_name="icekeeper", standalone_mode=False)
+            return result if isinstance(result, int) else EXIT_OK
+        except PolicyError as error:
+            raise PolicyError(f"{error}{error.hint()}") from error
     except typer.TyperException as error:
         print_usage_error(error, as_json=as_json)
         return EXIT_USAGE
@@ -273,8 +261,7 @@ def _run(given: Sequence[str], *, as_json: bool) -> int:
         print_error("PolicyError", str(error), as_json=as_json)
         return EXIT_USAGE
     except MaintenanceError as error:
-        print_error(type(error).__name__, str(error), as_json=as_json)
-        return EXIT_FAILED
+        return print_error(type(error).__name__, str(error), as_json=as_json)
     except (KeyboardInterrupt, typer.Abort):
         return print_interrupted("interrupted; the command did not finish", as_json=as_json)
     except BrokenPipeError:  # the reader of our output has closed it; Python must not try to flush the rest
@@ -287,8 +274,7 @@ def _run(given: Sequence[str], *, as_json: bool) -> int:
         # (rule: damage-ends-in-a-named-error).
         log.exception("unexpected")
         kind = type(error).__name__
-        print_error(kind, f"unexpected {kind}: {error} (ICEKEEPER_LOG=ERROR shows where)", as_json=as_json)
-        return EXIT_FAILED
+        return print_error(kind, f"unexpected {kind}: {error} (ICEKEEPER_LOG=ERROR shows where)", as_json=as_json)
 
 
 if __name__ == "__main__":

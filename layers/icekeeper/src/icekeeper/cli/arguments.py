@@ -74,11 +74,6 @@ def time_ms(text: str, option: str) -> int:
     return seconds * 1000
 
 
-def ttl_ms(text: str) -> int:
-    """The value of ``--ttl`` in milliseconds; see :func:`time_ms`."""
-    return time_ms(text, "--ttl")
-
-
 def overrides(
     settings: Sequence[str] | None, operations: str | None = None, about: str = "one table"
 ) -> dict[str, str]:

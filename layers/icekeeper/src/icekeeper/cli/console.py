@@ -96,9 +96,9 @@ def _escaped_text(text: Text) -> Text:
     return shown
 
 
-def about(table: str, catalog: str, status: str = "succeeded") -> dict[str, str]:
+def about(table: str, catalog: str) -> dict[str, str]:
     """The first keys of every document about a table."""
-    return {"table": table, "catalog": catalog, "status": status}
+    return {"table": table, "catalog": catalog, "status": "succeeded"}
 
 
 def print_json(document: Mapping[str, Any]) -> None:
@@ -156,13 +156,17 @@ def with_id_texts(told: Any) -> Any:
     return texts
 
 
-def print_error(kind: str, message: str, *, as_json: bool) -> None:
-    """Print one sentence on standard error; with ``--json`` also the error document on standard output."""
+def print_error(kind: str, message: str, *, as_json: bool) -> int:
+    """Print one sentence on standard error; with ``--json`` also the error document on standard output.
+
+    Returns the exit code of a failure.
+    """
     if as_json:
         print_json({"error": {"type": kind, "message": message}})
     # Never wrapped: paths and keys must stay as they are.  Some messages of libraries have several lines.
     sentence = " ".join(masked(message).split())
     _console(stderr=True).print(f"error: {sentence}", soft_wrap=True)
+    return EXIT_FAILED
 
 
 def print_interrupted(sentence: str, document: Mapping[str, Any] | None = None, *, as_json: bool) -> int:
@@ -179,8 +183,7 @@ def print_interrupted(sentence: str, document: Mapping[str, Any] | None = None, 
 
 def print_failed(sentence: str) -> int:
     """Print on standard error one sentence about the failure that standard output details; returns the exit code."""
-    print_error("", sentence, as_json=False)
-    return EXIT_FAILED
+    return print_error("", sentence, as_json=False)
 
 
 def tell(sentence: str) -> None:

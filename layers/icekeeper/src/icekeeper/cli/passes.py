@@ -6,7 +6,6 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -229,26 +228,17 @@ def request(
         return EXIT_OK
     try:
         with waiting(f"{name}: {answer.summary}") as show:
-            tell = partial(_show, show, name)
+            patience = Waiting(limit_ms=limit_ms, tell=lambda news: show(f"{name}: {news}"))
             if machine is not None and execution is not None:
-                answer = follow_pass(machine, execution, runtime.state, filed, Waiting(limit_ms=limit_ms, tell=tell))
+                answer = follow_pass(machine, execution, runtime.state, filed, patience)
             else:
-                answer = await_pass(runtime.state, filed, Waiting(limit_ms=limit_ms or 0, tell=tell))
+                answer = await_pass(runtime.state, filed, patience)
     except KeyboardInterrupt:
-        return print_interrupted(_goes_on(execution, is_scheduled=scheduled), as_json=as_json)
+        goes_on = f"the request stays filed: {answer.summary}" if execution is None else f"the run goes on: {execution}"
+        return print_interrupted(f"interrupted; {goes_on}", as_json=as_json)
     _say(name, answer, as_json)
     _document(filed, execution, answer, as_json)
     return EXIT_OK if answer.is_well else print_failed(f"{name}: {answer.status}: {answer.summary}")
-
-
-def _show(show: Callable[[str], object], table: object, news: str) -> None:
-    show(f"{table}: {news}")
-
-
-def _goes_on(execution: str | None, *, is_scheduled: bool) -> str:
-    if execution is not None:
-        return f"interrupted; the run goes on: {execution}"
-    return f"interrupted; the request stays filed: {NEXT_RUN if is_scheduled else NO_RUN}"
 
 
 def _profile() -> str | None:

@@ -11,15 +11,22 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from icekeeper.cli.arguments import AsJson, CatalogName, CommandGroup, Table, table_name, ttl_ms
+from icekeeper.cli.arguments import AsJson, CatalogName, CommandGroup, Table, table_name, time_ms
 from icekeeper.cli.console import EXIT_OK, about, answer
 from icekeeper.errors import PolicyError
 from icekeeper.machine.clock import iso_utc
 
 if TYPE_CHECKING:
+    from icekeeper.pass_context.stores import TableHandle
     from icekeeper.state.claims import TableClaims
     from icekeeper.state.staging import StagedLoad
     from icekeeper.state.store import Pin
+
+
+def _opened(table: str, catalog: str) -> TableHandle:
+    from icekeeper.runtime import Runtime
+
+    return Runtime.open(catalog).table(table_name(table))
 
 
 claims_app = typer.Typer(
@@ -34,9 +41,8 @@ def claims_list(table: Table, catalog: CatalogName, as_json: AsJson = False) -> 
     """Print which tables, of any catalog that shares the state, may need files in this table's folders."""
     from icekeeper.deletion.table_claims import claims_near
     from icekeeper.report.terminal import print_claims
-    from icekeeper.runtime import Runtime
 
-    found = [claims_json(one) for one in claims_near(Runtime.open(catalog).table(table_name(table)))]
+    found = [claims_json(one) for one in claims_near(_opened(table, catalog))]
     console = answer({**about(table, catalog), "claims": found}, as_json=as_json)
     print_claims(console, found)
     return EXIT_OK
@@ -57,10 +63,10 @@ def claims_forget(
     """Forget a table that is gone for good, with its catalog: its files are no longer spared; the journal tells who."""
     from icekeeper.catalogs.load import served_catalog
     from icekeeper.deletion.table_claims import forget_claims
-    from icekeeper.runtime import Runtime
 
-    handle = Runtime.open(catalog).table(table_name(table))
-    forgotten = forget_claims(handle, by_catalog, table_name(by_table), by_warehouse, served_catalog, force=force)
+    forgotten = forget_claims(
+        _opened(table, catalog), by_catalog, table_name(by_table), by_warehouse, served_catalog, force=force
+    )
     told = f"{table}: {forgotten.table} of catalog {forgotten.catalog} is forgotten"
     console = answer({**about(table, catalog), "forgotten": [claims_json(forgotten)]}, as_json=as_json)
     console.print(told, soft_wrap=True)
@@ -113,10 +119,9 @@ def pin_add(
     """Pin a snapshot until its time is over."""
     from icekeeper.administration.pins import add_pin, pin_warnings
     from icekeeper.report.terminal import print_pins, print_warnings
-    from icekeeper.runtime import Runtime
 
-    length_ms = ttl_ms(ttl)
-    handle = Runtime.open(catalog).table(table_name(table))
+    length_ms = time_ms(ttl, "--ttl")
+    handle = _opened(table, catalog)
     pin = pin_json(add_pin(handle, snapshot=snapshot, ttl_ms=length_ms, name=name, with_tag=tag))
     warnings = pin_warnings(handle.catalog, handle.table)
     told = {"warnings": list(warnings)} if warnings else {}
@@ -131,9 +136,8 @@ def pin_list(table: Table, catalog: CatalogName, as_json: AsJson = False) -> int
     """Print the pins that hold now, those of running jobs too."""
     from icekeeper.administration.pins import list_pins
     from icekeeper.report.terminal import print_pins
-    from icekeeper.runtime import Runtime
 
-    pins = [pin_json(pin) for pin in list_pins(Runtime.open(catalog).table(table_name(table)))]
+    pins = [pin_json(pin) for pin in list_pins(_opened(table, catalog))]
     console = answer({**about(table, catalog), "pins": pins}, as_json=as_json)
     print_pins(console, pins)
     return EXIT_OK
@@ -148,9 +152,8 @@ def pin_remove(
 ) -> int:
     """Remove a pin, and the tag that was written for it."""
     from icekeeper.administration.pins import remove_pin
-    from icekeeper.runtime import Runtime
 
-    removed = remove_pin(Runtime.open(catalog).table(table_name(table)), name)
+    removed = remove_pin(_opened(table, catalog), name)
     console = answer({**about(table, catalog), "removed": removed.name}, as_json=as_json)
     console.print(f"{table}: pin {removed.name} removed", soft_wrap=True)
     return EXIT_OK
@@ -194,11 +197,9 @@ def stage_add(
 ) -> int:
     """Record files that must not be deleted, because a commit is going to name them."""
     from icekeeper.administration.pins import stage_load
-    from icekeeper.runtime import Runtime
 
     paths = [*(files or ()), *([] if file_list is None else _lines(file_list))]
-    handle = Runtime.open(catalog).table(table_name(table))
-    _tell(table, catalog, stage_load(handle, name, paths, prefixes or ()), as_json=as_json)
+    _tell(table, catalog, stage_load(_opened(table, catalog), name, paths, prefixes or ()), as_json=as_json)
     return EXIT_OK
 
 
@@ -206,11 +207,9 @@ def stage_add(
 def stage_adopted(table: Table, catalog: CatalogName, name: LoadName, as_json: AsJson = False) -> int:
     """Say that a commit names the files of a load."""
     from icekeeper.administration.pins import declare_load
-    from icekeeper.runtime import Runtime
     from icekeeper.state.staging import LoadState
 
-    handle = Runtime.open(catalog).table(table_name(table))
-    _tell(table, catalog, declare_load(handle, name, LoadState.ADOPTED), as_json=as_json)
+    _tell(table, catalog, declare_load(_opened(table, catalog), name, LoadState.ADOPTED), as_json=as_json)
     return EXIT_OK
 
 
@@ -218,11 +217,9 @@ def stage_adopted(table: Table, catalog: CatalogName, name: LoadName, as_json: A
 def stage_failed(table: Table, catalog: CatalogName, name: LoadName, as_json: AsJson = False) -> int:
     """Say that a load failed: its files are deleted after the grace period, unless something references them."""
     from icekeeper.administration.pins import declare_load
-    from icekeeper.runtime import Runtime
     from icekeeper.state.staging import LoadState
 
-    handle = Runtime.open(catalog).table(table_name(table))
-    _tell(table, catalog, declare_load(handle, name, LoadState.FAILED), as_json=as_json)
+    _tell(table, catalog, declare_load(_opened(table, catalog), name, LoadState.FAILED), as_json=as_json)
     return EXIT_OK
 
 
@@ -231,9 +228,8 @@ def stage_list(table: Table, catalog: CatalogName, as_json: AsJson = False) -> i
     """Print the loads that are not settled, those of running and dead jobs too."""
     from icekeeper.administration.pins import list_loads
     from icekeeper.report.terminal import print_loads
-    from icekeeper.runtime import Runtime
 
-    loads = [_load_json(load) for load in list_loads(Runtime.open(catalog).table(table_name(table)))]
+    loads = [_load_json(load) for load in list_loads(_opened(table, catalog))]
     console = answer({**about(table, catalog), "loads": loads}, as_json=as_json)
     print_loads(console, loads)
     return EXIT_OK

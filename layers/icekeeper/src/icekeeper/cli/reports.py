@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from icekeeper.catalogs.catalog import LoadedTable
     from icekeeper.detection.proposal import Proposal, Skip
     from icekeeper.policy import ResolvedPolicy
-    from icekeeper.report.costs import Bill
     from icekeeper.report.page import TableOnPage
     from icekeeper.runtime import Runtime
     from icekeeper.state.store import LakeStats, LakeStatsStore
@@ -106,9 +105,6 @@ def _print(tables: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
             console.print(Text(f"    do:   {one['statement']}"), soft_wrap=True)
 
 
-_DAY_H = 24
-
-
 def cost(
     catalogs: Annotated[
         list[str] | None,
@@ -135,7 +131,7 @@ def cost(
     now_ms = system_clock()
     last, state = hour_of(now_ms), open_state(variables_set(os.environ))
     tables = _tables_of(catalogs or (), state.lake_stats)
-    hours = state.usage.between(hour_of(now_ms - days * _DAY_H * HOUR_MS), last)
+    hours = state.usage.between(hour_of(now_ms - days * 24 * HOUR_MS), last)
     if not hours:
         raise StorageError(
             f"nothing that AWS bills was recorded in the last {days} days: set ICEKEEPER_STATE to the state table of a "
@@ -143,7 +139,7 @@ def cost(
         )
     recorded_hours = hours_between(hours[0].hour, last) + 1
     bill = month_of(hours, recorded_hours, chosen)
-    document = {
+    document: dict[str, Any] = {
         "currency": "USD",
         "per_month": {"total": _cents(bill.total), **{key: _cents(usd) for key, usd in bill.by_service.items()}},
         "aws_own": {key: _cents(usd) for key, usd in bill.aws_own.items()},
@@ -151,9 +147,14 @@ def cost(
         "region": chosen.region,
         "recorded_hours": recorded_hours,
         "compacted": {"files_per_month": round(bill.compacted_files), "gb_per_month": round(bill.compacted_gb, 3)},
-        "lines": _lines(bill),
-        **_each(bill.total, tables),
+        "lines": [
+            {"service": service, "what": what, "amount": round(amount, 3), "usd": _cents(usd)}
+            for service, what, amount, usd in bill.lines
+            if amount
+        ],
     }
+    if tables:
+        document |= {"tables": tables, "per_table": _cents(bill.total / sum(tables.values()))}
     print_bill(answer(document, as_json=as_json), document)
     return EXIT_OK
 
@@ -179,13 +180,6 @@ def _tables_of(catalogs: Iterable[str], known: LakeStatsStore) -> dict[str, int]
     return tables
 
 
-def _each(total: float, tables: Mapping[str, int]) -> dict[str, Any]:
-    """What a table costs, where catalogs were asked for."""
-    if not tables:
-        return {}
-    return {"tables": dict(tables), "per_table": _cents(total / sum(tables.values()))}
-
-
 def _given(prices: Sequence[str]) -> Mapping[str, str]:
     given = {}
     for text in prices:
@@ -194,14 +188,6 @@ def _given(prices: Sequence[str]) -> Mapping[str, str]:
             raise PolicyError(f"--price {text}: write NAME=USD, such as lambda_gb_second=0.0000133334")
         given[name.strip()] = value.strip()
     return given
-
-
-def _lines(bill: Bill) -> list[dict[str, Any]]:
-    return [
-        {"service": service, "what": what, "amount": round(amount, 3), "usd": _cents(usd)}
-        for service, what, amount, usd in bill.lines
-        if amount
-    ]
 
 
 def _cents(usd: float) -> float:

@@ -17,10 +17,11 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from icekeeper.catalogs.catalog import Catalog
@@ -32,13 +33,12 @@ from icekeeper.detection.proposal import FleetReport, Proposal
 from icekeeper.engines.engine import Engine, EngineName
 from icekeeper.errors import LeaseHeld, MaintenanceError, PlanStale, PolicyError, StorageError
 from icekeeper.machine.clock import Board, Clock, at_work, iso_utc, show_on, system_clock
-from icekeeper.maintenance.table_lease import PASS_LEASE_MS, AttemptLimits, Turn, attempted, why_needless
+from icekeeper.maintenance.run_pass import PASS_LEASE_MS, Turn, why_needless
 from icekeeper.pass_context.context import SharedRun
 from icekeeper.pass_context.table_policy import TablePolicies
 from icekeeper.policy import Policy
-from icekeeper.report.outcome import PassOutcome
 from icekeeper.runtime import Runtime, open_engine
-from icekeeper.state.claims import CutWork, Entry
+from icekeeper.state.claims import CutWork
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.leases import HeldLease, holder_name, kept_alive, note_detection, take_slot
 from icekeeper.state.open import open_state
@@ -78,44 +78,15 @@ class LastGood(Generic[Value]):
         except self._errors as error:
             if not self._good:
                 raise
-            self._say(str(error))
+            if (problem := str(error)) != self._told:
+                self._tell(f"{problem}; until that is mended, the last good settings hold")
+                self._told = problem
             return self._good[0]
         if self._told is not None:
             self._tell("settings are read again, and hold")
             self._told = None
         self._good = [value]
         return value
-
-    def _say(self, problem: str) -> None:
-        if problem != self._told:
-            self._tell(f"{problem}; until that is mended, the last good settings hold")
-            self._told = problem
-
-
-@dataclass(frozen=True, slots=True)
-class CycleSettings:
-    """The deployment's settings for scheduling, read before each detection."""
-
-    interval_s: float
-    workers: int
-    """Tables that this process maintains at once."""
-    slots: int
-    """Tables that all processes with the same state maintain at once."""
-    timeout_s: float
-    """After this time a pass starts no further operation or round of file groups."""
-    retries: int
-    """Further attempts after a pass failed."""
-
-    @classmethod
-    def of(cls, policy: Policy) -> CycleSettings:
-        """The settings of a deployment's policy; no process has more workers than there are slots."""
-        return cls(
-            interval_s=policy.detection_interval_s,
-            workers=min(policy.max_concurrent_jobs_per_worker, policy.max_concurrent_jobs),
-            slots=policy.max_concurrent_jobs,
-            timeout_s=policy.job_timeout_s,
-            retries=policy.job_retry_limit,
-        )
 
 
 COMMAND = "icekeeper run"
@@ -124,133 +95,27 @@ _SLOT_PAUSE_S = 2.0
 _HARD = 1.25
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """A table that detection proposed, and what its pass needs."""
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A table that a detection proposed."""
 
     proposal: Proposal
-    detected_ms: int
-    """When the detection that proposed it began."""
     runtime: Runtime
-    overrides: Mapping[str, str]
-    """Settings of the call; the settings of a request override them."""
-    settings: CycleSettings
-    engine: Engine
-    stop: Event
-    """Set when the process must end: no further operation starts."""
-    is_current: Callable[[], bool]
-    """False after a later detection: then this work is not started any more."""
-    clock: Clock = system_clock
-
-    @property
-    def entry(self) -> Entry:
-        return self.proposal.catalog, self.proposal.warehouse, self.identity.table.key
+    policy: Policy
+    """The deployment's settings for scheduling, read before the detection."""
+    detected_ms: int
+    """When the detection began."""
+    detection: int
+    """Its number; after a later one this work is not started any more."""
 
     @property
     def identity(self) -> TableIdentity:
         return self.proposal.identity
 
-    @property
-    def chosen(self) -> Mapping[str, str]:
-        """The settings of the pass."""
-        return self.proposal.settings if self.proposal.is_requested else self.overrides
 
-
-def maintain_proposal(work: Work) -> TableResult | None:
-    """Run the pass over a table; an error becomes the result.
-
-    ``None``: the pass was not started, because the process ends or there was a later detection.
-    """
-    started_s = time.monotonic()
-    try:
-        status, summary = _with_slot(work) or ("", "")
-    except (LeaseHeld, PlanStale) as reason:
-        status, summary = "skipped", str(reason)
-    except MaintenanceError as error:
-        status, summary = "failed", str(error)
-    except Exception as error:  # one table must not end the process
-        log.exception("the pass over %s broke", work.proposal.table)
-        status, summary = "failed", f"{type(error).__name__}: {error}"
-    if not status:
-        return None
-    return TableResult(
-        catalog=work.proposal.catalog,
-        table=work.proposal.table,
-        status=status,
-        summary=summary,
-        seconds=time.monotonic() - started_s,
-    )
-
-
-def _with_slot(work: Work) -> tuple[str, str] | None:
-    """Wait for a free slot; return status and summary of the pass, or ``None`` if it was not started."""
-    holder = holder_name(COMMAND, uuid.uuid4().hex)
-    leases = work.runtime.state.leases
-    while not work.stop.is_set() and work.is_current():
-        try:
-            slot = take_slot(leases, holder, work.settings.slots, now_ms=work.clock(), ttl_ms=PASS_LEASE_MS)
-        except LeaseHeld:
-            work.stop.wait(_SLOT_PAUSE_S)
-            continue
-        with kept_alive(HeldLease(leases, slot, PASS_LEASE_MS, work.clock)):
-            limit_s = _HARD * work.settings.timeout_s
-            why = f"its pass did not end within {_HARD:g} times job_timeout_s {work.settings.timeout_s:g}"
-            with at_work(CutWork.PASS, work.entry, limit_s=limit_s, why=why):
-                return _attempts(work)
-    return None
-
-
-def _why_not(state: StateStore, work: Work) -> str | None:
-    pending = state.requests.pending() if work.proposal.is_requested else None
-    is_pending = None if pending is None else any(one.identity.is_same_copy(work.identity) for one in pending)
-    return why_needless(state, work.identity, work.detected_ms, now_ms=work.clock(), is_pending=is_pending)
-
-
-def _attempts(work: Work) -> tuple[str, str]:
-    table = work.identity.table
-    runtime = work.runtime.of_requests(work.overrides) if work.proposal.is_requested else work.runtime
-    turn = Turn(
-        command=COMMAND,
-        why_not=partial(_why_not, work.runtime.state, work),
-        why_stop=lambda: "the process is about to end" if work.stop.is_set() else None,
-        is_proposed=not work.proposal.is_requested,
-    )
-    outcome, stopped = attempted(
-        lambda limited: runtime.maintain(table, work.chosen, work.engine, turn=limited),
-        turn,
-        AttemptLimits(work.settings.timeout_s, work.settings.retries),
-        tell=partial(log.warning, "%s: %s", table),
-        wait=work.stop.wait,
-    )
-    return outcome.status.value, _told(outcome, stopped)
-
-
-def _told(outcome: PassOutcome, stopped: str | None) -> str:
-    left = [part for part in outcome.operations if stopped is not None and part.reason == stopped]
-    after = f"; {len(left)} operation(s) left: {stopped}" if left else ""
-    return what_was_done(outcome) + after
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceOptions:
-    """The arguments of ``icekeeper run``."""
-
-    catalogs: Sequence[str]
-    environment: Mapping[str, str]
-    overrides: Mapping[str, str] = field(default_factory=dict)
-    """Settings for detection and for passes without a request."""
-    schedule: Mapping[str, str] = field(default_factory=dict)
-    """Settings for this process only: interval and workers."""
-    open_catalog: Callable[[str], Catalog] = open_catalog
-    clock: Clock = system_clock
-
-
-@dataclass(frozen=True, slots=True)
-class _Rules:
-    """The policies and settings of one cycle, read before its detection; its passes use them, too."""
-
-    policies: TablePolicies
-    settings: CycleSettings
+def workers_of(policy: Policy) -> int:
+    """How many tables a process maintains at once: no more than all processes with the same state."""
+    return min(policy.max_concurrent_jobs_per_worker, policy.max_concurrent_jobs)
 
 
 class Service:
@@ -258,26 +123,33 @@ class Service:
 
     def __init__(
         self,
-        options: ServiceOptions,
         state: StateStore,
         engine: Engine,
         tell: Callable[[str], object],
+        *,
+        catalogs: Sequence[str],
+        environment: Mapping[str, str],
+        overrides: Mapping[str, str] = MappingProxyType({}),
+        schedule: Mapping[str, str] = MappingProxyType({}),
+        open_catalog: Callable[[str], Catalog] = open_catalog,
+        clock: Clock = system_clock,
         stop: Event | None = None,
     ) -> None:
-        """``tell`` writes a line for people; setting ``stop`` is the same as calling :meth:`stop`."""
-        self._options, self._state, self._engine, self._tell = options, state, engine, tell
-        self._stop = stop or Event()
+        """``tell`` writes a line for people; setting ``stop`` is the same as calling :meth:`stop`.
+
+        ``overrides`` are settings for detection and for passes without a request, ``schedule`` those for this process
+        only: interval and workers.
+        """
+        self._state, self._engine, self._tell, self._stop = state, engine, tell, stop or Event()
+        self._environment, self._overrides, self._schedule, self._clock = environment, overrides, schedule, clock
         self._cursor: tuple[str, str] | None = None
         self._detections = 0
         self._run = SharedRun(uuid.uuid4().hex)
         self._waiting: list[Future[bool]] = []
         self._warned: frozenset[str] = frozenset()
         self._rules = LastGood(self._read_rules, self._say)
-        self._catalogs = {
-            # Only wrong settings fall back: a catalog that does not answer is reported with every detection.
-            name: LastGood(partial(options.open_catalog, name), self._say, (PolicyError,))
-            for name in options.catalogs
-        }
+        # Only wrong settings fall back: a catalog that does not answer is reported with every detection.
+        self._catalogs = {name: LastGood(partial(open_catalog, name), self._say, (PolicyError,)) for name in catalogs}
 
     def stop(self) -> None:
         """Start nothing more; running passes end after their current operation."""
@@ -290,49 +162,48 @@ class Service:
             PolicyError: the settings or the name of a catalog are wrong.
             StorageError: with ``once``, the state cannot be used.
         """
-        rules = self._rules.current()
-        self._require_known_catalogs()
+        policies, policy = self._rules.current()
+        for catalog in self._catalogs.values():
+            with suppress(StorageError):  # a catalog that does not answer is tried again
+                catalog.current()
         is_well = True
-        with ThreadPoolExecutor(rules.settings.workers, thread_name_prefix="icekeeper-run") as pool:
+        with ThreadPoolExecutor(workers_of(policy), thread_name_prefix="icekeeper-run") as pool:
             try:
                 while not self._stop.is_set():
                     begun_s = time.monotonic()
-                    is_well = self._detect(pool, rules, once=once) and is_well
+                    is_well = self._detect(pool, policies, policy, once=once) and is_well
                     if once:
                         break
-                    self._stop.wait(max(0.0, rules.settings.interval_s - (time.monotonic() - begun_s)))
-                    rules = self._rules.current() if not self._stop.is_set() else rules
+                    self._stop.wait(max(0.0, policy.detection_interval_s - (time.monotonic() - begun_s)))
+                    if not self._stop.is_set():
+                        policies, policy = self._rules.current()
                 done = wait(self._waiting).done
             finally:
                 self._stop.set()  # also after an interrupt, because the pool waits for its threads
         return not once or (is_well and all(future.result() for future in done))
 
-    def _require_known_catalogs(self) -> None:
-        """Raise PolicyError for a catalog that is not configured; a catalog that does not answer is tried again."""
-        for catalog in self._catalogs.values():
-            with suppress(StorageError):
-                catalog.current()
+    def _read_rules(self) -> tuple[TablePolicies, Policy]:
+        """The policies and settings of one cycle, read before its detection; its passes use them, too."""
+        policies = TablePolicies(self._environment)
+        return policies, policies.deployment({**self._overrides, **self._schedule}).policy
 
-    def _read_rules(self) -> _Rules:
-        policies = TablePolicies(self._options.environment)
-        given = {**self._options.overrides, **self._options.schedule}
-        return _Rules(policies, CycleSettings.of(policies.deployment(given).policy))
+    def _detect(self, pool: ThreadPoolExecutor, policies: TablePolicies, policy: Policy, *, once: bool) -> bool:
+        """Look at every table once, and submit those that need work; return whether there was no error.
 
-    def _detect(self, pool: ThreadPoolExecutor, rules: _Rules, *, once: bool) -> bool:
-        """Look at every table once, and submit those that need work; return whether there was no error."""
+        What no worker has started of an earlier detection is replaced.
+        """
         opened: dict[str, Runtime] = {}
-        started_ms = self._options.clock()
-        run = uuid.uuid4().hex
+        started_ms, run = self._clock(), uuid.uuid4().hex
+        sources = [
+            CatalogSource(name, partial(self._open, kept, policies, opened)) for name, kept in self._catalogs.items()
+        ]
         try:
             report = detect(
-                [
-                    CatalogSource(name, partial(self._open, catalog, rules.policies, opened))
-                    for name, catalog in self._catalogs.items()
-                ],
+                sources,
                 self._state,
-                rules.policies,
-                overrides=self._options.overrides,
-                clock=self._options.clock,
+                policies,
+                overrides=self._overrides,
+                clock=self._clock,
                 cursor=self._cursor,
                 run=run,
             )
@@ -343,57 +214,93 @@ class Service:
             return False
         self._cursor = report.cursor
         self._run.name = run  # also for passes of an earlier detection, because this look is newer
-        self._note_detection(rules.settings, once=once)
+        interval_ms = 0 if once else int(policy.detection_interval_s * 1000)
+        with suppress(StorageError):  # the next detection records that requests are served
+            note_detection(self._state.leases, now_ms=self._clock(), interval_ms=interval_ms)
         self._tell_detection(report)
         self._detections += 1
-        self._replace_waiting(pool, rules.settings, report.proposals, opened, started_ms)
-        return report.errors == 0
-
-    def _note_detection(self, settings: CycleSettings, *, once: bool) -> None:
-        """Record that requests are served."""
-        interval_ms = 0 if once else int(settings.interval_s * 1000)
-        with suppress(StorageError):  # the next detection records it
-            note_detection(self._state.leases, now_ms=self._options.clock(), interval_ms=interval_ms)
-
-    def _replace_waiting(
-        self,
-        pool: ThreadPoolExecutor,
-        settings: CycleSettings,
-        proposals: Sequence[Proposal],
-        opened: Mapping[str, Runtime],
-        started_ms: int,
-    ) -> None:
-        """Submit these proposals, instead of those that no worker has started."""
-        number = self._detections
         running = [future for future in self._waiting if not future.cancel() and not future.done()]
-        work = partial(
-            Work,
-            detected_ms=started_ms,
-            overrides=self._options.overrides,
-            settings=settings,
-            engine=self._engine,
-            stop=self._stop,
-            is_current=lambda: self._detections == number,
-            clock=self._options.clock,
-        )
-        self._waiting = running + [
-            pool.submit(self._maintain, work(proposal=proposal, runtime=opened[proposal.catalog]))
-            for proposal in proposals
+        works = [
+            _Work(proposal, opened[proposal.catalog], policy, started_ms, self._detections)
+            for proposal in report.proposals
         ]
-
-    def _maintain(self, work: Work) -> bool:
-        result = maintain_proposal(work)
-        if result is None:
-            return True
-        self._tell(result.line(self._options.clock()))
-        return result.is_well
+        self._waiting = running + [pool.submit(self._maintain, work) for work in works]
+        return report.errors == 0
 
     def _open(self, kept: LastGood[Catalog], policies: TablePolicies, opened: dict[str, Runtime]) -> Catalog:
         catalog = kept.current()
-        opened[catalog.name] = Runtime(
-            catalog, self._state, policies=policies, clock=self._options.clock, run=self._run
-        )
+        opened[catalog.name] = Runtime(catalog, self._state, policies=policies, clock=self._clock, run=self._run)
         return catalog
+
+    def _maintain(self, work: _Work) -> bool:
+        """Run the pass over a table and print its result; an error is a result, too.
+
+        A pass that is not started, because the process ends or there was a later detection, has none.
+        """
+        started_s = time.monotonic()
+        try:
+            status, summary = self._with_slot(work) or ("", "")
+        except (LeaseHeld, PlanStale) as reason:
+            status, summary = "skipped", str(reason)
+        except MaintenanceError as error:
+            status, summary = "failed", str(error)
+        except Exception as error:  # one table must not end the process
+            log.exception("the pass over %s broke", work.proposal.table)
+            status, summary = "failed", f"{type(error).__name__}: {error}"
+        if not status:
+            return True
+        result = TableResult(
+            catalog=work.proposal.catalog,
+            table=work.proposal.table,
+            status=status,
+            summary=summary,
+            seconds=time.monotonic() - started_s,
+        )
+        self._tell(result.line(self._clock()))
+        return result.is_well
+
+    def _with_slot(self, work: _Work) -> tuple[str, str] | None:
+        """Wait for a free slot; return status and summary of the pass, or ``None`` if it was not started."""
+        holder, leases, policy = holder_name(COMMAND, uuid.uuid4().hex), self._state.leases, work.policy
+        while not self._stop.is_set() and self._detections == work.detection:
+            try:
+                slot = take_slot(leases, holder, policy.max_concurrent_jobs, now_ms=self._clock(), ttl_ms=PASS_LEASE_MS)
+            except LeaseHeld:
+                self._stop.wait(_SLOT_PAUSE_S)
+                continue
+            with kept_alive(HeldLease(leases, slot, PASS_LEASE_MS, self._clock)):
+                entry = work.proposal.catalog, work.proposal.warehouse, work.identity.table.key
+                limit_s = _HARD * policy.job_timeout_s
+                why = f"its pass did not end within {_HARD:g} times job_timeout_s {policy.job_timeout_s:g}"
+                with at_work(CutWork.PASS, entry, limit_s=limit_s, why=why):
+                    return self._pass(work)
+        return None
+
+    def _pass(self, work: _Work) -> tuple[str, str]:
+        proposal, table = work.proposal, work.identity.table
+        is_requested = proposal.is_requested
+        runtime = work.runtime.of_requests(self._overrides) if is_requested else work.runtime
+        turn = Turn(
+            command=COMMAND,
+            why_not=partial(self._why_not, work),
+            why_stop=lambda: "the process is about to end" if self._stop.is_set() else None,
+            is_proposed=not is_requested,
+            timeout_s=work.policy.job_timeout_s,
+            retries=work.policy.job_retry_limit,
+            tell=partial(log.warning, "%s: %s", table),
+            wait=self._stop.wait,
+        )
+        settings = proposal.settings if is_requested else self._overrides
+        outcome = runtime.maintain(table, settings, self._engine, turn=turn)
+        over = turn.why_over()
+        left = [part for part in outcome.operations if over is not None and part.reason == over]
+        after = f"; {len(left)} operation(s) left: {over}" if left else ""
+        return outcome.status.value, what_was_done(outcome) + after
+
+    def _why_not(self, work: _Work) -> str | None:
+        pending = self._state.requests.pending() if work.proposal.is_requested else None
+        is_pending = None if pending is None else any(one.identity.is_same_copy(work.identity) for one in pending)
+        return why_needless(self._state, work.identity, work.detected_ms, now_ms=self._clock(), is_pending=is_pending)
 
     def _tell_detection(self, report: FleetReport) -> None:
         for skip in report.skipped:
@@ -401,7 +308,7 @@ class Service:
                 result = TableResult(
                     catalog=skip.catalog, table=skip.table or "*", status="failed", summary=skip.reason
                 )
-                self._tell(result.line(self._options.clock()))
+                self._tell(result.line(self._clock()))
         for warning in report.warnings:
             if warning not in self._warned:  # detections repeat their warnings
                 self._say(warning)
@@ -413,7 +320,7 @@ class Service:
         self._say(f"{counted(report.scanned, 'table')} looked at{late}, {need}{beyond}")
 
     def _say(self, sentence: str) -> None:
-        self._tell(f"{iso_utc(self._options.clock())} {sentence}")
+        self._tell(f"{iso_utc(self._clock())} {sentence}")
 
 
 _BEAT_S = 0.5
@@ -441,13 +348,16 @@ def work() -> None:
     Thread(target=_obey, args=(stop,), daemon=True).start()
     try:
         with open_engine(EngineName(call["engine"])) as engine:
-            options = ServiceOptions(
+            service = Service(
+                open_state(os.environ),
+                engine,
+                lambda line: tell(line=line),
                 catalogs=call["catalogs"],
                 environment=os.environ,
                 overrides=call["overrides"],
                 schedule=call["schedule"],
+                stop=stop,
             )
-            service = Service(options, open_state(os.environ), engine, lambda line: tell(line=line), stop)
             is_well = service.run(once=call["once"])
         tell(end=is_well)
     except MaintenanceError as error:

@@ -14,7 +14,6 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -80,15 +79,6 @@ class AutoEngine:
             self._taken.append(choice)
             log.info("engine %s: %s", choice.engine.value, choice.reason)
         return self._spark if choice.engine is EngineName.SPARK else self._local
-
-
-@contextmanager
-def opened_auto_engine(
-    local: AbstractContextManager[Engine], spark: AbstractContextManager[Engine], environment: Mapping[str, str]
-) -> Iterator[AutoEngine]:
-    """An engine that chooses between these two by the surroundings of this process now, and stops them at the end."""
-    with local as here, spark as there:
-        yield AutoEngine(surroundings(environment), here, there)
 
 
 # Bytes that a sort keeps on disk, per byte of its Parquet files (platform: forked-workers-start-cheap).

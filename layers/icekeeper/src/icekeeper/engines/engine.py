@@ -1,13 +1,16 @@
-"""The interface of engines, which run the expensive part of an operation; their names, deferred start and pools."""
+"""The interface of engines, which run the expensive part of an operation; their names, counts and pools."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from enum import StrEnum
 from threading import Lock
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, runtime_checkable
+
+if TYPE_CHECKING:
+    from icekeeper.machine.metering import RequestKind
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -17,6 +20,8 @@ Part = TypeVar("Part")
 
 class Engine(Protocol):
     """Runs a pure, picklable function over tasks, in this process or in workers.
+
+    The requests of workers return with their results and are added to the caller's count; those of failed work are not.
 
     A task or part that writes files has a method ``in_attempt``.  An engine that may run it more than once passes a
     new number to each attempt, so that attempts never touch each other's files.
@@ -55,21 +60,30 @@ class Engine(Protocol):
         ...
 
 
-class DeferredEngine:
-    """Starts another engine when the first work arrives, and stops it when its own context ends.
+class EngineName(StrEnum):
+    """The names of engines on the command line."""
 
-    Most passes rewrite nothing, and Spark takes seconds to start (platform: spark-session-start-time).  Threads may
-    share it.
+    AUTO = "auto"
+    """Spark if a cluster or a running session is available, else this machine's processes."""
+    SPARK = "spark"
+    LOCAL = "local"
+
+
+class DeferredSpark:
+    """Starts Spark with the first work, and stops it when its own context ends; threads may share it.
+
+    Most passes rewrite nothing, and Spark takes seconds to start (platform: spark-session-start-time).
     """
 
-    def __init__(self, name: str, start: Callable[[], AbstractContextManager[Engine]]) -> None:
-        self.name = name
+    name = EngineName.SPARK
+
+    def __init__(self, start: Callable[[], AbstractContextManager[Engine]]) -> None:
         self._start = start
         self._started = ExitStack()
         self._engine: Engine | None = None
         self._starting = Lock()
 
-    def __enter__(self) -> DeferredEngine:
+    def __enter__(self) -> DeferredSpark:
         return self
 
     def __exit__(self, *reason: object) -> None:
@@ -100,13 +114,20 @@ class DeferredEngine:
             return self._engine
 
 
-class EngineName(StrEnum):
-    """The names of engines on the command line."""
+Done: TypeAlias = "tuple[Result, Mapping[RequestKind, int]]"
+"""A result, and the requests that were sent for it."""
 
-    AUTO = "auto"
-    """Spark if a cluster or a running session is available, else this machine's processes."""
-    SPARK = "spark"
-    LOCAL = "local"
+
+def results_of(done: Iterable[Done[Result]]) -> list[Result]:
+    """The results of workers; adds the requests that each has sent to the caller's count."""
+    from icekeeper.machine.metering import current_count  # ``icekeeper --help`` imports this module
+
+    count, results = current_count(), []
+    for result, sent in done:
+        results.append(result)
+        if count is not None:
+            count.add_all(sent)
+    return results
 
 
 # Pools: Spark divides its workers evenly among them, so that tasks of a small table do not wait for those of a large

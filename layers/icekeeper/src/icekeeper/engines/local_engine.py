@@ -6,12 +6,13 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from icekeeper.engines.engine import total_input_bytes
+from icekeeper.engines.engine import Done, results_of, total_input_bytes
 from icekeeper.engines.worker_processes import worker_pool, workers_ignore_interrupts
+from icekeeper.machine.metering import counting
 from icekeeper.machine.resources import on_cores, this_machine, with_spare_bytes
 from icekeeper.storage.local_files import scratch_folder
 
@@ -51,8 +52,8 @@ class LocalEngine:
         """See :class:`icekeeper.engines.engine.Engine`."""
         size = total_input_bytes(tasks)
         is_small = size is not None and size < SMALL_WORK_BYTES
-        with self._workers(1 if is_small else len(tasks), function) as workers:
-            return workers.run(function, tasks, on_done)
+        with self._workers(1 if is_small else len(tasks), function) as (pool, cores):
+            return self._run(pool, cores, function, tasks, on_done)
 
     def exchange(
         self,
@@ -65,83 +66,68 @@ class LocalEngine:
         """See :class:`icekeeper.engines.engine.Engine`; items wait in a temporary directory."""
         with (
             scratch_folder("icekeeper-exchange-") as folder,
-            self._workers(max(len(tasks), len(parts)), split) as workers,
+            self._workers(max(len(tasks), len(parts)), split) as (pool, cores),
         ):
-            splits = [_Exchanged(split, task, number, str(folder)) for number, task in enumerate(tasks)]
-            workers.run(_spill, splits, on_done)
-            merges = [_Exchanged(merge, part, number, str(folder)) for number, part in enumerate(parts)]
-            return workers.run(_gather, merges, lambda done: on_done(len(tasks) + done))
+            self._run(pool, cores, partial(_spill, split, str(folder)), list(enumerate(tasks)), on_done)
+            gather = partial(_gather, merge, str(folder))
+            return self._run(pool, cores, gather, list(enumerate(parts)), lambda done: on_done(len(tasks) + done))
 
     @contextmanager
-    def _workers(self, tasks: int, function: Callable[..., Any]) -> Iterator[_Workers]:
-        """The workers for a number of tasks, whose first work is ``function``."""
+    def _workers(self, tasks: int, function: Callable[..., Any]) -> Iterator[tuple[ProcessPoolExecutor | None, int]]:
+        """The pool for a number of tasks whose first work is ``function``, and the cores of each task.
+
+        ``None``: the calling process does the work.
+        """
         processes = min(self._processes, tasks)
         if processes <= 1:
-            yield _Workers(None, self._cores, self._spare_bytes)
+            yield None, self._cores
             return
         with worker_pool(processes, function) as pool:
-            yield _Workers(pool, self._cores // processes)
+            yield pool, self._cores // processes
 
-
-@dataclass(frozen=True, slots=True)
-class _Workers:
-    pool: ProcessPoolExecutor | None
-    """``None``: the calling process does the work."""
-    cores: int
-    """Per task."""
-    spare_bytes: int = 0
-
-    def run(
-        self, function: Callable[[Task], Result], tasks: Sequence[Task], on_done: Callable[[int], None]
+    def _run(
+        self,
+        pool: ProcessPoolExecutor | None,
+        cores: int,
+        function: Callable[[Task], Result],
+        tasks: Sequence[Task],
+        on_done: Callable[[int], None],
     ) -> list[Result]:
-        work = _Granted(function, self.cores, self.spare_bytes)
-        if self.pool is None:
-            results = []
-            for done, task in enumerate(tasks, start=1):
-                results.append(work(task))
-                on_done(done)
-            return results
+        if pool is None:
+            done: list[Done[Result]] = []
+            with on_cores(cores), with_spare_bytes(self._spare_bytes):
+                for number, task in enumerate(tasks, start=1):
+                    with counting() as sent:
+                        result = function(task)
+                    done.append((result, sent.counts))
+                    on_done(number)
+            return results_of(done)
         with workers_ignore_interrupts():
-            futures = [self.pool.submit(work, task) for task in tasks]
-        for done, _ in enumerate(as_completed(futures), start=1):
-            on_done(done)
-        return [future.result() for future in futures]
+            futures = [pool.submit(_in_worker, function, cores, task) for task in tasks]
+        for number, _ in enumerate(as_completed(futures), start=1):
+            on_done(number)
+        return results_of([future.result() for future in futures])
 
 
-@dataclass(frozen=True, slots=True)
-class _Granted:
-    """A function that runs with these cores and this spare memory."""
-
-    function: Callable[[Any], Any]
-    cores: int
-    spare_bytes: int
-
-    def __call__(self, task: Any) -> Any:
-        with on_cores(self.cores), with_spare_bytes(self.spare_bytes):
-            return self.function(task)
+def _in_worker(function: Callable[[Task], Result], cores: int, task: Task) -> Done[Result]:
+    with on_cores(cores), counting() as sent:
+        result = function(task)
+    return result, sent.counts
 
 
-@dataclass(frozen=True, slots=True)
-class _Exchanged:
-    """A task to split or a part to merge, with its number; items are in ``folder``, by part and task."""
-
-    function: Callable[..., Any]
-    subject: Any
-    number: int
-    folder: str
-
-
-def _spill(work: _Exchanged) -> None:
-    """Write the items of a task to one file per task and part, so that no two processes write the same file."""
-    for part, item in work.function(work.subject):
-        folder = Path(work.folder) / str(part)
+def _spill(split: Callable[[Any], Iterable[tuple[int, Any]]], place: str, numbered: tuple[int, Any]) -> None:
+    """Write the items of a task to one file per part and task, so that no two processes write the same file."""
+    number, task = numbered
+    for part, item in split(task):
+        folder = Path(place) / str(part)
         folder.mkdir(exist_ok=True)
-        with (folder / str(work.number)).open("ab") as file:
+        with (folder / str(number)).open("ab") as file:
             pickle.dump(item, file, pickle.HIGHEST_PROTOCOL)
 
 
-def _gather(work: _Exchanged) -> Any:
-    return work.function(work.subject, _items(Path(work.folder) / str(work.number)))
+def _gather(merge: Callable[[Any, Iterator[Any]], Result], place: str, numbered: tuple[int, Any]) -> Result:
+    number, part = numbered
+    return merge(part, _items(Path(place) / str(number)))
 
 
 def _items(folder: Path) -> Iterator[Any]:

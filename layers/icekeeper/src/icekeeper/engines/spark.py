@@ -27,7 +27,7 @@ from pyspark.sql import SparkSession
 from pyspark.util import inheritable_thread_target
 
 from icekeeper.engines.choose import UNDER_SUBMIT, is_elsewhere, local_cores, spark_settings_master
-from icekeeper.engines.engine import current_pool
+from icekeeper.engines.engine import Done, current_pool, results_of
 from icekeeper.engines.spark_tasks import SparkTasks
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.machine.resources import this_machine
@@ -225,10 +225,10 @@ class SparkEngine:
             time.sleep(_STATUS_POLL_SECONDS)
         return False
 
-    def _collect(self, rdd: RDD[Result], group: str, total: int, on_done: Callable[[int], None]) -> list[Result]:
+    def _collect(self, rdd: RDD[Done[Result]], group: str, total: int, on_done: Callable[[int], None]) -> list[Result]:
         pool = current_pool()  # of the calling thread
 
-        def collect() -> list[Result]:
+        def collect() -> list[Done[Result]]:
             # Both are properties of the thread that runs the job (PySpark's pinned threads).
             self._context.setJobGroup(group, "icekeeper", interruptOnCancel=True)
             if pool is not None:
@@ -239,8 +239,8 @@ class SparkEngine:
         watcher = threading.Thread(target=self._watch, args=(group, total, on_done, stop), daemon=True)
         watcher.start()
         try:
-            results: Future[list[Result]] = in_background(inheritable_thread_target(collect), daemon=True)
-            return results.result()
+            done: Future[list[Done[Result]]] = in_background(inheritable_thread_target(collect), daemon=True)
+            return results_of(done.result())
         except Py4JError as error:
             first = str(getattr(error, "java_exception", error)).splitlines()[0]
             raise StorageError(f"Spark could not run the work: {first}") from error
@@ -255,14 +255,10 @@ class SparkEngine:
     def _cancel(self, group: str) -> None:
         """End the tasks of an interrupted job."""
         with suppress(Py4JError):
-            if self._is_own:
-                self._context.setLogLevel("OFF")  # Spark would log each of them as an error
+            # Only of a session that :func:`local_session` has started.  Spark would log each task as an error.
+            if _LOGGING.as_uri() in self._context.getConf().get("spark.driver.extraJavaOptions", ""):
+                self._context.setLogLevel("OFF")
             self._context.cancelJobGroup(group)
-
-    @property
-    def _is_own(self) -> bool:
-        """Whether :func:`local_session` started this session."""
-        return _LOGGING.as_uri() in self._context.getConf().get("spark.driver.extraJavaOptions", "")
 
     def _watch(self, group: str, total: int, on_done: Callable[[int], None], stop: threading.Event) -> None:
         tracker = self._context.statusTracker()

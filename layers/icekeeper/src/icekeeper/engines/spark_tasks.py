@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
+from icekeeper.engines.engine import Done
+from icekeeper.machine.metering import RequestCount, RequestKind, counting
 from icekeeper.machine.resources import on_cores
 from icekeeper.storage.paths import ATTEMPTS_PER_RUN, MAX_ATTEMPTS
 
@@ -54,32 +56,45 @@ class SparkTasks:
     run: int = 0
     """The number of earlier runs of the same work."""
 
-    def mapping(self, function: Callable[[Task], Result]) -> Callable[[Task], Result]:
-        """For ``RDD.map``."""
+    def mapping(self, function: Callable[[Task], Result]) -> Callable[[Task], Done[Result]]:
+        """For ``RDD.map``: the result, and the requests that were sent for it."""
 
-        def work(task: Task) -> Result:
-            with on_cores(self._cores()):
-                return function(self._in_attempt(task))
+        def work(task: Task) -> Done[Result]:
+            with on_cores(self._cores()), counting() as sent:
+                result = function(self._in_attempt(task))
+            return result, sent.counts
 
         return work
 
-    def splitting(self, split: Callable[[Task], Iterable[Item]]) -> Callable[[Task], Iterator[Item]]:
-        """For ``RDD.flatMap``."""
+    def splitting(self, split: Callable[[Task], Iterable[tuple[int, Item]]]) -> Callable[[Task], Iterator[Any]]:
+        """For ``RDD.flatMap``: the items, and then the request count for part 0."""
 
-        def work(task: Task) -> Iterator[Item]:
+        def work(task: Task) -> Iterator[Any]:
+            sent = RequestCount()
             with on_cores(self._cores()):
-                yield from split(self._in_attempt(task))
+                items = iter(split(self._in_attempt(task)))
+                while True:
+                    with counting(sent):  # but not while Spark transports the item
+                        item = next(items, None)
+                    if item is None:
+                        break
+                    yield item
+            yield 0, _Sent(sent.counts)
 
         return work
 
     def merging(
         self, merge: Callable[[Part, Iterator[Item]], Result], parts: Sequence[Part]
-    ) -> Callable[[int, Iterable[tuple[int, Item]]], Iterator[Result]]:
-        """For ``RDD.mapPartitionsWithIndex``."""
+    ) -> Callable[[int, Iterable[tuple[int, Any]]], Iterator[Done[Result]]]:
+        """For ``RDD.mapPartitionsWithIndex``: the result, and the requests of it and of the splits."""
 
-        def work(number: int, items: Iterable[tuple[int, Item]]) -> Iterator[Result]:
-            with on_cores(self._cores()):
-                yield merge(self._in_attempt(parts[number]), (item for _, item in items))
+        def work(number: int, items: Iterable[tuple[int, Any]]) -> Iterator[Done[Result]]:
+            with on_cores(self._cores()), counting() as sent:
+                given = _without_counts(items, sent)
+                result = merge(self._in_attempt(parts[number]), given)
+                for _ in given:  # items that the work did not read
+                    continue
+            yield result, sent.counts
 
         return work
 
@@ -91,6 +106,18 @@ class SparkTasks:
     def _cores(self) -> int:
         task = self.current()
         return max(self.own_cores, 1 if task is None else task.cpus())
+
+
+class _Sent(dict[RequestKind, int]):
+    """The requests of a split, among its items."""
+
+
+def _without_counts(items: Iterable[tuple[int, Any]], sent: RequestCount) -> Iterator[Any]:
+    for _, item in items:
+        if isinstance(item, _Sent):
+            sent.add_all(item)
+        else:
+            yield item
 
 
 def _do_nothing() -> None:

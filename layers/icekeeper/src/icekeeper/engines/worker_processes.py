@@ -9,7 +9,6 @@ new interpreter.
 from __future__ import annotations
 
 import atexit
-import inspect
 import logging
 import multiprocessing
 import multiprocessing.forkserver
@@ -33,7 +32,7 @@ _SAFE_PATH = "PYTHONSAFEPATH"
 
 @contextmanager
 def worker_pool(processes: int, function: Callable[..., Any]) -> Iterator[ProcessPoolExecutor]:
-    """A pool of processes whose server has imported the module of ``function`` (unwrapped).
+    """A pool of processes whose server has imported the module of ``function``.
 
     When the block ends, tasks that have not started are dropped.
 
@@ -43,7 +42,7 @@ def worker_pool(processes: int, function: Callable[..., Any]) -> Iterator[Proces
     context = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
     if sys.platform == "linux":
         # This has no effect on a running server.
-        context.set_forkserver_preload(["icekeeper.engines.worker_server", inspect.unwrap(function).__module__])
+        context.set_forkserver_preload(["icekeeper.engines.worker_server", function.__module__])
         _end_server_at_exit(os.getpid())
         _start_server()
     others = multiprocessing.active_children()

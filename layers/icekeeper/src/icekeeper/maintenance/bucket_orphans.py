@@ -7,8 +7,9 @@ file that any table references is no orphan.  Users of Iceberg asked for this (i
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
@@ -17,9 +18,8 @@ from icekeeper.deletion.other_tables import CatalogTables, load_all
 from icekeeper.deletion.referenced_paths import ReferencedPaths, UnlistedPaths
 from icekeeper.deletion.table_claims import recorded_claims
 from icekeeper.errors import LeaseHeld, MaintenanceError, PartlyListed, PolicyError, StorageError
-from icekeeper.maintenance.begin_and_end_pass import PassStart, conclude
-from icekeeper.maintenance.run_operation import run_guarded
-from icekeeper.maintenance.table_lease import Turn, leased
+from icekeeper.maintenance.pass_steps import PassStart, conclude, run_operation
+from icekeeper.maintenance.run_pass import Turn, leased
 from icekeeper.metadata.document_files import is_metadata_file
 from icekeeper.metadata.table_reader import References, documents
 from icekeeper.model import TableName
@@ -51,29 +51,15 @@ _AT_ONCE = 10_000
 _FOREIGN_FOLDERS = 1_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BucketSweep:
-    """The request: sweep every table of a catalog whose location is below the address ``bucket``."""
-
-    catalog: Catalog
-    state: StateStore
-    make_context: Callable[[LoadedTable], OperationContext]
-    bucket: str
-    inventory: str | None
-    """The address of a list of files, or of an S3 Inventory, to read instead of listing the bucket."""
-    run_id: str
-    dry_run: bool
-
-
 @dataclass(slots=True)
 class _TableSearch:
     context: OperationContext
     table: LoadedTable
-    older_than_ms: int
-    elsewhere: tuple[str, ...]
-    """Folders of its data path outside its location that are swept, too."""
-    references: References
+    references: References = field(default_factory=References)
     candidates: OrphanCandidates = field(default_factory=OrphanCandidates)
+    older_than_ms: int = 0
+    elsewhere: tuple[str, ...] = ()
+    """Folders of its data path outside its location that are swept, too."""
 
 
 @dataclass(slots=True)
@@ -95,14 +81,25 @@ class _Outside:
             self.metadata.setdefault(found.path.rpartition("/")[0], found.path)
 
 
-def run_bucket_pass(asked: BucketSweep) -> BucketOutcome:
-    """Remove the orphans of every table of the bucket; tables with deletions are recorded in the journal.
+def run_bucket_pass(
+    catalog: Catalog,
+    state: StateStore,
+    make_context: Callable[[LoadedTable], OperationContext],
+    bucket: str,
+    *,
+    inventory: str | None,
+    run_id: str,
+    dry_run: bool,
+) -> BucketOutcome:
+    """Remove the orphans of every table of a catalog whose location is below the address ``bucket``.
+
+    Tables with deletions are recorded in the journal.  ``inventory``: the address of a list of files, or of an S3
+    Inventory, to read instead of listing the bucket.
 
     Raises:
         PolicyError: the catalog has no table below the address.
         StorageError: the catalog or the bucket cannot be listed.
     """
-    catalog, state = asked.catalog, asked.state
     listed: list[TableName] = []
     warnings: list[str] = []
     try:
@@ -110,38 +107,34 @@ def run_bucket_pass(asked: BucketSweep) -> BucketOutcome:
     except PartlyListed as error:  # each sweep checks whether an unlisted table may need files
         warnings.append(str(error))
     tables = load_all(catalog, listed, state, recorded_claims(state, catalog))
-    if not any(may_be_under(one.table.metadata.location, asked.bucket) for one in tables.tables):
-        raise PolicyError(f"catalog {catalog.name} has no table whose location is below {asked.bucket}")
+    if not any(may_be_under(one.table.metadata.location, bucket) for one in tables.tables):
+        raise PolicyError(f"catalog {catalog.name} has no table whose location is below {bucket}")
     outcomes: dict[str, OperationOutcome] = {
         str(name): refused(_OPERATION, f"{name} cannot be loaded: {reason}") for name, reason in tables.unreadable
     }
-    searches: dict[TableName, _TableSearch] = {}
-    referenced = ReferencedPaths(asked.bucket)
-    for name, one in _prepared(asked, tables, referenced):
-        if isinstance(one, _TableSearch):
-            searches[name] = one
-        else:
-            outcomes[str(name)] = one
-    outside = _Outside()
-    foreign: list[ForeignMetadata] = []
+    referenced = ReferencedPaths(bucket)
+    searches, unsearched = _prepared(make_context, bucket, tables, referenced)
+    outcomes |= unsearched
+    outside, foreign = _Outside(), list[ForeignMetadata]()
     if searches:
         one = next(iter(searches.values()))
         storage = one.context.storage(one.table).operators()  # an operator names the bucket
-        source = _source(storage, asked)
+        source = _source(storage, bucket, inventory)
         _assign_to_tables(source.objects(), tables, searches, outside, referenced)
         unlisted = referenced.unlisted()
-        foreign += _foreign_outside(storage, outside)
+        owners = (metadata_owner(storage, path) for path in outside.metadata.values())
+        foreign += (owner for owner in owners if owner is not None)
         for name, one in searches.items():
             outcome, strangers = _delete_in_turn(one, unlisted, is_current=source.is_current)
             outcomes[str(name)] = outcome
             foreign += strangers
-            if not asked.dry_run:
-                warnings += _recorded(one, outcome)
+            if not dry_run:
+                warnings += _recorded(one.context, outcome)
     return BucketOutcome(
         catalog=catalog.name,
-        bucket=asked.bucket,
-        run_id=asked.run_id,
-        dry_run=asked.dry_run,
+        bucket=bucket,
+        run_id=run_id,
+        dry_run=dry_run,
         tables=dict(sorted(outcomes.items())),
         outside={"files": outside.files, "bytes": outside.size, "first": outside.first},
         foreign=_by_table(foreign, {one.table.metadata.uuid for one in tables.tables}),
@@ -149,62 +142,67 @@ def run_bucket_pass(asked: BucketSweep) -> BucketOutcome:
     )
 
 
-def _source(storage: Storage, asked: BucketSweep) -> FileSource:
-    if asked.inventory is None:
-        return ListedLocations(storage, (asked.bucket,))
-    return InventoryFiles(storage, asked.inventory, asked.bucket)
+def _source(storage: Storage, bucket: str, inventory: str | None) -> FileSource:
+    if inventory is None:
+        return ListedLocations(storage, (bucket,))
+    return InventoryFiles(storage, inventory, bucket)
 
 
 def _prepared(
-    asked: BucketSweep, tables: CatalogTables, referenced: ReferencedPaths
-) -> Iterator[tuple[TableName, _TableSearch | OperationOutcome]]:
-    """Every loaded table with its search, or with the outcome if it is not searched; adds to ``referenced``.
+    make_context: Callable[[LoadedTable], OperationContext],
+    bucket: str,
+    tables: CatalogTables,
+    referenced: ReferencedPaths,
+) -> tuple[dict[TableName, _TableSearch], dict[str, OperationOutcome]]:
+    """The loaded tables that are searched, and the outcomes of the others.
 
-    If a table has several catalog entries, only the first is searched.
+    Adds the references of all, because the files of a table that is not swept may be in the location of another.  If a
+    table has several catalog entries, only the first is searched.
     """
+    searches: dict[TableName, _TableSearch] = {}
+    outcomes: dict[str, OperationOutcome] = {}
     first_of: dict[tuple[str, str], TableName] = {}
     for table in (one.table for one in tables.tables):
-        one = _prepare(asked, table, referenced)
-        metadata = table.metadata
-        first = first_of.setdefault((metadata.uuid or str(table.name), normalise(metadata.location)), table.name)
-        yield (
-            table.name,
-            one if first == table.name else skipped(_OPERATION, f"{table.name} is a second entry of {first}"),
-        )
+        name = table.name
+        try:
+            search = _TableSearch(make_context(table), table)
+        except MaintenanceError as error:
+            outcome = failed(_OPERATION, str(error))
+        else:
+            outcome = run_operation(_OPERATION, search.context, partial(_know_references, search, bucket, referenced))
+        first = first_of.setdefault((table.metadata.uuid or str(name), normalise(table.metadata.location)), name)
+        if first != name:
+            outcomes[str(name)] = skipped(_OPERATION, f"{name} is a second entry of {first}")
+        elif outcome.status is Status.SUCCEEDED:
+            searches[name] = search
+        else:
+            outcomes[str(name)] = outcome
+    return searches, outcomes
 
 
-def _prepare(asked: BucketSweep, table: LoadedTable, referenced: ReferencedPaths) -> _TableSearch | OperationOutcome:
-    """Read a table's references before the listing, even if it is not swept: its files may be in another's location."""
-    try:
-        context = asked.make_context(table)
-    except MaintenanceError as error:
-        return failed(_OPERATION, str(error))
-    found: list[_TableSearch] = []
-
-    def prepare(guarded: OperationContext) -> OperationOutcome:
-        """Succeeded, or skipped with the reason why the table is not swept."""
-        reader, references, location = guarded.reader(table), References(), table.metadata.location
-        referenced.update(documents(table.metadata, table.metadata_location))
-        manifests = references.listed(reader, table.metadata.snapshots.values())
-        referenced.update(manifests)
-        referenced.expect(references.held(reader, manifests.values()))
-        referenced.update(guarded.memory.pinned_metadata())
-        reason = guarded.resolved.why_not(_OPERATION)
-        if reason is None and not may_be_under(location, asked.bucket):
-            reason = f"its location {location} is not below {asked.bucket}"
-        if reason is not None:
-            return skipped(_OPERATION, reason)
-        skip = why_skipped(guarded, table)
-        if skip is not None:
-            return skip
-        elsewhere = folders_elsewhere(table.metadata, guarded.policy.orphan_sweep_prefixes)
-        grace_ms = guarded.policy.orphan_older_than_ms
-        older_than_ms = guarded.stores.trusted_now_ms(table, grace_ms, "orphan_older_than_hours") - grace_ms
-        found.append(_TableSearch(context, table, older_than_ms, elsewhere, references))
-        return succeeded(_OPERATION, "its references are known")
-
-    outcome = run_guarded(_OPERATION, context, prepare)
-    return found[0] if outcome.status is Status.SUCCEEDED else outcome
+def _know_references(
+    search: _TableSearch, bucket: str, referenced: ReferencedPaths, context: OperationContext
+) -> OperationOutcome:
+    """Add a table's references to those of the whole bucket; skipped, with the reason, if it is not to be swept."""
+    table, references, location = search.table, search.references, search.table.metadata.location
+    reader, snapshots = context.reader(table), table.metadata.snapshots.values()
+    referenced.update(documents(table.metadata, table.metadata_location))
+    manifests = references.listed(reader, snapshots)
+    referenced.update(manifests)
+    referenced.expect(references.held(reader, manifests.values()))
+    referenced.update(context.memory.pinned_metadata())
+    reason = context.resolved.why_not(_OPERATION)
+    if reason is None and not may_be_under(location, bucket):
+        reason = f"its location {location} is not below {bucket}"
+    if reason is not None:
+        return skipped(_OPERATION, reason)
+    skip = why_skipped(context, table)
+    if skip is not None:
+        return skip
+    search.elsewhere = folders_elsewhere(table.metadata, context.policy.orphan_sweep_prefixes)
+    grace_ms = context.policy.orphan_older_than_ms
+    search.older_than_ms = context.stores.trusted_now_ms(table, grace_ms, "orphan_older_than_hours") - grace_ms
+    return succeeded(_OPERATION, "its references are known")
 
 
 def _assign_to_tables(
@@ -248,39 +246,24 @@ def _delete_in_turn(
 
     References and listing are older than the lease; the deletion checks again.
     """
+    found: list[ForeignMetadata] = []
+
+    def delete(context: OperationContext) -> OperationOutcome:
+        candidates = replace(one.candidates, unlisted=unlisted)
+        paths = [file.path for file in candidates.metadata_files]
+        found.extend(foreign_metadata(context.storage(one.table), one.table.metadata, paths))
+        listed = TableCandidates(one.table, candidates, one.references, one.older_than_ms, is_current, tuple(found))
+        return delete_orphans(context, listed)
+
     if one.context.dry_run:
-        return _delete(one, one.context, unlisted, is_current=is_current)
+        return run_operation(_OPERATION, one.context, delete), found
     try:
         with leased(one.context, Turn(command="icekeeper orphans")) as lease:
-            return _delete(one, replace(one.context, lease=lease), unlisted, is_current=is_current)
+            return run_operation(_OPERATION, replace(one.context, lease=lease), delete), found
     except LeaseHeld as held:
         return skipped(_OPERATION, f"it is left to the run at work: {held}"), []
     except StorageError as error:
         return failed(_OPERATION, str(error)), []
-
-
-def _delete(
-    one: _TableSearch, context: OperationContext, unlisted: UnlistedPaths, *, is_current: bool
-) -> tuple[OperationOutcome, list[ForeignMetadata]]:
-    candidates = replace(one.candidates, unlisted=unlisted)
-    found: list[ForeignMetadata] = []
-
-    def delete(context: OperationContext) -> OperationOutcome:
-        found.extend(
-            foreign_metadata(
-                context.storage(one.table), one.table.metadata, [one.path for one in candidates.metadata_files]
-            )
-        )
-        listed = TableCandidates(one.table, candidates, one.references, one.older_than_ms, is_current, tuple(found))
-        return delete_orphans(context, listed)
-
-    outcome = run_guarded(_OPERATION, context, delete)
-    return outcome, found
-
-
-def _foreign_outside(storage: Storage, outside: _Outside) -> list[ForeignMetadata]:
-    owners = (metadata_owner(storage, path) for path in outside.metadata.values())
-    return [owner for owner in owners if owner is not None]
 
 
 def _by_table(foreign: Iterable[ForeignMetadata], known: Container[str | None]) -> tuple[dict[str, str | None], ...]:
@@ -297,9 +280,8 @@ def _by_table(foreign: Iterable[ForeignMetadata], known: Container[str | None]) 
     return tuple(by_table.values())
 
 
-def _recorded(one: _TableSearch, outcome: OperationOutcome) -> tuple[str, ...]:
+def _recorded(context: OperationContext, outcome: OperationOutcome) -> tuple[str, ...]:
     """Record the sweep of a table, also in the journal if it deleted something; return warnings."""
-    context = one.context
     started = PassStart(context.memory.identity, None, context.started_ms)
     done = PassOutcome(
         table=str(context.table),

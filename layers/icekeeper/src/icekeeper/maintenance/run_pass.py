@@ -3,6 +3,10 @@
 :func:`maintain_table` is the entry.  :func:`run_pass` runs the operations of a policy in canonical order; an operation
 that fails does not stop the next one.  A pass that a person interrupts reports which commits landed, and what a later
 pass will clean.
+
+A table has one pass at a time, so the pipeline, ``icekeeper maintain``, ``icekeeper run`` and ``icekeeper orphans``
+take the same lease (rule: one-lease-holder).  A pass that loses its lease changes nothing more
+(rule: lost-lease-changes-nothing).
 """
 
 from __future__ import annotations
@@ -10,15 +14,18 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from time import monotonic, sleep
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
 from icekeeper.catalogs.pointer import keeping_documents
 from icekeeper.commit.attempt import newest_run, snapshots_of_run
-from icekeeper.errors import MaintenanceError, PlanStale, PolicyError, StorageError, TableUnsupported
-from icekeeper.machine.metering import RequestCount, counting, joined_count
+from icekeeper.engines.choose import AutoEngine
+from icekeeper.errors import LeaseHeld, MaintenanceError, PlanStale, PolicyError, StorageError, TableUnsupported
+from icekeeper.machine.metering import counting, joined_count
 from icekeeper.machine.resources import search_cycles_seldom
-from icekeeper.maintenance.begin_and_end_pass import (
+from icekeeper.maintenance.pass_steps import (
     DonePart,
     PassStart,
     begin,
@@ -26,15 +33,14 @@ from icekeeper.maintenance.begin_and_end_pass import (
     head_id,
     of_part,
     remembered_turns,
+    run_operation,
     why_waiting,
     with_warnings,
 )
-from icekeeper.maintenance.run_operation import run_operation
-from icekeeper.maintenance.table_lease import Turn, leased, served_request
 from icekeeper.model import TableName
 from icekeeper.operation_facts import FACTS
 from icekeeper.operations.clean_staging import clean_staged_files
-from icekeeper.pass_context.context import CountedEngine, OperationContext
+from icekeeper.pass_context.context import OperationContext
 from icekeeper.pass_context.planned_table import PlannedTable
 from icekeeper.policy import Operation, Policy
 from icekeeper.policy.due import PolicyPart, due_parts, forced_part, why_not_now
@@ -42,6 +48,7 @@ from icekeeper.policy.resolve import unused_settings
 from icekeeper.report.outcome import (
     OperationOutcome,
     PassOutcome,
+    PassStatus,
     Status,
     failed,
     looks_at_the_table,
@@ -49,12 +56,85 @@ from icekeeper.report.outcome import (
     skipped,
 )
 from icekeeper.state.claims import CutWork, forget_cut
-from icekeeper.state.identity import STATE_VARIABLE
-from icekeeper.state.store import MaintenanceRequest, ScheduleRun, StateStore
+from icekeeper.state.identity import STATE_VARIABLE, TableIdentity
+from icekeeper.state.leases import HeldLease, holder_name, kept_alive
+from icekeeper.state.store import MaintenanceRequest, StateStore
 
 log = logging.getLogger(__name__)
 
 NOT_BEGUN = "not begun: the pass was interrupted"
+
+
+PASS_LEASE_MS = 3 * 60 * 1000
+"""How long a killed pass blocks others, if its death cannot be proven (rule: dead-holders-bar-nobody).
+
+A thread of the process prolongs the lease, so it can be short."""
+_PAUSE_S = 2.0
+_MAINTAIN = "icekeeper maintain"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """Which command wants a table for a pass, how long it waits for the lease, and when it stops."""
+
+    command: str = _MAINTAIN
+    wait_ms: int = 0
+    """The longest time to wait for another holder of the lease."""
+    tell: Callable[[str], object] = lambda sentence: None
+    """Called with one sentence about the holder when the waiting begins, and before each further attempt."""
+    why_not: Callable[[], str | None] = lambda: None
+    """Called once we have the lease: why the pass is no longer needed, ``None`` to begin."""
+    why_stop: Callable[[], str | None] = lambda: None
+    """Called before each operation: why it must not begin, ``None`` to continue."""
+    is_proposed: bool = False
+    """Whether only detection proposed the pass."""
+    timeout_s: float | None = None
+    """Since ``begun_s``, for all attempts together (``job_timeout_s``): then no further operation or round of file
+    groups begins; ``None``: no limit."""
+    retries: int = 0
+    """Further attempts after a failed pass (``job_retry_limit``)."""
+    wait: Callable[[float], object] = sleep
+    """Called with the seconds until a further attempt."""
+    begun_s: float = field(default_factory=lambda: monotonic())
+    """By :func:`time.monotonic`."""
+
+    def why_over(self) -> str | None:
+        """Why no further operation may begin; ``None``: it may."""
+        is_late = self.timeout_s is not None and monotonic() > self.begun_s + self.timeout_s
+        return self.why_stop() or (f"job_timeout_s {self.timeout_s:g} is over" if is_late else None)
+
+
+@contextmanager
+def leased(context: OperationContext, turn: Turn) -> Iterator[HeldLease]:
+    """Hold the lease of the context's table during the block; a thread prolongs it.
+
+    Raises:
+        LeaseHeld: another holder still has it after the time that ``turn`` allows.
+        StorageError: the state store does not answer.
+    """
+    leases, holder = context.state.leases, holder_name(turn.command, context.run_id)
+    key, name = context.memory.identity.lease_key, str(context.table)
+    left_s, is_told = turn.wait_ms / 1000, False
+    while True:
+        try:
+            lease = leases.acquire(key, holder, now_ms=context.clock(), ttl_ms=PASS_LEASE_MS, name=name)
+            break
+        except LeaseHeld as held:
+            if left_s <= 0:
+                waited = f", also after waiting for {turn.wait_ms // 1000} s" if turn.wait_ms else ""
+                hint = "; --wait 10m waits for it" if turn.command == _MAINTAIN and not turn.wait_ms else ""
+                raise LeaseHeld(f"{held}{waited}; nothing was begun{hint}") from held
+            if not is_told:
+                turn.tell(f"waiting: {held}")
+                is_told = True
+        context.sleep(min(_PAUSE_S, left_s))
+        left_s -= _PAUSE_S
+    with kept_alive(HeldLease(leases, lease, PASS_LEASE_MS, context.clock)) as ours:
+        yield ours
+
+
+_OPERATIONS = "operations"
+_RETRY_PAUSE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +153,25 @@ class AskedPass:
     """The schedule to run, due or not; ``None``: what is due."""
 
     def pending(self, loaded: LoadedTable, policy: Policy | None) -> MaintenanceRequest | None:
-        """The pending request that the pass serves; ``policy`` is ``None`` if the settings are wrong."""
-        return served_request(self.state.requests, identity_of(self.catalog, loaded), self.settings, policy)
+        """The table's pending request, if the pass does all that it asks for (rule: one-request-one-claim).
+
+        The pass must run every requested operation, and have the same other settings.  If its settings are wrong
+        (``policy`` is ``None``), it serves a request with equal settings.
+        """
+        identity = identity_of(self.catalog, loaded)
+        request = next((one for one in self.state.requests.pending() if one.identity.is_same_copy(identity)), None)
+        if request is None:
+            return None
+        asked = request.settings
+        others = [{key: value for key, value in one.items() if key != _OPERATIONS} for one in (asked, self.settings)]
+        if others[0] != others[1]:
+            return None
+        if asked.get(_OPERATIONS) == self.settings.get(_OPERATIONS):
+            return request
+        if policy is None or _OPERATIONS not in asked:
+            return None
+        wanted = Policy.model_validate({_OPERATIONS: asked[_OPERATIONS]}).operations
+        return request if {*wanted} <= {*policy.operations} else None
 
     def claim(self, request: MaintenanceRequest | None) -> None:
         """Claim the served request, if any."""
@@ -85,49 +182,70 @@ class AskedPass:
 def maintain_table(asked: AskedPass) -> PassOutcome:
     """Take the table's lease, run the pass, and claim the request that it served; a dry run only runs the pass.
 
-    A request is claimed after its pass, so that the next pass serves it if this process is killed.  An error of the
-    settings or the table also answers the request, because a repetition would fail, too.
+    A pass that fails is tried again as often as its turn says, until the turn is over; the last outcome is returned.
 
     Raises:
         PolicyError: there is no such table, or its settings are wrong.
         LeaseHeld: another run maintains the table now.
         PlanStale: the pass is no longer needed, or the table was replaced; nothing was begun.
-        StorageError: the table cannot be loaded, or the state does not answer.
+        StorageError: the table cannot be loaded, or the state cannot be written.
     """
     search_cycles_seldom()
-    with asked.state.kept_open(), counting(), keeping_documents():
-        return _maintain(asked)
-
-
-def _maintain(asked: AskedPass) -> PassOutcome:
-    run_id, turn = str(uuid.uuid4()), asked.turn
-    loaded = asked.catalog.load(asked.table)
-    if turn is None:
-        return run_pass(asked.make_context(loaded, run_id), asked.schedule)
-    try:
-        context = asked.make_context(loaded, run_id)
-    except PolicyError:
-        asked.claim(asked.pending(loaded, None))
-        raise
-    with leased(context, turn) as lease:
-        if turn.wait_ms:  # the pass that we waited for may have changed the table
-            loaded = asked.catalog.load(asked.table)
-            if identity_of(asked.catalog, loaded).lease_key != context.memory.identity.lease_key:
-                raise PlanStale(f"{loaded.name} was replaced by another table just now; run the pass again")
-            context = asked.make_context(loaded, run_id)
-        if reason := turn.why_not():
-            raise PlanStale(reason)
-        request = asked.pending(loaded, context.policy)
+    turn = asked.turn
+    left = 0 if turn is None else turn.retries
+    while True:
         try:
-            ours = replace(context, lease=lease, why_stop=turn.why_stop, is_proposed=turn.is_proposed)
-            outcome = run_pass(ours, asked.schedule)
-        except (PolicyError, TableUnsupported):
-            asked.claim(request)
+            outcome = _attempt(asked)
+        except StorageError as error:
+            if turn is None or not left or turn.why_over():
+                raise
+            failure = str(error)
+        else:
+            if turn is None or not left or outcome.status is not PassStatus.FAILED or turn.why_over():
+                return outcome
+            failure = outcome.summary
+        turn.tell(f"the pass failed and is tried again in {_RETRY_PAUSE_S:g} s: {failure}")
+        asked = replace(asked, turn=replace(turn, why_not=lambda: None))  # it would see the previous attempt
+        left -= 1
+        turn.wait(_RETRY_PAUSE_S)
+
+
+def _attempt(asked: AskedPass) -> PassOutcome:
+    """One attempt.  A request is claimed after its pass, so that the next pass serves it if this process is killed.
+
+    An error of the settings or the table also answers the request, because a repetition would fail, too.
+    """
+    run_id, turn = str(uuid.uuid4()), asked.turn
+    if turn is not None:
+        asked.state.require_writable()  # fail before the table is changed, not when the change is recorded
+    with asked.state.kept_open(), counting(), keeping_documents():
+        loaded = asked.catalog.load(asked.table)
+        if turn is None:
+            return run_pass(asked.make_context(loaded, run_id), asked.schedule)
+        try:
+            context = asked.make_context(loaded, run_id)
+        except PolicyError:
+            asked.claim(asked.pending(loaded, None))
             raise
-        if not lease.is_lost and turn.why_stop() is None:
-            asked.claim(request)
-        _forget_cuts(asked, loaded)
-        return outcome
+        with leased(context, turn) as lease:
+            if turn.wait_ms:  # the pass that we waited for may have changed the table
+                loaded = asked.catalog.load(asked.table)
+                if identity_of(asked.catalog, loaded).lease_key != context.memory.identity.lease_key:
+                    raise PlanStale(f"{loaded.name} was replaced by another table just now; run the pass again")
+                context = asked.make_context(loaded, run_id)
+            if reason := turn.why_not():
+                raise PlanStale(reason)
+            request = asked.pending(loaded, context.policy)
+            try:
+                ours = replace(context, lease=lease, why_stop=turn.why_over, is_proposed=turn.is_proposed)
+                outcome = run_pass(ours, asked.schedule)
+            except (PolicyError, TableUnsupported):
+                asked.claim(request)
+                raise
+            if not lease.is_lost and turn.why_over() is None:
+                asked.claim(request)
+            _forget_cuts(asked, loaded)
+            return outcome
 
 
 def _forget_cuts(asked: AskedPass, loaded: LoadedTable) -> None:
@@ -137,6 +255,25 @@ def _forget_cuts(asked: AskedPass, loaded: LoadedTable) -> None:
         forget_cut(asked.state.cut_offs, entry, *CutWork)
     except StorageError as error:
         log.warning("%s is still recorded as cut off: %s", loaded.name, error)
+
+
+def why_needless(
+    state: StateStore, identity: TableIdentity, detected_ms: int, *, now_ms: int, is_pending: bool | None
+) -> str | None:
+    """Why a table needs no pass any more: another run has maintained it since it was detected
+    (rule: overlapping-runs-share-slots).
+
+    ``is_pending``: whether its request is still pending; ``None``: no request.  A pass that ended in the future was
+    recorded by a wrong clock, and is ignored (rule: future-records-bar-nothing).
+
+    Raises:
+        StorageError: the state does not answer.
+    """
+    if is_pending is not None:
+        return None if is_pending else "the request was served or withdrawn since it was detected"
+    seen = state.last_seen(identity)
+    is_served = seen is not None and detected_ms <= seen.finished_ms <= now_ms
+    return f"another run has maintained {identity.table} since it was detected" if is_served else None
 
 
 class PassInterrupted(KeyboardInterrupt):
@@ -253,80 +390,69 @@ def run_pass(context: OperationContext, schedule: str | None = None) -> PassOutc
         PassInterrupted: by Ctrl-C after the pass began; the journal has an entry for it.
     """
     with joined_count() as sent, keeping_documents():
-        return _run_pass(context, schedule, sent)
-
-
-def _run_pass(context: OperationContext, schedule: str | None, sent: RequestCount) -> PassOutcome:
-    resolved = context.resolved
-    runs = remembered_turns(context)
-    if schedule is None:
-        parts = due_parts(resolved, runs, context.started_ms)
-    else:
-        parts = (forced_part(resolved, schedule, str(context.table)),)
-    loaded = begin(context, [part.resolved for part in parts])
-    warnings = other_state_warning(context, loaded)
-    started = PassStart(context.memory.identity, head_id(context, loaded), context.started_ms)
-    log.info("pass over %s started, run %s", context.table, context.run_id)
-    done: list[OperationOutcome] = []
-    try:
-        for outcome_of_one in _operations(context, parts, runs):
-            done.append(outcome_of_one)  # one by one, because Ctrl-C may come between two of them
-        # This is no operation, and cannot be switched off (rule: clean-failed-loads-from-record).
-        staged = clean_staged_files(context)
-    except KeyboardInterrupt:
-        planned = [operation for part in parts for operation in part.operations]
-        interrupted, sentence = interrupted_outcome(context, loaded, planned, done)
-        raise PassInterrupted(sentence, _recorded(context, started, interrupted, ())) from None
-    outcome = PassOutcome(
+        runs = remembered_turns(context)
+        if schedule is None:
+            parts = due_parts(context.resolved, runs, context.started_ms)
+        else:
+            parts = (forced_part(context.resolved, schedule, str(context.table)),)
+        loaded = begin(context, [part.resolved for part in parts])
+        warnings = other_state_warning(context, loaded)
+        started = PassStart(context.memory.identity, head_id(context, loaded), context.started_ms)
+        log.info("pass over %s started, run %s", context.table, context.run_id)
+        done: list[OperationOutcome] = []
+        planned, steps = PlannedTable(), [(part, operation) for part in parts for operation in part.operations]
+        try:
+            for part, operation in steps:
+                settings = of_part(context, part.resolved, part.schedule)
+                if waiting := why_waiting(context, part, operation, runs):
+                    outcome = skipped(operation, waiting)
+                elif context.dry_run:
+                    outcome = _planned(operation, settings, planned)
+                else:
+                    outcome = run_operation(operation, settings)
+                done.append(replace(outcome, schedule=part.schedule))
+            # This is no operation, and cannot be switched off (rule: clean-failed-loads-from-record).
+            staged = clean_staged_files(context)
+        except KeyboardInterrupt:
+            interrupted, sentence = interrupted_outcome(context, loaded, [operation for _, operation in steps], done)
+            raise PassInterrupted(sentence, _recorded(context, started, interrupted, ())) from None
+    left_out = why_not_now(context.resolved, parts, runs, context.started_ms).items()
+    whole = PassOutcome(
         table=str(context.table),
         catalog=context.catalog.name,
         run_id=context.run_id,
         dry_run=context.dry_run,
-        operations=(*done, *_left_out(context, parts, runs)),
+        operations=(*done, *(skipped(operation, reason) for operation, reason in left_out)),
         staged=staged,
         around=request_metrics("pass", sent.counts),
         # Unused settings are only reported in a dry run: a real pass may leave an operation to another pass.
         warnings=(*warnings, *(unused_settings(context.resolved) if context.dry_run else ())),
     )
-    # A pass that lost its lease, or had to stop, has not finished: the next pass must look again.
+    return _recorded(context, started, whole, _done_parts(context, parts, schedule))
+
+
+def _done_parts(context: OperationContext, parts: Sequence[PolicyPart], schedule: str | None) -> Sequence[DonePart]:
+    """What a pass has finished.  If it lost its lease, or had to stop, nothing: the next pass must look again."""
+    resolved = context.resolved
     if context.why_stop() is not None or (context.lease is not None and context.lease.is_lost):
-        return _recorded(context, started, outcome, () if schedule else (DonePart(None, ""),))
-    ended = [
+        return () if schedule else (DonePart(None, ""),)
+    done = [
         DonePart(part.schedule, part.resolved.fingerprint(), resolved.schedules[part.schedule].interval_ms)
         for part in parts
         if part.schedule is not None and resolved.why_disabled() is None
     ]
-    if schedule is None:
-        ended.append(DonePart(None, resolved.fingerprint()))
-    return _recorded(context, started, outcome, ended)
+    return done if schedule else [*done, DonePart(None, resolved.fingerprint())]
 
 
 def _recorded(
     context: OperationContext, started: PassStart, outcome: PassOutcome, parts: Sequence[DonePart]
 ) -> PassOutcome:
-    reason = context.engine.reason if isinstance(context.engine, CountedEngine) else None
+    reason = context.engine.reason if isinstance(context.engine, AutoEngine) else None
     outcome = replace(with_warnings(outcome), engine=(context.engine.name, reason))
     log.info("pass over %s %s: %s", context.table, outcome.status.value, outcome.summary)
     if context.dry_run:
         return outcome
     return conclude(context.state, started, outcome, parts, context.engine.name, context.clock())
-
-
-def _operations(
-    context: OperationContext, parts: Sequence[PolicyPart], runs: Mapping[str, ScheduleRun]
-) -> Iterator[OperationOutcome]:
-    planned = PlannedTable()
-    for part in parts:
-        settings = of_part(context, part.resolved, part.schedule)
-        for operation in part.operations:
-            waiting = why_waiting(context, part, operation, runs)
-            if waiting is not None:
-                outcome = skipped(operation, waiting)
-            elif context.dry_run:
-                outcome = _planned(operation, settings, planned)
-            else:
-                outcome = run_operation(operation, settings)
-            yield replace(outcome, schedule=part.schedule)
 
 
 def _planned(operation: Operation, context: OperationContext, planned: PlannedTable) -> OperationOutcome:
@@ -336,10 +462,3 @@ def _planned(operation: Operation, context: OperationContext, planned: PlannedTa
     on_head = None if planned.is_as_it_is else run_operation(operation, context)
     in_turn = run_operation(operation, replace(context, planned=planned))
     return in_turn if on_head is None else replace(on_head, in_turn=in_turn)
-
-
-def _left_out(
-    context: OperationContext, parts: Sequence[PolicyPart], runs: Mapping[str, ScheduleRun]
-) -> Iterator[OperationOutcome]:
-    reasons = why_not_now(context.resolved, parts, runs, context.started_ms)
-    return (skipped(operation, reason) for operation, reason in reasons.items())

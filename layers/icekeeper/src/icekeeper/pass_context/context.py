@@ -1,13 +1,12 @@
 """The context of one pass over one table, which every operation gets; and how a rewrite is protected and committed.
 
 :class:`OperationContext` has catalog, stores, engine, state and settings.  :func:`commit_rewrite` commits file groups,
-:class:`Job` protects a running rewrite, and :class:`CountedEngine` counts the requests of workers.
+and :class:`Job` protects a running rewrite.
 """
 
 from __future__ import annotations
 
 import logging
-import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -15,32 +14,30 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from threading import Lock
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import TypeAlias
 
-from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
+from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.commit.conflict_detection import GroupClaim, PlanningState, RebaseResult, rebase
 from icekeeper.commit.snapshot import FileReplacement, SnapshotWriter
 from icekeeper.commit.transaction import Committed, CommitTerms, commit_with_retries, patience_of
-from icekeeper.engines.choose import AutoEngine
 from icekeeper.engines.engine import Engine
 from icekeeper.errors import CommitStateUnknown, MaintenanceError, PlanStale, StorageError
-from icekeeper.machine.clock import Clock, steady_s
-from icekeeper.machine.metering import RequestCount, RequestKind, counting, current_count
+from icekeeper.machine.clock import Clock
 from icekeeper.metadata.document import TableMetadata, require_writable, table_digest
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import Nothing, TableName
 from icekeeper.pass_context.metadata_listing import metadata_of_other_entries, newer_metadata
 from icekeeper.pass_context.planned_table import PlannedTable
-from icekeeper.pass_context.stores import Footprint, MetadataCache, Stores, data_folders, shared_reads
+from icekeeper.pass_context.stores import Footprint, MetadataCache, Stores, data_folders
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
-from icekeeper.report.activity import Progress, silent
+from icekeeper.report.activity import Progress
 from icekeeper.state.leases import HeldLease
 from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
 from icekeeper.state.store import IdleSince, Pin, PinKind, StateStore
 from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.paths import is_repeated
-from icekeeper.storage.storage import FileSource, Storage, StoreClock, store_now_ms
+from icekeeper.storage.storage import FileSource, Storage
 
 log = logging.getLogger(__name__)
 
@@ -58,23 +55,10 @@ class SharedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationContext:
-    """One pass over one table.  :func:`operation_context` makes it; :func:`dataclasses.replace` makes variants.
+    """One pass over one table, as every operation gets it; ``Runtime.context`` makes it.
 
-    What operations ask of it:
-
-    * to plan: :meth:`load` (each operation loads the newest head), :meth:`reader`, ``policy``, and rarely ``resolved``
-      (the source of a setting);
-    * to read, write and delete files: :meth:`storage`, and ``stores.trusted_now_ms`` for the age of files;
-    * to rewrite: :meth:`job`, and in it :meth:`will_write`, ``engine``, :meth:`commit_outputs` and :meth:`discard`;
-    * to commit without new data files: :meth:`commit` and :meth:`snapshot_writer`;
-    * in a dry run: ``dry_run``, and :meth:`would_commit` for the plans of later operations;
-    * to remember: ``memory`` for this table; ``state`` and ``catalog`` only where other tables matter;
-    * to report: ``progress``, ``table``, ``run_id``.
-
-    Some fields are for one operation: ``orphan_candidates`` and ``only_lists`` (orphan removal), ``reads_footers``,
-    ``why_stop`` and ``time_left_s`` (compaction), ``is_proposed`` (statistics); ``other_catalog`` and ``run`` are for
-    :mod:`icekeeper.deletion`.  No operation uses ``cache``, ``running``, ``work_began_s``, ``lease`` and
-    ``require_allowed``: the methods here and :mod:`icekeeper.maintenance` do.
+    An operation asks it for the newest head (:meth:`load`, :meth:`reader`), for settings (``policy``), for files
+    (:meth:`storage`), protects a rewrite by :meth:`job`, and commits (:meth:`commit`, :func:`commit_rewrite`).
     """
 
     catalog: Catalog
@@ -93,12 +77,12 @@ class OperationContext:
     started_ms: int
     """When the pass began, epoch milliseconds by this machine's clock; the value of ``now()`` in its settings."""
     engine: Engine
-    dry_run: bool = False
+    dry_run: bool
     planned: PlannedTable | None = None
     """In a dry run, the table as earlier operations would leave it; ``None``: plan on the table as it is."""
-    progress: Progress = silent
-    sleep: Callable[[float], None] = time.sleep
-    monotonic_s: Callable[[], float] = steady_s
+    progress: Progress
+    sleep: Callable[[float], None]
+    monotonic_s: Callable[[], float]
     """A steady clock in seconds; it advances while ``sleep`` sleeps."""
     orphan_candidates: FileSource | None = None
     """Files that an earlier step of this pass listed; orphan removal uses them instead of a listing."""
@@ -106,22 +90,20 @@ class OperationContext:
     """Whether a dry run reads footers of some files, to report settings that the files do not have."""
     only_lists: bool = False
     """Whether this process only lists, and another one deletes and checks that it may."""
-    other_catalog: Callable[[str, str], Catalog | None] = lambda name, warehouse: None
+    other_catalog: Callable[[str, str], Catalog | None]
     """Opens another served catalog by name and warehouse; ``None``: there is none.
 
     Raises MaintenanceError if it cannot be opened.
     """
     footprint: Footprint = field(default_factory=Footprint)
     """The folders in which this pass has seen files of the table."""
-    cache: MetadataCache = field(default_factory=MetadataCache)
+    cache: MetadataCache
     """The manifests and manifest lists that this pass has read."""
     running: Job | None = None
     """The running rewrite, if any."""
-    work_began_s: float | None = None
-    """When the running rewrite began, by ``monotonic_s``."""
     lease: HeldLease | None = None
     """The table's lease, held by this pass; ``None`` if it changes nothing, or no other run is possible."""
-    require_allowed: Callable[[], None] = lambda: None
+    require_allowed: Callable[[], None]
     """Raises LocationRefused if the table's own locations are outside its bound (rule: bound-every-table)."""
     why_stop: Callable[[], str | None] = lambda: None
     """Called before each operation: why it must not begin, ``None`` to continue."""
@@ -206,15 +188,24 @@ class OperationContext:
         Raises:
             StorageError: the state store cannot be written; no work was begun.
         """
-        name = f"{self.run_id}:{uuid.uuid4().hex[:8]}:{operation.value}"
         lease_ms = 2 * self.policy.job_timeout_s * 1000
-        with running_job(self.memory, name, planned, snapshot_id, lease_ms=lease_ms) as job:
+        pin = Pin(
+            identity=self.memory.identity,
+            # Unique, because a run may have several jobs, and each removes its own pin.
+            name=f"{self.run_id}:{uuid.uuid4().hex[:8]}:{operation.value}",
+            snapshot_id=snapshot_id,
+            metadata_location=planned.metadata_location,
+            expires_ms=self.memory.clock() + lease_ms,
+            kind=PinKind.JOB,
+        )
+        job = Job(self.memory, pin, lease_ms, self.monotonic_s())
 
-            def progress(what: str, done: int, total: int) -> None:
-                job.keep_alive()
-                self.progress(what, done, total)
+        def progress(what: str, done: int, total: int) -> None:
+            job.keep_alive()
+            self.progress(what, done, total)
 
-            yield replace(self, running=job, progress=progress, work_began_s=self.monotonic_s())
+        with job.protected():
+            yield replace(self, running=job, progress=progress)
 
     def will_write(self, records: Iterable[str]) -> None:
         """Record the files of the running job before it writes them: paths, or records of planned files.
@@ -278,7 +269,7 @@ class OperationContext:
         if self.planned is not None:
             self.planned.will_name(outputs)
         left_s = None if self.time_left_s is None else self.time_left_s()
-        work_s = 0.0 if self.work_began_s is None else self.monotonic_s() - self.work_began_s
+        work_s = 0.0 if self.running is None else self.monotonic_s() - self.running.began_s
         try:
             return self.commit(self.load(), prepare, patience_of(work_s, left_s))
         except CommitStateUnknown:
@@ -306,53 +297,6 @@ class OperationContext:
             self.leaves_files()
 
 
-def operation_context(
-    loaded: LoadedTable,
-    *,
-    catalog: Catalog,
-    resolved: ResolvedPolicy,
-    state: StateStore,
-    clock: Clock,
-    run_id: str,
-    engine: Engine,
-    started_ms: int | None = None,
-    dry_run: bool = False,
-    store_clock: StoreClock = store_now_ms,
-    progress: Progress = silent,
-    sleep: Callable[[float], None] = time.sleep,
-    monotonic_s: Callable[[], float] = steady_s,
-    other_catalog: Callable[[str, str], Catalog | None] = lambda name, warehouse: None,
-    run: SharedRun | None = None,
-) -> OperationContext:
-    """The context of one pass over the ``loaded`` table.
-
-    ``started_ms``: given if another process began the pass; else it begins now.  ``run``: by default, the run named
-    ``run_id``.
-    """
-    shared, threads = shared_reads(), resolved.policy.listing_threads
-    stores = Stores(clock, store_clock, may_write=not dry_run, listing_threads=threads, shared=shared)
-    return OperationContext(
-        catalog=catalog,
-        table=loaded.name,
-        resolved=resolved,
-        state=state,
-        memory=TableMemory(state, identity_of(catalog, loaded), partial(stores.now_ms, loaded)),
-        clock=clock,
-        stores=stores,
-        cache=shared.manifests,
-        run_id=run_id,
-        run=run or SharedRun(run_id),
-        require_allowed=partial(loaded.allowed.require, loaded.metadata.locations),
-        started_ms=clock() if started_ms is None else started_ms,
-        engine=CountedEngine(engine),
-        dry_run=dry_run,
-        progress=progress,
-        sleep=sleep,
-        monotonic_s=monotonic_s,
-        other_catalog=other_catalog,
-    )
-
-
 ReplacementOn: TypeAlias = Callable[[TableMetadata, RebaseResult], tuple[FileReplacement, Collection[str]] | Nothing]
 """Returns the replacement for the groups that still hold on a head, and the manifests that list the replaced files."""
 
@@ -365,25 +309,6 @@ class Rewrite:
     planned: PlanningState
     groups: Sequence[GroupClaim]
     outputs: Mapping[int, Sequence[str]]
-
-
-@dataclass(slots=True)
-class _Attempts:
-    context: OperationContext
-    rewrite: Rewrite
-    replacement_on: ReplacementOn
-    rebased: list[RebaseResult] = field(default_factory=list)
-
-    def prepare(self, head: LoadedTable) -> PreparedCommit | Nothing:
-        require_writable(head.metadata)
-        reader, branch = self.context.reader(head), self.context.policy.branch
-        rebased = rebase(self.rewrite.planned, head.metadata, reader, branch, self.rewrite.groups)
-        self.rebased.append(rebased)
-        found = self.replacement_on(head.metadata, rebased)
-        if isinstance(found, Nothing):
-            return found
-        replacement, affected = found
-        return self.context.snapshot_writer(head).replace_files(replacement, rebased.manifests, affected)
 
 
 def commit_rewrite(
@@ -400,10 +325,20 @@ def commit_rewrite(
         CommitStateUnknown: it is unknown whether the commit landed; the outputs are kept.
         MaintenanceError: nothing was committed.
     """
-    attempts = _Attempts(context, rewrite, replacement_on)
+    rebased: RebaseResult
+
+    def prepare(head: LoadedTable) -> PreparedCommit | Nothing:
+        nonlocal rebased
+        require_writable(head.metadata)
+        rebased = rebase(rewrite.planned, head.metadata, context.reader(head), context.policy.branch, rewrite.groups)
+        found = replacement_on(head.metadata, rebased)
+        if isinstance(found, Nothing):
+            return found
+        replacement, affected = found
+        return context.snapshot_writer(head).replace_files(replacement, rebased.manifests, affected)
+
     outputs = list(chain.from_iterable(rewrite.outputs.values()))
-    committed = context.commit_outputs(rewrite.loaded, attempts.prepare, outputs)
-    rebased = attempts.rebased[-1]
+    committed = context.commit_outputs(rewrite.loaded, prepare, outputs)
     context.discard(rewrite.loaded, chain.from_iterable(rewrite.outputs[group_id] for group_id in rebased.dropped))
     return committed, rebased
 
@@ -420,12 +355,39 @@ class Job:
     they are cleaned from the record.  Both expire by themselves.  Modak protects its readers and loads likewise.
     """
 
-    def __init__(self, memory: TableMemory, pin: Pin, lease_ms: int) -> None:
+    def __init__(self, memory: TableMemory, pin: Pin, lease_ms: int, began_s: float) -> None:
         self._memory = memory
         self._pin = pin
         self._lease_ms = lease_ms
         self._load: StagedLoad | None = None
         self._leaves_files = self._may_have_landed = False
+        self.began_s = began_s
+        """By the context's ``monotonic_s``."""
+
+    @contextmanager
+    def protected(self) -> Iterator[None]:
+        """Pin the planning snapshot until the block ends.
+
+        The job's record is removed if the block succeeds, and marked as failed after an error.  It stays pending if a
+        commit may have landed, and after anything but a MaintenanceError (an interrupt, a bug), because workers may
+        still be writing.
+        """
+        self._memory.store.add_pin(self._pin)
+        try:
+            yield
+        except CommitStateUnknown:
+            raise
+        except MaintenanceError:
+            self.leaves_files()
+            self._settle()
+            raise
+        else:
+            self._settle()
+        finally:
+            try:
+                self._memory.store.remove_pin(self._memory.identity, self._pin.name)
+            except StorageError as error:
+                log.warning("the pin of job %s could not be removed, and runs out by itself: %s", self._pin.name, error)
 
     def will_write(self, records: Iterable[str]) -> None:
         """Record files before they are written: paths, or records of planned files for all attempts at a task.
@@ -477,9 +439,6 @@ class Job:
         with suppress(MaintenanceError):
             self.renew()
 
-    def _begin(self) -> None:
-        self._memory.store.add_pin(self._pin)
-
     def _settle(self) -> None:
         """Remove the record if every file is in the table or deleted; else mark the job as failed."""
         if self._load is None or self._may_have_landed:
@@ -493,161 +452,3 @@ class Job:
                 staging.forget(self._load)
         except StorageError as error:  # the work is done; the record runs out by itself
             log.warning("the record of what job %s staged could not be settled: %s", self._pin.name, error)
-
-    def _end(self) -> None:
-        try:
-            self._memory.store.remove_pin(self._memory.identity, self._pin.name)
-        except StorageError as error:
-            log.warning("the pin of job %s could not be removed, and runs out by itself: %s", self._pin.name, error)
-
-
-@contextmanager
-def running_job(
-    memory: TableMemory, name: str, planned: LoadedTable, snapshot_id: int, *, lease_ms: int
-) -> Iterator[Job]:
-    """Pin the planning snapshot of a rewrite until the block ends.
-
-    The name must be unique, because a run may have several jobs, and each removes its own pin.  The job's record is
-    removed if the block succeeds, and marked as failed after an error.  It stays pending if a commit may have landed,
-    and after anything but a MaintenanceError (an interrupt, a bug), because workers may still be writing.
-
-    Raises:
-        StorageError: the state store cannot be written; no work was begun.
-    """
-    pin = Pin(
-        identity=memory.identity,
-        name=name,
-        snapshot_id=snapshot_id,
-        metadata_location=planned.metadata_location,
-        expires_ms=memory.clock() + lease_ms,
-        kind=PinKind.JOB,
-    )
-    job = Job(memory, pin, lease_ms)
-    job._begin()
-    try:
-        yield job
-    except CommitStateUnknown:
-        raise
-    except MaintenanceError:
-        job.leaves_files()
-        job._settle()
-        raise
-    else:
-        job._settle()
-    finally:
-        job._end()
-
-
-Task = TypeVar("Task")
-Result = TypeVar("Result")
-Item = TypeVar("Item")
-Part = TypeVar("Part")
-Counts = Mapping[RequestKind, int]
-
-
-class _Counted(NamedTuple):
-    result: Any
-    counts: Counts
-
-
-class CountedEngine:
-    """An engine that adds its workers' requests to the caller's count; they return with the results.
-
-    Requests of failed work are not counted.
-    """
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    @property
-    def name(self) -> str:
-        """See :class:`icekeeper.engines.engine.Engine`."""
-        return self._engine.name
-
-    @property
-    def reason(self) -> str | None:
-        """Why this engine was chosen; ``None``: by a setting."""
-        return self._engine.reason if isinstance(self._engine, AutoEngine) else None
-
-    def map(
-        self, function: Callable[[Task], Result], tasks: Sequence[Task], on_done: Callable[[int], None]
-    ) -> list[Result]:
-        """See :class:`icekeeper.engines.engine.Engine`."""
-        return _added(self._engine.map(_CountedTask(function), tasks, on_done))
-
-    def exchange(
-        self,
-        split: Callable[[Task], Iterable[tuple[int, Item]]],
-        tasks: Sequence[Task],
-        merge: Callable[[Part, Iterator[Item]], Result],
-        parts: Sequence[Part],
-        on_done: Callable[[int], None],
-    ) -> list[Result]:
-        """See :class:`icekeeper.engines.engine.Engine`."""
-        return _added(self._engine.exchange(_CountedSplit(split), tasks, _CountedMerge(merge), parts, on_done))
-
-
-def _added(done: Sequence[_Counted]) -> list[Any]:
-    count = current_count()
-    if count is not None:
-        for one in done:
-            count.add_all(one.counts)
-    return [one.result for one in done]
-
-
-@dataclass(frozen=True, slots=True)
-class _CountedTask(Generic[Task, Result]):
-    function: Callable[[Task], Result]
-
-    @property
-    def __wrapped__(self) -> Callable[[Task], Result]:
-        """Python's name for a wrapped function; engines read its module (platform: forked-workers-start-cheap)."""
-        return self.function
-
-    def __call__(self, task: Task) -> _Counted:
-        with counting() as count:
-            result = self.function(task)
-        return _Counted(result, count.counts)
-
-
-@dataclass(frozen=True, slots=True)
-class _CountedSplit(Generic[Task, Item]):
-    """Yields the items, and then their request counts for part 0."""
-
-    function: Callable[[Task], Iterable[tuple[int, Item]]]
-
-    @property
-    def __wrapped__(self) -> Callable[[Task], Iterable[tuple[int, Item]]]:
-        """As above."""
-        return self.function
-
-    def __call__(self, task: Task) -> Iterator[tuple[int, Any]]:
-        items, count = iter(self.function(task)), RequestCount()
-        while True:
-            with counting(count):  # but not while the engine transports the item
-                item = next(items, None)
-            if item is None:
-                break
-            yield item
-        yield 0, _Counted(None, count.counts)
-
-
-@dataclass(frozen=True, slots=True)
-class _CountedMerge(Generic[Part, Item, Result]):
-    function: Callable[[Part, Iterator[Item]], Result]
-
-    def __call__(self, part: Part, items: Iterator[Any]) -> _Counted:
-        with counting() as count:
-
-            def given() -> Iterator[Item]:
-                for item in items:
-                    if isinstance(item, _Counted):
-                        count.add_all(item.counts)
-                    else:
-                        yield item
-
-            found = given()
-            result = self.function(part, found)
-            for _ in found:  # items that the work did not read
-                continue
-        return _Counted(result, count.counts)

@@ -210,10 +210,13 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class ClockSkew:
-    """How far this machine's clock is ahead of a store's clock (negative: behind it), in milliseconds."""
+class _Skew:
+    """How far our clock is ahead of a store's (negative: behind it), and when that was measured: by our clock, and by
+    the steady clock."""
 
     ahead_ms: int
+    ours_ms: int
+    steady_ms: int
 
     @property
     def is_told(self) -> bool:
@@ -224,15 +227,6 @@ class ClockSkew:
     def ahead_s(self) -> int:
         """In seconds, towards zero."""
         return int(self.ahead_ms / 1000)
-
-
-@dataclass(frozen=True, slots=True)
-class _Measured:
-    """A clock difference, and when it was measured: by our clock, and by the steady clock."""
-
-    skew: ClockSkew
-    ours_ms: int
-    steady_ms: int
 
     def holds_at(self, ours_ms: int, steady_ms: int) -> bool:
         """Whether our clock has not been set since: it advanced as much as the steady clock."""
@@ -260,7 +254,7 @@ class Stores:
         self._listing_threads = listing_threads
         self._shared = shared or SharedReads()
         self._clock, self._store_clock, self._may_write = clock, store_clock, may_write
-        self._measured: dict[str, _Measured] = {}
+        self._measured: dict[str, _Skew] = {}
         self._told: list[int] = []
 
     def storage(self, loaded: LoadedTable) -> Storage:
@@ -291,20 +285,20 @@ class Stores:
         """The largest reported difference of clocks so far."""
         return {CLOCK_SKEW: max(self._told, key=abs)} if self._told else {}
 
-    def _look(self, loaded: LoadedTable) -> tuple[ClockSkew, int]:
+    def _look(self, loaded: LoadedTable) -> tuple[_Skew, int]:
         """The current difference, and our time (epoch milliseconds); a large difference is logged once."""
         location = loaded.metadata.location
         ours_ms, steady_ms = self._clock(), int(steady_s() * 1000)
-        known = self._measured.get(location)
-        if known is None or not known.holds_at(ours_ms, steady_ms):
+        skew = self._measured.get(location)
+        if skew is None or not skew.holds_at(ours_ms, steady_ms):
             stores_ms = self._store_clock(self.storage(loaded), location, self._may_write)
             ours_ms = self._clock()
-            known = _Measured(ClockSkew(ahead_ms(ours_ms, stores_ms)), ours_ms, int(steady_s() * 1000))
-            self._measured[location] = known
-            if known.skew.is_told:
-                self._told.append(known.skew.ahead_s)
-                log.warning("%s: %s", location, skew_sentence(known.skew.ahead_s))
-        return known.skew, ours_ms
+            skew = _Skew(ahead_ms(ours_ms, stores_ms), ours_ms, int(steady_s() * 1000))
+            self._measured[location] = skew
+            if skew.is_told:
+                self._told.append(skew.ahead_s)
+                log.warning("%s: %s", location, skew_sentence(skew.ahead_s))
+        return skew, ours_ms
 
 
 _RETRIES = Policy().max_commit_retries

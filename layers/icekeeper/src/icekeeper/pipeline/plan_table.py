@@ -12,9 +12,15 @@ from icekeeper.commit.attempt import operations_of_run
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import PolicyError, TableUnsupported
 from icekeeper.health.examine import summary_counter
-from icekeeper.maintenance.begin_and_end_pass import begin, head_id, remembered_turns, why_no_statistics, why_waiting
-from icekeeper.maintenance.run_operation import run_operation
-from icekeeper.maintenance.table_lease import why_needless
+from icekeeper.maintenance.pass_steps import (
+    begin,
+    head_id,
+    remembered_turns,
+    run_operation,
+    why_no_statistics,
+    why_waiting,
+)
+from icekeeper.maintenance.run_pass import why_needless
 from icekeeper.model import ManifestContent
 from icekeeper.operation_facts import CLEAN_STAGED, STEP_FACTS, STEPS, Limit, Measure, Operation, StepFacts
 from icekeeper.operations.clean_staging import may_clean

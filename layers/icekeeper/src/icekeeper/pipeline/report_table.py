@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from icekeeper.errors import StorageError
-from icekeeper.maintenance.begin_and_end_pass import DonePart, PassStart, record_outcome, with_warnings
+from icekeeper.maintenance.pass_steps import DonePart, PassStart, record_outcome, with_warnings
 from icekeeper.operation_facts import CLEAN_STAGED
 from icekeeper.pipeline.control_bucket import (
     EndedPass,

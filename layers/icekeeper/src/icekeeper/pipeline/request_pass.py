@@ -17,7 +17,7 @@ from icekeeper.catalogs.catalog import identity_of
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import MaintenanceError, PolicyError, StorageError
 from icekeeper.machine.clock import Clock, system_clock
-from icekeeper.maintenance.begin_and_end_pass import begin
+from icekeeper.maintenance.pass_steps import begin
 from icekeeper.model import TableName
 from icekeeper.pipeline.events import MachineInput, parse_event
 from icekeeper.pipeline.executions import Execution, StateMachine

@@ -16,8 +16,7 @@ from icekeeper.catalogs.catalog import LoadedTable, identity_of
 from icekeeper.commit.attempt import operations_of_run, snapshots_of_run
 from icekeeper.engines.engine import Engine
 from icekeeper.errors import CommitConflict, CommitStateUnknown, PlanStale, StorageError
-from icekeeper.maintenance.begin_and_end_pass import begin
-from icekeeper.maintenance.run_operation import run_operation
+from icekeeper.maintenance.pass_steps import begin, run_operation
 from icekeeper.operations.clean_staging import clean_staged_files
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.pass_context.stores import sharing_reads
