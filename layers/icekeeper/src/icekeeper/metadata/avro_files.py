@@ -204,16 +204,22 @@ def structure(schema: Any, named: dict[str, Any] | None = None) -> Any:
 
 
 def strip_logical_types(schema: Any) -> Any:
-    """The schema without logical types."""
-    if isinstance(schema, list):
-        return [strip_logical_types(part) for part in schema]
-    if isinstance(schema, dict):
-        return {
-            key: strip_logical_types(value) if key in ("type", "items", "values", "fields") else value
-            for key, value in schema.items()
-            if key not in _LOGICAL_KEYS
-        }
-    return schema
+    """A copy of the schema without logical types."""
+    whole = [schema]
+    waiting: list[Any] = [whole]
+    while waiting:
+        part = waiting.pop()
+        for key, value in enumerate(part) if isinstance(part, list) else part.items():
+            if isinstance(part, dict) and key not in ("type", "items", "values", "fields"):
+                continue
+            if isinstance(value, dict):
+                part[key] = {name: one for name, one in value.items() if name not in _LOGICAL_KEYS}
+            elif isinstance(value, list):
+                part[key] = [*value]
+            else:
+                continue
+            waiting.append(part[key])
+    return whole[0]
 
 
 def decimal_fields(record: Mapping[str, Any]) -> dict[str, int]:
