@@ -30,7 +30,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.manifest_write import NewSnapshot, encode_manifest, encode_manifest_list
+from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_list
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile, TableName
 from icekeeper.operations.expiry.unreferenced import unreferenced_files
@@ -73,7 +73,8 @@ class History:
                     content=ManifestContent.DATA,
                     entries=[entry(data, number)],
                     path=f"{location}/metadata/m-{number:06d}-{part:04d}.avro",
-                    snapshot=NewSnapshot(number, number),
+                    snapshot_id=number,
+                    sequence_number=number,
                 )
                 write(made.manifest.manifest_path, made.data)
                 write(data, b"x")

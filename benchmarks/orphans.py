@@ -30,7 +30,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.manifest_write import EncodedManifest, NewSnapshot, encode_manifest, encode_manifest_list
+from icekeeper.metadata.manifest_write import EncodedManifest, encode_manifest, encode_manifest_list
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, TableName
 from icekeeper.runtime import Runtime
 from icekeeper.state.sqlite.store import SqliteStateStore
@@ -77,7 +77,8 @@ def _manifest(location: str, first: int, last: int) -> EncodedManifest:
         content=ManifestContent.DATA,
         entries=entries,
         path=path,
-        snapshot=NewSnapshot(SNAPSHOT_ID, 1),
+        snapshot_id=SNAPSHOT_ID,
+        sequence_number=1,
     )
     Path(path).write_bytes(encoded.data)
     return EncodedManifest(b"", encoded.manifest)

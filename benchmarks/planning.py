@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.manifest_write import NewSnapshot, encode_manifest, encode_manifest_list
+from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_list
 from icekeeper.metadata.table_reader import TableReader, delete_index
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
 from icekeeper.operations.compaction.candidates import TableState
@@ -94,7 +94,8 @@ def write_manifest(folder: str, small: float, number: int) -> ManifestFile:
         content=ManifestContent.DATA,
         entries=entries,
         path=path,
-        snapshot=NewSnapshot(SNAPSHOT, 1),
+        snapshot_id=SNAPSHOT,
+        sequence_number=1,
     )
     Path(path).write_bytes(encoded.data)
     return encoded.manifest

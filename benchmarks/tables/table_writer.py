@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.manifest_write import EncodedManifest, NewSnapshot, encode_manifest, encode_manifest_list
+from icekeeper.metadata.manifest_write import EncodedManifest, encode_manifest, encode_manifest_list
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
 
 START = "metadata/v1.metadata.json"
@@ -83,9 +83,9 @@ class TableWriter:
         return TableMetadata(self._document)
 
     @property
-    def _next(self) -> NewSnapshot:
-        number = self._document["last-sequence-number"] + 1
-        return NewSnapshot(_FIRST_SNAPSHOT + number, number)
+    def _next(self) -> int:
+        """The sequence number of the next snapshot."""
+        return int(self._document["last-sequence-number"]) + 1
 
     def encoded(self, files: Iterable[DataFile], path: str = "") -> EncodedManifest:
         """A manifest of data files that the next snapshot adds; it is not written."""
@@ -93,13 +93,13 @@ class TableWriter:
 
     def add_manifests(self, manifests: Sequence[ManifestFile], files: int) -> None:
         """One more snapshot, of v2, which adds these manifests of so many data files, as they are written already."""
-        snapshot = self._next
-        number = snapshot.sequence_number
+        number = self._next
         self._manifests += [
-            replace(manifest, sequence_number=number, added_snapshot_id=snapshot.snapshot_id) for manifest in manifests
+            replace(manifest, sequence_number=number, added_snapshot_id=_FIRST_SNAPSHOT + number)
+            for manifest in manifests
         ]
-        path = self._write_list(snapshot)
-        self._append(snapshot, path, {"added-data-files": str(files), "total-data-files": str(files)}, 0)
+        path = self._write_list(number)
+        self._append(number, path, {"added-data-files": str(files), "total-data-files": str(files)}, 0)
 
     def add_snapshot(
         self, data: Sequence[DataFile] = (), deletes: Sequence[DataFile] = (), *, keep_manifests: int | None = None
@@ -108,11 +108,11 @@ class TableWriter:
 
         ``keep_manifests``: so many of the manifests before it stay in the table.
         """
-        snapshot = self._next
+        number = self._next
         if keep_manifests is not None:
             del self._manifests[: max(0, len(self._manifests) - keep_manifests)]
         added = [
-            self._manifest(ManifestContent(kind), files, snapshot)
+            self._manifest(ManifestContent(kind), files, number)
             for kind, files in ((ManifestContent.DATA, data), (ManifestContent.DELETES, deletes))
             if files
         ]
@@ -123,31 +123,31 @@ class TableWriter:
                 for manifest in added
             ]
         self._manifests += added
-        path = self._write_list(snapshot)
+        path = self._write_list(number)
         totals = self._totals(data, deletes)
-        self._append(snapshot, path, totals, sum(file.record_count for file in data), overwrites=bool(deletes))
+        self._append(number, path, totals, sum(file.record_count for file in data), overwrites=bool(deletes))
 
-    def _write_list(self, snapshot: NewSnapshot) -> Path:
-        path = self.folder / "metadata" / f"snap-{snapshot.snapshot_id}.avro"
+    def _write_list(self, number: int) -> Path:
+        path = self.folder / "metadata" / f"snap-{_FIRST_SNAPSHOT + number}.avro"
         path.write_bytes(
             encode_manifest_list(
                 self._document["format-version"],
                 self._manifests,
-                snapshot_id=snapshot.snapshot_id,
+                snapshot_id=_FIRST_SNAPSHOT + number,
                 parent_snapshot_id=self._document["current-snapshot-id"],
-                sequence_number=snapshot.sequence_number,
+                sequence_number=number,
                 first_row_id=self._document.get("next-row-id"),
             )
         )
         return path
 
     def _append(
-        self, snapshot: NewSnapshot, path: Path, totals: Mapping[str, str], rows: int, *, overwrites: bool = False
+        self, number: int, path: Path, totals: Mapping[str, str], rows: int, *, overwrites: bool = False
     ) -> None:
         """Put the snapshot into the document."""
-        document, number = self._document, snapshot.sequence_number
+        document, snapshot_id = self._document, _FIRST_SNAPSHOT + number
         raw: dict[str, Any] = {
-            "snapshot-id": snapshot.snapshot_id,
+            "snapshot-id": snapshot_id,
             "sequence-number": number,
             "timestamp-ms": CREATED_MS + number,
             "manifest-list": str(path),
@@ -160,10 +160,10 @@ class TableWriter:
             raw |= {"first-row-id": document["next-row-id"], "added-rows": rows}
             document["next-row-id"] += rows
         document["snapshots"].append(raw)
-        document["snapshot-log"].append({"snapshot-id": snapshot.snapshot_id, "timestamp-ms": CREATED_MS + number})
-        document["refs"] = {"main": {"snapshot-id": snapshot.snapshot_id, "type": "branch"}}
+        document["snapshot-log"].append({"snapshot-id": snapshot_id, "timestamp-ms": CREATED_MS + number})
+        document["refs"] = {"main": {"snapshot-id": snapshot_id, "type": "branch"}}
         document |= {
-            "current-snapshot-id": snapshot.snapshot_id,
+            "current-snapshot-id": snapshot_id,
             "last-sequence-number": number,
             "last-updated-ms": CREATED_MS + number,
         }
@@ -185,17 +185,23 @@ class TableWriter:
         totals = {f"total-{name}": str(int(last.get(f"total-{name}", 0)) + count) for name, count in added.items()}
         return {f"added-{name}": str(count) for name, count in added.items() if count} | totals
 
-    def _manifest(self, content: ManifestContent, files: Sequence[DataFile], snapshot: NewSnapshot) -> ManifestFile:
+    def _manifest(self, content: ManifestContent, files: Sequence[DataFile], number: int) -> ManifestFile:
         path = self.folder / "metadata" / f"{uuid.uuid4()}-m0.avro"
-        encoded = self._encoded(content, files, snapshot, str(path))
+        encoded = self._encoded(content, files, number, str(path))
         path.write_bytes(encoded.data)
         return encoded.manifest
 
-    def _encoded(
-        self, content: ManifestContent, files: Iterable[DataFile], snapshot: NewSnapshot, path: str
-    ) -> EncodedManifest:
-        entries = [ManifestEntry(EntryStatus.ADDED, snapshot.snapshot_id, None, None, file) for file in files]
-        return encode_manifest(self.metadata, spec_id=0, content=content, entries=entries, path=path, snapshot=snapshot)
+    def _encoded(self, content: ManifestContent, files: Iterable[DataFile], number: int, path: str) -> EncodedManifest:
+        entries = [ManifestEntry(EntryStatus.ADDED, _FIRST_SNAPSHOT + number, None, None, file) for file in files]
+        return encode_manifest(
+            self.metadata,
+            spec_id=0,
+            content=content,
+            entries=entries,
+            path=path,
+            snapshot_id=_FIRST_SNAPSHOT + number,
+            sequence_number=number,
+        )
 
     def save(self) -> None:
         """Write the metadata file and Hadoop's hint to it."""

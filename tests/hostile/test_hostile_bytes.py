@@ -179,7 +179,7 @@ def test_a_file_that_is_read_whole_may_be_no_larger(monkeypatch: pytest.MonkeyPa
 
 def types_of(kind: Any) -> tuple[AvroTypes, Any]:
     parsed: Any = fastavro.parse_schema({"type": "record", "name": "t", "fields": [{"name": "x", "type": kind}]})
-    return AvroTypes(parsed["__named_schemas"]), parsed
+    return AvroTypes(parsed), parsed
 
 
 @pytest.mark.parametrize(

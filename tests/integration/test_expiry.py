@@ -18,7 +18,7 @@ from pyiceberg.types import StringType
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.manifest_write import NewSnapshot, encode_manifest, encode_manifest_list
+from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_list
 from icekeeper.model import EntryStatus, ManifestContent
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
@@ -411,7 +411,8 @@ def respelled(table: MaintainedTable, paths: Mapping[str, str]) -> None:
         content=ManifestContent.DATA,
         entries=entries,
         path=f"{folder}/theirs.avro",
-        snapshot=NewSnapshot(7, number),
+        snapshot_id=7,
+        sequence_number=number,
     )
     listed = encode_manifest_list(
         2, [written.manifest], snapshot_id=7, parent_snapshot_id=head.snapshot_id, sequence_number=number

@@ -15,7 +15,7 @@ from icekeeper.errors import StorageError
 from icekeeper.maintenance import table_lease as attempts
 from icekeeper.maintenance.run_operation import OPERATIONS, run_operation
 from icekeeper.maintenance.table_lease import AttemptLimits, Turn, attempted
-from icekeeper.metadata.manifest_write import NewSnapshot, encode_manifest
+from icekeeper.metadata.manifest_write import encode_manifest
 from icekeeper.model import EntryStatus, Nothing, TableName
 from icekeeper.operations.compaction import run_groups as in_commits
 from icekeeper.operations.compaction.run_groups import rewrite_groups
@@ -181,7 +181,8 @@ def _rename_in_manifest(stored: Path, table: MaintainedTable, manifest: Any, twi
         content=manifest.content,
         entries=[renamed, *entries[1:]],
         path=manifest.manifest_path,
-        snapshot=NewSnapshot(manifest.added_snapshot_id, manifest.sequence_number),
+        snapshot_id=manifest.added_snapshot_id,
+        sequence_number=manifest.sequence_number,
     )
     stored.write_bytes(encoded.data)
 

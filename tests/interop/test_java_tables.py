@@ -20,7 +20,7 @@ from icekeeper.commit.attempt import assign_row_ids
 from icekeeper.metadata.avro_schemas import manifest_list_schema, manifest_schema
 from icekeeper.metadata.document_files import parse_document
 from icekeeper.metadata.manifest_read import decode_manifest, decode_manifest_list
-from icekeeper.metadata.manifest_write import NewSnapshot, encode_manifest, encode_manifest_list
+from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_list
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import ManifestContent
 from icekeeper.policy import Operation
@@ -424,7 +424,8 @@ def test_our_avro_schemas_are_javas_field_for_field(version: int, iceberg_java: 
         content=ManifestContent.DATA,
         entries=[replace(read, sequence_number=None, file_sequence_number=None)],
         path=manifest.manifest_path,
-        snapshot=NewSnapshot(snapshot.snapshot_id, snapshot.sequence_number),
+        snapshot_id=snapshot.snapshot_id,
+        sequence_number=snapshot.sequence_number,
     )
     assert records(again.data) == records(data)
     ((ours_listed,), _) = assign_row_ids([again.manifest], 0) if version > 2 else ((again.manifest,), 0)

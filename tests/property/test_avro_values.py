@@ -18,9 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icekeeper.errors import MetadataUnreadable
-from icekeeper.metadata import avro_files, manifest_read
+from icekeeper.metadata import avro_files, manifest_read, manifest_write
 from icekeeper.metadata import entry_columns as learned_entries
-from icekeeper.metadata import manifest_write as manifest_copy
 from icekeeper.metadata.avro_files import strip_logical_types
 from icekeeper.metadata.avro_values import AvroTypes
 from icekeeper.metadata.document import TableMetadata
@@ -110,7 +109,7 @@ def test_any_value_is_read_as_fastavro_reads_it(made: tuple[Any, Any]) -> None:
     sink = io.BytesIO()
     fastavro.schemaless_writer(sink, parsed, made[1])
     data = sink.getvalue()
-    types = AvroTypes(parsed["__named_schemas"])
+    types = AvroTypes(parsed)
     theirs = fastavro.schemaless_reader(io.BytesIO(data), parsed, None)
     assert types.reader(parsed)(b"#" + data, 1) == (theirs, len(data) + 1)
     assert types.skipper(parsed)(b"#" + data, 1) == len(data) + 1
@@ -166,14 +165,6 @@ def test_a_damaged_manifest_is_refused_or_read_as_fastavro_reads_it(data: st.Dat
 # What is read by a learned expression is what a walk from field to field reads, of damaged entries too
 # (rule: check-entries-kept-as-bytes).
 
-LAYOUTS = (
-    manifest_read._entry_layout,
-    manifest_read._live_layout,
-    manifest_read._path_layout,
-    manifest_read._identity_layout,
-    manifest_copy._layout,
-)
-
 
 @contextmanager
 def learning(lessons: int) -> Iterator[None]:
@@ -183,13 +174,13 @@ def learning(lessons: int) -> Iterator[None]:
         mock.patch.object(learned_entries, "_NOTED_AT_ONCE", 1),
         mock.patch.object(learned_entries, "_MOST_LESSONS", lessons),
     ):
-        for layout in LAYOUTS:
-            layout.cache_clear()
+        manifest_read._reader_of.cache_clear()
+        manifest_write._reader_of.cache_clear()
         try:
             yield
         finally:
-            for layout in LAYOUTS:
-                layout.cache_clear()
+            manifest_read._reader_of.cache_clear()
+            manifest_write._reader_of.cache_clear()
 
 
 def all_that_is_read(data: bytes, manifest: ManifestFile, metadata: TableMetadata) -> list[Any]:
@@ -250,7 +241,7 @@ FIELDS: list[tuple[Any, st.SearchStrategy[Any]]] = [
 SCHEMA: Any = parse_schema(
     {"type": "record", "name": "top", "fields": [{"name": f"t{n}", "type": kind} for n, (kind, _) in enumerate(FIELDS)]}
 )
-TYPES = AvroTypes(SCHEMA["__named_schemas"])
+TYPES = AvroTypes(SCHEMA)
 
 
 @settings(max_examples=examples(100))
@@ -275,13 +266,10 @@ def test_a_pattern_matches_a_value_to_its_end_or_not_at_all(data: st.DataObject)
 
 
 def as_bytes(kind: Any, value: Any) -> bytes:
+    schema: Any = parse_schema({"type": "record", "name": "one", "fields": [{"name": "v", "type": kind}]}, {})
     sink = io.BytesIO()
-    fastavro.schemaless_writer(sink, schema_of(kind), {"v": value})
+    fastavro.schemaless_writer(sink, schema, {"v": value})
     return sink.getvalue()
-
-
-def schema_of(kind: Any) -> Any:
-    return parse_schema({"type": "record", "name": "one", "fields": [{"name": "v", "type": kind}]}, {})
 
 
 def test_nothing_is_learned_of_few_entries() -> None:

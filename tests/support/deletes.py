@@ -15,7 +15,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
 from icekeeper.metadata.delete_scope import DELETE_FILE_PATH_ID, DELETE_POSITION_ID
-from icekeeper.metadata.manifest_write import NewSnapshot, encode_manifest, encode_manifest_list
+from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_list
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome
@@ -51,7 +51,8 @@ class ForeignCommit:
             content=content,
             entries=entries,
             path=path,
-            snapshot=NewSnapshot(self.snapshot_id, self.sequence_number),
+            snapshot_id=self.snapshot_id,
+            sequence_number=self.sequence_number,
         )
         self.storage.write(path, encoded.data)
         return encoded.manifest

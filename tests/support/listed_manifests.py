@@ -8,7 +8,7 @@ from typing import Any
 
 from icekeeper.errors import StorageError
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.manifest_write import NewSnapshot, encode_manifest, encode_manifest_list
+from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_list
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
 from support.tables import CREATED_MS, new_document, snapshot
@@ -50,7 +50,8 @@ class ListedManifests:
             content=content,
             entries=entries,
             path=path_of(f"metadata/{name}.avro") if ":/" not in name else name,
-            snapshot=NewSnapshot(1, 1),
+            snapshot_id=1,
+            sequence_number=1,
         )
         self.objects[written.manifest.manifest_path] = written.data
         return written.manifest

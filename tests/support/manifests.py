@@ -17,7 +17,7 @@ from icekeeper.engines.engine import Engine
 from icekeeper.errors import StorageError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_read import decode_manifest
-from icekeeper.metadata.manifest_write import EncodedManifest, NewSnapshot, encode_manifest
+from icekeeper.metadata.manifest_write import EncodedManifest, encode_manifest
 from icekeeper.metadata.single_value import summarise_partitions
 from icekeeper.model import (
     DataFile,
@@ -220,7 +220,7 @@ def entries(draw: st.DrawFn, format_version: int) -> list[ManifestEntry]:
 def encoded(metadata: TableMetadata, made: Sequence[ManifestEntry], content: ManifestContent) -> EncodedManifest:
     number = 0 if metadata.format_version == 1 else 7
     return encode_manifest(
-        metadata, spec_id=0, content=content, entries=made, path="s3://b/m.avro", snapshot=NewSnapshot(42, number)
+        metadata, spec_id=0, content=content, entries=made, path="s3://b/m.avro", snapshot_id=42, sequence_number=number
     )
 
 
@@ -270,7 +270,8 @@ def encoded_manifests(
         content=content,
         entries=entries,
         path=path,
-        snapshot=NewSnapshot(HEAD, HEAD_SEQUENCE),
+        snapshot_id=HEAD,
+        sequence_number=HEAD_SEQUENCE,
     )
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from icekeeper.errors import MetadataUnreadable, TableUnsupported
-from icekeeper.metadata.avro_files import open_container
+from icekeeper.metadata.avro_files import open_avro
 from icekeeper.rows import avro_rows
 from icekeeper.rows.file_rows import open_rows
 from support.hostile.avro import records_of
@@ -34,23 +34,23 @@ def written(codec: str, records: int = 300) -> bytes:
 @pytest.mark.parametrize("codec", ["null", "deflate", "bzip2", "xz"])
 def test_blocks_and_header_are_those_that_fastavro_finds(codec: str) -> None:
     data = written(codec)
-    container = open_container(data, "a.avro")
+    container = open_avro(data, "a.avro")
     known: Any = fastavro.block_reader(io.BytesIO(data))
     assert dict(container.header) == dict(known.metadata)
     blocks = [(block.num_records, block.bytes_.getvalue()) for block in known]
     assert len(blocks) > 3
-    assert [*container.blocks()] == blocks
+    assert [*container.unpacked_blocks()] == blocks
 
 
 def test_a_header_in_several_blocks_with_their_sizes_is_read() -> None:
     """Avro allows a negative count, after which the size in bytes follows."""
     plain = written("null", 0)
-    container = open_container(plain, "a.avro")
+    container = open_avro(plain, "a.avro")
     pairs = b"".join(text(key) + text(value) for key, value in container.header.items())
     sync = plain[container.blocks_at - 16 : container.blocks_at]
     count = len(container.header)
     data = b"Obj\x01" + long(-count) + long(len(pairs)) + pairs + long(1) + text("more") + text("said") + b"\0" + sync
-    assert dict(open_container(data, "a.avro").header) == {**container.header, "more": "said"}
+    assert dict(open_avro(data, "a.avro").header) == {**container.header, "more": "said"}
 
 
 def long(value: int) -> bytes:
@@ -65,7 +65,7 @@ def text(value: str) -> bytes:
 
 def test_a_file_that_is_cut_off_anywhere_but_between_blocks_is_refused() -> None:
     data = written("deflate", 120)
-    container = open_container(data, "a.avro")
+    container = open_avro(data, "a.avro")
     ends, at = {container.blocks_at}, container.blocks_at
     marker = data[at - 16 : at]
     while (at := data.find(marker, at)) > 0:

@@ -13,7 +13,7 @@ import pytest
 from icekeeper.commit.conflict_detection import ClaimedFile, GroupClaim, PlanningState, RebaseResult, Scope, rebase
 from icekeeper.errors import MetadataUnreadable, PlanStale, StorageError
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.manifest_write import NewSnapshot, encode_manifest, encode_manifest_list
+from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_list
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import (
     DataFile,
@@ -102,7 +102,8 @@ class Lake:
             content=content,
             entries=[ManifestEntry(status, S, sequence, sequence, file) for file in files],
             path=path,
-            snapshot=NewSnapshot(S, H_SEQUENCE),
+            snapshot_id=S,
+            sequence_number=H_SEQUENCE,
         )
         self.stored[path] = encoded.data
         self.listed.append(encoded.manifest)

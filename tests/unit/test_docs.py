@@ -28,7 +28,7 @@ from icekeeper.operations.statistics import plan_statistics as statistics
 from icekeeper.policy import Operation
 from icekeeper.policy.ownership import OWNED, OWNED_FOR_ALL_TABLES
 from icekeeper.policy.partition_time import NO_TIME_FIELD
-from icekeeper.verification.checks import REMEDIES, ProblemKind
+from icekeeper.verification.checks import ProblemKind
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -63,7 +63,7 @@ def test_every_metric_is_on_the_page_of_its_operation() -> None:
 def test_what_to_do_about_damage_is_said_by_verify_and_on_the_page() -> None:
     """An installation brings no page, so the command says it itself."""
     rows = re.findall(r"^\| `(\w+)` \| .+ \| (.+) \|$", (ROOT / "docs" / "recovery.md").read_text(), re.MULTILINE)
-    assert dict(rows) == {kind.value: REMEDIES[kind] for kind in ProblemKind}
+    assert dict(rows) == {kind.value: kind.remedy for kind in ProblemKind}
 
 
 def test_every_metric_of_staged_files_is_on_their_page() -> None:

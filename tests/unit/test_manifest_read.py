@@ -19,7 +19,7 @@ from icekeeper.metadata.avro_schemas import manifest_schema
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.entry_columns import StoredFile
 from icekeeper.metadata.manifest_read import decode_live_files, decode_manifest, entry_status
-from icekeeper.metadata.manifest_write import NewSnapshot, encode_manifest
+from icekeeper.metadata.manifest_write import encode_manifest
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
 from support.manifests import drawn_table
@@ -176,7 +176,7 @@ def rewritten(entries: Sequence[ManifestEntry]) -> list[ManifestEntry]:
     """As a commit writes entries that it deletes."""
     gone = [replace(entry, status=EntryStatus.DELETED, snapshot_id=43) for entry in entries]
     made = encode_manifest(
-        TABLE, spec_id=0, content=ManifestContent.DATA, entries=gone, path="m", snapshot=NewSnapshot(43, 8)
+        TABLE, spec_id=0, content=ManifestContent.DATA, entries=gone, path="m", snapshot_id=43, sequence_number=8
     )
     found = list(decode_manifest(made.data, made.manifest, TABLE.specs[0]))
     assert [replace(entry, file=EXPECTED) for entry in found] == [replace(entry, file=EXPECTED) for entry in gone]

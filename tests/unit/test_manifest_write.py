@@ -25,7 +25,6 @@ from icekeeper.metadata.manifest_write import (
     EncodedManifest,
     EntryCopier,
     ManifestAssembler,
-    NewSnapshot,
     avro_long,
     encode_manifest,
     encode_manifest_list,
@@ -125,7 +124,8 @@ def stored(draw: st.DrawFn) -> tuple[TableMetadata, EncodedManifest]:
         content=content,
         entries=draw(st.lists(entries(version), min_size=1, max_size=6)),
         path="m.avro",
-        snapshot=NewSnapshot(77, 0 if version == 1 else 9),
+        snapshot_id=77,
+        sequence_number=0 if version == 1 else 9,
     )
     reader = table_of(draw(st.integers(version, 3)), **draw(st.sampled_from([{}, {"price": "decimal(20, 2)"}])))
     first_row_id = (
@@ -175,7 +175,8 @@ def one(version: int = 3, *, first_row_id: int | None = 100, count: int = 3) -> 
         content=ManifestContent.DATA,
         entries=made,
         path="m.avro",
-        snapshot=NewSnapshot(77, 0 if version == 1 else 9),
+        snapshot_id=77,
+        sequence_number=0 if version == 1 else 9,
     )
     return replace(encoded, manifest=replace(encoded.manifest, first_row_id=first_row_id))
 
@@ -273,7 +274,8 @@ def test_zero_and_minus_zero_are_two_places() -> None:
             for number, value in enumerate(values)
         ],
         path="m.avro",
-        snapshot=NewSnapshot(77, 9),
+        snapshot_id=77,
+        sequence_number=9,
     )
     task = SplitTask(ManifestsOfTable(metadata.document, 0, ManifestContent.DATA, {}), (stored.manifest,), (), 0)
     ((_, part),) = split_entries(task, lambda path: stored.data)

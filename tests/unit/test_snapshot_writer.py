@@ -11,7 +11,7 @@ import pytest
 from icekeeper.commit.attempt import PreparedCommit, assign_row_ids
 from icekeeper.commit.snapshot import FileReplacement, SnapshotWriter, snapshot_summary
 from icekeeper.metadata.document import Snapshot, TableMetadata, apply_updates
-from icekeeper.metadata.writer_marks import COMMITTED_KEY, WriterMark, carried_marks, marks_of
+from icekeeper.metadata.writer_marks import COMMITTED_KEY, carried_marks, marks_of
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
 from icekeeper.verification.checks import (
     duplicate_vector_problems,
@@ -301,11 +301,11 @@ def test_marks_are_carried_to_the_letter_with_the_time_of_their_writers_commit(
     mark: Mapping[str, str], writer: str
 ) -> None:
     parent = made({**mark, "engine-name": "x", "total-records": "5", "app-id": "y"})
-    assert marks_of(parent) == (WriterMark(writer, 1000),)
+    assert marks_of(parent) == {writer: 1000}
     carried = carried_marks(parent)
     assert carried == {**mark, COMMITTED_KEY: "1000"}
     child = made(carried, at_ms=2000)
-    assert marks_of(child) == (WriterMark(writer, 1000),), "a copy is as old as the original"
+    assert marks_of(child) == {writer: 1000}, "a copy is as old as the original"
     assert carried_marks(child) == carried
 
 
@@ -323,7 +323,7 @@ def test_marks_are_carried_to_the_letter_with_the_time_of_their_writers_commit(
     ],
 )
 def test_what_is_no_mark_is_not_carried(summary: Mapping[str, str]) -> None:
-    assert marks_of(made(summary)) == ()
+    assert marks_of(made(summary)) == {}
     assert carried_marks(made(summary)) == {}
 
 
@@ -335,13 +335,13 @@ def test_only_the_mark_goes_along_and_not_what_stands_beside_it() -> None:
 def test_the_last_snapshot_of_a_tiering_service_is_kept_and_never_copied() -> None:
     """It takes the snapshot's id besides, and fails on a copy that lacks its offsets."""
     parent = made({"commit-user": "__fluss_lake_tiering", "fluss-offsets": "[]"})
-    assert marks_of(parent) == (WriterMark("commit user __fluss_lake_tiering", 1000),)
+    assert marks_of(parent) == {"commit user __fluss_lake_tiering": 1000}
     assert carried_marks(parent) == {}
 
 
 def test_marks_of_several_writers_in_one_snapshot() -> None:
     parent = made({**SPARK, **KAFKA, "kafka.connect.offsets.other.group": "{}"})
-    assert {mark.writer for mark in marks_of(parent)} == {
+    assert set(marks_of(parent)) == {
         "Spark query q",
         "Kafka Connect sink control.group",
         "Kafka Connect sink other.group",
@@ -349,7 +349,7 @@ def test_marks_of_several_writers_in_one_snapshot() -> None:
 
 
 def test_a_malformed_time_counts_as_that_of_the_snapshot() -> None:
-    assert marks_of(made({**FLINK, COMMITTED_KEY: "soon"})) == (WriterMark("Flink job j, operator o", 1000),)
+    assert marks_of(made({**FLINK, COMMITTED_KEY: "soon"})) == {"Flink job j, operator o": 1000}
 
 
 @pytest.mark.parametrize("operation", ["replace", "delete"])

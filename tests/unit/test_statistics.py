@@ -17,8 +17,8 @@ from icekeeper.detection.proposal import Proposal
 from icekeeper.detection.signals import statistics_signals
 from icekeeper.errors import PolicyError, TableUnsupported
 from icekeeper.metadata.document import Snapshot, TableMetadata
-from icekeeper.metadata.manifest_write import NewSnapshot, encode_manifest
-from icekeeper.metadata.puffin import THETA_SKETCH, PuffinBlob, encode_blobs
+from icekeeper.metadata.manifest_write import encode_manifest
+from icekeeper.metadata.puffin import THETA_SKETCH, PuffinBlob, encode_blobs, footer_size
 from icekeeper.metadata.statistics import StatisticsFile, statistics_by_snapshot, statistics_entry
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile, Nothing
 from icekeeper.operations.statistics.compute_statistics import appended_files, live_files
@@ -165,6 +165,7 @@ def test_a_file_without_rows(file_format: PartitionFileFormat) -> None:
 PATH = "s3://b/t/metadata/1.stats"
 BLOBS = [(PuffinBlob("kind", (n,), 0, 0, {"ndv": "3"}, snapshot_id=1, sequence_number=4), b"blob") for n in (1, 2)]
 PUFFIN = encode_blobs(BLOBS, {})
+FOOTER_SIZE = footer_size(PUFFIN.data, "x")
 
 
 def told(change: Callable[[dict[str, Any]], object] = lambda entry: None) -> StatisticsFile:
@@ -208,10 +209,10 @@ def test_a_blob_that_the_table_does_not_name() -> None:
 
 
 def test_a_footer_of_another_size() -> None:
-    longer = replace(told(), footer_size=PUFFIN.footer_size + 2)
-    said = f"the table says that its footer has {PUFFIN.footer_size + 2} bytes, it has {PUFFIN.footer_size}"
+    longer = replace(told(), footer_size=FOOTER_SIZE + 2)
+    said = f"the table says that its footer has {FOOTER_SIZE + 2} bytes, it has {FOOTER_SIZE}"
     assert problems(longer) == [(ProblemKind.WRONG_SIZE, said)]
-    assert problems(replace(told(), footer_size=PUFFIN.footer_size - 2))[0][0] is ProblemKind.UNREADABLE_METADATA
+    assert problems(replace(told(), footer_size=FOOTER_SIZE - 2))[0][0] is ProblemKind.UNREADABLE_METADATA
 
 
 def test_a_blob_that_reaches_into_the_footer() -> None:
@@ -244,7 +245,8 @@ def manifest_of(table: ListedManifests, file: DataFile) -> ManifestFile:
         content=ManifestContent.DATA if is_data else ManifestContent.DELETES,
         entries=[ManifestEntry(EntryStatus.ADDED, 1, 1 if is_data else 2, 1, file)],
         path=path_of(f"metadata/m{len(table.objects)}.avro"),
-        snapshot=NewSnapshot(1, 1),
+        snapshot_id=1,
+        sequence_number=1,
     )
     table.objects[written.manifest.manifest_path] = written.data
     return written.manifest

@@ -16,7 +16,7 @@ from icekeeper.engines.engine import current_pool
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import StorageError
 from icekeeper.machine.clock import system_clock
-from icekeeper.metadata.manifest_write import NewSnapshot, encode_manifest, encode_manifest_list
+from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_list
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
 from icekeeper.pipeline import glue_job as run_wave_module
 from icekeeper.pipeline.control_bucket import ControlBucket, table_folder
@@ -90,7 +90,8 @@ def _grow(lake: LocalLake) -> None:
             content=ManifestContent.DATA,
             entries=[_entry(f"{folder}/data/{number:06}.parquet") for number in range(start, start + PER_MANIFEST)],
             path=f"{folder}/metadata/m{start}.avro",
-            snapshot=NewSnapshot(SNAPSHOT, 1),
+            snapshot_id=SNAPSHOT,
+            sequence_number=1,
         )
         lake.table.storage.write(encoded.manifest.manifest_path, encoded.data)
         manifests.append(encoded.manifest)

@@ -14,7 +14,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 
-from icekeeper.metadata.avro_files import open_avro, writer_schema
+from icekeeper.metadata.avro_files import open_avro, writer_types
 
 # Compressed bytes that unfold to much, made without ever holding that much.
 
@@ -84,8 +84,8 @@ def avro_file(schema: Any, blocks: Iterable[tuple[int, bytes]], codec: str = "nu
 def records_of(data: bytes, path: str) -> list[dict[str, Any]]:
     """All records of a container file, as we read them."""
     opened = open_avro(data, path)
-    written = writer_schema(opened.schema_text)
-    return [record for record, _ in opened.values(written.types.reader(written.schema))]
+    types = writer_types(opened.schema_text)
+    return [record for record, _ in opened.values(types.reader(types.schema))]
 
 
 def encoded(schema: Any, value: Any) -> bytes:

@@ -162,7 +162,7 @@ class _Remembered:
 
     def __init__(self) -> None:
         self._forms: OrderedDict[frozenset[tuple[str, str]], frozenset[str]] = OrderedDict()
-        self._all: tuple[str, ...] = ()
+        self.forms: tuple[str, ...] = ()
         self._lock = Lock()
 
     def add(self, properties: Mapping[str, Any]) -> None:
@@ -175,11 +175,7 @@ class _Remembered:
             self._forms[given] = frozenset(form for secret in secrets for form in _forms(secret))
             if len(self._forms) > _MOST_REMEMBERED:
                 self._forms.popitem(last=False)
-            self._all = _longest_first(frozenset().union(*self._forms.values()))
-
-    @property
-    def forms(self) -> tuple[str, ...]:
-        return self._all
+            self.forms = _longest_first(frozenset().union(*self._forms.values()))
 
 
 _remembered = _Remembered()

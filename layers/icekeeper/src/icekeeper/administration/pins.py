@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -82,7 +82,12 @@ def add_pin(handle: TableHandle, *, snapshot: str, ttl_ms: int, name: str | None
     except CommitStateUnknown:
         raise  # the tag may exist: the pin stays, so that remove_pin removes the tag
     except MaintenanceError:
-        _undo(handle, memory, loaded, pin, before)
+        if before is not None:
+            handle.state.add_pin(before)
+        else:
+            if tag is not None:
+                _remove_tag(handle, memory, loaded, pin)
+            handle.state.remove_pin(memory.identity, chosen)
         raise
     return pin
 
@@ -148,15 +153,6 @@ def _require_still_there(handle: TableHandle, pin: Pin) -> None:
         raise OperationRefused(f"{pin.metadata_location} was removed while it was being pinned; try again")
 
 
-def _undo(handle: TableHandle, memory: TableMemory, loaded: LoadedTable, pin: Pin, before: Pin | None) -> None:
-    if before is not None:
-        handle.state.add_pin(before)
-        return
-    if pin.tag is not None:
-        _remove_tag(handle, memory, loaded, pin)
-    handle.state.remove_pin(memory.identity, pin.name)
-
-
 def _check_tag(metadata: TableMetadata, pin: Pin, *, is_ours: bool) -> None:
     require_writable(metadata)
     if metadata.format_version < 2:
@@ -173,6 +169,8 @@ def _is_tag_of(ref: Ref, pin: Pin) -> bool:
 
 
 def _write_tag(handle: TableHandle, memory: TableMemory, loaded: LoadedTable, pin: Pin, *, is_ours: bool) -> None:
+    name = pin.tag or ""
+
     def prepare(head: LoadedTable) -> PreparedCommit | Nothing:
         metadata = head.metadata
         _check_tag(metadata, pin, is_ours=is_ours)
@@ -181,14 +179,11 @@ def _write_tag(handle: TableHandle, memory: TableMemory, loaded: LoadedTable, pi
         # The age of a ref counts from its snapshot (specification, "Snapshot Retention Policy").
         age_ms = max(1, pin.expires_ms - metadata.snapshots[pin.snapshot_id].timestamp_ms)
         tag: dict[str, Any] = {"type": "tag", "snapshot-id": pin.snapshot_id, "max-ref-age-ms": age_ms}
-        wanted = Ref(pin.tag or "", "tag", pin.snapshot_id, max_ref_age_ms=age_ms)
-        found = metadata.refs.get(wanted.name)
-        return _ref_commit(
-            metadata,
-            wanted.name,
-            None if found is None else found.snapshot_id,
-            {"action": "set-snapshot-ref", "ref-name": wanted.name, **tag},
-            lambda after: after.refs.get(wanted.name) == wanted,
+        wanted, found = Ref(name, "tag", pin.snapshot_id, max_ref_age_ms=age_ms), metadata.refs.get(name)
+        return PreparedCommit(
+            requirements=[*same_table(metadata), ref_at(name, None if found is None else found.snapshot_id)],
+            updates=[{"action": "set-snapshot-ref", "ref-name": name, **tag}],
+            landed=lambda after: after.refs.get(name) == wanted,
         )
 
     handle.commit(loaded, memory, prepare)
@@ -201,26 +196,13 @@ def _remove_tag(handle: TableHandle, memory: TableMemory, loaded: LoadedTable, p
         found = head.metadata.refs.get(pin.tag or "")
         if found is None or not _is_tag_of(found, pin):
             return Nothing("there is no such tag any more")
-        return _ref_commit(
-            head.metadata,
-            found.name,
-            found.snapshot_id,
-            {"action": "remove-snapshot-ref", "ref-name": found.name},
-            lambda after: found.name not in after.refs,
+        return PreparedCommit(
+            requirements=[*same_table(head.metadata), ref_at(found.name, found.snapshot_id)],
+            updates=[{"action": "remove-snapshot-ref", "ref-name": found.name}],
+            landed=lambda after: found.name not in after.refs,
         )
 
     handle.commit(loaded, memory, prepare)
-
-
-def _ref_commit(
-    metadata: TableMetadata,
-    name: str,
-    at: int | None,
-    update: dict[str, Any],
-    landed: Callable[[TableMetadata], bool],
-) -> PreparedCommit:
-    requirements = [*same_table(metadata), ref_at(name, at)]
-    return PreparedCommit(requirements=requirements, updates=[update], landed=landed)
 
 
 def stage_load(handle: TableHandle, name: str, files: Collection[str], prefixes: Collection[str]) -> StagedLoad:

@@ -7,7 +7,7 @@ every new head, so that changes of other writers stay, and the checked policy is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -105,33 +105,25 @@ def _change(
         wanted, unwanted = changes(metadata.properties)
         changed = {name: value for name, value in wanted.items() if metadata.properties.get(name) != value}
         gone = [name for name in unwanted if name in metadata.properties]
-        updates = _updates(changed, gone)
+        updates: list[dict[str, Any]] = []
+        if changed:
+            updates.append({"action": "set-properties", "updates": changed})
+        if gone:
+            updates.append({"action": "remove-properties", "removals": gone})
         after = apply_updates(metadata, updates, metadata_location=None, now_ms=handle.clock())
         check(replace(head, metadata=after))
         if not updates:
             return Nothing("the table has these settings already")
-        return PreparedCommit(
-            requirements=same_table(metadata),
-            updates=updates,
-            landed=lambda now: _shows(now, changed, gone),
-        )
+
+        def landed(now: TableMetadata) -> bool:
+            properties = now.properties
+            is_set = all(properties.get(name) == value for name, value in changed.items())
+            return is_set and properties.keys().isdisjoint(gone)
+
+        return PreparedCommit(requirements=same_table(metadata), updates=updates, landed=landed)
 
     committed = handle.commit(loaded, handle.memory(loaded), prepare)
     return resolve_policy(handle.load() if isinstance(committed, Nothing) else committed.table)
-
-
-def _updates(changed: Mapping[str, str], gone: Sequence[str]) -> list[dict[str, Any]]:
-    updates: list[dict[str, Any]] = []
-    if changed:
-        updates.append({"action": "set-properties", "updates": dict(changed)})
-    if gone:
-        updates.append({"action": "remove-properties", "removals": list(gone)})
-    return updates
-
-
-def _shows(now: TableMetadata, changed: Mapping[str, str], gone: Iterable[str]) -> bool:
-    properties = now.properties
-    return all(properties.get(name) == value for name, value in changed.items()) and properties.keys().isdisjoint(gone)
 
 
 def withdraw_request(handle: TableHandle) -> MaintenanceRequest:
@@ -142,21 +134,19 @@ def withdraw_request(handle: TableHandle) -> MaintenanceRequest:
         StorageError: the state does not answer.
     """
     pending = handle.state.requests.pending()
-    for request in _meant(handle, pending):
+    try:
+        identity = identity_of(handle.catalog, handle.load())
+    except MaintenanceError:  # the table or its catalog is gone
+        name = handle.catalog.name, str(handle.table)
+        meant = [request for request in pending if (request.identity.catalog, str(request.identity.table)) == name]
+    else:
+        meant = [request for request in pending if request.identity.is_same_copy(identity)]
+    for request in meant:
         if handle.state.requests.claim(request):
             return request
     raise PolicyError(
         f"no request is pending for {handle.table} of catalog {handle.catalog.name}; icekeeper requests list shows them"
     )
-
-
-def _meant(handle: TableHandle, pending: Sequence[MaintenanceRequest]) -> list[MaintenanceRequest]:
-    try:
-        identity = identity_of(handle.catalog, handle.load())
-    except MaintenanceError:  # the table or its catalog is gone
-        name = handle.catalog.name, str(handle.table)
-        return [request for request in pending if (request.identity.catalog, str(request.identity.table)) == name]
-    return [request for request in pending if request.identity.is_same_copy(identity)]
 
 
 def safety_bounds(

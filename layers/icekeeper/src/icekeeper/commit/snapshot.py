@@ -28,7 +28,6 @@ from icekeeper.errors import PlanStale
 from icekeeper.metadata.document import Snapshot, TableMetadata, ref_at, same_table
 from icekeeper.metadata.manifest_write import (
     ManifestAssembler,
-    NewSnapshot,
     encode_manifest,
     encode_manifest_list,
     partition_types,
@@ -293,7 +292,8 @@ class SnapshotWriter:
             content=content,
             entries=entries,
             path=path,
-            snapshot=NewSnapshot(self.snapshot_id, self.sequence_number),
+            snapshot_id=self.snapshot_id,
+            sequence_number=self.sequence_number,
         )
         self._store(path, encoded.data)
         return encoded.manifest

@@ -93,7 +93,16 @@ def lake_counters(
     if metadata.snapshots:
         counters[AGE_COUNTER] = round(max(0, now_ms - min(metadata.snapshot_times_ms)) / HOUR_MS, 1)
     if head is not None:
-        counters |= _of_summary(metadata, summary_counters(head))
+        summary = summary_counters(head)
+        for name, key in _FROM_SUMMARY.items():
+            if (value := summary_counter(summary, key)) is not None:
+                counters[name] = value
+        if metadata.format_version == 1:  # v1 has no delete files
+            counters["lake_delete_files"] = 0
+        if "lake_delete_files" in counters and (average := average_file_bytes(summary)) is not None:
+            counters["lake_average_file_bytes"] = round(average)
+        if (listed := listed_manifests(summary)) is not None:
+            counters["lake_manifests"] = listed
         counters |= _clustering_depth(metadata, head)
         if (history := _history_bytes(metadata, head)) is not None:
             counters["lake_history_bytes"] = history
@@ -140,20 +149,6 @@ def _history_bytes(metadata: TableMetadata, head: Snapshot) -> int | None:
             return None  # only expired snapshots recorded which of its files were removed since
         size += summary_counter(summary_counters(snapshot), "added-files-size") or 0
     return size
-
-
-def _of_summary(metadata: TableMetadata, summary: Mapping[object, object]) -> dict[str, int | float]:
-    counters: dict[str, int | float] = {}
-    for name, key in _FROM_SUMMARY.items():
-        if (value := summary_counter(summary, key)) is not None:
-            counters[name] = value
-    if metadata.format_version == 1:  # v1 has no delete files
-        counters["lake_delete_files"] = 0
-    if "lake_delete_files" in counters and (average := average_file_bytes(summary)) is not None:
-        counters["lake_average_file_bytes"] = round(average)
-    if (listed := listed_manifests(summary)) is not None:
-        counters["lake_manifests"] = listed
-    return counters
 
 
 _AVERAGE = "lake_average_file_bytes"
@@ -366,9 +361,11 @@ def _of_state(cut_off: CutOff | None, twins: Sequence[str], waits: str | None) -
     if cut_off is not None:
         yield "cut_off", f"the table is not maintained: {cut_off.sentence}"
     if twins:
+        more = len(twins) - _MOST_NAMED
+        named = ", ".join(twins[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
         yield (
             "uuid_twice",
-            f"the table's UUID is also that of {_some(twins)}: pins and staged loads of one hold for the other; "
+            f"the table's UUID is also that of {named}: pins and staged loads of one hold for the other; "
             "drop the one that nobody needs, or create the copy anew",
         )
     if waits is not None:
@@ -382,11 +379,6 @@ def _of_settings(resolved: ResolvedPolicy) -> dict[str, str]:
     first, more = resolved.ignored[0].sentence(), len(resolved.ignored) - 1
     cut = first if len(first) <= _LONGEST else f"{first[:_LONGEST]}…"
     return {"ignored_settings": cut + (f"; nor do {more} more: icekeeper policy show says why" if more else "")}
-
-
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - _MOST_NAMED
-    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _of_work(

@@ -10,7 +10,7 @@ import hashlib
 import json
 import logging
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from icekeeper.errors import StorageError
@@ -80,8 +80,12 @@ class LakeLog:
             self._give_up("written", error)
             return
         for stats in news:
-            known = self._known.get(_entry(stats.identity))
-            _log_changes(stats.identity, stats.warnings, frozenset() if known is None else known.kinds)
+            identity, known = stats.identity, self._known.get(_entry(stats.identity))
+            before = frozenset[str]() if known is None else known.kinds
+            for kind in sorted(stats.warnings.keys() - before):
+                log.warning("%s: %s", identity.table, stats.warnings[kind], extra=_fields(identity, kind))
+            for kind in sorted(before - stats.warnings.keys()):
+                log.info("%s: the warning %s is gone", identity.table, kind, extra=_fields(identity, kind))
 
     def forget_all_but(self, tables: Collection[TableName]) -> None:
         """Remove the stats of all tables except these, which are all tables that the catalog lists."""
@@ -134,13 +138,6 @@ def _digest(stats: LakeStats) -> bytes:
     counters = sorted((name, float(value)) for name, value in stats.counters.items() if name != AGE_COUNTER)
     parts = (stats.snapshot_id, counters, sorted(stats.warnings.items()), sorted(stats.policy.items()))
     return hashlib.sha256(repr(parts).encode()).digest()
-
-
-def _log_changes(identity: TableIdentity, warnings: Mapping[str, str], before: frozenset[str]) -> None:
-    for kind in sorted(warnings.keys() - before):
-        log.warning("%s: %s", identity.table, warnings[kind], extra=_fields(identity, kind))
-    for kind in sorted(before - warnings.keys()):
-        log.info("%s: the warning %s is gone", identity.table, kind, extra=_fields(identity, kind))
 
 
 def _fields(identity: TableIdentity, kind: str) -> dict[str, str]:

@@ -19,6 +19,7 @@ from pydantic_core import from_json
 
 from icekeeper.errors import MaintenanceError, MetadataUnreadable
 from icekeeper.machine.foreign_bytes import FileLimits
+from icekeeper.metadata.avro_schemas import AvroSchema
 from icekeeper.metadata.avro_values import (
     AvroTypes,
     Reader,
@@ -29,33 +30,47 @@ from icekeeper.metadata.avro_values import (
     require_possible,
 )
 
-# The header and blocks of a container file in memory.  fastavro is not used for them: it parses the schema of each file
-# again, which takes longer than reading a small manifest.
-
 SYNC_BYTES = 16
 """The length of the sync marker at the end of the header and of each block."""
+
+Block = TypeVar("Block")
 
 _MAGIC = b"Obj\x01"
 # Memory of a decoded manifest entry, or of an entry of a manifest list: typical, not the most.
 _RECORD_BYTES = 1024
+# Iceberg-Java's default, which Iceberg calls gzip.  Every reader supports it.
+_CODEC = "deflate"
+# A manifest's schema has some hundred parts, and three for each partition field.
+_LONGEST_SCHEMA = 1024 * 1024
+_MOST_PARTS = 10_000
+# An array has an item per column, partition field, row group or equality column.
+_MOST_ITEMS = 256 * 1024
+_LOGICAL_KEYS = frozenset({"logicalType", "precision", "scale", "adjust-to-utc"})
 
 
 @dataclass(frozen=True, slots=True)
-class AvroContainer:
-    """A container file; ``blocks_at`` is the position of the first block."""
+class AvroFile:
+    """A container file in memory whose blocks are not decoded yet.
 
+    Raises:
+        MetadataUnreadable: :meth:`values` and :meth:`blocks` find that the file is damaged, truncated or too large.
+    """
+
+    path: str
     data: bytes
     header: Mapping[str, str]
+    """The key-value metadata."""
     blocks_at: int
+    """The position of the first block."""
     limits: FileLimits
 
-    def blocks(self) -> Iterator[tuple[int, bytes]]:
-        """The number of records of each block, and their decompressed bytes.
+    @property
+    def schema_text(self) -> str:
+        """The writer's schema as JSON text."""
+        return self.header["avro.schema"]
 
-        Raises:
-            MetadataUnreadable: the file decompresses to more than a file may hold.
-            Exception: the file is damaged or truncated.
-        """
+    def unpacked_blocks(self) -> Iterator[tuple[int, bytes]]:
+        """The number of records of each block, and their decompressed bytes; damage raises any exception."""
         codec, limits = self.header.get("avro.codec", "null"), self.limits
         data, at, size = self.data, self.blocks_at, len(self.data)
         marker = data[at - SYNC_BYTES : at]
@@ -69,70 +84,10 @@ class AvroContainer:
             limits.hold(_RECORD_BYTES * require_possible(count, len(records)))
             yield count, records
 
-
-def open_container(data: bytes, path: str) -> AvroContainer:
-    """Read the header.
-
-    Raises:
-        PolicyError: the setting for the size of decompressed files is malformed.
-        Exception: the bytes are not an Avro file.
-    """
-    if not data.startswith(_MAGIC):
-        raise ValueError("it does not begin as one")
-    header: dict[str, str] = {}
-    count, at = read_long(data, len(_MAGIC))
-    while count:
-        if count < 0:  # the size of these pairs in bytes follows
-            _, at = read_long(data, at)
-        for _ in range(abs(count)):
-            key, at = read_string(data, at)
-            header[key], at = read_string(data, at)
-        count, at = read_long(data, at)
-    if at + SYNC_BYTES > len(data):
-        raise EOFError("its header is cut off")
-    return AvroContainer(data, header, at + SYNC_BYTES, FileLimits(path, len(data)))
-
-
-# Decoding, and schemas.
-
-AvroSchema = dict[str, Any]
-Block = TypeVar("Block")
-
-# Iceberg-Java's default, which Iceberg calls gzip.  Every reader supports it.
-_CODEC = "deflate"
-# A manifest's schema has some hundred parts, and three for each partition field.
-_LONGEST_SCHEMA = 1024 * 1024
-_MOST_PARTS = 10_000
-# An array has an item per column, partition field, row group or equality column.
-_MOST_ITEMS = 256 * 1024
-_LOGICAL_KEYS = frozenset({"logicalType", "precision", "scale", "adjust-to-utc"})
-
-
-@dataclass(frozen=True, slots=True)
-class OpenedFile:
-    """A container file whose blocks are not decoded yet."""
-
-    path: str
-    container: AvroContainer
-
-    @property
-    def header(self) -> Mapping[str, str]:
-        """The key-value metadata."""
-        return self.container.header
-
-    @property
-    def schema_text(self) -> str:
-        """The writer's schema as JSON text."""
-        return self.header["avro.schema"]
-
     def values(self, read: Reader) -> Iterator[tuple[Any, bytes]]:
-        """The value of each record, and the bytes of its block.
-
-        Raises:
-            MetadataUnreadable: the file is damaged or truncated.
-        """
-        with self._damage_named():
-            for count, data in self.container.blocks():
+        """The value of each record, and the bytes of its block."""
+        with _damage_named(f"{self.path} is damaged or truncated"):
+            for count, data in self.unpacked_blocks():
                 at = 0
                 for _ in range(count):
                     value, at = read(data, at)
@@ -145,24 +100,23 @@ class OpenedFile:
         """The value of each block, and its bytes.
 
         ``read`` gets the bytes and the number of records, and returns a value and the position after the records.
-
-        Raises:
-            MetadataUnreadable: the file is damaged or truncated.
         """
-        with self._damage_named():
-            for count, data in self.container.blocks():
+        with _damage_named(f"{self.path} is damaged or truncated"):
+            for count, data in self.unpacked_blocks():
                 found, at = read(data, count)
                 _require_end(data, at)
                 yield found, data
 
-    @contextmanager
-    def _damage_named(self) -> Iterator[None]:
-        try:
-            yield
-        except MaintenanceError:
-            raise
-        except Exception as error:  # truncated blocks surface as EOFError, IndexError, ValueError, zlib.error
-            raise MetadataUnreadable(f"{self.path} is damaged or truncated: {_first_line(error)}") from error
+
+@contextmanager
+def _damage_named(what: str) -> Iterator[None]:
+    try:
+        yield
+    except MaintenanceError:
+        raise
+    except Exception as error:  # damaged bytes raise EOFError, IndexError, ValueError, zlib.error and others
+        kind, lines = type(error).__name__, str(error).splitlines()
+        raise MetadataUnreadable(f"{what}: {kind}: {lines[0]}" if lines else f"{what}: {kind}") from error
 
 
 def _require_end(data: bytes, at: int) -> None:
@@ -172,45 +126,48 @@ def _require_end(data: bytes, at: int) -> None:
         raise ValueError("a block holds more than its records")  # (rule: check-entries-kept-as-bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class WriterSchema:
-    """A writer's schema without logical types."""
-
-    schema: AvroSchema
-    """With the full names of types, as fastavro gives them."""
-    types: AvroTypes
-
-
-def open_avro(data: bytes, path: str) -> OpenedFile:
+def open_avro(data: bytes, path: str) -> AvroFile:
     """Open a container file.
 
+    fastavro is not used: it parses the schema of each file again, which takes longer than reading a small manifest.
+
     Raises:
+        PolicyError: the setting for the size of decompressed files is malformed.
         MetadataUnreadable: the bytes are not an Avro file.
     """
-    try:
-        container = open_container(data, path)
-        writer_schema(container.header["avro.schema"])
-    except MaintenanceError:
-        raise
-    except Exception as error:  # damaged input raises many types
-        raise MetadataUnreadable(f"{path} is not a readable Avro file: {_first_line(error)}") from error
-    return OpenedFile(path, container)
+    with _damage_named(f"{path} is not a readable Avro file"):
+        if not data.startswith(_MAGIC):
+            raise ValueError("it does not begin as one")
+        header: dict[str, str] = {}
+        count, at = read_long(data, len(_MAGIC))
+        while count:
+            if count < 0:  # the size of these pairs in bytes follows
+                _, at = read_long(data, at)
+            for _ in range(abs(count)):
+                key, at = read_string(data, at)
+                header[key], at = read_string(data, at)
+            count, at = read_long(data, at)
+        if at + SYNC_BYTES > len(data):
+            raise EOFError("its header is cut off")
+        limits = FileLimits(path, len(data))
+        writer_types(header["avro.schema"])
+        return AvroFile(path, data, header, at + SYNC_BYTES, limits)
 
 
 @lru_cache(maxsize=32)  # parsing a schema takes longer than reading a small manifest
-def writer_schema(text: str) -> WriterSchema:
-    """A writer's schema, cached: callers must not change it.
+def writer_types(schema_text: str) -> AvroTypes:
+    """A writer's schema without logical types, cached: callers must not change it.
 
     Raises:
         Exception: the text is no schema, or is larger than a manifest's can be.
     """
-    if len(text) > _LONGEST_SCHEMA:
-        raise ValueError(f"its schema has {len(text)} characters, {_LONGEST_SCHEMA} may be")
-    parsed = cast("dict[str, Any]", parse_schema(strip_logical_types(from_json(text, allow_inf_nan=False))))
+    if len(schema_text) > _LONGEST_SCHEMA:
+        raise ValueError(f"its schema has {len(schema_text)} characters, {_LONGEST_SCHEMA} may be")
+    parsed = cast("AvroSchema", parse_schema(strip_logical_types(from_json(schema_text, allow_inf_nan=False))))
     require_bounded(parsed, _MOST_PARTS)
-    types = AvroTypes(parsed["__named_schemas"], _MOST_ITEMS)
+    types = AvroTypes(parsed, _MOST_ITEMS)
     types.reader(parsed)
-    return WriterSchema(parsed, types)
+    return types
 
 
 def write_avro(schema: AvroSchema, records: Iterable[Mapping[str, Any]], header: Mapping[str, str]) -> bytes:
@@ -220,30 +177,27 @@ def write_avro(schema: AvroSchema, records: Iterable[Mapping[str, Any]], header:
     return sink.getvalue()
 
 
-def structure(schema: Any) -> Any:
-    """The types and field ids of a schema in order, without names.
+def structure(schema: Any, named: dict[str, Any] | None = None) -> Any:
+    """The types and field ids of a schema in order, without names and logical types; ``named`` has types by name.
 
     Two schemas of equal structure encode a record to the same bytes.
     """
-    return _structure(strip_logical_types(schema), {})
-
-
-def _structure(schema: Any, named: dict[str, Any]) -> Any:
+    named = {} if named is None else named
     if isinstance(schema, list):
-        return tuple(_structure(part, named) for part in schema)
+        return tuple(structure(part, named) for part in schema)
     if isinstance(schema, str):
         return named.get(schema, schema)
     kind = schema["type"]
     if kind == "record":
-        found: Any = ("record", *((f.get("field-id"), _structure(f["type"], named)) for f in schema["fields"]))
+        found: Any = ("record", *((f.get("field-id"), structure(f["type"], named)) for f in schema["fields"]))
     elif kind in ("array", "map"):
-        found = (kind, _structure(schema.get("items", schema.get("values")), named))
+        found = (kind, structure(schema.get("items", schema.get("values")), named))
     elif kind == "fixed":
         found = (kind, schema["size"])
     elif kind == "enum":
         found = (kind, tuple(schema["symbols"]))
     else:
-        return _structure(kind, named)
+        return structure(kind, named)
     if "name" in schema:
         named[schema["name"]] = found
     return found
@@ -262,44 +216,33 @@ def strip_logical_types(schema: Any) -> Any:
     return schema
 
 
-def decimal_fields(record: AvroSchema) -> list[str]:
-    """Names of the decimal fields of a record; a field may refer by name to the type of an earlier one."""
-    names: set[str] = set()
-    found = []
+def decimal_fields(record: Mapping[str, Any]) -> dict[str, int]:
+    """The bytes of each decimal field of a record, 0 if they vary.
+
+    A field may refer by name to the type of an earlier one.
+    """
+    sizes: dict[str, int] = {}
+    found = {}
     for field in record["fields"]:
         for kind in field["type"] if isinstance(field["type"], list) else [field["type"]]:
-            is_decimal = isinstance(kind, dict) and kind.get("logicalType") == "decimal"
-            if is_decimal:
-                names.add(str(kind.get("name")))
-            if is_decimal or (isinstance(kind, str) and kind in names):
-                found.append(field["name"])
+            if isinstance(kind, dict) and kind.get("logicalType") == "decimal":
+                sizes[str(kind.get("name"))] = kind.get("size", 0)
+                found[field["name"]] = kind.get("size", 0)
+            elif isinstance(kind, str) and kind in sizes:
+                found[field["name"]] = sizes[kind]
     return found
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 # Fields of a manifest's schema are found by ``field-id``, or by name where a writer left the ids out.
 
-JsonObject = Mapping[str, Any]
 
-# Names of an early draft that some v1 writers still use (specification, "Manifest Lists", v1).
-_LEGACY_NAMES = {
-    "added_data_files_count": "added_files_count",
-    "existing_data_files_count": "existing_files_count",
-    "deleted_data_files_count": "deleted_files_count",
-}
-
-
-def is_field(field: JsonObject, field_id: int, name: str) -> bool:
+def is_field(field: Mapping[str, Any], field_id: int, name: str) -> bool:
     """Whether a field has that id, or that name if it has no id."""
     found = field.get("field-id")
     return bool(field["name"] == name if found is None else int(found) == field_id)
 
 
-def record_of(schema: JsonObject, field_id: int, name: str) -> dict[str, Any]:
+def record_of(schema: Mapping[str, Any], field_id: int, name: str) -> dict[str, Any]:
     """The record schema of a nested field, nullable or not (BigQuery makes ``data_file`` nullable).
 
     Raises:
@@ -307,19 +250,16 @@ def record_of(schema: JsonObject, field_id: int, name: str) -> dict[str, Any]:
     """
     for field in schema["fields"]:
         if is_field(field, field_id, name):
-            kinds = field["type"] if isinstance(field["type"], list) else [field["type"]]
-            for kind in kinds:
+            for kind in field["type"] if isinstance(field["type"], list) else [field["type"]]:
                 if isinstance(kind, dict) and kind.get("type") == "record":
                     return kind
     raise LookupError(f"has no field {name}; it is not an Iceberg manifest")
 
 
-def canonical_names(schema: JsonObject, wanted: Mapping[int, str]) -> dict[str, str]:
-    """Names in the file → names in the specification, for the fields in ``wanted`` (name by id)."""
-    found = {}
-    for field in schema["fields"]:
-        name, field_id = field["name"], field.get("field-id")
-        canonical = _LEGACY_NAMES.get(name, name) if field_id is None else wanted.get(int(field_id), name)
-        if canonical in wanted.values():
-            found[name] = canonical
-    return found
+def partition_record(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The record schema of the partitions of entries.
+
+    Raises:
+        LookupError: the entries have none.
+    """
+    return record_of(record_of(schema, 2, "data_file"), 102, "partition")

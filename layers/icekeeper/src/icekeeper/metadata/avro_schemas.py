@@ -14,7 +14,6 @@ from typing import Any
 from icekeeper.errors import TableUnsupported
 from icekeeper.metadata.transforms import partition_type
 from icekeeper.metadata.types import PRIMITIVES, decimal_of, fixed_length
-from icekeeper.model import ManifestContent
 
 AvroSchema = dict[str, Any]
 
@@ -46,14 +45,6 @@ def _list(element: Any, element_id: int) -> AvroSchema:
     return {"type": "array", "items": element, "element-id": element_id}
 
 
-def _decimal_bytes(precision: int) -> int:
-    """The bytes of a two's complement number of ``precision`` decimal digits."""
-    size = 1
-    while 2 ** (8 * size - 1) < 10**precision:
-        size += 1
-    return size
-
-
 def _value_schema(iceberg_type: str, named: set[str]) -> Any:
     """The Avro type of a partition value; types in ``named`` are defined already and are referred to by name."""
     if iceberg_type == "unknown":
@@ -71,7 +62,7 @@ def _value_schema(iceberg_type: str, named: set[str]) -> Any:
         schema = {
             "type": "fixed",
             "name": f"decimal_{precision}_{scale}",
-            "size": _decimal_bytes(precision),
+            "size": (10**precision).bit_length() // 8 + 1,  # a two's complement number of so many digits
             "logicalType": "decimal",
             "precision": precision,
             "scale": scale,
@@ -86,21 +77,18 @@ def _value_schema(iceberg_type: str, named: set[str]) -> Any:
     return schema
 
 
-def record_schema(name: str, fields: Sequence[Mapping[str, Any]]) -> AvroSchema:
-    """The schema of an Iceberg struct of primitive columns and structs.
+def record_schema(name: str, fields: Sequence[Mapping[str, Any]], named: set[str] | None = None) -> AvroSchema:
+    """The schema of an Iceberg struct of primitive columns and structs; types in ``named`` are defined already.
 
     Raises:
         TableUnsupported: a column's type cannot be written.
     """
-    return _record(name, fields, set())
-
-
-def _record(name: str, fields: Sequence[Mapping[str, Any]], named: set[str]) -> AvroSchema:
+    named = set() if named is None else named
     columns = []
     for field in fields:
         kind, field_id = field["type"], int(field["id"])
         is_struct = isinstance(kind, Mapping)
-        schema = _record(f"r{field_id}", kind["fields"], named) if is_struct else _value_schema(kind, named)
+        schema = record_schema(f"r{field_id}", kind["fields"], named) if is_struct else _value_schema(kind, named)
         column = (_required if field["required"] else _optional)(avro_name(field["name"]), schema, field_id)
         if column["name"] != field["name"]:
             column["iceberg-field-name"] = field["name"]
@@ -117,7 +105,6 @@ def manifest_schema(
         TableUnsupported: the format version or a partition type cannot be written.
     """
     _check_written_version(format_version)
-    named: set[str] = set()
     partition = [
         {
             "id": field["field-id"],
@@ -132,7 +119,7 @@ def manifest_schema(
     data_file += [
         _required("file_path", "string", 100),
         _required("file_format", "string", 101),
-        _required("partition", _record("r102", partition, named), 102),
+        _required("partition", record_schema("r102", partition), 102),
         _required("record_count", "long", 103),
         _required("file_size_in_bytes", "long", 104),
     ]
@@ -162,21 +149,6 @@ def manifest_schema(
         entry += [_optional("sequence_number", "long", 3), _optional("file_sequence_number", "long", 4)]
     entry.append(_required("data_file", {"type": "record", "name": "r2", "fields": data_file}, 2))
     return {"type": "record", "name": "manifest_entry", "fields": entry}
-
-
-def manifest_header(
-    format_version: int, schema_json: str, spec_fields_json: str, spec_id: int, content: ManifestContent
-) -> dict[str, str]:
-    """The key-value metadata of a manifest file (specification, "Manifests"); schema and spec fields are JSON text."""
-    header = {
-        "schema": schema_json,
-        "partition-spec": spec_fields_json,
-        "partition-spec-id": str(spec_id),
-        "format-version": str(format_version),
-    }
-    if format_version >= 2:
-        header["content"] = "deletes" if content is ManifestContent.DELETES else "data"
-    return header
 
 
 def manifest_list_schema(format_version: int) -> AvroSchema:

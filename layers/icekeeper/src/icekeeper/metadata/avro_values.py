@@ -21,6 +21,8 @@ _64_BITS = (1 << 64) - 1
 _MOST_EMPTY = 4096
 # The same for items that are read, nulls and others: each becomes an object (rule: bound-foreign-bytes).
 _MOST_NULLS, _MOST_EMPTY_READ = 1024, 64
+# Of a schema: nested types, and fields of a record that take no bytes.
+_MOST_LEVELS, _MOST_EMPTY_FIELDS = 64, 64
 
 
 def require_possible(count: int, size: int) -> int:
@@ -92,7 +94,7 @@ def read_string(data: bytes, at: int) -> tuple[str, int]:
     return data[at:end].decode(), end
 
 
-def skip_bytes(data: bytes, at: int) -> int:
+def _skip_bytes(data: bytes, at: int) -> int:
     """Skips bytes or a text."""
     length, at = _read_length(data, at)
     return at + length
@@ -115,11 +117,6 @@ PLAIN_READERS: Mapping[str, Reader] = {
 }
 
 
-def fixed_reader(width: int) -> Reader:
-    """Reads ``width`` bytes."""
-    return lambda data, at: (data[at : at + width], at + width)
-
-
 def then(read: Reader, make: Callable[[Any], Any]) -> Reader:
     """Reads a value and converts it with ``make``."""
 
@@ -130,7 +127,7 @@ def then(read: Reader, make: Callable[[Any], Any]) -> Reader:
     return made
 
 
-def record_reader(fields: Sequence[tuple[str | None, Any]]) -> Reader:
+def _record_reader(fields: Sequence[tuple[str | None, Any]]) -> Reader:
     """Reads a record as a dict; a field without a name has a skipper."""
 
     def record(data: bytes, at: int) -> tuple[dict[str, Any], int]:
@@ -166,7 +163,7 @@ def optional_reader(branches: Sequence[Reader]) -> Reader:
     return value_or_null
 
 
-def optional_skipper(branches: Sequence[Skipper]) -> Skipper:
+def _optional_skipper(branches: Sequence[Skipper]) -> Skipper:
     """Skips a value of a union."""
 
     def skip(data: bytes, at: int) -> int:
@@ -241,31 +238,23 @@ def keyed_reader(value: Reader) -> Reader:
     return pairs
 
 
-def skip_empty_items(data: bytes, at: int) -> int:
-    """Skips an array of items that take no bytes, without looping over them."""
-    count, at = _block_items(data, at)
-    while count:
-        count, at = _block_items(data, at)
-    return at
-
-
-def items_skipper(item: Skipper) -> Skipper:
+def _items_skipper(item: Skipper) -> Skipper:
     """Skips an array or map."""
-    if item is skip_null:
-        return skip_empty_items
+    has_bytes = item is not skip_null
 
     def skip(data: bytes, at: int) -> int:
         count, at = _block_items(data, at)
         while count:
-            for _ in range(count):
-                at = item(data, at)
+            if has_bytes:  # else a loop could last for years
+                for _ in range(count):
+                    at = item(data, at)
             count, at = _block_items(data, at)
         return at
 
     return skip
 
 
-def numbers_skipper(each: int) -> Skipper:
+def _numbers_skipper(each: int) -> Skipper:
     """Skips an array whose items are ``each`` ints and longs, in one step by a regular expression."""
 
     def skip(data: bytes, at: int) -> int:
@@ -291,7 +280,7 @@ def _numbers(count: int, then: bytes = b"") -> Callable[[bytes, int], re.Match[b
     return re.compile(rb"(?:[\x80-\xff]{0,9}+[\x00-\x7f]){%d}+%b" % (count, then)).match
 
 
-def keyed_bytes_skipper(data: bytes, at: int) -> int:
+def _skip_keyed_bytes(data: bytes, at: int) -> int:
     """Skips an array of (int or long, bytes) pairs."""
     count, at = _block_items(data, at)
     while count:
@@ -301,7 +290,7 @@ def keyed_bytes_skipper(data: bytes, at: int) -> int:
                 if data[at] > 127:
                     at = read_long(data, at - 1)[1] - 1  # limits the length of the number, as a reader does
             length = data[at + 1]
-            at = skip_bytes(data, at + 1) if length & 0x81 else at + 2 + (length >> 1)
+            at = _skip_bytes(data, at + 1) if length & 0x81 else at + 2 + (length >> 1)
         count = data[at]
         if count:
             count, at = _block_items(data, at)
@@ -310,103 +299,55 @@ def keyed_bytes_skipper(data: bytes, at: int) -> int:
     return at
 
 
-# Readers and skippers for the types of a schema, built once per schema.  Logical types are ignored.
-#
-# fastavro interprets the schema for each field and decodes all of them, byte by byte from a stream.  These readers take
-# a third of its time (platform: manifest-decoder-speed).
-
-_NUMBERS = frozenset({"int", "long", "enum"})
-_TEXTS = frozenset({"string", "bytes"})
-_KINDS = _NUMBERS | _TEXTS | {"null", "boolean", "float", "double", "fixed", "array", "map", "record"}
+AS_LONG = frozenset({"int", "long", "enum"})
+"""Types that are stored as a long."""
+AS_BYTES = frozenset({"string", "bytes"})
+"""Types that are stored as a length and bytes."""
 _WIDTHS: Mapping[str, int] = {"boolean": 1, "float": 4, "double": 8}
+_KINDS = AS_LONG | AS_BYTES | _WIDTHS.keys() | {"null", "fixed", "array", "map", "record"}
 
 
-_MOST_LEVELS = 64
-_MOST_EMPTY_FIELDS = 64
+def width_of(schema: Mapping[str, Any]) -> int | None:
+    """The bytes of each value of a type; ``None``: they vary."""
+    return int(schema["size"]) if schema["type"] == "fixed" else _WIDTHS.get(schema["type"])
 
 
 class AvroTypes:
-    """The types of one schema, which may refer to each other by name."""
+    """A schema, whose types may refer to each other by name, and readers and skippers for its types.
 
-    def __init__(self, named: Mapping[str, Any], most_items: int | None = None) -> None:
-        """``named``: full name → definition; ``most_items``: the most items of an array or map."""
-        self._named = named
+    They are built once per schema.  A type that is unknown raises KeyError.  Logical types are ignored.
+
+    fastavro interprets the schema for each field and decodes all of them, byte by byte from a stream.  These readers
+    take a third of its time (platform: manifest-decoder-speed).
+    """
+
+    def __init__(self, schema: Any, most_items: int | None = None) -> None:
+        """``schema``: as fastavro parses it; ``most_items``: the most items of an array or map."""
+        self.schema: Mapping[str, Any] = schema
+        self._named: Mapping[str, Any] = schema["__named_schemas"]
         self._most_items = most_items
         self._readers: dict[str, Reader] = {}
         self._skippers: dict[str, Skipper] = {}
 
     def reader(self, schema: Any) -> Reader:
-        """A reader for values of a type; records become dicts.
-
-        Raises:
-            KeyError: the type is unknown.
-        """
+        """A reader for values of a type; records become dicts."""
         schema = self.defined(schema)
         if isinstance(schema, list):
             return optional_reader([self.reader(branch) for branch in schema])
-        if schema["type"] != "record":
-            return self._reader(schema)
-        name = str(schema["name"])
-        if name not in self._readers:
-            # A recursive type looks itself up when it is called.
-            self._readers[name] = lambda data, at: self._readers[name](data, at)
-            fields = [(str(field["name"]), self.reader(field["type"])) for field in schema["fields"]]
-            self._readers[name] = record_reader(fields)
-        return self._readers[name]
-
-    def fields_reader(self, record: Mapping[str, Any], names: Mapping[str, str]) -> Reader:
-        """A reader for some fields of a record, under new names (``names``: name in the file → new name).
-
-        Raises:
-            KeyError: a type is unknown.
-        """
-        fields: list[tuple[str | None, Any]] = []
-        for field in record["fields"]:
-            if field["name"] in names:
-                fields.append((names[field["name"]], self.reader(field["type"])))
-            elif (skip := self.skipper(field["type"])) is not skip_null:
-                fields.append((None, skip))
-        return record_reader(fields)
-
-    def skipper(self, schema: Any) -> Skipper:
-        """A skipper for values of a type.
-
-        Raises:
-            KeyError: the type is unknown.
-        """
-        schema = self.defined(schema)
-        if isinstance(schema, list):
-            return optional_skipper([self.skipper(branch) for branch in schema])
-        if schema["type"] != "record":
-            return self._skipper(schema)
-        name = str(schema["name"])
-        if name not in self._skippers:
-            self._skippers[name] = lambda data, at: self._skippers[name](data, at)
-            self._skippers[name] = _record_skipper([self.skipper(field["type"]) for field in schema["fields"]])
-        return self._skippers[name]
-
-    def defined(self, schema: Any) -> Any:
-        """The definition of a type, or the branches of a union.
-
-        Raises:
-            KeyError: the type is unknown.
-        """
-        while True:
-            kind = schema["type"] if isinstance(schema, dict) else schema
-            if isinstance(kind, str):
-                if kind in _KINDS:
-                    return schema if isinstance(schema, dict) else {"type": kind}
-                return self._named[kind]
-            if isinstance(kind, list):
-                return kind
-            schema = kind
-
-    def _reader(self, schema: Mapping[str, Any]) -> Reader:
         kind = schema["type"]
+        if kind == "record":
+            name = str(schema["name"])
+            if name not in self._readers:
+                # A recursive type looks itself up when it is called.
+                self._readers[name] = lambda data, at: self._readers[name](data, at)
+                fields = [(str(field["name"]), self.reader(field["type"])) for field in schema["fields"]]
+                self._readers[name] = _record_reader(fields)
+            return self._readers[name]
         if kind in PLAIN_READERS:
             return PLAIN_READERS[kind]
         if kind == "fixed":
-            return fixed_reader(schema["size"])
+            width = schema["size"]
+            return lambda data, at: (data[at : at + width], at + width)
         if kind == "enum":
             symbols = dict(enumerate(schema["symbols"]))
             return then(read_long, symbols.__getitem__)
@@ -417,26 +358,44 @@ class AvroTypes:
             # Items that take no bytes: only a limit bounds their number.
             return array_reader(item, _MOST_NULLS if item is PLAIN_READERS["null"] else _MOST_EMPTY_READ)
         if kind == "map":
-            value = self.reader(schema["values"])
-            return then(array_reader(_pair_reader(value), self._most_items), dict)
+            return then(array_reader(_pair_reader(self.reader(schema["values"])), self._most_items), dict)
         raise KeyError(kind)
 
-    def _skipper(self, schema: Mapping[str, Any]) -> Skipper:
+    def fields_reader(self, names: Mapping[str, str]) -> Reader:
+        """A reader for some fields of the schema's records; ``names``: name in the file → name in the result."""
+        fields: list[tuple[str | None, Any]] = []
+        for field in self.schema["fields"]:
+            if field["name"] in names:
+                fields.append((names[field["name"]], self.reader(field["type"])))
+            elif (skip := self.skipper(field["type"])) is not skip_null:
+                fields.append((None, skip))
+        return _record_reader(fields)
+
+    def skipper(self, schema: Any) -> Skipper:
+        """A skipper for values of a type."""
+        schema = self.defined(schema)
+        if isinstance(schema, list):
+            return _optional_skipper([self.skipper(branch) for branch in schema])
         kind = schema["type"]
-        if kind in _NUMBERS:
+        if kind == "record":
+            name = str(schema["name"])
+            if name not in self._skippers:
+                self._skippers[name] = lambda data, at: self._skippers[name](data, at)
+                self._skippers[name] = _record_skipper([self.skipper(field["type"]) for field in schema["fields"]])
+            return self._skippers[name]
+        if kind in AS_LONG:
             return skip_long
-        if kind in _TEXTS:
-            return skip_bytes
+        if kind in AS_BYTES:
+            return _skip_bytes
         if kind == "null":
             return skip_null
-        if kind in _WIDTHS or kind == "fixed":
-            width = _WIDTHS[kind] if kind in _WIDTHS else int(schema["size"])
+        if (width := width_of(schema)) is not None:
             return (lambda data, at: at + width) if width else skip_null
         if kind == "array":
             return self._array_skipper(schema["items"])
         if kind == "map":
             value = self.skipper(schema["values"])
-            return items_skipper(lambda data, at: value(data, skip_bytes(data, at)))
+            return _items_skipper(lambda data, at: value(data, _skip_bytes(data, at)))
         raise KeyError(kind)
 
     def _array_skipper(self, items: Any) -> Skipper:
@@ -444,11 +403,23 @@ class AvroTypes:
         is_record = isinstance(item, dict) and item["type"] == "record"
         parts = [self.defined(part) for part in ((f["type"] for f in item["fields"]) if is_record else [items])]
         kinds = ["union" if isinstance(part, list) else str(part["type"]) for part in parts]
-        if kinds and _NUMBERS.issuperset(kinds):
-            return numbers_skipper(len(kinds))
-        if len(kinds) == 2 and kinds[0] in _NUMBERS and kinds[1] in _TEXTS:
-            return keyed_bytes_skipper
-        return items_skipper(self.skipper(items))
+        if kinds and AS_LONG.issuperset(kinds):
+            return _numbers_skipper(len(kinds))
+        if len(kinds) == 2 and kinds[0] in AS_LONG and kinds[1] in AS_BYTES:
+            return _skip_keyed_bytes
+        return _items_skipper(self.skipper(items))
+
+    def defined(self, schema: Any) -> Any:
+        """The definition of a type, or the branches of a union."""
+        while True:
+            kind = schema["type"] if isinstance(schema, dict) else schema
+            if isinstance(kind, str):
+                if kind in _KINDS:
+                    return schema if isinstance(schema, dict) else {"type": kind}
+                return self._named[kind]
+            if isinstance(kind, list):
+                return kind
+            schema = kind
 
 
 def _pair_reader(value: Reader) -> Reader:

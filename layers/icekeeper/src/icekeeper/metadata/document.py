@@ -12,9 +12,9 @@ import copy
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from icekeeper.errors import CommitConflict, MetadataUnreadable, PolicyError, TableUnsupported
@@ -26,7 +26,6 @@ DATA_FOLDER_KEYS = ("write.data.path", "write.object-storage.path", "write.folde
 METADATA_FOLDER_KEY = "write.metadata.path"
 NAME_MAPPING = "schema.name-mapping.default"
 """The property with the field ids for data files without ids (specification, "Name Mapping Serialization")."""
-INITIAL_SEQUENCE_NUMBER = 0
 _LONG = 2**63
 
 
@@ -48,7 +47,7 @@ class Snapshot:
     @property
     def sequence_number(self) -> int:
         """0 for v1 snapshots."""
-        return int(self.raw.get("sequence-number") or INITIAL_SEQUENCE_NUMBER)
+        return int(self.raw.get("sequence-number") or 0)
 
     @property
     def timestamp_ms(self) -> int:
@@ -117,7 +116,7 @@ class TableMetadata:
 
     @property
     def last_sequence_number(self) -> int:
-        return int(self.document.get("last-sequence-number") or INITIAL_SEQUENCE_NUMBER)
+        return int(self.document.get("last-sequence-number") or 0)
 
     @property
     def next_row_id(self) -> int:
@@ -333,7 +332,6 @@ def branch_head(metadata: TableMetadata, branch: str) -> Snapshot | None:
 # Which tables Icekeeper may write to.
 
 MAINTAINED_FORMAT_VERSIONS = frozenset({1, 2, 3})
-_LAST_NUMBER = 2**63 - 1
 _CUSTOM_PROVIDER = "write.location-provider.impl"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 
@@ -350,33 +348,9 @@ def require_writable(metadata: TableMetadata) -> None:
             f"format version {metadata.format_version} is not maintained by this version of Icekeeper; "
             "the table was left alone"
         )
-    require_known_folders(metadata.location, metadata.properties)
-    _require_one_head(metadata)
-
-
-def _require_one_head(metadata: TableMetadata) -> None:
-    current, main = metadata.document.get("current-snapshot-id"), metadata.refs.get(MAIN)
-    if main is not None and main.snapshot_id != current:
-        raise TableUnsupported(
-            f"current-snapshot-id is {current}, ref 'main' points at {main.snapshot_id}: which of them holds the "
-            "table's rows is not known; set main to the right one; the table was left alone"
-        )
-    if metadata.last_sequence_number >= _LAST_NUMBER:
-        raise TableUnsupported(
-            f"last-sequence-number is {metadata.last_sequence_number}, after which there is none; the table was left "
-            "alone"
-        )
-
-
-def require_known_folders(location: str, properties: Mapping[str, str]) -> None:
-    """Check that new files go where other machines find them (rule: write-where-readers-find).
-
-    A relative path is another folder for every process, and a local path another one on every machine.  If a rewrite
-    committed files there, no other reader would find them, and expiry would delete the files that they replaced.
-
-    Raises:
-        TableUnsupported: a folder is relative, or is local although the table is in an object store.
-    """
+    # A relative path is another folder for every process, and a local path another one on every machine.  If a rewrite
+    # committed files there, no other reader would find them, and expiry would delete the files that they replaced.
+    location, properties = metadata.location, metadata.properties
     data = next((key for key in DATA_FOLDER_KEYS if properties.get(key)), None)
     for key in (data, METADATA_FOLDER_KEY):
         folder = properties.get(key or "") or location
@@ -386,6 +360,17 @@ def require_known_folders(location: str, properties: Mapping[str, str]) -> None:
                 f"table property {key} is '{folder}', which is another folder on every machine; set it to a whole "
                 f"address, as the table's location {location} is one; the table was left alone"
             )
+    current, main = metadata.document.get("current-snapshot-id"), metadata.refs.get(MAIN)
+    if main is not None and main.snapshot_id != current:
+        raise TableUnsupported(
+            f"current-snapshot-id is {current}, ref 'main' points at {main.snapshot_id}: which of them holds the "
+            "table's rows is not known; set main to the right one; the table was left alone"
+        )
+    if metadata.last_sequence_number >= _LONG - 1:
+        raise TableUnsupported(
+            f"last-sequence-number is {metadata.last_sequence_number}, after which there is none; the table was left "
+            "alone"
+        )
 
 
 def require_known_layout(properties: Mapping[str, str]) -> None:
@@ -473,11 +458,15 @@ def apply_updates(
     document = copy.deepcopy(dict(metadata.document))
     previous_update_ms = metadata.last_updated_ms
     updated_ms = max(now_ms, previous_update_ms)
-    commit = _Commit(updated_ms)
+    added: set[int] = set()
     for update in updates:
-        if update["action"] not in _APPLY:
-            raise ValueError(f"unknown update {update['action']}")
-        _APPLY[update["action"]](document, update, commit)
+        if update["action"] == "add-snapshot":
+            _add_snapshot(document, dict(update["snapshot"]))
+            added.add(update["snapshot"]["snapshot-id"])
+        elif update["action"] == "set-snapshot-ref":
+            _set_snapshot_ref(document, update, added, updated_ms)
+        else:
+            _apply(document, update)
     newest_snapshot_ms = max((int(s["timestamp-ms"]) for s in document.get("snapshots") or ()), default=0)
     document["last-updated-ms"] = max(updated_ms, newest_snapshot_ms)
     if metadata_location is not None:
@@ -489,17 +478,40 @@ def apply_updates(
     return TableMetadata(document)
 
 
-@dataclass(frozen=True, slots=True)
-class _Commit:
-    """What the updates of one commit share: its time, and the ids of the snapshots that it adds."""
+def _apply(document: JsonObject, update: Mapping[str, Any]) -> None:
+    match update["action"]:
+        case "remove-snapshot-ref":
+            _remove_snapshot_ref(document, update["ref-name"])
+        case "remove-snapshots":
+            _remove_snapshots(document, update["snapshot-ids"])
+        case "set-statistics" | "set-partition-statistics" as action:
+            key = action.removeprefix("set-")
+            others = _without(document.get(key), "snapshot-id", [update[key]["snapshot-id"]])
+            document[key] = [*others, dict(update[key])]
+        case "remove-statistics" | "remove-partition-statistics" as action:
+            key = action.removeprefix("remove-")
+            document[key] = _without(document.get(key), "snapshot-id", [update["snapshot-id"]])
+        case "set-properties":
+            document["properties"] = {**(document.get("properties") or {}), **update["updates"]}
+        case "remove-properties":
+            properties, gone = document.get("properties") or {}, set(update["removals"])
+            document["properties"] = {key: value for key, value in properties.items() if key not in gone}
+        case "remove-partition-specs":
+            if TableMetadata(document).default_spec_id in update["spec-ids"]:
+                raise CommitConflict("the default partition spec cannot be removed")
+            if document.get("partition-specs"):
+                document["partition-specs"] = _without(document["partition-specs"], "spec-id", update["spec-ids"])
+        case "remove-schemas":
+            if TableMetadata(document).current_schema_id in update["schema-ids"]:
+                raise CommitConflict("the current schema cannot be removed")
+            if "schemas" in document:
+                document["schemas"] = _without(document["schemas"], "schema-id", update["schema-ids"])
+        case action:
+            raise ValueError(f"unknown update {action}")
 
-    updated_ms: int
-    added: set[int] = field(default_factory=set)
 
-
-def _add_snapshot(document: JsonObject, update: Mapping[str, Any], commit: _Commit) -> None:
+def _add_snapshot(document: JsonObject, snapshot: JsonObject) -> None:
     # The checks of Iceberg-Java's TableMetadata.Builder.addSnapshot and of REST servers.
-    snapshot = dict(update["snapshot"])
     snapshot_id, version = snapshot["snapshot-id"], int(document["format-version"])
     if any(s["snapshot-id"] == snapshot_id for s in document.get("snapshots") or ()):
         raise CommitConflict(f"snapshot {snapshot_id} is already in the table")
@@ -517,10 +529,10 @@ def _add_snapshot(document: JsonObject, update: Mapping[str, Any], commit: _Comm
         # Specification, "Row Lineage".
         document["next-row-id"] = first_row_id + int(snapshot["added-rows"])
     document["snapshots"] = [*(document.get("snapshots") or ()), snapshot]
-    commit.added.add(snapshot_id)
 
 
-def _set_snapshot_ref(document: JsonObject, update: Mapping[str, Any], commit: _Commit) -> None:
+def _set_snapshot_ref(document: JsonObject, update: Mapping[str, Any], added: Collection[int], updated_ms: int) -> None:
+    """``added``: the ids of the snapshots that this commit adds; ``updated_ms``: the time of the commit."""
     name, snapshot_id = update["ref-name"], update["snapshot-id"]
     snapshot = next((s for s in document.get("snapshots") or () if s["snapshot-id"] == snapshot_id), None)
     if snapshot is None:
@@ -534,13 +546,12 @@ def _set_snapshot_ref(document: JsonObject, update: Mapping[str, Any], commit: _
     if name == MAIN:
         document["current-snapshot-id"] = snapshot_id
         # A rollback is logged with the time of its commit, so that the log stays in order of time.
-        logged_ms = int(snapshot["timestamp-ms"]) if snapshot_id in commit.added else commit.updated_ms
+        logged_ms = int(snapshot["timestamp-ms"]) if snapshot_id in added else updated_ms
         entry = {"timestamp-ms": logged_ms, "snapshot-id": snapshot_id}
         document["snapshot-log"] = [*(document.get("snapshot-log") or ()), entry]
 
 
-def _remove_snapshot_ref(document: JsonObject, update: Mapping[str, Any], commit: _Commit) -> None:
-    name = update["ref-name"]
+def _remove_snapshot_ref(document: JsonObject, name: str) -> None:
     (document.get("refs") or {}).pop(name, None)
     if name == MAIN:
         # Java writes "no current snapshot" as null from v3 on.
@@ -548,22 +559,16 @@ def _remove_snapshot_ref(document: JsonObject, update: Mapping[str, Any], commit
         document["snapshot-log"] = []
 
 
-def _set_statistics(document: JsonObject, update: Mapping[str, Any], commit: _Commit, key: str = "statistics") -> None:
-    statistics = dict(update[key])
-    _remove_statistics(document, statistics, commit, key)
-    document[key].append(statistics)
-
-
-def _remove_snapshots(document: JsonObject, update: Mapping[str, Any], commit: _Commit) -> None:
-    gone = {int(snapshot_id) for snapshot_id in update["snapshot-ids"]}
-    document["snapshots"] = [s for s in document.get("snapshots") or () if int(s["snapshot-id"]) not in gone]
+def _remove_snapshots(document: JsonObject, snapshot_ids: Iterable[int]) -> None:
+    gone = set(map(int, snapshot_ids))
+    document["snapshots"] = _without(document.get("snapshots"), "snapshot-id", gone)
     for key in ("statistics", "partition-statistics"):  # (rule: statistics-leave-with-snapshot)
         if document.get(key):
-            document[key] = [s for s in document[key] if int(s["snapshot-id"]) not in gone]
+            document[key] = _without(document[key], "snapshot-id", gone)
     for name in [n for n, ref in (document.get("refs") or {}).items() if int(ref["snapshot-id"]) in gone]:
-        _remove_snapshot_ref(document, {"ref-name": name}, commit)
+        _remove_snapshot_ref(document, name)
     if document.get("current-snapshot-id") in gone:  # a v1 document has no refs
-        _remove_snapshot_ref(document, {"ref-name": MAIN}, commit)
+        _remove_snapshot_ref(document, MAIN)
     # The log loses its entries up to the last one of a removed snapshot (rule: keep-metadata-logs).
     log = document.get("snapshot-log") or []
     last_gone = max((i for i, entry in enumerate(log) if int(entry["snapshot-id"]) in gone), default=-1)
@@ -571,57 +576,10 @@ def _remove_snapshots(document: JsonObject, update: Mapping[str, Any], commit: _
         document["snapshot-log"] = log[last_gone + 1 :]
 
 
-def _remove_statistics(
-    document: JsonObject, update: Mapping[str, Any], commit: _Commit, key: str = "statistics"
-) -> None:
-    snapshot_id = int(update["snapshot-id"])
-    document[key] = [s for s in document.get(key) or () if int(s["snapshot-id"]) != snapshot_id]
+def _without(entries: Iterable[JsonObject] | None, id_key: str, gone: Collection[int]) -> list[JsonObject]:
+    return [entry for entry in entries or () if int(entry.get(id_key, 0)) not in gone]
 
 
-def _set_properties(document: JsonObject, update: Mapping[str, Any], commit: _Commit) -> None:
-    document["properties"] = {**(document.get("properties") or {}), **update["updates"]}
-
-
-def _remove_properties(document: JsonObject, update: Mapping[str, Any], commit: _Commit) -> None:
-    gone = set(update["removals"])
-    document["properties"] = {
-        key: value for key, value in (document.get("properties") or {}).items() if key not in gone
-    }
-
-
-def _remove_partition_specs(document: JsonObject, update: Mapping[str, Any], commit: _Commit) -> None:
-    gone = set(update["spec-ids"])
-    if TableMetadata(document).default_spec_id in gone:
-        raise CommitConflict("the default partition spec cannot be removed")
-    if document.get("partition-specs"):
-        document["partition-specs"] = [s for s in document["partition-specs"] if int(s["spec-id"]) not in gone]
-
-
-def _remove_schemas(document: JsonObject, update: Mapping[str, Any], commit: _Commit) -> None:
-    gone = set(update["schema-ids"])
-    if TableMetadata(document).current_schema_id in gone:
-        raise CommitConflict("the current schema cannot be removed")
-    if "schemas" in document:
-        document["schemas"] = [s for s in document["schemas"] if int(s.get("schema-id", 0)) not in gone]
-
-
-_APPLY: Mapping[str, Callable[[JsonObject, Mapping[str, Any], _Commit], None]] = {
-    "add-snapshot": _add_snapshot,
-    "set-snapshot-ref": _set_snapshot_ref,
-    "remove-snapshot-ref": _remove_snapshot_ref,
-    "remove-snapshots": _remove_snapshots,
-    "set-statistics": _set_statistics,
-    "set-partition-statistics": partial(_set_statistics, key="partition-statistics"),
-    "remove-statistics": _remove_statistics,
-    "remove-partition-statistics": partial(_remove_statistics, key="partition-statistics"),
-    "set-properties": _set_properties,
-    "remove-properties": _remove_properties,
-    "remove-partition-specs": _remove_partition_specs,
-    "remove-schemas": _remove_schemas,
-}
-
-
-_LENGTH = 16
 _SETTINGS = ("format-version", "current-schema-id", "default-spec-id", "default-sort-order-id", "properties")
 
 
@@ -640,4 +598,4 @@ def schema_digest(metadata: TableMetadata) -> str:
 
 
 def _digest(found: Any) -> str:
-    return hashlib.sha256(json.dumps(found, sort_keys=True, default=str).encode()).hexdigest()[:_LENGTH]
+    return hashlib.sha256(json.dumps(found, sort_keys=True, default=str).encode()).hexdigest()[:16]

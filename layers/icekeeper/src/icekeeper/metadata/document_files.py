@@ -6,7 +6,7 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -15,8 +15,6 @@ from pydantic_core import SchemaValidator, ValidationError
 from icekeeper.errors import MetadataUnreadable
 from icekeeper.machine.foreign_bytes import GZIP_MAGIC, FileLimits, parsed_json
 from icekeeper.metadata.document import TableMetadata
-
-METADATA_SUFFIXES = (".metadata.json", ".metadata.json.gz")
 
 _BEGINNING = 64 * 1024
 # Only plain values may come before it, so that it is a member of the document and not of a nested object.
@@ -27,7 +25,7 @@ _LEADING_UUID = re.compile(
 
 def is_metadata_file(path: str) -> bool:
     """Whether a path has the suffix of a table metadata file."""
-    return path.endswith(METADATA_SUFFIXES)
+    return path.endswith((".metadata.json", ".metadata.json.gz"))
 
 
 def parse_document(data: bytes, location: str) -> TableMetadata:
@@ -87,6 +85,9 @@ _TEXTS: Shape = {"type": "dict", "strict": True, "values_schema": _TEXT}
 _ANY_OBJECT: Shape = {"type": "is-instance", "cls": dict}
 # In Parquet, -1 means that a column has no id.
 _FIELD_ID: Shape = {**_INT, "ge": 0}
+# A type, and the fields of a struct, which may contain each other.
+_TYPE: Shape = {"type": "definition-ref", "schema_ref": "type"}
+_FIELDS: Shape = {"type": "list", "strict": True, "items_schema": {"type": "definition-ref", "schema_ref": "field"}}
 _SHOWN = 60
 _WITH_IDS = (
     ("snapshots", "snapshot-id", "snapshots"),
@@ -127,7 +128,11 @@ def _sentence(loc: tuple[int | str, ...], error: Any) -> str:
 def _require_current(document: Mapping[str, Any]) -> None:
     """Check that the current schema and the default spec exist; a missing sort order counts as unsorted."""
     for key, id_key, what in _WITH_IDS:
-        _require_one_of_each(document.get(key) or (), id_key, what)
+        # Some readers take the first entry with an id, others the last (rule: refuse-ambiguous-tables).
+        by_id: dict[int, Mapping[str, Any]] = {}
+        for entry in document.get(key) or ():
+            if by_id.setdefault(entry.get(id_key, 0), entry) != entry:
+                raise MetadataUnreadable(f"two different {what} have the id {entry.get(id_key, 0)}")
     schemas = document.get("schemas") or [document.get("schema")]
     if schemas == [None]:
         raise MetadataUnreadable("schemas is missing")
@@ -138,28 +143,10 @@ def _require_current(document: Mapping[str, Any]) -> None:
     default = document.get("default-spec-id") or 0
     if specs and all(spec["spec-id"] != default for spec in specs):
         raise MetadataUnreadable(f"default-spec-id is {default}, which is no partition spec of the document")
-    for spec in specs or ():
-        _require_sources(spec["fields"])
-    _require_sources(document.get("partition-spec") or ())
-
-
-def _require_one_of_each(entries: Sequence[Mapping[str, Any]], id_key: str, what: str) -> None:
-    """Check that no two different entries share an id: some readers take the first, others the last
-    (rule: refuse-ambiguous-tables)."""
-    by_id: dict[int, Mapping[str, Any]] = {}
-    for entry in entries:
-        if by_id.setdefault(entry.get(id_key, 0), entry) != entry:
-            raise MetadataUnreadable(f"two different {what} have the id {entry.get(id_key, 0)}")
-
-
-def _require_sources(fields: Any) -> None:
-    for field in fields:
-        if field.get("source-id") is None and not field.get("source-ids"):
-            raise MetadataUnreadable(f"partition field {field['name']} has no source-id")
-
-
-def _optional(shape: Shape) -> Shape:
-    return {"type": "nullable", "schema": shape}
+    for fields in (*(spec["fields"] for spec in specs or ()), document.get("partition-spec") or ()):
+        for field in fields:
+            if field.get("source-id") is None and not field.get("source-ids"):
+                raise MetadataUnreadable(f"partition field {field['name']} has no source-id")
 
 
 def _list(items: Shape) -> Shape:
@@ -167,19 +154,18 @@ def _list(items: Shape) -> Shape:
 
 
 def _object(required: Mapping[str, Shape], optional: Mapping[str, Shape]) -> Shape:
-    fields = {
-        **{key: {"type": "typed-dict-field", "schema": shape, "required": True} for key, shape in required.items()},
-        **{
-            key: {"type": "typed-dict-field", "schema": _optional(shape), "required": False}
-            for key, shape in optional.items()
-        },
-    }
+    fields = {key: {"type": "typed-dict-field", "schema": shape, "required": True} for key, shape in required.items()}
+    for key, shape in optional.items():
+        nullable = {"type": "nullable", "schema": shape}
+        fields[key] = {"type": "typed-dict-field", "schema": nullable, "required": False}
     return {"type": "typed-dict", "strict": True, "extra_behavior": "ignore", "fields": fields}
 
 
 @cache
 def _validator() -> SchemaValidator:
-    shape: Any = {"type": "definitions", "schema": _document(), "definitions": [_type(), _field()]}
+    field = _object({"id": _FIELD_ID, "name": _TEXT, "required": _FLAG, "type": _TYPE}, {})
+    definitions = [_type(), {**field, "ref": "field"}]
+    shape: Any = {"type": "definitions", "schema": _document(), "definitions": definitions}
     return SchemaValidator(shape)
 
 
@@ -190,21 +176,12 @@ def _kind_of_type(value: Any) -> str | None:
 
 
 def _type() -> Shape:
-    kind: Shape = {"type": "definition-ref", "schema_ref": "type"}
+    entry = {"key-id": _FIELD_ID, "key": _TYPE, "value-id": _FIELD_ID, "value": _TYPE, "value-required": _FLAG}
     choices = {
         "#primitive": _SOME_TEXT,
-        "#struct": _object({"fields": _list({"type": "definition-ref", "schema_ref": "field"})}, {}),
-        "#list": _object({"element-id": _FIELD_ID, "element": kind, "element-required": _FLAG}, {}),
-        "#map": _object(
-            {
-                "key-id": _FIELD_ID,
-                "key": kind,
-                "value-id": _FIELD_ID,
-                "value": kind,
-                "value-required": _FLAG,
-            },
-            {},
-        ),
+        "#struct": _object({"fields": _FIELDS}, {}),
+        "#list": _object({"element-id": _FIELD_ID, "element": _TYPE, "element-required": _FLAG}, {}),
+        "#map": _object(entry, {}),
     }
     return {
         "type": "tagged-union",
@@ -216,15 +193,8 @@ def _type() -> Shape:
     }
 
 
-def _field() -> Shape:
-    kind: Shape = {"type": "definition-ref", "schema_ref": "type"}
-    required = {"id": _FIELD_ID, "name": _TEXT, "required": _FLAG, "type": kind}
-    return {**_object(required, {}), "ref": "field"}
-
-
 def _document() -> Shape:
-    fields = _list({"type": "definition-ref", "schema_ref": "field"})
-    schema = _object({"fields": fields}, {"schema-id": _INT, "identifier-field-ids": _list(_INT)})
+    schema = _object({"fields": _FIELDS}, {"schema-id": _INT, "identifier-field-ids": _list(_INT)})
     partition_field = _object(
         {"name": _TEXT, "transform": _SOME_TEXT},
         {"field-id": _INT, "source-id": _INT, "source-ids": _list(_INT)},

@@ -11,11 +11,15 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from itertools import accumulate, repeat
 from typing import Any, TypeAlias
 
-from icekeeper.metadata.avro_files import WriterSchema, is_field, record_of, structure
+from icekeeper.metadata.avro_files import is_field, record_of, structure
+from icekeeper.metadata.avro_schemas import manifest_schema
 from icekeeper.metadata.avro_values import (
+    AS_BYTES,
+    AS_LONG,
     PLAIN_READERS,
     AvroTypes,
     Reader,
@@ -25,6 +29,7 @@ from icekeeper.metadata.avro_values import (
     optional_reader,
     read_long,
     then,
+    width_of,
 )
 from icekeeper.model import DataFile
 
@@ -36,9 +41,16 @@ METRIC_FIELDS = {
     125: "lower_bounds",
     128: "upper_bounds",
 }
-_INTEGERS = ("int", "long")
 LATE_FIELDS = METRIC_FIELDS | {132: "split_offsets"}
 """The fields of a data file that are decoded on demand."""
+# Ids and names of all other fields, as Icekeeper writes them.
+_SCHEMA = manifest_schema(3, (), {"fields": ()})
+ENTRY_FIELDS = {field["field-id"]: field["name"] for field in _SCHEMA["fields"] if field["name"] != "data_file"}
+FILE_FIELDS = {
+    field["field-id"]: field["name"]
+    for field in record_of(_SCHEMA, 2, "data_file")["fields"]
+    if field["field-id"] not in LATE_FIELDS
+}
 
 Layout: TypeAlias = tuple[tuple[int | None, Any], ...]
 """The ids and types of some fields.  Fields of equal layouts have equal encodings."""
@@ -68,17 +80,11 @@ class LateReader:
         for field in stretch:
             name = next((name for i, name in LATE_FIELDS.items() if is_field(field, i, name)), None)
             if name is not None:
-                read = _late_reader(types, field["type"], is_metric=name != "split_offsets")
-                if read is None:
+                if (read := _late_reader(types, field["type"], is_metric=name != "split_offsets")) is None:
                     return None
                 readers[name] = _after(tuple(before), read)
             before.append(types.skipper(field["type"]))
         return cls(readers, layout_of(stretch))
-
-    def read(self, name: str, stretch: bytes) -> Any:
-        """One field; ``None``: the file does not have it."""
-        read = self.readers.get(name)
-        return None if read is None else read(stretch, 0)[0]
 
 
 def _after(before: Sequence[Skipper], read: Reader) -> Reader:
@@ -103,12 +109,12 @@ def _late_reader(types: AvroTypes, kind: Any, *, is_metric: bool) -> Reader | No
     if isinstance(item, list):
         return None
     if not is_metric:
-        return then(array_reader(PLAIN_READERS[item["type"]]), tuple) if item["type"] in _INTEGERS else None
+        return then(array_reader(PLAIN_READERS[item["type"]]), tuple) if item["type"] in NUMBER else None
     if item["type"] != "record" or [f["name"] for f in item["fields"]] != ["key", "value"]:
         return None
     key, value = (types.defined(field["type"]) for field in item["fields"])
     kinds = [None if isinstance(part, list) else part["type"] for part in (key, value)]
-    if kinds[0] not in _INTEGERS or kinds[1] not in (*_INTEGERS, "bytes"):
+    if kinds[0] not in NUMBER or kinds[1] not in NUMBER | BYTES:
         return None
     return keyed_reader(PLAIN_READERS[kinds[1]])
 
@@ -144,24 +150,16 @@ class StoredFile(DataFile):
         """Its encoded late fields; ``None``: they have another layout."""
         return self._stretch if self._reader.layout == layout else None
 
-    def plain(self) -> DataFile:
-        """The file with all fields decoded."""
-        return replace(self)
-
     def __eq__(self, other: object) -> bool:
         if isinstance(other, StoredFile):
-            return self.plain() == other.plain()
-        return self.plain() == other if isinstance(other, DataFile) else NotImplemented
+            return replace(self) == replace(other)
+        return replace(self) == other if isinstance(other, DataFile) else NotImplemented
 
     def __hash__(self) -> int:
-        return hash(self.plain())
+        return hash(replace(self))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return _data_file, ({field.name: getattr(self, field.name) for field in fields(DataFile)},)
-
-
-def _data_file(values: Mapping[str, Any]) -> DataFile:
-    return DataFile(**values)
+        return partial(DataFile, **{field.name: getattr(self, field.name) for field in fields(DataFile)}), ()
 
 
 def _late(name: str) -> property:
@@ -171,7 +169,8 @@ def _late(name: str) -> property:
             known = {}
             _put_known(file, known)
         if name not in known:
-            known[name] = file._reader.read(name, file._stretch)
+            read = file._reader.readers.get(name)
+            known[name] = None if read is None else read(file._stretch, 0)[0]
         return known[name]
 
     return property(value)
@@ -187,22 +186,6 @@ _PUT = tuple(getattr(DataFile, name).__set__ for name in STORED)
 _put_known, _put_reader, _put_stretch = (getattr(StoredFile, name).__set__ for name in StoredFile.__slots__)
 
 
-ENTRY_FIELDS = {0: "status", 1: "snapshot_id", 3: "sequence_number", 4: "file_sequence_number"}
-FILE_FIELDS = {
-    134: "content",
-    100: "file_path",
-    101: "file_format",
-    102: "partition",
-    103: "record_count",
-    104: "file_size_in_bytes",
-    131: "key_metadata",
-    135: "equality_ids",
-    140: "sort_order_id",
-    142: "first_row_id",
-    143: "referenced_data_file",
-    144: "content_offset",
-    145: "content_size_in_bytes",
-}
 SPAN = (-1, -2)
 """In place of field ids of an entry: the positions where the entry begins and ends."""
 LATE = (-3, -4)
@@ -224,30 +207,17 @@ _OWN = frozenset({100, 103, 104, 135, *LATE_FIELDS})
 _MOST_INTERNED = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class EntryColumns:
-    """How to read chosen fields of the entries of all manifests of one schema."""
-
-    reader: EntryReader
-    """Reads an entry as the list of its chosen fields, ``None`` for missing ones."""
-    missing: frozenset[int]
-    """The ids of chosen fields that the manifests do not have."""
-    late: LateReader | None
-    """``None``: the late fields are not encoded as in the specification."""
-
-
 def entry_columns(
-    written: WriterSchema,
+    types: AvroTypes,
     entry: Sequence[int],
     file: Sequence[int],
     partition: Callable[[Mapping[str, Any]], Any] | None = None,
-) -> EntryColumns:
-    """How to read these fields of entries and of their data files, by id; ``partition`` converts partition records.
+) -> EntryReader:
+    """A reader of these fields of entries and of their data files, by id; ``partition`` converts partition records.
 
     Raises:
         LookupError: the entries have no data file, or a field has another type than in the specification.
     """
-    schema, types = written.schema, written.types
     slots = {field_id: slot for slot, field_id in enumerate((*entry, *file))}
     steps: list[EntryStep] = []
     found: set[int] = set()
@@ -260,9 +230,9 @@ def entry_columns(
                 return _wanted_step(types, kind, slots[field_id], field_id, partition)
         return EntryStep(-1, types.skipper(kind), kind)
 
-    record = record_of(schema, 2, "data_file")
+    record = record_of(types.schema, 2, "data_file")
     late = [i for i, f in enumerate(record["fields"]) if any(is_field(f, *one) for one in LATE_FIELDS.items())]
-    for field in schema["fields"]:
+    for field in types.schema["fields"]:
         if not is_field(field, 2, "data_file"):
             steps.append(field_step(field, ENTRY_FIELDS))
             continue
@@ -279,7 +249,7 @@ def entry_columns(
     between = record["fields"][late[0] : late[-1] + 1] if late else []
     missing = frozenset(field_id for field_id in slots if field_id >= 0) - found
     empty = [0 if field_id in LATE else None for field_id in slots]
-    return EntryColumns(EntryReader(steps, empty, types), missing, LateReader.of(types, between))
+    return EntryReader(steps, empty, types, missing, LateReader.of(types, between))
 
 
 def _position(data: bytes, at: int) -> tuple[int, int]:
@@ -406,8 +376,20 @@ class EntryStep:
 class EntryReader:
     """Reads entries of one schema as lists of values; threads may share it."""
 
-    def __init__(self, steps: Sequence[EntryStep], empty: list[Any], types: AvroTypes) -> None:
-        """``empty``: the values of an entry without any of the fields, of which there are two or more."""
+    def __init__(
+        self,
+        steps: Sequence[EntryStep],
+        empty: list[Any],
+        types: AvroTypes,
+        missing: frozenset[int] = frozenset(),
+        late: LateReader | None = None,
+    ) -> None:
+        """``empty``: the values of an entry without any of the fields, of which there are two or more.
+
+        ``missing``: the ids of wanted fields that the manifests do not have.
+        ``late``: ``None`` if the late fields are not encoded as in the specification.
+        """
+        self.missing, self.late = missing, late
         self._steps, self._empty, self._types = tuple(steps), empty, types
         self._walks = [(step.slot, step.walk) for step in steps]
         wanted = [step for step in steps if step.slot >= 0]
@@ -437,9 +419,11 @@ class EntryReader:
 
     def read_block(self, data: bytes, count: int) -> tuple[list[Sequence[Any]], int]:
         """The first ``count`` entries of a block, and the position after them."""
-        found = self._matches(data, count)
-        if found:
-            return self._rows(found), len(data)
+        if self._pattern is not None and not self._has_inner_places and len(data) <= _MOST_BLOCK_BYTES:
+            found = self._pattern.findall(data)
+            # From an entry of another layout on, the rest of the block matches as one entry of no bytes.
+            if found and len(found) == count and sum(len(entry[0]) for entry in found) == len(data):
+                return self._rows(found), len(data)
         rows: list[Sequence[Any]] = []
         at = 0
         for _ in range(count):
@@ -447,17 +431,8 @@ class EntryReader:
             rows.append(values)
         return rows, at
 
-    def _matches(self, data: bytes, count: int) -> list[tuple[bytes, ...]] | None:
-        """The bytes of each entry and of its fields; ``None`` unless known layouts fill the block."""
-        if self._pattern is None or self._has_inner_places or len(data) > _MOST_BLOCK_BYTES:
-            return None
-        found = self._pattern.findall(data)
-        # From an entry of another layout on, the rest of the block matches as one entry of no bytes.
-        fill_it = len(found) == count and sum(len(entry[0]) for entry in found) == len(data)
-        return found if fill_it else None
-
     def _rows(self, found: Sequence[tuple[bytes, ...]]) -> list[Sequence[Any]]:
-        """The values of the entries that :meth:`_matches` returns."""
+        """The values of entries; ``found`` has the bytes of each entry and of its fields."""
         whole, *fields = zip(*found, strict=True)
         columns: list[Iterable[Any]] = [repeat(value) for value in self._empty]
         for (slot, decode), group in zip(self._values, self._groups, strict=True):
@@ -489,7 +464,7 @@ class EntryReader:
             for step, layouts in zip(self._steps, self._layouts, strict=True):
                 if step.kind is not None:
                     layout, at = value_pattern(self._types, step.kind, data, at)
-                    if layout not in layouts and _has_room(layouts):
+                    if layout not in layouts and len(layouts) < _MOST_LAYOUTS and sum(map(len, layouts)) < _MOST_BYTES:
                         layouts[layout] = None
                         self._has_news = True
             if self._has_news and self._noted >= _NOTED_AT_ONCE:
@@ -509,10 +484,6 @@ class EntryReader:
         self._pattern = re.compile(b"(%b)|.+" % b"".join(parts), re.DOTALL)
 
 
-def _has_room(layouts: Collection[bytes]) -> bool:
-    return len(layouts) < _MOST_LAYOUTS and sum(map(len, layouts)) < _MOST_BYTES
-
-
 # Encoded values as regular expressions.
 #
 # An expression is made from one value and matches all values of its layout.  It contains literally what decides where
@@ -521,9 +492,6 @@ def _has_room(layouts: Collection[bytes]) -> bool:
 
 # An int or long of at most ten bytes, as readers demand; possessive, so that a match never backtracks into it.
 _NUMBER = rb"[\x80-\xff]{0,9}+[\x00-\x7f]"
-_NUMBERS = frozenset({"int", "long", "enum"})
-_TEXTS = frozenset({"string", "bytes"})
-_WIDTHS = {"boolean": 1, "float": 4, "double": 8}
 # Longer texts have lengths of three bytes and more; no path is so long.
 _LONGEST_TEXT = 8191
 # Lengths of one byte; numbers and truncated texts, as bounds are, come first.
@@ -561,7 +529,7 @@ def value_pattern(types: AvroTypes, schema: Any, data: bytes, at: int) -> tuple[
             part, at = value_pattern(types, field["type"], data, at)
             parts.append(part)
         return b"".join(parts), at
-    if kind in _TEXTS:
+    if kind in AS_BYTES:
         length, after = read_long(data, at)
         if not 0 <= length <= _LONGEST_TEXT:
             raise PatternUnknownError
@@ -593,11 +561,11 @@ def _any_value(types: AvroTypes, schema: Any) -> bytes:
     kind = schema["type"]
     if kind == "null":
         return b""
-    if kind in _NUMBERS:
+    if kind in AS_LONG:
         return _NUMBER
-    if kind in _WIDTHS or kind == "fixed":
-        return b".{%d}" % (_WIDTHS[kind] if kind in _WIDTHS else int(schema["size"]))
-    if kind in _TEXTS:
+    if (width := width_of(schema)) is not None:
+        return b".{%d}" % width
+    if kind in AS_BYTES:
         return _SHORT_TEXT
     if kind == "record":
         return b"".join(_any_value(types, field["type"]) for field in schema["fields"])

@@ -9,19 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import Any, TypeAlias
 
 from icekeeper.errors import MetadataUnreadable
-from icekeeper.metadata.avro_files import (
-    OpenedFile,
-    canonical_names,
-    decimal_fields,
-    open_avro,
-    record_of,
-    writer_schema,
-)
-from icekeeper.metadata.avro_schemas import avro_name
+from icekeeper.metadata.avro_files import AvroFile, decimal_fields, open_avro, partition_record, writer_types
+from icekeeper.metadata.avro_schemas import avro_name, manifest_list_schema
 from icekeeper.metadata.avro_values import AvroTypes, Reader
 from icekeeper.metadata.entry_columns import (
     BYTES,
@@ -33,7 +26,7 @@ from icekeeper.metadata.entry_columns import (
     NUMBER,
     STORED,
     TEXT,
-    EntryColumns,
+    EntryReader,
     StoredFile,
     entry_columns,
     require_type,
@@ -56,23 +49,12 @@ from icekeeper.model import (
 
 JsonObject = Mapping[str, Any]
 
-_LIST_FIELDS = {
-    500: "manifest_path",
-    501: "manifest_length",
-    502: "partition_spec_id",
-    517: "content",
-    515: "sequence_number",
-    516: "min_sequence_number",
-    503: "added_snapshot_id",
-    504: "added_files_count",
-    505: "existing_files_count",
-    506: "deleted_files_count",
-    512: "added_rows_count",
-    513: "existing_rows_count",
-    514: "deleted_rows_count",
-    507: "partitions",
-    519: "key_metadata",
-    520: "first_row_id",
+_LIST_FIELDS = {field["field-id"]: field["name"] for field in manifest_list_schema(3)["fields"]}
+# Names of an early draft that some v1 writers still use (specification, "Manifest Lists", v1).
+_LEGACY_NAMES = {
+    "added_data_files_count": "added_files_count",
+    "existing_data_files_count": "existing_files_count",
+    "deleted_data_files_count": "deleted_files_count",
 }
 # Avro types of the fields that are not numbers, and of the fields of partition summaries.
 _LIST_TYPES = {"manifest_path": TEXT, "partitions": frozenset({"array"}), "key_metadata": BYTES}
@@ -82,7 +64,6 @@ _SUMMARY_BYTES = 512
 # Fields that are decoded for every file, in the order of a stored file's fields.  Late fields are decoded on demand.
 _FILE = (134, 100, 101, 102, 103, 104, 131, 135, 140, 142, 143, 144, 145)
 _ROWS, _KEYS, _ROW_ID = (_FILE.index(field_id) for field_id in (103, 135, 142))
-_REQUIRED = (0, 100, 101, 103, 104)
 _CONTENTS = {None: FileContent.DATA} | {int(content): content for content in FileContent}
 _DELETED = int(EntryStatus.DELETED)
 _STATUSES = {int(status): status for status in EntryStatus}
@@ -108,13 +89,13 @@ def decode_manifest_list(data: bytes, path: str) -> list[ManifestFile]:
     """
     opened = open_avro(data, path)
     try:
-        read = _list_layout(opened.schema_text)
+        read = _list_reader(opened.schema_text)
     except LookupError as error:
         raise MetadataUnreadable(f"manifest list {path} {error}") from None
     found = []
     for record, _ in opened.values(read):
         found.append(_manifest_file(record, path))
-        opened.container.limits.hold(_SUMMARY_BYTES * len(found[-1].partitions or ()))
+        opened.limits.hold(_SUMMARY_BYTES * len(found[-1].partitions or ()))
     return found
 
 
@@ -138,19 +119,22 @@ def _manifest_file(record: JsonObject, path: str) -> ManifestFile:
 
 
 @lru_cache(maxsize=64)
-def _list_layout(schema_text: str) -> Reader:
+def _list_reader(schema_text: str) -> Reader:
     """Raises LookupError: a field has another type than in the specification."""
-    written = writer_schema(schema_text)
-    types, names = written.types, canonical_names(written.schema, _LIST_FIELDS)
-    for field in written.schema["fields"]:
-        if (name := names.get(field["name"])) is None:
+    types = writer_types(schema_text)
+    names: dict[str, str] = {}
+    for field in types.schema["fields"]:
+        written, field_id = field["name"], field.get("field-id")
+        name = _LEGACY_NAMES.get(written, written) if field_id is None else _LIST_FIELDS.get(int(field_id), written)
+        if name not in _LIST_FIELDS.values():
             continue
+        names[written] = name
         require_type(types, field["type"], name, _LIST_TYPES.get(name, NUMBER))
         if name == "partitions":
             for part in _summary_record(types, field["type"])["fields"]:
                 if part["name"] in _SUMMARY_TYPES:
                     require_type(types, part["type"], part["name"], _SUMMARY_TYPES[part["name"]])
-    return types.fields_reader(written.schema, names)
+    return types.fields_reader(names)
 
 
 def _summary_record(types: AvroTypes, kind: Any) -> JsonObject:
@@ -193,12 +177,14 @@ def decode_manifest(
     """
     path = manifest.manifest_path
     opened = open_avro(data, path)
-    fields = _stored_fields(spec, table_schemas)
-    columns = _columns(opened, partial(_entry_layout, partition_fields=fields), _REQUIRED)
-    late = columns.late
+    fields = tuple(
+        (int(field["field-id"]), str(field["name"]), _units_per_day(field, table_schemas)) for field in spec["fields"]
+    )
+    reader = _entry_reader(opened, (0, 1, 3, 4), (*LATE, *_FILE), (0, 100, 101, 103, 104), fields)
+    late = reader.late
     added_snapshot_id = manifest.added_snapshot_id
     next_row_id = manifest.first_row_id if manifest.content is ManifestContent.DATA else None
-    for values, block in opened.values(columns.reader.read):
+    for values, block in opened.values(reader.read):
         status_code, snapshot_id, number, file_number, start, end, *stored = values
         status = entry_status(status_code, path)
         try:
@@ -235,8 +221,8 @@ def decode_live_files(data: bytes, path: str) -> Iterator[LiveFile]:
         MetadataUnreadable: the file is damaged.
     """
     opened = open_avro(data, path)
-    columns = _columns(opened, _live_layout, (0, 100))
-    for (status, snapshot_id, file_path, size, content_offset), _ in opened.values(columns.reader.read):
+    reader = _entry_reader(opened, (0, 1), (100, 104, 144), (0, 100))
+    for (status, snapshot_id, file_path, size, content_offset), _ in opened.values(reader.read):
         if status != _DELETED:
             yield LiveFile(file_path, content_offset, size or 0, snapshot_id)
 
@@ -248,8 +234,8 @@ def decode_live_paths(data: bytes, path: str) -> Iterator[list[str]]:
         MetadataUnreadable: the file is damaged.
     """
     opened = open_avro(data, path)
-    columns = _columns(opened, _path_layout, (0, 100))
-    for rows, _ in opened.blocks(columns.reader.read_block):
+    reader = _entry_reader(opened, (0,), (100,), (0, 100))
+    for rows, _ in opened.blocks(reader.read_block):
         yield [file_path for status, file_path in rows if status != _DELETED]
 
 
@@ -260,8 +246,8 @@ def decode_identities(data: bytes, manifest: ManifestFile) -> Iterator[tuple[Fil
         MetadataUnreadable: the file is damaged, or an entry lacks a value that it cannot inherit.
     """
     opened = open_avro(data, manifest.manifest_path)
-    columns = _columns(opened, _identity_layout, (0, 100, 104))
-    for values, _ in opened.values(columns.reader.read):
+    reader = _entry_reader(opened, (0, 1, 3, 4), (100, 104, 144), (0, 100, 104))
+    for values, _ in opened.values(reader.read):
         status_code, snapshot_id, number, file_number, file_path, size, content_offset = values
         status = entry_status(status_code, manifest.manifest_path)
         if status is EntryStatus.DELETED:
@@ -301,42 +287,40 @@ def inherited_file_number(value: int | None, status: EntryStatus, manifest: Mani
     return value
 
 
-def _columns(opened: OpenedFile, layout: Callable[[str], EntryColumns], required: Sequence[int]) -> EntryColumns:
+# A field of a partition spec: its id, its name, and the units per day of an identity field whose column is a timestamp
+# now; 0 for all other fields.
+_StoredField: TypeAlias = tuple[int, str, int]
+
+
+def _entry_reader(
+    opened: AvroFile,
+    entry: tuple[int, ...],
+    file: tuple[int, ...],
+    required: tuple[int, ...],
+    partition_fields: tuple[_StoredField, ...] = (),
+) -> EntryReader:
+    """A reader of these fields of entries and of their data files, by id, of which some are ``required``."""
     try:
-        columns = layout(opened.schema_text)
+        reader = _reader_of(opened.schema_text, entry, file, partition_fields)
     except LookupError as error:
         raise MetadataUnreadable(f"manifest {opened.path} {error}") from None
-    lacking = columns.missing.intersection(required)
-    if lacking:
+    if lacking := reader.missing.intersection(required):
         names = ", ".join(sorted((ENTRY_FIELDS | FILE_FIELDS)[field_id] for field_id in lacking))
         raise MetadataUnreadable(f"manifest {opened.path} has no field {names}; it is not an Iceberg manifest")
-    return columns
+    return reader
 
 
-# The manifests of a table have few schemas, so one layout serves thousands of manifests.
+# The manifests of a table have few schemas, so one reader serves thousands of manifests.
 @lru_cache(maxsize=64)
-def _entry_layout(schema_text: str, partition_fields: tuple[_StoredField, ...]) -> EntryColumns:
-    written = writer_schema(schema_text)
-    make = _partition_maker(schema_text, written.schema, partition_fields)
-    columns = entry_columns(written, (0, 1, 3, 4), (*LATE, *_FILE), make)
-    if columns.late is not None:
-        return columns
-    return entry_columns(written, (0, 1, 3, 4), (*LATE, *_FILE, *LATE_FIELDS), make)
-
-
-@lru_cache(maxsize=64)
-def _live_layout(schema_text: str) -> EntryColumns:
-    return entry_columns(writer_schema(schema_text), (0, 1), (100, 104, 144))
-
-
-@lru_cache(maxsize=64)
-def _path_layout(schema_text: str) -> EntryColumns:
-    return entry_columns(writer_schema(schema_text), (0,), (100,))
-
-
-@lru_cache(maxsize=64)
-def _identity_layout(schema_text: str) -> EntryColumns:
-    return entry_columns(writer_schema(schema_text), (0, 1, 3, 4), (100, 104, 144))
+def _reader_of(
+    schema_text: str, entry: tuple[int, ...], file: tuple[int, ...], partition_fields: tuple[_StoredField, ...]
+) -> EntryReader:
+    types = writer_types(schema_text)
+    make = _partition_maker(schema_text, types.schema, partition_fields) if 102 in file else None
+    reader = entry_columns(types, entry, file, make)
+    if reader.late is None and LATE[0] in file:  # their encoding is unusual, so they are decoded at once
+        return entry_columns(types, entry, (*file, *LATE_FIELDS), make)
+    return reader
 
 
 def _pairs(items: Any) -> dict[int, Any] | None:
@@ -348,27 +332,6 @@ def _pairs(items: Any) -> dict[int, Any] | None:
     if not all(isinstance(key, int) and isinstance(value, int | bytes) for key, value in found.items()):
         raise TypeError("metrics of columns are neither numbers nor bytes")
     return found
-
-
-# Partition tuples out of stored partition records.
-
-
-class _StoredField(NamedTuple):
-    """A field of a partition spec."""
-
-    field_id: int
-    name: str
-    units_per_day: int
-    """Units per day of an identity field whose column is a timestamp now; 0 for all other fields."""
-
-
-def _stored_fields(
-    spec: Mapping[str, Any], table_schemas: Sequence[Mapping[str, Any]] = ()
-) -> tuple[_StoredField, ...]:
-    return tuple(
-        _StoredField(int(field["field-id"]), str(field["name"]), _units_per_day(field, table_schemas))
-        for field in spec["fields"]
-    )
 
 
 def _units_per_day(field: Mapping[str, Any], schemas: Sequence[Mapping[str, Any]]) -> int:
@@ -390,41 +353,33 @@ def _partition_maker(
     Raises:
         LookupError: the entries have no partition.
     """
-    annotated = record_of(record_of(json.loads(schema_text), 2, "data_file"), 102, "partition")
-    decimals = frozenset(decimal_fields(annotated))
-    stored = record_of(record_of(schema, 2, "data_file"), 102, "partition")
-    names = _column_names(stored, fields)
-    of_32_bits = {field["name"] for field in stored["fields"] if _is_int(field["type"])}
-    # A timestamp of 32 bits is a number of days: the column was a date when the manifest was written.
-    days = {name: f.units_per_day for name, f in zip(names, fields, strict=True) if name in of_32_bits}
+    decimals = decimal_fields(partition_record(json.loads(schema_text)))
+    stored = partition_record(schema)["fields"]
+    by_id = {int(field["field-id"]): field for field in stored if field.get("field-id") is not None}
+    by_name = {} if by_id else {field["name"]: field for field in stored}
+    columns: list[tuple[str | None, int]] = []
+    for field_id, name, units_per_day in fields:
+        field = by_id.get(field_id) or by_name.get(avro_name(name))
+        if field is None:
+            columns.append((None, 0))
+            continue
+        branches = field["type"] if isinstance(field["type"], list) else [field["type"]]
+        # A timestamp of 32 bits is a number of days: the column was a date when the manifest was written.
+        has_32_bits = "int" in branches or {"type": "int"} in branches
+        columns.append((field["name"], units_per_day if has_32_bits else 0))
 
     def partition(record: Mapping[str, Any]) -> tuple[PartitionValue, ...]:
-        values = (None if name is None else record[name] for name in names)
-        return tuple(least_decimal(v) if n in decimals else v for n, v in zip(names, values, strict=True))
+        values = []
+        for name, units in columns:
+            value = None if name is None else record[name]
+            if name in decimals:
+                value = least_decimal(value)
+            elif value and units > 1:
+                value *= units
+            values.append(value)
+        return tuple(values)
 
-    def since_promotion(record: Mapping[str, Any]) -> tuple[PartitionValue, ...]:
-        units = (days.get(name) or 1 for name in names)
-        return tuple(v and v * n if n > 1 else v for n, v in zip(units, partition(record), strict=True))
-
-    return since_promotion if any(days.values()) else partition
-
-
-def _is_int(kind: Any) -> bool:
-    branches = kind if isinstance(kind, list) else [kind]
-    return "int" in branches or {"type": "int"} in branches
-
-
-def _column_names(partition: Mapping[str, Any], fields: tuple[_StoredField, ...]) -> list[str | None]:
-    """The manifest's column for each field of the spec; ``None``: it has none."""
-    by_id = {int(f["field-id"]): f["name"] for f in partition["fields"] if f.get("field-id") is not None}
-    names = {f["name"] for f in partition["fields"]}
-    result: list[str | None] = []
-    for field_id, name, _ in fields:
-        found = by_id.get(field_id)
-        if found is None and not by_id and avro_name(name) in names:
-            found = avro_name(name)
-        result.append(found)
-    return result
+    return partition
 
 
 def portions(manifests: Sequence[ManifestFile], portion_bytes: int) -> Iterator[tuple[ManifestFile, ...]]:

@@ -24,27 +24,22 @@ from icekeeper.machine.metering import WorkThreads
 from icekeeper.machine.resources import task_cores
 from icekeeper.metadata.avro_files import (
     SYNC_BYTES,
-    OpenedFile,
+    AvroFile,
     decimal_fields,
     open_avro,
+    partition_record,
     record_of,
     structure,
     write_avro,
-    writer_schema,
+    writer_types,
 )
-from icekeeper.metadata.avro_schemas import (
-    AvroSchema,
-    avro_name,
-    manifest_header,
-    manifest_list_schema,
-    manifest_schema,
-)
+from icekeeper.metadata.avro_schemas import AvroSchema, manifest_list_schema, manifest_schema
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.entry_columns import (
     LATE_FIELDS,
     METRIC_FIELDS,
     SPAN,
-    EntryColumns,
+    EntryReader,
     Layout,
     StoredFile,
     entry_columns,
@@ -53,20 +48,12 @@ from icekeeper.metadata.entry_columns import (
 from icekeeper.metadata.manifest_read import decode_manifest, entry_status, inherited_file_number, inherited_number
 from icekeeper.metadata.single_value import least_decimal, summarise_partitions
 from icekeeper.metadata.transforms import partition_type
-from icekeeper.model import DataFile, EntryStatus, ManifestContent, ManifestEntry, ManifestFile, PartitionValue
+from icekeeper.model import EntryStatus, ManifestContent, ManifestEntry, ManifestFile, PartitionValue
 
 BLOCK_BYTES = 64_000
 """The encoded records of a block, before compression (Java's ``DataFileConstants.DEFAULT_SYNC_INTERVAL``)."""
 # Compresses as well as zlib's default level, in half the time (platform: libdeflate-manifest-blocks).
 _DEFLATE_LEVEL = 6
-
-
-@dataclass(frozen=True, slots=True)
-class NewSnapshot:
-    """The snapshot that is being committed."""
-
-    snapshot_id: int
-    sequence_number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +71,10 @@ def encode_manifest(
     content: ManifestContent,
     entries: Sequence[ManifestEntry],
     path: str,
-    snapshot: NewSnapshot,
+    snapshot_id: int,
+    sequence_number: int,
 ) -> EncodedManifest:
-    """Encode one manifest, which ``snapshot`` stores at ``path``.
+    """Encode one manifest, which the snapshot with this id and sequence number stores at ``path``.
 
     ADDED entries may have null sequence numbers and inherit the snapshot's.  EXISTING and DELETED entries carry their
     own (rule: carry-entries-explicitly).
@@ -99,7 +87,7 @@ def encode_manifest(
     encoder = entry_encoder(metadata, spec_id)
     data = container_of(empty_manifest(encoder, metadata, spec_id, content), avro_blocks(map(encoder.encoded, entries)))
     live = [entry for entry in entries if entry.is_live]
-    sequence_numbers = [snapshot.sequence_number if e.sequence_number is None else e.sequence_number for e in live]
+    sequence_numbers = [sequence_number if e.sequence_number is None else e.sequence_number for e in live]
 
     def count(status: EntryStatus) -> tuple[int, int]:
         rows = [entry.file.record_count for entry in entries if entry.status is status]
@@ -111,9 +99,9 @@ def encode_manifest(
         manifest_length=len(data),
         partition_spec_id=spec_id,
         content=content,
-        sequence_number=snapshot.sequence_number,
-        min_sequence_number=min(sequence_numbers, default=snapshot.sequence_number),
-        added_snapshot_id=snapshot.snapshot_id,
+        sequence_number=sequence_number,
+        min_sequence_number=min(sequence_numbers, default=sequence_number),
+        added_snapshot_id=snapshot_id,
         added_files_count=added[0],
         existing_files_count=existing[0],
         deleted_files_count=deleted[0],
@@ -126,9 +114,15 @@ def encode_manifest(
 
 
 def empty_manifest(encoder: EntryEncoder, metadata: TableMetadata, spec_id: int, content: ManifestContent) -> bytes:
-    """A manifest without blocks: its header, which is mostly schemas."""
-    schema, fields = json.dumps(metadata.current_schema), json.dumps(metadata.specs[spec_id]["fields"])
-    header = manifest_header(metadata.format_version, schema, fields, spec_id, content)
+    """A manifest without blocks: its header (specification, "Manifests"), which is mostly schemas."""
+    header = {
+        "schema": json.dumps(metadata.current_schema),
+        "partition-spec": json.dumps(metadata.specs[spec_id]["fields"]),
+        "partition-spec-id": str(spec_id),
+        "format-version": str(metadata.format_version),
+    }
+    if metadata.format_version >= 2:
+        header["content"] = "deletes" if content is ManifestContent.DELETES else "data"
     return write_avro(encoder.schema, (), header)
 
 
@@ -192,43 +186,76 @@ _V1_BLOCK_SIZE_IN_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class _Schemas:
-    """The schema of entries, whole and in parts: Avro encodes a record as its fields one after the other."""
-
-    whole: AvroSchema
-    before: AvroSchema
-    """All fields before the first late field of the data file."""
-    after: AvroSchema
-    """The fields of the data file after the last late field."""
-    late: Layout
-    """The fields between."""
-
-
-@dataclass(frozen=True, slots=True)
 class EntryEncoder:
     """Encodes entries of one spec; late fields of a ``StoredFile``, such as column metrics, are copied as bytes
-    (rule: check-entries-kept-as-bytes)."""
+    (rule: check-entries-kept-as-bytes).
+
+    Avro encodes a record as its fields one after the other, so the schema of entries is also there in parts.
+    """
 
     schema: AvroSchema
     version: int
     names: Sequence[str]
     """The Avro names of the partition fields."""
     widths: Mapping[str, int]
-    """Decimal partition field → its bytes."""
-    schemas: _Schemas
+    """Decimal partition field → its bytes; narrower values, from before a promotion, are widened."""
+    whole: AvroSchema
+    before: AvroSchema
+    """All fields before the first late field of the data file."""
+    late: Layout
+    after: AvroSchema
+    """The fields of the data file after the last late field."""
 
     def encoded(self, entry: ManifestEntry) -> bytes:
         """Raises ValueError if an EXISTING or DELETED entry lacks its data sequence number or snapshot id."""
-        record, file, sink = _entry_record(entry, self.version, self.names, self.widths), entry.file, io.BytesIO()
-        stretch = file.stretch(self.schemas.late) if isinstance(file, StoredFile) else None
+        record, file, sink = self._record(entry), entry.file, io.BytesIO()
+        stretch = file.stretch(self.late) if isinstance(file, StoredFile) else None
         if stretch is None:
-            record["data_file"] |= _late_values(file)
-            fastavro.schemaless_writer(sink, self.schemas.whole, record)
+            metrics = {name: _key_values(getattr(file, name)) for name in METRIC_FIELDS.values()}
+            record["data_file"] |= {**metrics, "split_offsets": _listed(file.split_offsets)}
+            fastavro.schemaless_writer(sink, self.whole, record)
         else:
-            fastavro.schemaless_writer(sink, self.schemas.before, record)
+            fastavro.schemaless_writer(sink, self.before, record)
             sink.write(stretch)
-            fastavro.schemaless_writer(sink, self.schemas.after, record["data_file"])
+            fastavro.schemaless_writer(sink, self.after, record["data_file"])
         return sink.getvalue()
+
+    def _record(self, entry: ManifestEntry) -> dict[str, Any]:
+        """All values but those of late fields.  A file sequence number that another writer lost stays null."""
+        if entry.status is not EntryStatus.ADDED and (entry.snapshot_id is None or entry.sequence_number is None):
+            raise ValueError(f"{entry.status.name} entry of {entry.file.file_path} must carry its ids explicitly")
+        file = entry.file
+        partition = dict(zip(self.names, file.partition, strict=True))
+        for name, width in self.widths.items():
+            value = partition[name]
+            if isinstance(value, bytes) and len(value) != width:
+                partition[name] = int.from_bytes(value, "big", signed=True).to_bytes(width, "big", signed=True)
+        record: dict[str, Any] = {
+            "content": int(file.content),
+            "file_path": file.file_path,
+            "file_format": file.file_format,
+            "partition": partition,
+            "record_count": file.record_count,
+            "file_size_in_bytes": file.file_size_in_bytes,
+            "key_metadata": file.key_metadata,
+            "equality_ids": _listed(file.equality_ids),
+            "sort_order_id": file.sort_order_id,
+            "referenced_data_file": file.referenced_data_file,
+        }
+        if self.version == 1:
+            record["block_size_in_bytes"] = _V1_BLOCK_SIZE_IN_BYTES
+        if self.version >= 3:
+            # Readers assign the row id of an ADDED entry (specification, "First Row ID Inheritance").
+            record["first_row_id"] = None if entry.status is EntryStatus.ADDED else file.first_row_id
+            record["content_offset"] = file.content_offset
+            record["content_size_in_bytes"] = file.content_size_in_bytes
+        return {
+            "status": int(entry.status),
+            "snapshot_id": entry.snapshot_id,
+            "sequence_number": entry.sequence_number,
+            "file_sequence_number": entry.file_sequence_number,
+            "data_file": record,
+        }
 
 
 def entry_encoder(metadata: TableMetadata, spec_id: int) -> EntryEncoder:
@@ -237,69 +264,27 @@ def entry_encoder(metadata: TableMetadata, spec_id: int) -> EntryEncoder:
     Raises:
         TableUnsupported: the format version or a partition type cannot be written.
     """
-    spec = metadata.specs[spec_id]
-    schema = manifest_schema(metadata.format_version, metadata.schemas_current_first, spec)
-    names = [avro_name(field["name"]) for field in spec["fields"]]
-    return EntryEncoder(schema, metadata.format_version, names, _fixed_widths(schema), _schemas(json.dumps(schema)))
+    schema = manifest_schema(metadata.format_version, metadata.schemas_current_first, metadata.specs[spec_id])
+    return _encoder_of(json.dumps(schema), metadata.format_version)
 
 
 @lru_cache(maxsize=32)  # parsing a schema takes longer than writing a small manifest
-def _schemas(text: str) -> _Schemas:
-    schema = json.loads(text)
-    fields = record_of(schema, 2, "data_file")["fields"]
+def _encoder_of(schema_text: str, version: int) -> EntryEncoder:
+    schema, before = json.loads(schema_text), json.loads(schema_text)
+    partition, fields = partition_record(schema), record_of(schema, 2, "data_file")["fields"]
     late = [number for number, field in enumerate(fields) if field["field-id"] in LATE_FIELDS]
     first, end = late[0], late[-1] + 1
-    tail = {"type": "record", "name": "tail", "fields": fields[end:]}
-    before = json.loads(text)
     del record_of(before, 2, "data_file")["fields"][first:]
-    return _Schemas(
-        cast("AvroSchema", parse_schema(schema)),
-        cast("AvroSchema", parse_schema(before)),
-        cast("AvroSchema", parse_schema(tail)),
-        layout_of(fields[first:end]),
+    return EntryEncoder(
+        schema=schema,
+        version=version,
+        names=[field["name"] for field in partition["fields"]],
+        widths=decimal_fields(partition),
+        whole=cast("AvroSchema", parse_schema(schema)),
+        before=cast("AvroSchema", parse_schema(before)),
+        late=layout_of(fields[first:end]),
+        after=cast("AvroSchema", parse_schema({"type": "record", "name": "tail", "fields": fields[end:]})),
     )
-
-
-def _entry_record(
-    entry: ManifestEntry, version: int, names: Sequence[str], widths: Mapping[str, int]
-) -> dict[str, Any]:
-    # All values but those of late fields.  A file sequence number that another writer lost stays null.
-    if entry.status is not EntryStatus.ADDED and (entry.snapshot_id is None or entry.sequence_number is None):
-        raise ValueError(f"{entry.status.name} entry of {entry.file.file_path} must carry its ids explicitly")
-    file = entry.file
-    record: dict[str, Any] = {
-        "content": int(file.content),
-        "file_path": file.file_path,
-        "file_format": file.file_format,
-        "partition": {
-            name: _widened(value, widths.get(name)) for name, value in zip(names, file.partition, strict=True)
-        },
-        "record_count": file.record_count,
-        "file_size_in_bytes": file.file_size_in_bytes,
-        "key_metadata": file.key_metadata,
-        "equality_ids": _listed(file.equality_ids),
-        "sort_order_id": file.sort_order_id,
-        "referenced_data_file": file.referenced_data_file,
-    }
-    if version == 1:
-        record["block_size_in_bytes"] = _V1_BLOCK_SIZE_IN_BYTES
-    if version >= 3:
-        # Readers assign the row id of an ADDED entry (specification, "First Row ID Inheritance").
-        record["first_row_id"] = None if entry.status is EntryStatus.ADDED else file.first_row_id
-        record["content_offset"] = file.content_offset
-        record["content_size_in_bytes"] = file.content_size_in_bytes
-    return {
-        "status": int(entry.status),
-        "snapshot_id": entry.snapshot_id,
-        "sequence_number": entry.sequence_number,
-        "file_sequence_number": entry.file_sequence_number,
-        "data_file": record,
-    }
-
-
-def _late_values(file: DataFile) -> dict[str, Any]:
-    metrics = {name: _key_values(getattr(file, name)) for name in METRIC_FIELDS.values()}
-    return {**metrics, "split_offsets": _listed(file.split_offsets)}
 
 
 def _listed(values: tuple[int, ...] | None) -> list[int] | None:
@@ -309,28 +294,6 @@ def _listed(values: tuple[int, ...] | None) -> list[int] | None:
 
 def _key_values(mapping: Mapping[int, Any] | None) -> list[dict[str, Any]] | None:
     return None if mapping is None else [{"key": key, "value": mapping[key]} for key in sorted(mapping)]
-
-
-def _fixed_widths(entry_schema: Mapping[str, Any]) -> dict[str, int]:
-    """The bytes of decimal partition fields by name; narrower values, from before a promotion, are widened."""
-    data_file = next(f for f in entry_schema["fields"] if f["name"] == "data_file")
-    partition = next(f for f in data_file["type"]["fields"] if f["name"] == "partition")
-    decimals: dict[str, int] = {}
-    sizes: dict[str, int] = {}
-    for field in partition["type"]["fields"]:
-        kind = field["type"][1]
-        if isinstance(kind, dict) and kind.get("logicalType") == "decimal":
-            sizes[kind["name"]] = kind["size"]
-            decimals[field["name"]] = kind["size"]
-        elif isinstance(kind, str) and kind in sizes:
-            decimals[field["name"]] = sizes[kind]
-    return decimals
-
-
-def _widened(value: PartitionValue, width: int | None) -> PartitionValue:
-    if width is None or not isinstance(value, bytes) or len(value) == width:
-        return value
-    return int.from_bytes(value, "big", signed=True).to_bytes(width, "big", signed=True)
 
 
 # Copying of entries.
@@ -370,9 +333,7 @@ class EntryCopier:
         self._structure = structure(self._encoder.schema)
         self._version = metadata.format_version
         self._spec, self._schemas = metadata.specs[spec_id], metadata.schemas_current_first
-        partition = record_of(record_of(self._encoder.schema, 2, "data_file"), 102, "partition")
-        named = decimal_fields(partition)
-        self._decimals = tuple(i for i, field in enumerate(partition["fields"]) if field["name"] in named)
+        self._decimals = tuple(i for i, name in enumerate(self._encoder.names) if name in self._encoder.widths)
 
     def copy(self, data: bytes, manifest: ManifestFile) -> Iterator[StoredEntry]:
         """The live entries, with every inherited value made explicit (rule: carry-entries-explicitly).
@@ -381,67 +342,53 @@ class EntryCopier:
             MetadataUnreadable: the manifest is damaged, or an entry lacks a value that it cannot inherit.
         """
         opened = open_avro(data, manifest.manifest_path)
-        written = writer_schema(opened.schema_text)
-        if structure(written.schema) == self._structure and self._is_of_version(opened.header):
+        is_of_version = opened.header.get("format-version", "1") == str(self._version)
+        if is_of_version and structure(writer_types(opened.schema_text).schema) == self._structure:
             with suppress(_UnusualEncodingError):
                 yield from list(self._copied(opened, manifest))
                 return
         for entry in decode_manifest(data, manifest, self._spec, self._schemas):
             if entry.is_live:
-                yield self._encoded(entry, manifest)
+                if entry.snapshot_id is None:
+                    raise _without_snapshot(manifest)
+                file, number = entry.file, entry.sequence_number or 0
+                encoded = self._encoder.encoded(replace(entry, status=EntryStatus.EXISTING))
+                yield StoredEntry(file.partition, number, file.file_path, file.record_count, encoded)
 
-    def _is_of_version(self, header: Mapping[str, str]) -> bool:
-        return header.get("format-version", "1") == str(self._version)
-
-    def _encoded(self, entry: ManifestEntry, manifest: ManifestFile) -> StoredEntry:
-        if entry.snapshot_id is None:
-            raise _without_snapshot(manifest)
-        file, number = entry.file, entry.sequence_number or 0
-        data = self._encoder.encoded(replace(entry, status=EntryStatus.EXISTING))
-        return StoredEntry(file.partition, number, file.file_path, file.record_count, data)
-
-    def _copied(self, opened: OpenedFile, manifest: ManifestFile) -> Iterator[StoredEntry]:
-        columns = _layout(opened.schema_text, self._decimals)
-        heads = _Heads(manifest, is_numbered=self._version >= 2)
+    def _copied(self, opened: AvroFile, manifest: ManifestFile) -> Iterator[StoredEntry]:
+        reader = _reader_of(opened.schema_text, self._decimals)
+        # By the values of an entry before its data file, which entries of one commit share.
+        heads: dict[tuple[Any, ...], tuple[bytes, bytes, int] | None] = {}
         next_row_id = manifest.first_row_id if manifest.content is ManifestContent.DATA else None
-        for block, (start, end, *values) in _rows(opened, columns):
-            head = heads[tuple(values[: len(_HEAD)])]
-            if head is None:
-                continue
-            if not block.startswith(head.old, start, end):
-                raise _UnusualEncodingError
-            body = block[start + len(head.old) : end]
-            file_path, partition, record_count, *tail = values[len(_HEAD) :]
-            if self._version >= 3 and tail[0] is None and next_row_id is not None:
-                body = _with_row_id(body, tail, next_row_id)
-                next_row_id += record_count
-            yield StoredEntry(partition, head.sequence_number, file_path, record_count, head.new + body)
-
-
-class _Head(NamedTuple):
-    """The fields of an entry before its data file: as they are encoded, and as those of the EXISTING entry."""
-
-    old: bytes
-    new: bytes
-    sequence_number: int
-
-
-class _Heads(dict[tuple[Any, ...], "_Head | None"]):
-    """The heads of one manifest by their values, which entries of one commit share; ``None`` for deleted entries."""
-
-    def __init__(self, manifest: ManifestFile, *, is_numbered: bool) -> None:
-        """``is_numbered``: whether entries have sequence numbers, which is so from v2 on."""
-        super().__init__()
-        self._manifest, self._is_numbered = manifest, is_numbered
-
-    def __missing__(self, values: tuple[Any, ...]) -> _Head | None:
-        head = self[values] = self._head(*values)
-        return head
+        for rows, block in opened.blocks(reader.read_block):
+            for start, end, *values in rows:
+                key = tuple(values[: len(_HEAD)])
+                try:
+                    head = heads[key]
+                except KeyError:
+                    head = heads[key] = self._head(manifest, *key)
+                if head is None:
+                    continue
+                old, new, number = head
+                if not block.startswith(old, start, end):
+                    raise _UnusualEncodingError
+                body = block[start + len(old) : end]
+                file_path, partition, record_count, *tail = values[len(_HEAD) :]
+                if self._version >= 3 and tail[0] is None and next_row_id is not None:
+                    body = _with_row_id(body, tail, next_row_id)
+                    next_row_id += record_count
+                yield StoredEntry(partition, number, file_path, record_count, new + body)
 
     def _head(
-        self, status_code: int, written_id: int | None, written_number: int | None, written_file_number: int | None
-    ) -> _Head | None:
-        manifest = self._manifest
+        self,
+        manifest: ManifestFile,
+        status_code: int,
+        written_id: int | None,
+        written_number: int | None,
+        written_file_number: int | None,
+    ) -> tuple[bytes, bytes, int] | None:
+        """The fields of an entry before its data file, as they are encoded and as those of the EXISTING entry, and its
+        sequence number; ``None`` for a deleted entry."""
         status = entry_status(status_code, manifest.manifest_path)
         if status is EntryStatus.DELETED:
             return None
@@ -449,25 +396,15 @@ class _Heads(dict[tuple[Any, ...], "_Head | None"]):
         if snapshot_id is None:
             raise _without_snapshot(manifest)
         number = inherited_number(written_number, status, manifest)
-        file_number = inherited_file_number(written_file_number, status, manifest)
-        old_numbers: tuple[int | None, ...] = ()
-        new_numbers: tuple[int | None, ...] = ()
-        if self._is_numbered:
-            old_numbers = (written_number, written_file_number)
-            new_numbers = (number, file_number)
-        old = _encoded_head(status_code, written_id, old_numbers)
-        return _Head(old, _encoded_head(int(EntryStatus.EXISTING), snapshot_id, new_numbers), number)
-
-
-def _rows(opened: OpenedFile, columns: EntryColumns) -> Iterator[tuple[bytes, Sequence[Any]]]:
-    """Each entry's block and values."""
-    for rows, block in opened.blocks(columns.reader.read_block):
-        for values in rows:
-            yield block, values
+        old = [written_id, written_number, written_file_number]
+        new = [snapshot_id, number, inherited_file_number(written_file_number, status, manifest)]
+        if self._version < 2:  # entries have no sequence numbers
+            del old[1:], new[1:]
+        return _encoded_head(status_code, old), _encoded_head(int(EntryStatus.EXISTING), new), number
 
 
 @lru_cache(maxsize=64)
-def _layout(schema_text: str, decimals: tuple[int, ...]) -> EntryColumns:
+def _reader_of(schema_text: str, decimals: tuple[int, ...]) -> EntryReader:
     """``decimals``: the positions of decimal partition fields."""
 
     def partition(record: Mapping[str, Any]) -> tuple[PartitionValue, ...]:
@@ -476,32 +413,27 @@ def _layout(schema_text: str, decimals: tuple[int, ...]) -> EntryColumns:
             values[index] = least_decimal(values[index])
         return tuple(values)
 
-    return entry_columns(writer_schema(schema_text), (*SPAN, *_HEAD), (*_FILE, *_TAIL), partition)
+    return entry_columns(writer_types(schema_text), (*SPAN, *_HEAD), (*_FILE, *_TAIL), partition)
 
 
 def _with_row_id(body: bytes, tail: Sequence[Any], first_row_id: int) -> bytes:
     """The encoded data file with its inherited row id; ``tail`` has the values of its last fields."""
-    _, referenced_data_file, *numbers = tail
-    rest = _optional_string(referenced_data_file) + b"".join(map(_optional_long, numbers))
+    _, referenced, *numbers = tail
+    encoded = b"" if referenced is None else referenced.encode()
+    rest = b"\x00" if referenced is None else b"\x02" + avro_long(len(encoded)) + encoded
+    rest += b"".join(map(_optional_long, numbers))
     old = _optional_long(None) + rest
-    if body[len(body) - len(old) :] != old:
+    if not body.endswith(old):
         raise _UnusualEncodingError
     return body[: len(body) - len(old)] + _optional_long(first_row_id) + rest
 
 
-def _encoded_head(status: int, snapshot_id: int | None, numbers: tuple[int | None, ...]) -> bytes:
-    return avro_long(status) + b"".join(map(_optional_long, (snapshot_id, *numbers)))
+def _encoded_head(status: int, numbers: Sequence[int | None]) -> bytes:
+    return avro_long(status) + b"".join(map(_optional_long, numbers))
 
 
 def _optional_long(value: int | None) -> bytes:
     return b"\x00" if value is None else b"\x02" + avro_long(value)
-
-
-def _optional_string(value: str | None) -> bytes:
-    if value is None:
-        return b"\x00"
-    encoded = value.encode()
-    return b"\x02" + avro_long(len(encoded)) + encoded
 
 
 def _without_snapshot(manifest: ManifestFile) -> MetadataUnreadable:

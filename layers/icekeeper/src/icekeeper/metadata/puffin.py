@@ -56,11 +56,6 @@ class PuffinFile:
     data: bytes
     blobs: tuple[PuffinBlob, ...]
 
-    @property
-    def footer_size(self) -> int:
-        """Bytes from the footer's magic number to the end of the file."""
-        return len(self.data) - max((b.offset + b.length for b in self.blobs), default=len(_MAGIC))
-
 
 def footer_size(data: bytes, path: str) -> int:
     """Bytes from the footer's magic number to the end of the file; ``data`` is the file or its end.
@@ -182,8 +177,7 @@ def encode_blobs(contents: Iterable[tuple[PuffinBlob, bytes]], properties: Mappi
     for about, blob in contents:
         blobs.append(replace(about, offset=len(data), length=len(blob)))
         data += blob
-    footer = {"blobs": [_footer_entry(blob) for blob in blobs], "properties": dict(properties)}
-    payload = json.dumps(footer).encode()
+    payload = json.dumps({"blobs": [_footer_entry(blob) for blob in blobs], "properties": dict(properties)}).encode()
     data += _MAGIC + payload + _FOOTER_END.pack(len(payload), bytes(4), _MAGIC)
     return PuffinFile(bytes(data), tuple(blobs))
 

@@ -16,7 +16,7 @@ from decimal import Context, Decimal
 from typing import Any, TypeAlias, TypeVar
 
 from icekeeper.errors import TableUnsupported
-from icekeeper.metadata.types import INTEGER_BITS, PRIMITIVES, TIMESTAMPS, UNITS_PER_DAY, decimal_of
+from icekeeper.metadata.types import FLOATS, INTEGER_BITS, NUMBERS, PRIMITIVES, TIMESTAMPS, UNITS_PER_DAY, decimal_of
 from icekeeper.model import PartitionFieldSummary, PartitionValue
 
 _INTEGER_FORMATS = {name: "<i" if bits == 32 else "<q" for name, bits in INTEGER_BITS.items()}
@@ -48,15 +48,13 @@ def decode(iceberg_type: str, value: bytes) -> Any:
     Raises:
         ValueError: the bytes are not a value of that type.
     """
-    if iceberg_type in INTEGER_BITS:
+    if iceberg_type in NUMBERS:
         if len(value) not in (4, 8):
             raise ValueError(f"{len(value)} bytes are no {iceberg_type}")
+        if iceberg_type in FLOATS:
+            return struct.unpack("<f" if len(value) == 4 else "<d", value)[0]
         units = UNITS_PER_DAY.get(iceberg_type, 1) if len(value) == 4 else 1
         return int.from_bytes(value, "little", signed=True) * units
-    if iceberg_type in ("float", "double"):
-        if len(value) not in (4, 8):
-            raise ValueError(f"{len(value)} bytes are no {iceberg_type}")
-        return struct.unpack("<f" if len(value) == 4 else "<d", value)[0]
     if iceberg_type == "boolean":
         return value != b"\x00"
     if iceberg_type == "uuid" and len(value) != 16:
@@ -68,7 +66,7 @@ def comparable(iceberg_type: str, raw: Any) -> Any:
     """The raw value in a form that Python orders as Iceberg does: decimals as integers, -0.0 below 0.0."""
     if iceberg_type.startswith("decimal"):
         return decimal_unscaled(raw)
-    if iceberg_type in ("float", "double"):
+    if iceberg_type in FLOATS:
         return raw, 0 if struct.pack("<d", raw)[-1] & 0x80 else 1
     if iceberg_type == "string":
         return raw.encode() if isinstance(raw, str) else bytes(raw)
@@ -154,8 +152,10 @@ def raw_from_json(iceberg_type: str, value: Any) -> PartitionValue:
 
 def _raw(iceberg_type: str, value: Any) -> PartitionValue:
     if iceberg_type in ("int", "long"):
-        return _expect(value, int)
-    if iceberg_type in ("float", "double"):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError(value)
+        return value
+    if iceberg_type in FLOATS:
         return float(value)
     if iceberg_type == "boolean":
         if not isinstance(value, bool):
@@ -179,12 +179,6 @@ def _raw(iceberg_type: str, value: Any) -> PartitionValue:
             raise ValueError(value)
         return int(unscaled)
     raise ValueError(iceberg_type)
-
-
-def _expect(value: Any, kind: type[int]) -> int:
-    if isinstance(value, bool) or not isinstance(value, kind):
-        raise ValueError(value)
-    return value
 
 
 def _moment(iceberg_type: str, text: str) -> int:
@@ -299,23 +293,17 @@ def summarise_partitions(
     types: Sequence[str], partitions: Sequence[tuple[PartitionValue, ...]]
 ) -> tuple[PartitionFieldSummary, ...] | None:
     """One summary per partition field; ``None``: partitions of several sections leave a field without bounds."""
-    summaries = [_summary(kind, [partition[i] for partition in partitions]) for i, kind in enumerate(types)]
-    known = tuple(summary for summary in summaries if summary is not None)
-    return known if len(known) == len(types) else None
-
-
-def _summary(kind: str, values: Sequence[PartitionValue]) -> PartitionFieldSummary | None:
-    present = [value for value in values if value is not None]
-    numbers = [value for value in present if value == value]  # NaN differs from itself
-    bounds = _bounds(kind, numbers) if numbers else (None, None)
-    if bounds is None:
-        return None
-    return PartitionFieldSummary(
-        contains_null=len(present) < len(values),
-        contains_nan=len(numbers) < len(present),
-        lower_bound=bounds[0],
-        upper_bound=bounds[1],
-    )
+    summaries = []
+    for i, kind in enumerate(types):
+        values = [partition[i] for partition in partitions]
+        present = [value for value in values if value is not None]
+        numbers = [value for value in present if value == value]  # NaN differs from itself
+        bounds = _bounds(kind, numbers) if numbers else (None, None)
+        if bounds is None:
+            return None
+        contains_null, contains_nan = len(present) < len(values), len(numbers) < len(present)
+        summaries.append(PartitionFieldSummary(contains_null, contains_nan, *bounds))
+    return tuple(summaries)
 
 
 def _bounds(kind: str, values: Sequence[PartitionValue]) -> tuple[bytes, bytes] | None:

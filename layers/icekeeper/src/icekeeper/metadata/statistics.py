@@ -12,7 +12,7 @@ from typing import Any
 
 from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.puffin import PuffinBlob, PuffinFile
+from icekeeper.metadata.puffin import PuffinBlob, PuffinFile, footer_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def statistics_entry(snapshot_id: int, path: str, file: PuffinFile) -> dict[str,
         "snapshot-id": snapshot_id,
         "statistics-path": path,
         "file-size-in-bytes": len(file.data),
-        "file-footer-size-in-bytes": file.footer_size,
+        "file-footer-size-in-bytes": footer_size(file.data, path),
         "blob-metadata": [
             {
                 "type": blob.type,

@@ -126,7 +126,8 @@ class TableReader:
     def live_files(self, manifest_paths: Iterable[str]) -> Iterator[tuple[str, Iterator[LiveFile]]]:
         """Each manifest with the files that its live entries name, in the order given."""
         for path, data in self._fetch(manifest_paths, "manifest"):
-            yield path, self._reporting_files(decode_live_files(data, path))
+            files = decode_live_files(data, path)
+            yield path, files if self.on_live_file is None else map(self._reported, files)
 
     def contents(self, manifests: Iterable[ManifestFile]) -> Iterator[tuple[ManifestFile, bytes]]:
         """Each manifest with its bytes, in order.
@@ -158,12 +159,10 @@ class TableReader:
                 on_live_file(entry.file.file_path)
             yield entry
 
-    def _reporting_files(self, files: Iterator[LiveFile]) -> Iterator[LiveFile]:
-        on_live_file = self.on_live_file
-        for file in files:
-            if on_live_file is not None:
-                on_live_file(file.path)
-            yield file
+    def _reported(self, file: LiveFile) -> LiveFile:
+        if self.on_live_file is not None:
+            self.on_live_file(file.path)
+        return file
 
     def _fetch(self, paths: Iterable[str], kind: str) -> Iterator[tuple[str, bytes]]:
         """Paths with the bytes of their files, in order, fetched ahead in parallel."""
@@ -201,10 +200,8 @@ VERSION_HINT = "version-hint.text"
 
 def metadata_files(metadata: TableMetadata, metadata_location: str) -> set[str]:
     """Paths of the current metadata file, the metadata log's files, and the version hint of Hadoop catalogs."""
-    files = {metadata_location, f"{metadata.metadata_directory}/{VERSION_HINT}"}
-    files.add(f"{metadata.location}/metadata/{VERSION_HINT}")
-    files.update(str(entry["metadata-file"]) for entry in metadata.metadata_log)
-    return files
+    hints = (f"{folder}/{VERSION_HINT}" for folder in (metadata.metadata_directory, f"{metadata.location}/metadata"))
+    return {metadata_location, *hints, *(str(entry["metadata-file"]) for entry in metadata.metadata_log)}
 
 
 def statistics_files(metadata: TableMetadata) -> set[str]:
@@ -216,9 +213,7 @@ def documents(metadata: TableMetadata, metadata_location: str) -> Iterator[str]:
     """Paths of the files that the metadata itself names: metadata files, statistics and manifest lists."""
     yield from metadata_files(metadata, metadata_location)
     yield from statistics_files(metadata)
-    yield from (
-        snapshot.manifest_list for snapshot in metadata.snapshots.values() if snapshot.manifest_list is not None
-    )
+    yield from (s.manifest_list for s in metadata.snapshots.values() if s.manifest_list is not None)
 
 
 def manifests_of(reader: TableReader, snapshots: Iterable[Snapshot]) -> dict[str, ManifestFile]:

@@ -2,6 +2,6 @@
 
 PyIceberg's public API rebuilds table metadata from models that drop unknown fields and cannot write format version 3.
 So requests go through its authenticated session as raw JSON, and SQL swaps through its engine.  The version is pinned
-exactly, and a contract test finds moved names with :mod:`icekeeper.pyiceberg_private.canary`.  Each library has its own
-module, so that SQLAlchemy is imported only for a SQL catalog.
+exactly, and ``tests/contract/test_canaries.py`` finds moved names.  Each library has its own module, so that SQLAlchemy
+is imported only for a SQL catalog.
 """

@@ -81,9 +81,7 @@ class AvroRows:
         kind = pa.struct([column for column, _ in chosen])
         prepare = _record([(column.name, prepare) for column, prepare in chosen])
         stored: Any = parse_schema(strip_logical_types(self._schema))
-        read = AvroTypes(stored["__named_schemas"]).fields_reader(
-            stored, {column.name: column.name for column, _ in chosen}
-        )
+        read = AvroTypes(stored).fields_reader({column.name: column.name for column, _ in chosen})
         rows: list[Any] = []
         size = 0
         for count, payload in self._container.blocks():

@@ -18,42 +18,37 @@ from icekeeper.model import EntryStatus, FileContent, ManifestContent, ManifestE
 class ProblemKind(StrEnum):
     """The kinds of problems: a closed vocabulary, so that programs can distinguish damage from minor errors."""
 
-    MISSING_FILE = "missing_file"
-    UNREADABLE_METADATA = "unreadable_metadata"
-    WRONG_SIZE = "wrong_size"
-    WRONG_COUNT = "wrong_count"
-    DUPLICATE_FILE = "duplicate_file"
-    BROKEN_REF = "broken_ref"
-    SEQUENCE_NUMBER = "sequence_number"
-    SUMMARY = "summary"
-    ROW_LINEAGE = "row_lineage"
-    DELETION_VECTOR = "deletion_vector"
-    DELETE_SCOPE = "delete_scope"
-    STATISTICS = "statistics"
-    NOT_ALLOWED = "not_allowed"
+    remedy: str
+    """The effect on readers, and what to do; docs/recovery.md says the same."""
 
+    def __new__(cls, value: str, remedy: str) -> ProblemKind:
+        self = str.__new__(cls, value)
+        self._value_, self.remedy = value, remedy
+        return self
 
-REMEDIES: Mapping[ProblemKind, str] = {
-    ProblemKind.MISSING_FILE: "restore the object; else roll back to a snapshot without it",
-    ProblemKind.UNREADABLE_METADATA: "restore the object; else roll back",
-    ProblemKind.WRONG_SIZE: "readers may fail; restore or rewrite it",
-    ProblemKind.WRONG_COUNT: "queries by metadata are wrong; rewrite the manifests",
-    ProblemKind.DUPLICATE_FILE: "rows count twice; remove the file from the table and add it once, in one commit",
-    ProblemKind.ROW_LINEAGE: "`_row_id` is null or not unique; data is not affected",
-    ProblemKind.DELETION_VECTOR: "readers disagree about which rows are deleted; drop the wrong entry",
-    ProblemKind.DELETE_SCOPE: (
-        "Iceberg after 1.11 refuses to read the table; `rewrite_position_deletes` moves the delete"
-    ),
-    ProblemKind.NOT_ALLOWED: (
+    MISSING_FILE = "missing_file", "restore the object; else roll back to a snapshot without it"
+    UNREADABLE_METADATA = "unreadable_metadata", "restore the object; else roll back"
+    WRONG_SIZE = "wrong_size", "readers may fail; restore or rewrite it"
+    WRONG_COUNT = "wrong_count", "queries by metadata are wrong; rewrite the manifests"
+    DUPLICATE_FILE = (
+        "duplicate_file",
+        "rows count twice; remove the file from the table and add it once, in one commit",
+    )
+    BROKEN_REF = "broken_ref", "set or drop the ref"
+    SEQUENCE_NUMBER = "sequence_number", "deletes may apply wrongly; ask before writing"
+    SUMMARY = "summary", "statistics are wrong, data is not"
+    ROW_LINEAGE = "row_lineage", "`_row_id` is null or not unique; data is not affected"
+    DELETION_VECTOR = "deletion_vector", "readers disagree about which rows are deleted; drop the wrong entry"
+    DELETE_SCOPE = (
+        "delete_scope",
+        "Iceberg after 1.11 refuses to read the table; `rewrite_position_deletes` moves the delete",
+    )
+    STATISTICS = "statistics", "readers may plan badly, data is not affected; compute the statistics anew"
+    NOT_ALLOWED = (
+        "not_allowed",
         "it was not looked at, and may be sound: admit its folder by `ICEKEEPER_ALLOWED_PREFIXES` if it is the table's "
-        "own, else drop it from the table"
-    ),
-    ProblemKind.BROKEN_REF: "set or drop the ref",
-    ProblemKind.SEQUENCE_NUMBER: "deletes may apply wrongly; ask before writing",
-    ProblemKind.SUMMARY: "statistics are wrong, data is not",
-    ProblemKind.STATISTICS: "readers may plan badly, data is not affected; compute the statistics anew",
-}
-"""The effect of a problem on readers, and what to do; docs/recovery.md says the same."""
+        "own, else drop it from the table",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +80,7 @@ class Verification:
             "ok": self.ok,
             "problems": [{"kind": p.kind.value, "path": p.path, "detail": p.detail} for p in self.problems],
             "checked": dict(self.checked),
-            **({} if self.ok else {"remedies": {kind.value: REMEDIES[kind] for kind in kinds}}),
+            **({} if self.ok else {"remedies": {kind.value: kind.remedy for kind in kinds}}),
         }
 
 
@@ -215,9 +210,7 @@ def manifest_problems(manifest: ManifestFile, entries: Sequence[ManifestEntry]) 
             yield Problem(ProblemKind.WRONG_COUNT, path, detail)
 
 
-def summary_problems(
-    manifests: Sequence[ManifestFile], summary: dict[str, str], snapshot_id: int, path: str
-) -> Iterator[Problem]:
+def summary_problems(snapshot: Snapshot, manifests: Sequence[ManifestFile], path: str) -> Iterator[Problem]:
     """Compare the totals of a snapshot summary with the counts of its manifests, if both are known.
 
     ``path`` is the path of the problems.
@@ -229,9 +222,9 @@ def summary_problems(
         ("total-records", _sum([m.added_rows_count for m in data], [m.existing_rows_count for m in data])),
         ("total-delete-files", _sum([m.added_files_count for m in deletes], [m.existing_files_count for m in deletes])),
     ):
-        said = summary.get(key)
+        said = snapshot.summary.get(key)
         if said is not None and found is not None and said != str(found):
-            detail = f"summary of snapshot {snapshot_id} says {key} {said}, its manifests add up to {found}"
+            detail = f"summary of snapshot {snapshot.snapshot_id} says {key} {said}, its manifests add up to {found}"
             yield Problem(ProblemKind.SUMMARY, path, detail)
 
 

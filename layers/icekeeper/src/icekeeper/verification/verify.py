@@ -49,18 +49,16 @@ def verify_table(loaded: LoadedTable, storage: Storage) -> Verification:
     per_snapshot: list[list[ManifestFile]] = []
     heads = {ref.snapshot_id for ref in metadata.refs.values()}
     for snapshot in metadata.snapshots.values():
+        where = snapshot.manifest_list or loaded.metadata_location
         try:
             found = reader.manifests(snapshot)
         except MetadataUnreadable as error:
-            where = snapshot.manifest_list or loaded.metadata_location
             problems.append(_unreadable(storage, where, error))
             continue
         if snapshot.manifest_list is not None:
             sizes[snapshot.manifest_list] = None
         per_snapshot.append(found)
-        problems += summary_problems(
-            found, dict(snapshot.summary), snapshot.snapshot_id, snapshot.manifest_list or loaded.metadata_location
-        )
+        problems += summary_problems(snapshot, found, where)
         problems += manifest_row_id_problems(snapshot, found)
         if snapshot.snapshot_id in heads:
             problems += _delete_scope_problems(reader, found)
@@ -78,7 +76,7 @@ def verify_table(loaded: LoadedTable, storage: Storage) -> Verification:
     problems += _check_statistics(metadata, storage, sizes)
     for path in statistics_files(metadata):
         sizes.setdefault(path, None)
-    content_files = sum(1 for _ in {key for keys in live.values() for key in keys})
+    content_files = len(set().union(*live.values()))
     problems += _missing_or_wrong(loaded, storage, sizes)
     return Verification(
         str(loaded.name),

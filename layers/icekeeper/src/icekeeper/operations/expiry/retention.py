@@ -59,12 +59,12 @@ def _chains_of(metadata: TableMetadata, branch: Ref, oldest_ms: int) -> dict[int
     way: list[int] = []
     for snapshot in metadata.ancestors(branch.snapshot_id):
         way.append(snapshot.snapshot_id)
-        for mark in marks_of(snapshot):
+        for writer, committed_ms in marks_of(snapshot).items():
             # Only the newest mark of a writer counts: older ones are never reached.
-            if mark.writer not in seen and mark.committed_ms >= oldest_ms:
-                chains.update(dict.fromkeys(way, mark.writer))
+            if writer not in seen and committed_ms >= oldest_ms:
+                chains.update(dict.fromkeys(way, writer))
                 way = []
-            seen.add(mark.writer)
+            seen.add(writer)
     return chains
 
 
