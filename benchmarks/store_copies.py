@@ -103,7 +103,7 @@ def _in_a_process(way: str, entries: Sequence[DataFile], properties: Mapping[str
 
 def _measure(way: str, entries: Sequence[DataFile], properties: Mapping[str, str], proxy: DelayProxy, to: Any) -> None:
     """Seconds, CPU seconds, peak memory in MB (imports included), requests, bytes."""
-    with patch("icekeeper.row_group_copy.write_copy.can_read_ahead", lambda _: way != "one at a time"):
+    with patch("icekeeper.row_group_copy.write_copy.is_s3", lambda _: way != "one at a time"):
         merged(way, entries[:1], properties)  # so that nothing is imported within the time
         proxy.counts()
         wall, cpu = time.perf_counter(), time.process_time()

@@ -31,6 +31,7 @@ from icekeeper.errors import MaintenanceError, StorageError
 from icekeeper.machine.foreign_bytes import MAX_UNPACKED_MB
 from icekeeper.operation_facts import Operation
 from icekeeper.storage.arrow_files import read_s3_range
+from icekeeper.storage.part_plan import ObjectRange
 from icekeeper.storage.s3_reads import read_beginning, read_end
 from icekeeper.storage.storage import Storage
 from support.maintained_table import ID_AND_PART, MaintainedTable
@@ -369,7 +370,7 @@ def test_an_answer_that_is_longer_than_its_range_is_not_taken_into_memory(store:
     acts: tuple[Callable[[], object], ...] = (
         lambda: read_end(client, path, 8),
         lambda: read_beginning(client, path),
-        lambda: read_s3_range(client, path, 0, 3),
+        lambda: read_s3_range(client, ObjectRange(path, None, 0, 3)),
     )
     for act in acts:
         store.sent = 0

@@ -25,8 +25,7 @@ from icekeeper.state.staging import StagedLoad
 from icekeeper.state.store import Pin
 from icekeeper.storage.allowed_locations import AllowedLocations
 from icekeeper.storage.paths import normalise
-from icekeeper.storage.s3_objects import DeleteReport
-from icekeeper.storage.storage import Storage
+from icekeeper.storage.storage import DeleteReport, Storage
 from support.maintained_table import NAME, MaintainedTable, new_table
 from support.scripted_catalog import ScriptedCatalog
 

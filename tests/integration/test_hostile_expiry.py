@@ -24,8 +24,7 @@ from icekeeper.report.outcome import Status
 from icekeeper.state.staging import PendingDeletionStore
 from icekeeper.state.store import Pin
 from icekeeper.storage.paths import normalise
-from icekeeper.storage.s3_objects import DeleteReport
-from icekeeper.storage.storage import Storage
+from icekeeper.storage.storage import DeleteReport, Storage
 from support.maintained_table import NAME, MaintainedTable, new_table
 from support.moments import Moment, at
 from support.readers import duckdb_rows, pyiceberg_rows

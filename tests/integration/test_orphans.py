@@ -23,8 +23,7 @@ from icekeeper.state.identity import TableIdentity
 from icekeeper.state.staging import LoadState, StagedLoad
 from icekeeper.state.store import Pin
 from icekeeper.storage.paths import normalise
-from icekeeper.storage.s3_objects import DeleteReport
-from icekeeper.storage.storage import Storage
+from icekeeper.storage.storage import DeleteReport, Storage
 from support.maintained_table import (
     DAY_S,
     ID_AND_PART,

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from icekeeper.commit.snapshot import FileReplacement, SnapshotWriter
 from icekeeper.metadata.document_files import parse_document
 from icekeeper.model import DataFile
-from icekeeper.row_group_copy.footer import Footer, read_footer
+from icekeeper.row_group_copy.footer import read_footer
 from icekeeper.row_group_copy.footer_structs import FileMetaData, NotCopyable
 from icekeeper.row_group_copy.merge_files import copyable_file, copyable_part, merge_files
 from icekeeper.storage.storage import Storage
@@ -53,7 +53,6 @@ FILTERS: dict[str, Callable[[Any], bool]] = {
 
 def footer_of(path: Path | str) -> FileMetaData:
     footer = read_footer(str(path), STORAGE)
-    assert isinstance(footer, Footer), footer
     return footer.metadata()
 
 

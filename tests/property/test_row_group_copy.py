@@ -21,18 +21,16 @@ from hypothesis import strategies as st
 from icekeeper.errors import StorageError
 from icekeeper.metadata.single_value import encode
 from icekeeper.model import DataFile
-from icekeeper.row_group_copy.footer import Footer, read_footer
+from icekeeper.row_group_copy.footer import read_footer
 from icekeeper.row_group_copy.footer_structs import FileMetaData, NotCopyable
 from icekeeper.storage.part_plan import (
-    LIMITS,
+    LEAST_PART_BYTES,
     Content,
-    CopiedRange,
-    OwnBytes,
+    ObjectRange,
     Part,
-    PartLimits,
-    SentPart,
     plan_parts,
     sent_bytes,
+    size_of,
 )
 from support.copied import (
     MIXED,
@@ -57,7 +55,7 @@ from support.rewrites import rewritten, rows, struct, written
 
 # Which bytes of an object a store copies and which are sent to it: every byte once and in order, within the limits.
 
-SMALL = PartLimits(least=5, most_copied=14, most_sent=10, most_parts=200)
+SMALL = {"least": 5, "most_copied": 14, "most_sent": 10, "most_parts": 200}
 
 
 def drawn_contents(sizes: list[tuple[int, int]]) -> list[Content]:
@@ -66,9 +64,9 @@ def drawn_contents(sizes: list[tuple[int, int]]) -> list[Content]:
     contents: list[Content] = []
     for kind, size in sizes:
         if not kind:
-            contents.append(OwnBytes(bytes(range(size))))
+            contents.append(bytes(range(size)))
         else:
-            contents.append(CopiedRange(f"s3://b/{kind}", "e", positions[kind], positions[kind] + size))
+            contents.append(ObjectRange(f"s3://b/{kind}", "e", positions[kind], positions[kind] + size))
             positions[kind] += size + (size % 3 == 0)  # every third leaves a gap behind
     return contents
 
@@ -80,15 +78,15 @@ def single_bytes(contents: Any) -> list[tuple[str, int]]:
     """Every byte by its origin."""
     found: list[tuple[str, int]] = []
     for content in contents:
-        if isinstance(content, CopiedRange):
+        if isinstance(content, ObjectRange):
             found += [(content.path, place) for place in range(content.start, content.end)]
         else:
-            found += [("own", byte) for byte in content.data]
+            found += [("own", byte) for byte in content]
     return found
 
 
-def planned(contents: list[Content], limits: PartLimits = SMALL) -> tuple[Part, ...]:
-    parts = plan_parts(contents, limits)
+def planned(contents: list[Content], **limits: int) -> tuple[Part, ...]:
+    parts = plan_parts(contents, **limits)
     assert parts is not None
     return parts
 
@@ -96,19 +94,19 @@ def planned(contents: list[Content], limits: PartLimits = SMALL) -> tuple[Part, 
 @settings(max_examples=examples(200))
 @given(CONTENTS)
 def test_every_byte_is_there_once_and_in_order(contents: list[Content]) -> None:
-    parts = planned(contents)
-    inside = chain.from_iterable(part.contents if isinstance(part, SentPart) else [part] for part in parts)
+    parts = planned(contents, **SMALL)
+    inside = chain.from_iterable([part] if isinstance(part, ObjectRange) else part for part in parts)
     assert single_bytes(inside) == single_bytes(contents)
 
 
 @settings(max_examples=examples(200))
 @given(CONTENTS)
 def test_parts_are_within_the_limits(contents: list[Content]) -> None:
-    parts = planned(contents)
-    assert all(part.size >= SMALL.least for part in parts[:-1])
-    assert all(part.size > 0 for part in parts)
+    parts = planned(contents, **SMALL)
+    assert all(size_of(part) >= SMALL["least"] for part in parts[:-1])
+    assert all(size_of(part) > 0 for part in parts)
     for part in parts:
-        assert part.size <= (SMALL.most_sent if isinstance(part, SentPart) else SMALL.most_copied)
+        assert size_of(part) <= (SMALL["most_copied"] if isinstance(part, ObjectRange) else SMALL["most_sent"])
 
 
 def fewest_sent(contents: list[Content], least: int) -> int:
@@ -138,36 +136,35 @@ def fewest_sent(contents: list[Content], least: int) -> int:
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4)), max_size=5).map(drawn_contents))
 def test_little_more_is_sent_than_must_be(contents: list[Content]) -> None:
     """Against every plan that there is: at most twice as much, and a short range at the end."""
-    limits = PartLimits(least=2, most_copied=4, most_sent=4)
     if len(single_bytes(contents)) <= 12:
-        assert sent_bytes(planned(contents, limits)) <= 2 * fewest_sent(contents, 2) + 1
+        assert sent_bytes(planned(contents, least=2, most_copied=4, most_sent=4)) <= 2 * fewest_sent(contents, 2) + 1
 
 
 def test_files_of_16_mb_are_copied_whole_beside_a_footer() -> None:
     """The magic of the first file is that of the output, so only the end is sent."""
     sizes = [16_000_000 + number for number in range(20)]
-    files = [CopiedRange(f"s3://b/{n}", "e", 0 if n == 0 else 4, size) for n, size in enumerate(sizes)]
-    assert planned([*files, OwnBytes(b"footer")], LIMITS) == (*files, SentPart((OwnBytes(b"footer"),)))
+    files = [ObjectRange(f"s3://b/{n}", "e", 0 if n == 0 else 4, size) for n, size in enumerate(sizes)]
+    assert planned([*files, b"footer"]) == (*files, (b"footer",))
 
 
 def test_a_short_neighbour_takes_what_it_lacks_from_the_range_before_it() -> None:
-    least = LIMITS.least
-    first, last = CopiedRange("s3://b/1", "e", 4, 4 + 3 * least), CopiedRange("s3://b/3", "e", 4, 4 + least)
-    short = CopiedRange("s3://b/2", "e", 4, 1004)
+    least = LEAST_PART_BYTES
+    first, last = ObjectRange("s3://b/1", "e", 4, 4 + 3 * least), ObjectRange("s3://b/3", "e", 4, 4 + least)
+    short = ObjectRange("s3://b/2", "e", 4, 1004)
     middle = 4 + 3 * least - (least - 1000)
-    assert planned([first, short, last], LIMITS) == (
-        CopiedRange("s3://b/1", "e", 4, middle),
-        SentPart((CopiedRange("s3://b/1", "e", middle, first.end), short)),
+    assert planned([first, short, last]) == (
+        ObjectRange("s3://b/1", "e", 4, middle),
+        (ObjectRange("s3://b/1", "e", middle, first.end), short),
         last,
     )
 
 
 def test_large_ranges_are_divided_and_never_into_too_many_parts() -> None:
-    large = CopiedRange("s3://b/1", "e", 0, 4 * 1024**4)
-    parts = planned([large], LIMITS)
+    large = ObjectRange("s3://b/1", "e", 0, 4 * 1024**4)
+    parts = planned([large])
     assert len(parts) <= 5_001
-    assert {part.size for part in parts} <= {large.size // len(parts), large.size // len(parts) + 1}
-    many: list[Content] = [CopiedRange(f"s3://b/{n}", "e", 0, LIMITS.least) for n in range(10_001)]
+    assert set(map(size_of, parts)) <= {large.size // len(parts), large.size // len(parts) + 1}
+    many: list[Content] = [ObjectRange(f"s3://b/{n}", "e", 0, LEAST_PART_BYTES) for n in range(10_001)]
     assert plan_parts(many) is None
     assert plan_parts([]) == ()
 
@@ -399,7 +396,6 @@ def test_rows_and_their_lineage_are_those_of_the_inputs(files: list[tuple[Any, .
             columns = "id, _row_id, _last_updated_sequence_number"
             assert connection.sql(f"SELECT {columns} FROM '{made.file_path}'").fetchall() == row_ids(made.file_path)
         footer = read_footer(made.file_path, STORAGE)
-        assert isinstance(footer, Footer), footer
         assert mixed_fields(footer.metadata()) == []  # (rule: uniform-footers)
         assert_true_of_all_rows(made.file_path)
         again = merged([Input(entry_of(Path(made.file_path), first_row_id=5), 5)], Path(name) / "again.parquet")

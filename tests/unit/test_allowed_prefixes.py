@@ -19,7 +19,8 @@ from icekeeper.storage import local_files as local
 from icekeeper.storage import storage as storage_module
 from icekeeper.storage.allowed_locations import ALLOWED_LOCATIONS, ALLOWED_PREFIXES, AllowedLocations
 from icekeeper.storage.multipart import assemble, bounded_output
-from icekeeper.storage.read_ahead import Read, direct_reads
+from icekeeper.storage.part_plan import ObjectRange
+from icekeeper.storage.read_ahead import direct_reads
 from icekeeper.storage.storage import Storage, store_now_ms
 
 # Where the operator, or else a default, allows the files of tables (rule: bound-every-table, names-are-not-paths)
@@ -341,7 +342,7 @@ METHODS: dict[str, Callable[[Storage, str], object]] = {
     "s3_at": lambda s, path: s.s3_at(path),
     "bounded_output": lambda s, path: bounded_output(s, path).__enter__(),
     "assemble": lambda s, path: assemble(s, path, ()),
-    "direct_reads": lambda s, path: direct_reads(s)(Read(path, None, 0, 4)),
+    "direct_reads": lambda s, path: direct_reads(s)(ObjectRange(path, None, 0, 4)),
 }
 # Those that raise nothing, or are given no path to use.
 OTHERS = {

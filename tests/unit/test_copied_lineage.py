@@ -31,7 +31,6 @@ from icekeeper.row_group_copy.footer_structs import (
     Statistics,
     read_exactly,
 )
-from icekeeper.row_group_copy.lineage import LineageFacts, WrittenLineage
 from icekeeper.row_group_copy.merge_files import copyable_file
 from icekeeper.rows.read_task import InputFile, with_lineage
 from support.copied import (
@@ -65,7 +64,6 @@ def made_of(inputs: list[Input], path: Path, **more: Any) -> DataFile:
 
 def groups_of(path: str | Path) -> list[RowGroup]:
     footer = read_footer(str(path), STORAGE)
-    assert not isinstance(footer, NotCopyable)
     return footer.metadata().row_groups
 
 
@@ -343,14 +341,10 @@ def exchanged(patch: Patch) -> None:
         first, second, *rest = original(*arguments)
         if first is None:
             return (first, second, *rest)
-        facts = first.chunks.lineage, second.chunks.lineage
-        return (_with(second, facts[0]), _with(first, facts[1]), *rest)
+        facts = first.lineage, second.lineage
+        return (replace(second, lineage=facts[0]), replace(first, lineage=facts[1]), *rest)
 
     swapped(patch, write_tail, "write_lineage", written)
-
-
-def _with(one: WrittenLineage, facts: LineageFacts) -> WrittenLineage:
-    return replace(one, chunks=replace(one.chunks, lineage=facts))
 
 
 def unknown(patch: Patch) -> None:
@@ -358,7 +352,7 @@ def unknown(patch: Patch) -> None:
 
     def written(original: Any, *arguments: Any) -> Any:
         first, *rest = original(*arguments)
-        return (replace(first, chunks=replace(first.chunks, lineage=None)), *rest)
+        return (replace(first, lineage=None), *rest)
 
     swapped(patch, write_tail, "write_lineage", written)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from icekeeper.operations.compaction.rewrite import rewrite_group
 from icekeeper.row_group_copy import merge_files as merge
 from icekeeper.row_group_copy.copyable import Layout, lay_out
 from icekeeper.row_group_copy.footer_structs import FileMetaData, NotCopyable
-from icekeeper.row_group_copy.write_copy import BLOCK_BYTES, StoredCopy, copy_ranges, write_copy
+from icekeeper.row_group_copy.write_copy import BLOCK_BYTES, WrittenCopy, copy_ranges, write_copy
 from icekeeper.rows.file_rows import projected_rows
 from icekeeper.rows.read_task import ReadableFile
 from icekeeper.storage.failures import failed_by_store
@@ -269,11 +270,11 @@ def test_rows_that_could_not_be_read_back_are_not_called_lost(
     assert not output.exists()
 
 
-def assembled(layout: Layout, path: str, schema: Any, storage: Storage) -> StoredCopy:
+def assembled(layout: Layout, path: str, schema: Any, storage: Storage) -> WrittenCopy:
     """As if a store had put the file together."""
     written = write_copy(layout, path, schema, storage)
     assert not isinstance(written, NotCopyable)
-    return StoredCopy(written, AssembledObject(path, written.size, "etag", (), {}), ())
+    return replace(written, assembled=AssembledObject("etag", (), {}))
 
 
 @pytest.mark.parametrize("by_store", [False, True])

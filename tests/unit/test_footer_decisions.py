@@ -80,9 +80,7 @@ def merged_footer(inputs: Sequence[Path | DataFile], folder: Path) -> FileMetaDa
     made = copied(inputs, folder / "copy.parquet", target_of(FLAT))
     assert isinstance(made, DataFile), str(made)
     footer = read_footer(made.file_path, STORAGE)
-    assert not isinstance(footer, NotCopyable), str(footer)
-    judged = judge_file(footer, target_of(FLAT))
-    assert not isinstance(judged, NotCopyable), str(judged)
+    judge_file(footer, target_of(FLAT))
     assert mixed_fields(footer.metadata()) == []
     return footer.metadata()
 
@@ -170,7 +168,6 @@ def _without(metadata: FileMetaData, index: str) -> None:
 
 def _footer(path: Path) -> FileMetaData:
     footer = read_footer(str(path), STORAGE)
-    assert not isinstance(footer, NotCopyable), str(footer)
     return footer.metadata()
 
 

@@ -16,10 +16,8 @@ from icekeeper.errors import StorageError
 from icekeeper.state.dynamodb.table import DynamoTable, open_table
 from icekeeper.state.identity import TableAddress
 from icekeeper.storage import s3
-from icekeeper.storage.local_files import unlink
 from icekeeper.storage.multipart import bounded_output
-from icekeeper.storage.s3_objects import DeleteReport, delete_objects
-from icekeeper.storage.storage import Storage
+from icekeeper.storage.storage import DeleteReport, Storage
 
 # Answers of success that a proxy gives for a store, the state or a catalog: nothing is believed
 # (rule: trust-only-own-answers).
@@ -153,6 +151,12 @@ PATHS = ("s3://bucket/a", "s3://bucket/b")
 RESULT = b'<?xml version="1.0"?><DeleteResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">%s</DeleteResult>'
 
 
+def deleted_with(client: Any) -> DeleteReport:
+    storage = Storage({})
+    storage.__dict__["s3"] = client
+    return storage.delete(PATHS)
+
+
 def answered(*bodies: bytes) -> DeleteReport:
     """Both files' fate when requests are answered with status 200 and these bodies in turn, the last again."""
     client = s3.s3_client({**PROPERTIES, "s3.region": "us-east-1"})
@@ -164,7 +168,7 @@ def answered(*bodies: bytes) -> DeleteReport:
         return found
 
     client.meta.events.register("before-send.s3.DeleteObjects", answer)
-    return delete_objects(PATHS, lambda path: None, unlink, lambda: client, {})
+    return deleted_with(client)
 
 
 @pytest.mark.parametrize("body", [b"", b"<html><body>Sign in</body></html>"], ids=["empty", "page"])
@@ -196,7 +200,7 @@ def test_a_quiet_result_without_errors_is_a_success() -> None:
 def report(*answers: dict[str, Any]) -> Any:
     client = Mock()
     client.delete_objects.side_effect = answers
-    return delete_objects(PATHS, lambda path: None, unlink, lambda: client, {})
+    return deleted_with(client)
 
 
 def test_a_locked_object_is_told_and_the_others_are_gone() -> None:

@@ -422,7 +422,7 @@ class OneBlock:
 def test_one_block_of_a_copied_file_is_in_memory_at_a_time(tmp_path: Path) -> None:
     path = parquet_file(tmp_path / "in.parquet", mixed_rows(0))
     footer = read_footer(str(path), Storage({}))
-    groups = footer.metadata().row_groups  # type: ignore[union-attr]  # it can be read
+    groups = footer.metadata().row_groups
     chunks = {data_pages(chunk.meta_data): chunk.meta_data for group in groups for chunk in group.columns}
     whole = Piece(min(chunks).start, max(chunks).end)
     data = path.read_bytes()

@@ -25,7 +25,7 @@ from icekeeper.pass_context.context import CountedEngine
 from icekeeper.pass_context.stores import MetadataCache, is_whole_avro
 from icekeeper.report.outcome import request_metrics
 from icekeeper.rows.file_rows import read_parquet_footer
-from icekeeper.storage.s3_reads import ObjectEnd
+from icekeeper.storage.s3_reads import ObjectPart
 from icekeeper.storage.storage import Storage
 from support.source_tree import MODULES
 from support.tables import new_document
@@ -179,7 +179,7 @@ def test_a_footer_takes_one_request_and_a_long_one_two(tmp_path: Path, monkeypat
     lengths: list[int] = []
     read_end = Storage.read_end
 
-    def noted(self: Storage, path: str, length: int) -> ObjectEnd:
+    def noted(self: Storage, path: str, length: int) -> ObjectPart:
         lengths.append(length)
         return read_end(self, path, length)
 

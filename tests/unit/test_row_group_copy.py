@@ -37,7 +37,6 @@ from icekeeper.row_group_copy.footer_structs import (
     ColumnMetaData,
     DataPageHeader,
     FileMetaData,
-    NotCopyable,
     OffsetIndex,
     PageHeader,
     read_exactly,
@@ -131,7 +130,6 @@ def test_page_indexes_lie_together_and_name_the_pages_of_the_copy(tmp_path: Path
     entry = copy_of(paths, tmp_path)
     data = Path(entry.file_path).read_bytes()
     footer = read_footer(entry.file_path, STORAGE)
-    assert not isinstance(footer, NotCopyable)
     groups = footer.metadata().row_groups
     chunks = [chunk for group in groups for chunk in group.columns]
     bounds = [piece for chunk in chunks if (piece := column_index(chunk))]
@@ -147,13 +145,11 @@ def test_page_indexes_lie_together_and_name_the_pages_of_the_copy(tmp_path: Path
         shift = chunk.meta_data.data_page_offset - before.meta_data.data_page_offset
         original = read_exactly(OffsetIndex, path.read_bytes()[slice(*offset_index(before) or ())])
         assert [p.offset for p in index.page_locations] == [p.offset + shift for p in original.page_locations]
-    judged = judge_file(footer, target_of())
-    assert not isinstance(judged, NotCopyable), str(judged)
+    judge_file(footer, target_of())
 
 
 def _chunks(path: Path) -> list[Any]:
     footer = read_footer(str(path), STORAGE)
-    assert not isinstance(footer, NotCopyable)
     return [chunk for group in footer.metadata().row_groups for chunk in group.columns]
 
 

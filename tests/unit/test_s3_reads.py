@@ -19,8 +19,10 @@ from icekeeper.row_group_copy.copyable import CopyableFile
 from icekeeper.row_group_copy.merge_files import copyable_file
 from icekeeper.row_group_copy.write_copy import input_streams
 from icekeeper.storage.arrow_files import ObjectChanged
-from icekeeper.storage.read_ahead import RangedStream, Read, can_read_ahead, reading_ahead
-from icekeeper.storage.s3_reads import ONE_READ_BYTES, ObjectEnd, read_end, read_object
+from icekeeper.storage.part_plan import ObjectRange
+from icekeeper.storage.paths import is_s3
+from icekeeper.storage.read_ahead import RangedStream, reading_ahead
+from icekeeper.storage.s3_reads import ONE_READ_BYTES, ObjectPart, read_end, read_object
 from icekeeper.storage.storage import Storage
 from support.copied import entry_of, mixed_rows, parquet_file, target_of
 
@@ -81,12 +83,12 @@ def test_parts_of_two_states_are_no_object() -> None:
 
 def test_an_object_without_bytes_is_empty() -> None:
     assert read_object(Client(b""), PATH) == b""
-    assert read_end(Client(b""), PATH, 10) == ObjectEnd(b"", 0)
+    assert read_end(Client(b""), PATH, 10) == ObjectPart(b"", 0)
 
 
 def test_the_end_of_an_object_comes_with_its_size() -> None:
-    assert read_end(Client(b"0123456789"), PATH, 4) == ObjectEnd(b"6789", 10, "e")
-    assert read_end(Client(b"0123456789"), PATH, 40) == ObjectEnd(b"0123456789", 10, "e")
+    assert read_end(Client(b"0123456789"), PATH, 4) == ObjectPart(b"6789", 10, "e")
+    assert read_end(Client(b"0123456789"), PATH, 40) == ObjectPart(b"0123456789", 10, "e")
 
 
 def test_a_store_that_knows_no_ranges_sends_everything() -> None:
@@ -94,7 +96,7 @@ def test_a_store_that_knows_no_ranges_sends_everything() -> None:
         return {"data": b"0123456789"}
 
     assert read_object(Client(b"0123456789", whole), PATH) == b"0123456789"
-    assert read_end(Client(b"0123456789", whole), PATH, 4) == ObjectEnd(b"6789", 10)
+    assert read_end(Client(b"0123456789", whole), PATH, 4) == ObjectPart(b"6789", 10)
 
 
 def short(answer: dict[str, Any]) -> dict[str, Any]:
@@ -164,12 +166,12 @@ class Requests:
         self.may_end.set()
         monkeypatch.setattr("icekeeper.storage.read_ahead.read_s3_range", self._read)
 
-    def _read(self, client: Any, path: str, start: int, end: int, etag: str | None) -> bytes:
-        self.sent.append((path, start, end))
+    def _read(self, client: Any, wanted: ObjectRange) -> bytes:
+        self.sent.append((wanted.path, wanted.start, wanted.end))
         assert self.may_end.wait(10)
-        if etag == "other":
-            raise ObjectChanged(path)
-        return DATA[start:end]
+        if wanted.etag == "other":
+            raise ObjectChanged(wanted.path)
+        return DATA[wanted.start : wanted.end]
 
 
 @pytest.fixture
@@ -190,8 +192,8 @@ def judged(path: Path) -> CopyableFile:
     return file
 
 
-def reads(*bounds: tuple[int, int], path: str = "a", etag: str | None = None) -> list[Read]:
-    return [Read(path, etag, start, end) for start, end in bounds]
+def reads(*bounds: tuple[int, int], path: str = "a", etag: str | None = None) -> list[ObjectRange]:
+    return [ObjectRange(path, etag, start, end) for start, end in bounds]
 
 
 def test_three_requests_are_under_way_and_never_more(storage: Storage, requests: Requests) -> None:
@@ -218,7 +220,7 @@ def until(holds: Any) -> None:
 def test_parts_of_what_was_announced_take_no_request(storage: Storage, requests: Requests) -> None:
     with reading_ahead(storage, reads((0, 100), (100, 200))) as read:
         for start, end in ((10, 20), (50, 100), (0, 5), (150, 200)):
-            assert bytes(read(Read("a", None, start, end))) == DATA[start:end]
+            assert bytes(read(ObjectRange("a", None, start, end))) == DATA[start:end]
     assert sorted(requests.sent) == [("a", 0, 100), ("a", 100, 200)]
 
 
@@ -248,7 +250,7 @@ def test_local_files_are_not_read_ahead(tmp_path: Path, requests: Requests) -> N
     with input_streams([file], Storage({})) as opened, opened(file) as stream:
         assert bytes(stream.read_buffer(4)) == b"PAR1"
     assert requests.sent == []
-    assert [can_read_ahead(one) for one in (str(path), "s3a://b/k", "gs://b/k")] == [False, True, False]
+    assert [is_s3(one) for one in (str(path), "s3a://b/k", "gs://b/k")] == [False, True, False]
 
 
 def test_page_indexes_are_announced_with_one_read(tmp_path: Path, storage: Storage, requests: Requests) -> None:

@@ -342,18 +342,14 @@ def parquet_rows(folder: Path) -> Any:
 
 
 def parquet_footer(folder: Path) -> Any:
-    from icekeeper.row_group_copy.footer import Footer, read_footer
-    from icekeeper.row_group_copy.footer_structs import CannotCopy
+    from icekeeper.row_group_copy.footer import read_footer
     from icekeeper.storage.storage import Storage
 
     path = folder / "f.parquet"
 
     def read(data: bytes) -> None:
         path.write_bytes(data)
-        found = read_footer(str(path), Storage({}))
-        if not isinstance(found, Footer):
-            raise CannotCopy(found.reason)
-        found.metadata()
+        read_footer(str(path), Storage({})).metadata()
 
     return read, footers()
 

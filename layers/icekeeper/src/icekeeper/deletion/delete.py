@@ -18,8 +18,7 @@ from icekeeper.deletion.file_needs import FileNeeds
 from icekeeper.machine.metering import WorkThreads
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.storage.listing import ListedObject
-from icekeeper.storage.s3_objects import DeleteReport
-from icekeeper.storage.storage import Storage
+from icekeeper.storage.storage import DeleteReport, Storage
 
 Confirm: TypeAlias = Callable[[Sequence[str]], Sequence[str]]
 """Returns those of the paths that are still old enough to delete."""

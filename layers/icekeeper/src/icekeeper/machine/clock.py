@@ -143,7 +143,7 @@ def in_limited_time(work: Callable[[], Result], limit_s: float, name: str) -> Re
 _SLOT_BYTES = 16 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class AtWork:
     """A table that a process works on."""
 
@@ -179,11 +179,7 @@ class Board:
         self._write(0, json.dumps(time.monotonic()).encode())
 
     def enter(self, one: AtWork) -> int:
-        """Add a table, and return its slot.
-
-        Raises:
-            StorageError: the entry does not fit into a slot.
-        """
+        """Add a table, and return its slot; raises StorageError if the entry does not fit."""
         text = json.dumps(asdict(one)).encode()
         if len(text) > _SLOT_BYTES:
             raise StorageError(f"the name of a table of catalog {one.catalog} has {len(one.table)} characters")
@@ -224,19 +220,7 @@ def at_work(work: str, entry: tuple[str, str, str], *, limit_s: float, why: str)
         yield
         return
     (board,) = _boards
-    catalog, warehouse, table = entry
-    slot = board.enter(
-        AtWork(
-            work=work,
-            catalog=catalog,
-            warehouse=warehouse,
-            table=table,
-            limit_s=limit_s,
-            why=why,
-            begun_s=time.monotonic(),
-            thread=get_native_id(),
-        )
-    )
+    slot = board.enter(AtWork(work, *entry, limit_s, why, time.monotonic(), get_native_id()))
     try:
         yield
     finally:

@@ -165,11 +165,7 @@ def parsed_json(data: bytes, limits: FileLimits) -> Any:
 
 
 def hold_values(data: bytes, limits: FileLimits, each: int = 1) -> None:
-    """Count the values of a JSON document before it is parsed, at ``each`` times the memory of plain Python values.
-
-    Raises:
-        MetadataUnreadable: it has too many values.
-    """
+    """Count the values of a JSON document before it is parsed, at ``each`` times the memory of plain Python values."""
     if len(data) > _LEAST_DEFAULT // 8:
         items = data.count(b",") + data.count(b"[")
         limits.hold(each * (_ITEM_BYTES * items + _DICT_BYTES * data.count(b"{")))

@@ -44,7 +44,7 @@ from icekeeper.report.outcome import (
 from icekeeper.state.store import StateStore
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import FolderNames, may_be_under, normalise
-from icekeeper.storage.storage import FileSource, ListedLocation, Storage
+from icekeeper.storage.storage import FileSource, ListedLocations, Storage
 
 _OPERATION = Operation.REMOVE_ORPHANS
 _FIRST_PATHS = 20
@@ -153,7 +153,7 @@ def run_bucket_pass(asked: BucketSweep) -> BucketOutcome:
 
 def _source(storage: Storage, asked: BucketSweep) -> FileSource:
     if asked.inventory is None:
-        return ListedLocation(storage, asked.bucket)
+        return ListedLocations(storage, (asked.bucket,))
     return InventoryFiles(storage, asked.inventory, asked.bucket)
 
 

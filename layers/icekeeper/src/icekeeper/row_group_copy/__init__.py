@@ -1,6 +1,7 @@
 """Makes one Parquet file of several by copying their row groups byte for byte; nothing is decoded or compressed.
 
-The room knows files, not tables.  A caller (compaction's ``copying``) does this:
+The room knows files, not tables.  Inside it, a check that fails raises ``CannotCopy``; the functions of ``merge_files``
+return it as ``NotCopyable``.  A caller (compaction's ``copying``) does this:
 
 * ``copyable.copy_target`` describes the output.  ``merge_files.copyable_file`` judges each input by its manifest entry
   and one ranged read.  It returns a small, picklable description, or the reason why the file must be decoded: a planner

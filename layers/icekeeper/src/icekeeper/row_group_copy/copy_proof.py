@@ -9,6 +9,7 @@ the lineage columns of all row groups.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -21,12 +22,13 @@ from icekeeper.row_group_copy.footer import LINEAGE_COLUMNS, MAGIC, ParquetSchem
 from icekeeper.row_group_copy.footer_decisions import RowGroupFacts, row_group_facts
 from icekeeper.row_group_copy.footer_structs import CannotCopy
 from icekeeper.row_group_copy.lineage import NOTHING, LineageFacts, values_checksum
-from icekeeper.row_group_copy.write_copy import CopiedRowGroup, StoredCopy, WrittenCopy, checksums, stream_of_pieces
+from icekeeper.row_group_copy.write_copy import CopiedRowGroup, WrittenCopy, checksums, stream_of_pieces
 from icekeeper.rows.read_task import LINEAGE_NAMES, InheritedLineage
 from icekeeper.storage.arrow_files import ObjectChanged, etag_of
 from icekeeper.storage.failures import failed_by_store
-from icekeeper.storage.part_plan import CopiedRange, etag_problem
-from icekeeper.storage.read_ahead import Read, direct_reads
+from icekeeper.storage.multipart import AssembledObject
+from icekeeper.storage.part_plan import ObjectRange, etag_problem, size_of
+from icekeeper.storage.read_ahead import direct_reads
 from icekeeper.storage.storage import Storage
 
 
@@ -129,13 +131,12 @@ _DECODED = 0.01
 _READ_AT_ONCE = 8
 
 
-def store_disproof(stored: StoredCopy, schema: ParquetSchema, storage: Storage) -> str | None:
+def store_disproof(written: WrittenCopy, made: AssembledObject, schema: ParquetSchema, storage: Storage) -> str | None:
     """Why the file does not hold the row groups of its inputs; ``None``: all checks passed.
 
     Raises:
         StorageError: the file cannot be read.
     """
-    written, made = stored.written, stored.made
     problem = etag_problem(made.etag, made.part_etags)
     if problem is not None:
         return problem
@@ -150,7 +151,7 @@ def store_disproof(stored: StoredCopy, schema: ParquetSchema, storage: Storage) 
             facts = list(row_group_facts(file.metadata))
             expected = [group.lineage for group in written.row_groups]
             return (
-                _other_stored_bytes(stored, storage)
+                _other_stored_bytes(written, made, storage)
                 or other_facts(written.row_groups, facts)
                 or (other_lineage(expected, facts, file) if schema.has_lineage else None)
                 or _undecodable(written.row_groups, facts, file, _DECODED)
@@ -161,16 +162,16 @@ def store_disproof(stored: StoredCopy, schema: ParquetSchema, storage: Storage) 
             return f"it cannot be read back: {str(error).splitlines()[0]}"
 
 
-def _other_stored_bytes(stored: StoredCopy, storage: Storage) -> str | None:
+def _other_stored_bytes(written: WrittenCopy, made: AssembledObject, storage: Storage) -> str | None:
     """Which sampled bytes of the new file differ from their source; it must also begin with the magic bytes."""
-    made = stored.made
-    expected: list[tuple[Read, CopiedRange | None]] = [(Read(made.path, made.etag, 0, len(MAGIC)), None)]
+    begin = ObjectRange(written.path, made.etag, 0, len(MAGIC))
+    expected: list[tuple[ObjectRange, ObjectRange | None]] = [(begin, None)]
     position = 0
-    for part in stored.parts:
-        if isinstance(part, CopiedRange):
+    for part in written.parts:
+        if isinstance(part, ObjectRange):
             sample, moved = part.sample, position - part.start
-            expected.append((Read(made.path, made.etag, sample.start + moved, sample.end + moved), part))
-        position += part.size
+            expected.append((replace(begin, start=sample.start + moved, end=sample.end + moved), part))
+        position += size_of(part)
     read = direct_reads(storage)
     with WorkThreads(_READ_AT_ONCE, thread_name_prefix="compared-bytes") as pool:
         found = pool.map(read, [here for here, _ in expected])

@@ -36,7 +36,6 @@ from icekeeper.row_group_copy.footer_decisions import NOTHING_LACKS, Lacks, chec
 from icekeeper.row_group_copy.footer_structs import (
     CannotCopy,
     ColumnChunk,
-    ColumnMetaData,
     FileMetaData,
     NotCopyable,
     RowGroup,
@@ -153,11 +152,8 @@ class CopyableFile:
         return groups
 
     def only(self, numbers: Collection[int]) -> CopyableFile:
-        """The same file with only these row groups to copy, by number.
-
-        Raises:
-            ValueError: one of them is not among the row groups to copy.
-        """
+        """The same file with only these row groups to copy, by number; raises ValueError if one of them is not to be
+        copied."""
         wanted = set(numbers)
         groups = tuple(group for group in self.groups if group.number in wanted)
         if len(groups) != len(wanted):
@@ -234,25 +230,15 @@ def judge_file(
     record_count: int | None = None,
     lineage: InheritedLineage | None = None,
     without_nan: Collection[int] = (),
-) -> CopyableFile | NotCopyable:
-    """Whether a file can be copied; ``record_count`` is from its manifest entry, ``None``: it has none.
+) -> CopyableFile:
+    """Describe a file to copy; ``record_count`` is from its manifest entry, ``None``: it has none.
 
     ``lineage`` is what its rows inherit, for targets with lineage columns; ``None``: all ids must be stored.
     ``without_nan`` are the ids of the float columns without NaN by the manifest.
+
+    Raises:
+        CannotCopy: it must be decoded.
     """
-    try:
-        return _copyable(footer, target, record_count, lineage, without_nan)
-    except CannotCopy as refused:
-        return NotCopyable(footer.path, str(refused))
-
-
-def _copyable(
-    footer: Footer,
-    target: CopyTarget,
-    record_count: int | None,
-    lineage: InheritedLineage | None,
-    without_nan: Collection[int],
-) -> CopyableFile:
     metadata = footer.metadata()
     check_writer(metadata.created_by)
     schema = fitted_schema(metadata.schema, target.schema)
@@ -264,7 +250,7 @@ def _copyable(
         if after < before:
             raise CannotCopy("has its row groups in another order than its rows")
     chunks = [chunk for group in groups for chunk in group.columns]
-    indexes = [piece for chunk in chunks for piece in _indexes(chunk)]
+    indexes = [piece for chunk in chunks for piece in (column_index(chunk), offset_index(chunk)) if piece is not None]
     check_apart(sorted([*(piece for chunk in chunks for piece in _copied(chunk)), *indexes]), len(MAGIC), footer.start)
     _check_row_group_sizes(groups, columns, target)
     if sum(piece.size for piece in indexes) > _MOST_INDEX_BYTES:
@@ -336,14 +322,14 @@ def _check_row_group_sizes(groups: Sequence[RowGroup], columns: Sequence[Parquet
 
 
 def _memory_bytes(group: RowGroup, columns: Sequence[ParquetColumn]) -> int:
-    return sum(_memory_of(chunk.meta_data, column) for chunk, column in zip(group.columns, columns, strict=True))
-
-
-def _memory_of(meta: ColumnMetaData, column: ParquetColumn) -> int:
-    sizes = meta.size_statistics
-    texts = 0 if sizes is None else sizes.unencoded_byte_array_data_bytes or 0
-    # If the writer did not record the size of texts, only their size in the file is certain.
-    return max(meta.total_uncompressed_size, int(meta.num_values * value_bytes(column.leaf.iceberg_type)) + texts)
+    total = 0
+    for chunk, column in zip(group.columns, columns, strict=True):
+        meta, sizes = chunk.meta_data, chunk.meta_data.size_statistics
+        texts = 0 if sizes is None else sizes.unencoded_byte_array_data_bytes or 0
+        # If the writer did not record the size of texts, only their size in the file is certain.
+        values = int(meta.num_values * value_bytes(column.leaf.iceberg_type)) + texts
+        total += max(meta.total_uncompressed_size, values)
+    return total
 
 
 def _check_row_group(group: RowGroup, columns: Sequence[ParquetColumn], codec: int) -> int:
@@ -369,28 +355,21 @@ def _copied(chunk: ColumnChunk) -> Iterator[Piece]:
         yield bloom
 
 
-def _indexes(chunk: ColumnChunk) -> Iterator[Piece]:
-    yield from (piece for piece in (column_index(chunk), offset_index(chunk)) if piece is not None)
-
-
 def stored_bounds(group: RowGroup) -> tuple[tuple[int, int], ...] | None:
     """The least and greatest value of both lineage columns of a row group that has them; ``None``: do not copy them.
 
     Copied columns must have a value for every row, and bounds for the manifest.  A null means that the row inherits
     from its file; in the new file it would inherit something else (rule: copied-rows-store-their-ids).
     """
-    found = [_bounds(chunk.meta_data) for chunk in group.columns[-LINEAGE_COLUMNS:]]
-    known = tuple(bounds for bounds in found if bounds is not None)
-    return known if len(known) == len(found) else None
-
-
-def _bounds(meta: ColumnMetaData) -> tuple[int, int] | None:
-    stats = meta.statistics
-    if stats is None or stats.null_count != 0 or stats.min_value is None or stats.max_value is None:
-        return None
-    if stats.is_min_value_exact is False or stats.is_max_value_exact is False:
-        return None
-    return struct.unpack("<q", stats.min_value)[0], struct.unpack("<q", stats.max_value)[0]
+    found = []
+    for chunk in group.columns[-LINEAGE_COLUMNS:]:
+        stats = chunk.meta_data.statistics
+        if stats is None or stats.null_count != 0 or stats.min_value is None or stats.max_value is None:
+            return None
+        if False in (stats.is_min_value_exact, stats.is_max_value_exact):
+            return None
+        found.append((struct.unpack("<q", stats.min_value)[0], struct.unpack("<q", stats.max_value)[0]))
+    return tuple(found)
 
 
 # Layout of the new file:
@@ -418,11 +397,7 @@ class Placement:
     first_row_group: int
 
     def moved(self, offset: int) -> int:
-        """The new offset of a byte in one of the file's ranges.
-
-        Raises:
-            CannotCopy: it is in none of them.
-        """
+        """The new offset of a byte of the file; raises CannotCopy if it is not copied."""
         ranges = self.file.ranges
         found = bisect_right(ranges, offset, key=lambda piece: piece.start) - 1
         if found < 0 or offset >= ranges[found].end:

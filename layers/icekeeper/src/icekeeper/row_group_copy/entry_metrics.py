@@ -25,11 +25,8 @@ from icekeeper.rows.read_task import LAST_UPDATED_ID, ROW_ID_ID
 
 
 def check_metrics(entry: DataFile, leaves: Sequence[LeafColumn], modes: Mapping[int, str]) -> None:
-    """Check that a copy's entry will have the same metrics as that of a rewritten file.
-
-    Raises:
-        CannotCopy: the file's entry lacks a metric that only decoding would find.
-    """
+    """Raise CannotCopy unless a copy's entry has the same metrics as that of a rewritten file: some are found by
+    decoding."""
     for leaf in leaves:
         if leaf.repeated or modes[leaf.field_id] == "none":
             continue
@@ -230,7 +227,15 @@ def part_entry(entry: DataFile, part: CopyableFile, leaves: Sequence[LeafColumn]
         i, chunks = leaf.field_id, [group.column(number) for group in groups]
         statistics = [chunk.statistics for chunk in chunks]
         values[i] = sum(chunk.num_values for chunk in chunks)
-        _count(entry, leaf, statistics, values[i], (nulls, nans))
+        all_values, all_nulls = ((counts or {}).get(i) for counts in (entry.value_counts, entry.null_value_counts))
+        if all(stats is not None and stats.has_null_count for stats in statistics):
+            nulls[i] = sum(stats.null_count for stats in statistics)
+        elif (share := _share(all_nulls, all_values, values[i])) is not None:
+            nulls[i] = share
+        if leaf.is_float and i in nulls and all_values is not None and all_nulls is not None:
+            share = _share((entry.nan_value_counts or {}).get(i), all_values - all_nulls, values[i] - nulls[i])
+            if share is not None:
+                nans[i] = share
         if leaf.has_bounds and not (modes[i] == "full" and number in cut):
             found = _bounds_of_part(leaf.iceberg_type, statistics)
             if found is not None:
@@ -244,26 +249,6 @@ def part_entry(entry: DataFile, part: CopyableFile, leaves: Sequence[LeafColumn]
         lower_bounds={i: least for i, (least, _) in bounds.items()},
         upper_bounds={i: most for i, (_, most) in bounds.items()},
     )
-
-
-def _count(
-    entry: DataFile,
-    leaf: LeafColumn,
-    statistics: Sequence[Any],
-    values: int,
-    into: tuple[dict[int, int], dict[int, int]],
-) -> None:
-    """Put the null and NaN counts of a column into both dictionaries, if they are certain."""
-    i, (nulls, nans) = leaf.field_id, into
-    all_values, all_nulls = ((counts or {}).get(i) for counts in (entry.value_counts, entry.null_value_counts))
-    if all(stats is not None and stats.has_null_count for stats in statistics):
-        nulls[i] = sum(stats.null_count for stats in statistics)
-    elif (share := _share(all_nulls, all_values, values)) is not None:
-        nulls[i] = share
-    if leaf.is_float and i in nulls and all_values is not None and all_nulls is not None:
-        share = _share((entry.nan_value_counts or {}).get(i), all_values - all_nulls, values - nulls[i])
-        if share is not None:
-            nans[i] = share
 
 
 def _share(found: int | None, of_whole: int | None, of_part: int) -> int | None:

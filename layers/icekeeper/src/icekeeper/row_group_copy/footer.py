@@ -22,7 +22,6 @@ from icekeeper.row_group_copy.footer_structs import (
     DamagedPage,
     FileMetaData,
     LogicalType,
-    NotCopyable,
     OffsetIndex,
     PageHeader,
     RowGroup,
@@ -72,19 +71,12 @@ class Footer:
         return self.start - len(self.before)
 
     def metadata(self) -> FileMetaData:
-        """The footer, decoded at every call: the caller may change it.
-
-        Raises:
-            CannotCopy: it is damaged, or has fields that this version does not know.
-        """
+        """The footer, decoded at every call: the caller may change it.  Raises CannotCopy if it is damaged or has
+        fields that this version does not know."""
         return read_exactly(FileMetaData, self.thrift)
 
     def seen_by_arrow(self) -> pq.FileMetaData:
-        """The footer, decoded by Arrow.
-
-        Raises:
-            CannotCopy: Arrow cannot read it.
-        """
+        """The footer, decoded by Arrow; raises CannotCopy if Arrow cannot read it."""
         try:
             return pq.read_metadata(pa.BufferReader(MAGIC + framed(self.thrift)))
         except (pa.ArrowException, OSError) as error:
@@ -96,19 +88,13 @@ def framed(thrift: bytes) -> bytes:
     return thrift + len(thrift).to_bytes(4, "little") + MAGIC
 
 
-def read_footer(path: str, storage: Storage, file_size: int | None = None) -> Footer | NotCopyable:
-    """The footer of a file, in one ranged read unless it is large; ``file_size`` is from the manifest entry, if any.
+def read_footer(path: str, storage: Storage, promised: int | None = None) -> Footer:
+    """The footer of a file, in one ranged read unless it is large; ``promised`` is the size by the manifest entry.
 
     Raises:
+        CannotCopy: it is no footer of a file that could be copied.
         StorageError: the file does not exist, or the store failed.
     """
-    try:
-        return _read(path, storage, file_size)
-    except CannotCopy as refused:
-        return NotCopyable(path, str(refused))
-
-
-def _read(path: str, storage: Storage, promised: int | None) -> Footer:
     tail, size, etag = storage.read_end(path, _FIRST_READ)
     if promised is not None and size != promised:
         raise CannotCopy(f"has {size} bytes, its manifest entry says {promised}")
@@ -138,8 +124,7 @@ def _read(path: str, storage: Storage, promised: int | None) -> Footer:
 def _require_filled(footer: Footer) -> None:
     """Check that a large footer has no empty parts: each takes one byte, but a hundred once decoded.
 
-    Raises:
-        CannotCopy: it has, or Arrow, which reads no list of more than a million, cannot read it.
+    Arrow reads no list of more than a million.
     """
     seen = footer.seen_by_arrow()
     groups = seen.num_row_groups
@@ -154,8 +139,6 @@ def _require_filled(footer: Footer) -> None:
 # field ids, types, nullability.  Annotations of the same type may differ: older writers only write ``converted_type``,
 # and some annotate plain integers.
 
-_FIXED_LENGTH_TYPE = 7
-"""``Type.FIXED_LEN_BYTE_ARRAY``"""
 # FieldRepetitionType
 _REQUIRED, _OPTIONAL, _REPEATED = 0, 1, 2
 _PLAIN_INTEGERS = (("integer", 32, True), ("integer", 64, True))
@@ -210,11 +193,6 @@ class ParquetSchema:
         leaves = [column.leaf for column in self.columns]
         return leaves[:-LINEAGE_COLUMNS] if self.has_lineage else leaves
 
-    def without_lineage(self) -> ParquetSchema:
-        """The schema of files that lack the lineage columns."""
-        root = replace(self.elements[0], num_children=(self.elements[0].num_children or 0) - LINEAGE_COLUMNS)
-        return ParquetSchema((root, *self.elements[1:-LINEAGE_COLUMNS]), self.columns[:-LINEAGE_COLUMNS])
-
     def with_nullability(self, wanted: bytes) -> ParquetSchema:
         """The same schema with another nullability."""
         if wanted == self.nullability:
@@ -240,14 +218,12 @@ def parquet_schema(schema: Mapping[str, Any]) -> ParquetSchema:
 
 
 def _with_columns(elements: Sequence[SchemaElement], leaves: Sequence[LeafColumn]) -> ParquetSchema:
-    found = zip(leaves, _leaf_paths(iter(elements), ()), strict=True)
-    return ParquetSchema(tuple(elements), tuple(_column(leaf, path) for leaf, path in found))
-
-
-def _column(leaf: LeafColumn, path: Sequence[SchemaElement]) -> ParquetColumn:
-    kinds = [element.repetition_type for element in path]
-    levels = sum(kind != _REQUIRED for kind in kinds), kinds.count(_REPEATED)
-    return ParquetColumn(leaf, path[-1], [element.name for element in path], *levels)
+    columns = []
+    for leaf, path in zip(leaves, _leaf_paths(iter(elements), ()), strict=True):
+        kinds = [element.repetition_type for element in path]
+        levels = sum(kind != _REQUIRED for kind in kinds), kinds.count(_REPEATED)
+        columns.append(ParquetColumn(leaf, path[-1], [element.name for element in path], *levels))
+    return ParquetSchema(tuple(elements), tuple(columns))
 
 
 def _leaf_paths(
@@ -270,15 +246,17 @@ def fitted_schema(found: Sequence[SchemaElement], wanted: ParquetSchema) -> Parq
     Raises:
         CannotCopy: the file has another schema; the message names the first column that differs.
     """
-    expected = wanted
+    expected = wanted.elements
     if wanted.has_lineage and not _has_lineage(found):
-        expected = wanted.without_lineage()
-    if not found or found[0].num_children != expected.elements[0].num_children:
+        root = replace(expected[0], num_children=(expected[0].num_children or 0) - LINEAGE_COLUMNS)
+        expected = (root, *expected[1:-LINEAGE_COLUMNS])
+    if not found or found[0].num_children != expected[0].num_children:
         raise CannotCopy("does not have the table's current columns")
-    for theirs, ours in zip_longest(found[1:], expected.elements[1:]):
-        if theirs is None or ours is None or not _fits(theirs, ours):
+    for theirs, ours in zip_longest(found[1:], expected[1:]):
+        difference = _difference(theirs, ours)
+        if difference is not None:
             name = (theirs or ours).name.decode(errors="replace")
-            raise CannotCopy(f"has column '{name}' otherwise than the table's current schema: {_first(theirs, ours)}")
+            raise CannotCopy(f"has column '{name}' otherwise than the table's current schema: {difference}")
     nullability = bytes([0, *(element.repetition_type or 0 for element in found[1:])])
     return wanted.with_nullability(nullability + wanted.nullability[len(nullability) :])
 
@@ -288,28 +266,30 @@ def _has_lineage(elements: Sequence[SchemaElement]) -> bool:
     return last == [ROW_ID_ID, LAST_UPDATED_ID]
 
 
-def _fits(theirs: SchemaElement, ours: SchemaElement) -> bool:
-    if (theirs.repetition_type, ours.repetition_type) == (_REQUIRED, _OPTIONAL):
-        theirs = replace(theirs, repetition_type=_OPTIONAL)
-    return _meaning(theirs) == _meaning(ours)
-
-
 _FACETS = ("name", "field id", "nullability", "children", "type", "length", "annotation")
 
 
-def _first(theirs: SchemaElement | None, ours: SchemaElement | None) -> str:
+def _difference(theirs: SchemaElement | None, ours: SchemaElement | None) -> str | None:
+    """In what two elements differ; ``None``: a file with theirs can be copied."""
     if theirs is None or ours is None:
         return "there are more columns in one of them"
-    pairs = zip(_FACETS, _meaning(theirs), _meaning(ours), strict=True)
-    return next(f"another {facet}" for facet, a, b in pairs if a != b)
+    found, expected = _meaning(theirs), _meaning(ours)
+    is_stricter = (theirs.repetition_type, ours.repetition_type) == (_REQUIRED, _OPTIONAL)
+    fitted = _meaning(replace(theirs, repetition_type=_OPTIONAL)) if is_stricter else found
+    if fitted == expected:
+        return None
+    return next(f"another {facet}" for facet, a, b in zip(_FACETS, found, expected, strict=True) if a != b)
 
 
 def _meaning(element: SchemaElement) -> tuple[Any, ...]:
     """What an element says about the column and the encoding of its pages, in the order of ``_FACETS``."""
-    length = element.type_length if element.type == _FIXED_LENGTH_TYPE else None
-    children = element.num_children or 0
     return (
-        *(element.name, element.field_id, element.repetition_type, children, element.type, length),
+        element.name,
+        element.field_id,
+        element.repetition_type,
+        element.num_children or 0,
+        element.type,
+        element.type_length if element.type == _FIXED_LENGTH else None,
         _annotation(element),
     )
 
@@ -393,11 +373,8 @@ def _piece(offset: int | None, length: int | None, what: str) -> Piece | None:
 
 
 def check_chunk(chunk: ColumnChunk, column: ParquetColumn, group: RowGroup, codec: int) -> None:
-    """Check a footer's description of one column chunk of a row group with rows.
-
-    Raises:
-        CannotCopy: it contradicts itself, the schema or the wanted codec.
-    """
+    """Raise CannotCopy where a column chunk of a row group with rows contradicts itself, the schema or the wanted
+    codec."""
     meta = chunk.meta_data
     name = column.leaf.name
     if meta.type != column.element.type or meta.path_in_schema != column.path:
@@ -419,12 +396,8 @@ def check_chunk(chunk: ColumnChunk, column: ParquetColumn, group: RowGroup, code
 
 
 def check_statistics(meta: ColumnMetaData, column: ParquetColumn) -> None:
-    """Check that statistics fit the type of their column; others can make Arrow abort the process
-    (platform: arrow-aborts-on-statistics).
-
-    Raises:
-        CannotCopy: they do not.
-    """
+    """Raise CannotCopy unless statistics fit the type of their column; others can make Arrow abort the process
+    (platform: arrow-aborts-on-statistics)."""
     name, kind = column.leaf.name, column.element.type or 0
     found, sizes = meta.statistics, meta.size_statistics
     width = column.element.type_length if kind == _FIXED_LENGTH else _WIDTHS.get(kind)
@@ -460,11 +433,7 @@ def joined(pieces: Iterable[Piece], gap: int = 0) -> Iterator[Piece]:
 
 
 def check_apart(pieces: list[Piece], first: int, end: int) -> None:
-    """Check that ascending pieces are between ``first`` and ``end`` and do not overlap.
-
-    Raises:
-        CannotCopy: they are not, or do.
-    """
+    """Raise CannotCopy unless ascending pieces are between ``first`` and ``end`` and do not overlap."""
     if pieces and (pieces[0].start < first or pieces[-1].end > end):
         raise CannotCopy("claims column chunks outside of itself")
     for before, after in pairwise(pieces):
@@ -529,11 +498,7 @@ class PageWalk:
             self._begin(found, taken)
 
     def end(self) -> None:
-        """Check that the bytes ended with a page and had the promised number of values.
-
-        Raises:
-            CannotCopy: they did not.
-        """
+        """Raise CannotCopy unless the bytes ended with a page and had the promised number of values."""
         name = self._name
         if self._body or self._head:
             raise CannotCopy(f"claims a column chunk of column {name} that ends within a page")
@@ -601,11 +566,7 @@ def ends_are_certain(groups: Sequence[RowGroup], footer_start: int) -> bool:
 
 
 def claimed_pages(groups: Sequence[RowGroup], indexes: Mapping[Piece, bytes]) -> dict[Piece, list[Piece]]:
-    """The data pages of each column chunk that has an offset index.
-
-    Raises:
-        CannotCopy: the pages do not fill their chunk.
-    """
+    """The data pages of each chunk that has an offset index; raises CannotCopy unless they fill their chunk."""
     found = {}
     for group in groups:
         for chunk in group.columns:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 import struct
-import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -106,11 +105,7 @@ _NAMES = {
 
 
 def refuse(structure: Any) -> None:
-    """Check that a structure has no field of the kind ``REFUSED``.
-
-    Raises:
-        CannotCopy: it has one.
-    """
+    """Raise CannotCopy if a structure has a field of the kind ``REFUSED``."""
     for name in _NAMES[REFUSED][type(structure)]:
         if getattr(structure, name, None) is not None:  # ``read_exactly`` refuses fields without an attribute
             raise CannotCopy(_REFUSALS[name])
@@ -293,11 +288,6 @@ def row_group_facts(
             )
 
 
-def checksum(data: Any, before: int = 0) -> int:
-    """The CRC-32 of ``data``, continued from the checksum ``before``."""
-    return zlib.crc32(data, before)
-
-
 def _piece(chunk: Any) -> Piece:
     start = chunk.dictionary_page_offset if chunk.has_dictionary_page else chunk.data_page_offset
     return Piece(start, start + chunk.total_compressed_size)
@@ -314,12 +304,9 @@ def _said(chunk: Any, statistics: Any, column: int, lacks: Lacks) -> int:
     nulls = _nulls(statistics) if lacks.has_null_count(column) else None
     if statistics is None or not statistics.has_min_max or not lacks.has_bounds(column):
         return hash((sizes, kinds, nulls))
-    return hash((sizes, kinds, nulls, _text(statistics.min_raw), _text(statistics.max_raw)))
-
-
-def _text(bound: Any) -> Any:
-    """The bound in a form that equals itself, which NaN does not."""
-    return repr(bound) if isinstance(bound, float) else bound
+    # The text of a float equals itself, which NaN does not.
+    bounds = (repr(one) if isinstance(one, float) else one for one in (statistics.min_raw, statistics.max_raw))
+    return hash((sizes, kinds, nulls, *bounds))
 
 
 # Writers.  Readers recognise versions that wrote wrong statistics or pages by ``created_by``, and work around them.  A
@@ -343,11 +330,7 @@ _OURS = b"icekeeper version 1.0.0 (build copied row groups of several writers)"
 
 
 def check_writer(created_by: bytes | None) -> None:
-    """Check the writer of a file.
-
-    Raises:
-        CannotCopy: readers work around that version, or the version is not known.
-    """
+    """Raise CannotCopy for a version that readers work around, or that is not known."""
     text = (created_by or b"").decode(errors="replace")
     found = _NAME.fullmatch(text[:_LONGEST])
     if found is None:

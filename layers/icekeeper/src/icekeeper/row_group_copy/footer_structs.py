@@ -8,8 +8,10 @@ reason, fields that the format requires have a default that is not ``None``: if 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
+from types import SimpleNamespace
+from typing import Any, TypeAlias, TypeVar
 
 from thrift.protocol.fastbinary import decode_compact, encode_compact
 from thrift.protocol.TProtocol import TProtocolException
@@ -43,36 +45,23 @@ class DamagedPage(CannotCopy):
 T = TypeVar("T")
 
 
-class _Protocol(NamedTuple):
-    """The attributes that the compiled functions use; making a protocol of Thrift takes longer than reading a page."""
-
-    trans: TMemoryBuffer
-    string_length_limit: int
-    container_length_limit: int
-
-
 def read_struct(kind: type[T], data: bytes) -> tuple[T, int]:
-    """The structure at the beginning of ``data`` and its size in bytes; unknown fields are dropped.
-
-    Raises:
-        CannotCopy: it is damaged, or does not end within ``data``.
-    """
+    """The structure at the beginning of ``data`` and its size in bytes; unknown fields are dropped.  Raises
+    CannotCopy if it is damaged or does not end within ``data``."""
     buffer = TMemoryBuffer(data)
+    # What the compiled function uses of a protocol: making one of Thrift takes longer than reading a page.
+    protocol = SimpleNamespace(trans=buffer, string_length_limit=len(data), container_length_limit=len(data))
     found = kind()
     description: Any = kind
     try:
-        decode_compact(found, _Protocol(buffer, len(data), len(data)), [kind, description.thrift_spec])
+        decode_compact(found, protocol, [kind, description.thrift_spec])
     except (EOFError, OverflowError, TypeError, ValueError, TProtocolException, MemoryError) as error:
         raise CannotCopy(f"is damaged: {error or 'it ends too early'}") from error
     return found, buffer.cstringio_buf.tell()
 
 
 def read_exactly(kind: type[T], data: bytes) -> T:
-    """The structure that ``data`` holds.
-
-    Raises:
-        CannotCopy: it is damaged, or has unknown fields.
-    """
+    """The structure that ``data`` holds; raises CannotCopy if it is damaged or has unknown fields."""
     found, _ = read_struct(kind, data)
     if write_struct(found) != data:
         raise CannotCopy("has fields that this version of Icekeeper does not know")
@@ -80,11 +69,8 @@ def read_exactly(kind: type[T], data: bytes) -> T:
 
 
 def write_struct(value: Any) -> bytes:
-    """The bytes of a structure.
-
-    Raises:
-        CannotCopy: a number does not fit its field, or a value is missing in a list.
-    """
+    """The bytes of a structure; raises CannotCopy if a number does not fit its field, or a value is missing in a
+    list."""
     try:
         return bytes(encode_compact(value, [type(value), type(value).thrift_spec]))
     except (OverflowError, TypeError, ValueError) as error:
@@ -113,18 +99,23 @@ def list_of(kind: Kind) -> Kind:
     return TType.LIST, (*kind, False)
 
 
-def describe(kind: type[Any], *types: Kind | None) -> None:
-    """Give a class the types of its fields; the first one has id 1, ``None`` leaves an id out."""
-    names = iter([one.name for one in fields(kind)])
-    numbered = enumerate(types, 1)
-    kind.thrift_spec = (None, *(t and (number, t[0], next(names), t[1], None) for number, t in numbered))
+def thrift(*types: Kind | None) -> Callable[[type[T]], type[T]]:
+    """Give a dataclass the types of its fields; the first one has id 1, ``None`` leaves an id out."""
+
+    def described(kind: type[T]) -> type[T]:
+        made: Any = kind
+        names = iter([one.name for one in fields(made)])
+        numbered = enumerate(types, 1)
+        made.thrift_spec = (None, *(t and (number, t[0], next(names), t[1], None) for number, t in numbered))
+        return kind
+
+    return described
 
 
+@thrift()
 @dataclass(slots=True)
 class Empty:
     """A structure without fields: only its presence matters."""
-
-    thrift_spec: ClassVar[Any] = (None,)
 
 
 EMPTY: Kind = struct(Empty)
@@ -133,6 +124,7 @@ EMPTY: Kind = struct(Empty)
 # Page headers and page indexes.
 
 
+@thrift(I64, I32, I64)
 @dataclass(slots=True)
 class PageLocation:
     """A data page: the offset of its header, its size with the header, its first row in the row group."""
@@ -140,35 +132,26 @@ class PageLocation:
     offset: int = 0
     compressed_page_size: int = 0
     first_row_index: int = 0
-    thrift_spec: ClassVar[Any] = ()
 
 
-describe(PageLocation, I64, I32, I64)
-
-
+@thrift(list_of(struct(PageLocation)), list_of(I64))
 @dataclass(slots=True)
 class OffsetIndex:
     """The places of the data pages of a column chunk."""
 
     page_locations: list[PageLocation] = field(default_factory=list)
     unencoded_byte_array_data_bytes: list[int] | None = None
-    thrift_spec: ClassVar[Any] = ()
 
 
-describe(OffsetIndex, list_of(struct(PageLocation)), list_of(I64))
-
-
+@thrift(I32)
 @dataclass(slots=True)
 class DataPageHeader:
     """The field that both kinds of data page headers begin with."""
 
     num_values: int = 0
-    thrift_spec: ClassVar[Any] = ()
 
 
-describe(DataPageHeader, I32)
-
-
+@thrift(I32, I32, I32, I32, struct(DataPageHeader), None, None, struct(DataPageHeader))
 @dataclass(slots=True)
 class PageHeader:
     """The fields of a page header that :class:`.PageWalk` needs."""
@@ -179,30 +162,21 @@ class PageHeader:
     crc: int | None = None
     data_page_header: DataPageHeader | None = None
     data_page_header_v2: DataPageHeader | None = None
-    thrift_spec: ClassVar[Any] = ()
-
-
-describe(
-    PageHeader,
-    *(I32, I32, I32, I32, struct(DataPageHeader), None, None, struct(DataPageHeader)),
-)
 
 
 # The schema, without types that Iceberg columns do not have.
 
 
+@thrift(I32, I32)
 @dataclass(slots=True)
 class DecimalType:
     """Annotation of decimals."""
 
     scale: int = 0
     precision: int = 0
-    thrift_spec: ClassVar[Any] = ()
 
 
-describe(DecimalType, I32, I32)
-
-
+@thrift(EMPTY, EMPTY, EMPTY)
 @dataclass(slots=True)
 class TimeUnit:
     """A union: exactly one is set."""
@@ -210,36 +184,30 @@ class TimeUnit:
     millis: Empty | None = None
     micros: Empty | None = None
     nanos: Empty | None = None
-    thrift_spec: ClassVar[Any] = ()
 
 
-describe(TimeUnit, *[struct(Empty)] * 3)
-
-
+@thrift(BOOL, struct(TimeUnit))
 @dataclass(slots=True)
 class TimeType:
     """Annotation of times and timestamps."""
 
     is_adjusted_to_utc: bool = False
     unit: TimeUnit = field(default_factory=TimeUnit)
-    thrift_spec: ClassVar[Any] = ()
 
 
-describe(TimeType, BOOL, struct(TimeUnit))
-
-
+@thrift(I8, BOOL)
 @dataclass(slots=True)
 class IntType:
     """Annotation of integers."""
 
     bit_width: int = 0
     is_signed: bool = False
-    thrift_spec: ClassVar[Any] = ()
 
 
-describe(IntType, I8, BOOL)
-
-
+@thrift(
+    *(EMPTY, EMPTY, EMPTY, None, struct(DecimalType), EMPTY, struct(TimeType), struct(TimeType)),
+    *(None, struct(IntType), None, None, None, EMPTY),
+)
 @dataclass(slots=True)
 class LogicalType:
     """A union: exactly one is set."""
@@ -253,17 +221,9 @@ class LogicalType:
     timestamp: TimeType | None = None
     integer: IntType | None = None
     uuid: Empty | None = None
-    thrift_spec: ClassVar[Any] = ()
 
 
-_TIME = struct(TimeType)
-describe(
-    LogicalType,
-    *(EMPTY, EMPTY, EMPTY, None, struct(DecimalType), EMPTY, _TIME, _TIME, None, struct(IntType)),
-    *(None, None, None, EMPTY),
-)
-
-
+@thrift(I32, I32, I32, BYTES, I32, I32, I32, I32, I32, struct(LogicalType))
 @dataclass(slots=True)
 class SchemaElement:
     """A group or column of the schema, which is a list in depth-first order, the root first."""
@@ -278,15 +238,12 @@ class SchemaElement:
     precision: int | None = None
     field_id: int | None = None
     logical_type: LogicalType | None = None
-    thrift_spec: ClassVar[Any] = ()
-
-
-describe(SchemaElement, I32, I32, I32, BYTES, I32, I32, I32, I32, I32, struct(LogicalType))
 
 
 # The footer.
 
 
+@thrift(BYTES, BYTES, I64, I64, BYTES, BYTES, BOOL, BOOL, I64)
 @dataclass(slots=True)
 class Statistics:
     """Statistics of a column chunk; ``max`` and ``min`` are the deprecated ones."""
@@ -301,12 +258,9 @@ class Statistics:
     is_min_value_exact: bool | None = None
     nan_count: int | None = None
     """DuckDB writes it from 2.0 on."""
-    thrift_spec: ClassVar[Any] = ()
 
 
-describe(Statistics, BYTES, BYTES, I64, I64, BYTES, BYTES, BOOL, BOOL, I64)
-
-
+@thrift(I64, list_of(I64), list_of(I64))
 @dataclass(slots=True)
 class SizeStatistics:
     """Sizes and level histograms of a column chunk."""
@@ -314,24 +268,18 @@ class SizeStatistics:
     unencoded_byte_array_data_bytes: int | None = None
     repetition_level_histogram: list[int] | None = None
     definition_level_histogram: list[int] | None = None
-    thrift_spec: ClassVar[Any] = ()
 
 
-describe(SizeStatistics, I64, list_of(I64), list_of(I64))
-
-
+@thrift(BYTES, BYTES)
 @dataclass(slots=True)
 class KeyValue:
     """An entry of the key-value metadata."""
 
     key: bytes = b""
     value: bytes | None = None
-    thrift_spec: ClassVar[Any] = ()
 
 
-describe(KeyValue, BYTES, BYTES)
-
-
+@thrift(I32, I32, I32)
 @dataclass(slots=True)
 class PageEncodingStats:
     """How many pages of a kind have an encoding."""
@@ -339,12 +287,12 @@ class PageEncodingStats:
     page_type: int = 0
     encoding: int = 0
     count: int = 0
-    thrift_spec: ClassVar[Any] = ()
 
 
-describe(PageEncodingStats, I32, I32, I32)
-
-
+@thrift(
+    *(I32, list_of(I32), list_of(BYTES), I32, I64, I64, I64, list_of(struct(KeyValue)), I64, I64, I64),
+    *(struct(Statistics), list_of(struct(PageEncodingStats)), I64, I32, struct(SizeStatistics)),
+)
 @dataclass(slots=True)
 class ColumnMetaData:
     """Describes a column chunk; offsets and sizes are in bytes of the file."""
@@ -365,16 +313,9 @@ class ColumnMetaData:
     bloom_filter_offset: int | None = None
     bloom_filter_length: int | None = None
     size_statistics: SizeStatistics | None = None
-    thrift_spec: ClassVar[Any] = ()
 
 
-describe(
-    ColumnMetaData,
-    *(I32, list_of(I32), list_of(BYTES), I32, I64, I64, I64, list_of(struct(KeyValue)), I64, I64, I64),
-    *(struct(Statistics), list_of(struct(PageEncodingStats)), I64, I32, struct(SizeStatistics)),
-)
-
-
+@thrift(BYTES, I64, struct(ColumnMetaData), I64, I32, I64, I32)
 @dataclass(slots=True)
 class ColumnChunk:
     """A column chunk and the places of its page indexes."""
@@ -386,12 +327,9 @@ class ColumnChunk:
     offset_index_length: int | None = None
     column_index_offset: int | None = None
     column_index_length: int | None = None
-    thrift_spec: ClassVar[Any] = ()
 
 
-describe(ColumnChunk, BYTES, I64, struct(ColumnMetaData), I64, I32, I64, I32)
-
-
+@thrift(I32, BOOL, BOOL)
 @dataclass(slots=True)
 class SortingColumn:
     """A column that a row group is sorted by; ``column_idx`` counts leaf columns."""
@@ -399,12 +337,9 @@ class SortingColumn:
     column_idx: int = 0
     descending: bool = False
     nulls_first: bool = False
-    thrift_spec: ClassVar[Any] = ()
 
 
-describe(SortingColumn, I32, BOOL, BOOL)
-
-
+@thrift(list_of(struct(ColumnChunk)), I64, I64, list_of(struct(SortingColumn)), I64, I64, I16)
 @dataclass(slots=True)
 class RowGroup:
     """A row group."""
@@ -416,23 +351,20 @@ class RowGroup:
     file_offset: int | None = None
     total_compressed_size: int | None = None
     ordinal: int | None = None
-    thrift_spec: ClassVar[Any] = ()
 
 
-describe(RowGroup, list_of(struct(ColumnChunk)), I64, I64, list_of(struct(SortingColumn)), I64, I64, I16)
-
-
+@thrift(EMPTY)
 @dataclass(slots=True)
 class ColumnOrder:
     """A union; all of Iceberg's types have the order of their type."""
 
     type_order: Empty | None = None
-    thrift_spec: ClassVar[Any] = ()
 
 
-describe(ColumnOrder, EMPTY)
-
-
+@thrift(
+    *(I32, list_of(struct(SchemaElement)), I64, list_of(struct(RowGroup)), list_of(struct(KeyValue)), BYTES),
+    *(list_of(struct(ColumnOrder)), EMPTY),
+)
 @dataclass(slots=True)
 class FileMetaData:
     """The footer."""
@@ -446,11 +378,3 @@ class FileMetaData:
     column_orders: list[ColumnOrder] | None = None
     encryption_algorithm: Empty | None = None
     """Present where columns are encrypted."""
-    thrift_spec: ClassVar[Any] = ()
-
-
-describe(
-    FileMetaData,
-    *(I32, list_of(struct(SchemaElement)), I64, list_of(struct(RowGroup)), list_of(struct(KeyValue)), BYTES),
-    *(list_of(struct(ColumnOrder)), EMPTY),
-)

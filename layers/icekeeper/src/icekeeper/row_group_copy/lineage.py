@@ -8,6 +8,7 @@ for a long time (apache/iceberg, pull request 13391).
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -24,14 +25,13 @@ from icekeeper.row_group_copy.footer import (
     MAGIC,
     Footer,
     PageWalk,
-    ParquetColumn,
     ParquetSchema,
     Piece,
     column_index,
     data_pages,
     offset_index,
 )
-from icekeeper.row_group_copy.footer_decisions import Lacks, RowGroupFacts, checksum, row_group_facts
+from icekeeper.row_group_copy.footer_decisions import Lacks, RowGroupFacts, row_group_facts
 from icekeeper.row_group_copy.footer_structs import (
     CannotCopy,
     ColumnChunk,
@@ -62,18 +62,16 @@ class LineageFacts:
 
 def values_checksum(batch: pa.RecordBatch, before: tuple[int, int]) -> tuple[int, int]:
     """The checksums of the values of both columns, which are not null, continued from ``before``."""
-    first, second = (checksum(_bytes(column), crc) for column, crc in zip(batch.columns, before, strict=True))
-    return first, second
-
-
-def _bytes(column: pa.Array) -> memoryview:
-    start, end = column.offset * 8, (column.offset + len(column)) * 8
-    return memoryview(column.buffers()[1])[start:end]
+    found = []
+    for column, crc in zip(batch.columns, before, strict=True):
+        start, end = column.offset * 8, (column.offset + len(column)) * 8
+        found.append(zlib.crc32(memoryview(column.buffers()[1])[start:end], crc))
+    return found[0], found[1]
 
 
 def write_lineage(
     file: CopyableFile, sink: Any, start: int, schema: ParquetSchema, lacks: Lacks, storage: Storage
-) -> tuple[WrittenLineage | None, ...]:
+) -> tuple[LineageChunks | None, ...]:
     """Write new lineage columns for the row groups of ``file`` to ``sink``, which is at byte ``start``.
 
     The result has an item per row group, ``None`` if it needs no new columns.  The columns have page indexes unless the
@@ -89,17 +87,17 @@ def write_lineage(
     if inherited is None or not any(wanted):
         return tuple(None for _ in wanted)
     with storage.translated(file.path), _opened(file, storage) as stored:
-        found: list[WrittenLineage | None] = []
+        found: list[LineageChunks | None] = []
         for one, group, is_wanted in zip(file.groups, file.carried(), wanted, strict=True):
             if not is_wanted:
                 found.append(None)
                 continue
             values = None if stored is None else _stored_values(stored, one.number)
             chunks, data = encoded_lineage(
-                group, inherited.after(one.first_row), values, schema, not lacks.offset_index
+                group, inherited.after(one.first_row), values, schema, not lacks.offset_index, start
             )
             sink.write(data)
-            found.append(WrittenLineage(chunks, start))
+            found.append(chunks)
             start += len(data)
     return tuple(found)
 
@@ -135,8 +133,10 @@ _ROWS = 128 * 1024
 
 @dataclass(frozen=True, slots=True)
 class LineageChunks:
-    """Describes both column chunks of one row group; all places are in the small file."""
+    """Describes both column chunks of one row group; all places but ``start`` are in the small file."""
 
+    start: int
+    """The offset of the column chunks in the new file."""
     footer: Footer
     pages: tuple[tuple[Piece, ...], ...]
     """The data pages of each column chunk."""
@@ -155,32 +155,33 @@ class LineageChunks:
         """The place of the column chunks, dictionary page included."""
         return Piece(len(MAGIC), self.facts.pieces[-1].end)
 
-    def indexes_kept(self, first: int, lacks: Lacks) -> Iterator[Piece]:
-        """The column indexes that the new file has; ``first`` is the number of the first lineage column."""
-        for number, (piece, _) in enumerate(self.column_indexes, first):
-            if lacks.has_column_index(number):
-                yield piece
-
     def columns(self) -> list[ColumnChunk]:
         """New descriptions of the column chunks; the caller may change them."""
         return self.footer.metadata().row_groups[0].columns
 
 
 def encoded_lineage(
-    group: RowGroup, inherited: InheritedLineage, stored: pa.Table | None, schema: ParquetSchema, page_index: bool
+    group: RowGroup,
+    inherited: InheritedLineage,
+    stored: pa.Table | None,
+    schema: ParquetSchema,
+    page_index: bool,
+    start: int,
 ) -> tuple[LineageChunks, memoryview]:
     """Column chunks for a row group, in its codec, with or without page indexes; and their bytes.
 
-    ``inherited`` is what the rows of this row group inherit, ``stored`` are their lineage columns, if any.
+    ``inherited`` is what the rows of this row group inherit, ``stored`` are their lineage columns, if any.  ``start``
+    is the offset of the column chunks in the new file.
 
     Raises:
         CannotCopy: ``stored`` has another number of rows, or there are too many rows.
     """
     columns = schema.columns[-LINEAGE_COLUMNS:]
-    table = _resolved(group.num_rows, inherited, stored, _arrow_schema(columns))
+    fields = (pa.field(c.leaf.name, pa.int64(), nullable=c.element.repetition_type == _OPTIONAL) for c in columns)
+    table = _resolved(group.num_rows, inherited, stored, pa.schema(fields))
     data = _encoded(table, group, page_index)
-    start = len(data) - FRAME - int.from_bytes(data[-FRAME:-4], "little")
-    footer = Footer("the row ids", len(data), start, bytes(data[start:-FRAME]))
+    end = len(data) - FRAME - int.from_bytes(data[-FRAME:-4], "little")
+    footer = Footer("the row ids", len(data), end, bytes(data[end:-FRAME]))
     if len(footer.metadata().row_groups) != 1:
         raise CannotCopy(f"has a row group of {group.num_rows} rows, more than Arrow writes into one")
     (found,) = footer.metadata().row_groups
@@ -192,12 +193,13 @@ def encoded_lineage(
     if stored is not None:
         checksums = reduce(lambda before, batch: values_checksum(batch, before), table.to_batches(), NOTHING)
     chunks = LineageChunks(
+        start=start,
         footer=footer,
         pages=tuple(_pages(chunk, data) for chunk in found.columns),
         column_indexes=_pieces(map(column_index, found.columns), data),
         offset_indexes=_pieces(map(offset_index, found.columns), data),
         facts=facts,
-        checksums=tuple(checksum(data[piece.start : piece.end]) for piece in facts.pieces),
+        checksums=tuple(zlib.crc32(data[piece.start : piece.end]) for piece in facts.pieces),
         lineage=LineageFacts(bounds, inherited if stored is None else None, checksums),
     )
     return chunks, data[chunks.place.start : chunks.place.end]
@@ -205,7 +207,12 @@ def encoded_lineage(
 
 def _resolved(rows: int, inherited: InheritedLineage, stored: pa.Table | None, schema: pa.Schema) -> pa.Table:
     """Both columns with the stored values and, where these are null, the inherited ones."""
-    found = _nulls(rows) if stored is None else (batch for batch in stored.to_batches(_ROWS) if batch.num_rows)
+    if stored is None:
+        columns = [pa.nulls(min(_ROWS, rows), pa.int64())] * LINEAGE_COLUMNS
+        nulls = pa.RecordBatch.from_arrays(columns, names=list(LINEAGE_NAMES))
+        found = (nulls.slice(0, rows - done) for done in range(0, rows, _ROWS))
+    else:
+        found = (batch for batch in stored.to_batches(_ROWS) if batch.num_rows)
     batches, first_row = [], 0
     for batch in found:
         batch = resolved_lineage(batch, (ROW_ID_ID, LAST_UPDATED_ID), inherited, first_row)
@@ -216,19 +223,8 @@ def _resolved(rows: int, inherited: InheritedLineage, stored: pa.Table | None, s
     return pa.Table.from_batches(batches, schema)
 
 
-def _arrow_schema(columns: Sequence[ParquetColumn]) -> pa.Schema:
-    fields = (pa.field(c.leaf.name, pa.int64(), nullable=c.element.repetition_type == _OPTIONAL) for c in columns)
-    return pa.schema(fields)
-
-
 def _pieces(found: Iterable[Piece | None], data: memoryview) -> tuple[tuple[Piece, bytes], ...]:
     return tuple((piece, bytes(data[piece.start : piece.end])) for piece in found if piece is not None)
-
-
-def _nulls(rows: int) -> Iterator[pa.RecordBatch]:
-    for first_row in range(0, rows, _ROWS):
-        nulls = pa.nulls(min(_ROWS, rows - first_row), pa.int64())
-        yield pa.RecordBatch.from_arrays([nulls] * LINEAGE_COLUMNS, names=list(LINEAGE_NAMES))
 
 
 def _encoded(table: pa.Table, group: RowGroup, page_index: bool) -> memoryview:
@@ -258,16 +254,8 @@ def _pages(chunk: ColumnChunk, data: memoryview) -> tuple[Piece, ...]:
 # input, and the input's placement then maps that place to the new file, as for all other bytes.
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenLineage:
-    """The new column chunks of a row group, and their offset in the new file."""
-
-    chunks: LineageChunks
-    start: int
-
-
 def spliced(
-    placement: Placement, groups: Sequence[RowGroup], written: Sequence[WrittenLineage | None]
+    placement: Placement, groups: Sequence[RowGroup], written: Sequence[LineageChunks | None]
 ) -> tuple[Placement, dict[Piece, bytes], dict[Piece, list[Piece]]]:
     """Add the new lineage columns to the copied row groups of an input.
 
@@ -280,10 +268,9 @@ def spliced(
     indexes: dict[Piece, bytes] = {}
     pages: dict[Piece, list[Piece]] = {}
     base = placement.file.footer.file_size
-    for group, one in zip(groups, written, strict=True):
-        if one is None:
+    for group, new in zip(groups, written, strict=True):
+        if new is None:
             continue
-        new = one.chunks
         columns = new.columns()
         for chunk, found in zip(columns, new.pages, strict=True):
             _shift(chunk, base)
@@ -291,8 +278,9 @@ def spliced(
         indexes.update((_moved(piece, base), data) for piece, data in new.column_indexes)
         indexes.update((_moved(piece, base), _moved_index(data, base)) for piece, data in new.offset_indexes)
         ranges.append(_moved(new.place, base))
-        starts.append(one.start)
-        _add(group, columns)
+        starts.append(new.start)
+        group.columns = [*group.columns, *columns]
+        group.total_byte_size += sum(chunk.meta_data.total_uncompressed_size for chunk in columns)
         base += new.footer.file_size
     file = replace(placement.file, ranges=tuple(ranges))
     return replace(placement, file=file, starts=tuple(starts)), indexes, pages
@@ -317,8 +305,3 @@ def _shift(chunk: ColumnChunk, by: int) -> None:
         chunk.column_index_offset = (chunk.column_index_offset or 0) + by
     if offset_index(chunk) is not None:
         chunk.offset_index_offset = (chunk.offset_index_offset or 0) + by
-
-
-def _add(group: RowGroup, columns: list[ColumnChunk]) -> None:
-    group.columns = [*group.columns, *columns]
-    group.total_byte_size += sum(chunk.meta_data.total_uncompressed_size for chunk in columns)

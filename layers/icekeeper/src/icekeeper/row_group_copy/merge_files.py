@@ -24,7 +24,7 @@ from icekeeper.row_group_copy.entry_metrics import (
 )
 from icekeeper.row_group_copy.footer import ParquetSchema, read_footer
 from icekeeper.row_group_copy.footer_structs import CannotCopy, NotCopyable, RowGroup
-from icekeeper.row_group_copy.write_copy import StoredCopy, WrittenCopy, copy_in_store, write_copy
+from icekeeper.row_group_copy.write_copy import WrittenCopy, copy_in_store, write_copy
 from icekeeper.rows.arrow_schema import LeafColumn
 from icekeeper.rows.file_rows import BATCH_ROWS, ParquetRows, open_parquet
 from icekeeper.rows.read_task import InheritedLineage
@@ -57,16 +57,12 @@ def copyable_file(
         if sequence_number is None:
             raise ValueError("rows with ids need the data sequence number of their file")
         lineage = InheritedLineage(entry.first_row_id, sequence_number)
-    footer = read_footer(entry.file_path, storage, entry.file_size_in_bytes)
-    if isinstance(footer, NotCopyable):
-        return footer
     without_nan = [i for i, count in (entry.nan_value_counts or {}).items() if count == 0]
-    with _ONE_AT_A_TIME:
-        judged = judge_file(footer, target, entry.record_count, lineage, without_nan)
-    if isinstance(judged, NotCopyable):
-        return judged
     try:
-        return _with_facts(entry, judged, target, storage)
+        footer = read_footer(entry.file_path, storage, entry.file_size_in_bytes)
+        with _ONE_AT_A_TIME:
+            file = judge_file(footer, target, entry.record_count, lineage, without_nan)
+        return _with_facts(entry, file, target, storage)
     except CannotCopy as refused:
         return NotCopyable(entry.file_path, str(refused))
 
@@ -75,13 +71,18 @@ def _with_facts(entry: DataFile, file: CopyableFile, target: CopyTarget, storage
     """The file with the metrics that its output's entry needs and its own entry and footer lack."""
     leaves, modes = target.schema.data_leaves, target.modes
     completed = completed_entry(entry, file, leaves, modes)
-    uncounted = uncounted_floats(completed, leaves, modes)
+    counted = completed.nan_value_counts or {}
+    uncounted = {
+        leaf.field_id
+        for leaf in leaves
+        if leaf.is_float and not leaf.repeated and modes[leaf.field_id] != "none" and leaf.field_id not in counted
+    }
     if uncounted:
         unbound = {leaf.field_id for leaf in leaves if lacks_bounds(completed, leaf, modes[leaf.field_id])}
         with _ONE_AT_A_TIME:
-            file = with_told_facts(file, leaves, uncounted - unbound)
-        file = with_decoded_facts(file, leaves, uncounted, storage)
-    check_metrics(with_found_facts(completed, file, leaves), leaves, modes)
+            file = _with_told_facts(file, leaves, uncounted - unbound)
+        file = _with_decoded_facts(file, leaves, uncounted, storage)
+    check_metrics(_with_found_facts(completed, file, leaves), leaves, modes)
     return file
 
 
@@ -147,24 +148,22 @@ def _proven(
     note_unread: Callable[[int], None],
 ) -> WrittenCopy | NotCopyable:
     """The new file, assembled by its store if possible, else streamed; in both cases proved."""
-    stored = copy_in_store(layout, path, schema, storage)
-    if isinstance(stored, StoredCopy):
-        written = stored.written
-    else:
-        streamed = stored or write_copy(layout, path, schema, storage, verify_checksums=target.verify_checksums)
-        if isinstance(streamed, NotCopyable):
-            return streamed
-        written = streamed
+    written = copy_in_store(layout, path, schema, storage) or write_copy(
+        layout, path, schema, storage, verify_checksums=target.verify_checksums
+    )
+    if isinstance(written, NotCopyable):
+        return written
+    assembled = written.assembled
     try:
-        if isinstance(stored, StoredCopy):
-            problem = store_disproof(stored, schema, storage)
-        else:
+        if assembled is None:
             problem = disproof(written, schema, storage)
+        else:
+            problem = store_disproof(written, assembled, schema, storage)
     except StorageError as error:
         raise OutputUnproved(error) from error
     if problem is not None:
         raise RowsNotKept(problem, [path])
-    if isinstance(stored, StoredCopy):
+    if assembled is not None:
         note_unread(sum(placement.file.copied_bytes for placement in layout.placements))
     return written
 
@@ -173,8 +172,8 @@ def _part_entry(entry: DataFile, file: CopyableFile, target: CopyTarget) -> Data
     """The entry for the copied row groups of a file."""
     leaves = target.schema.data_leaves
     if file.row_count == entry.record_count:
-        return with_found_facts(completed_entry(entry, file, leaves, target.modes), file, leaves)
-    part = with_found_facts(part_entry(entry, file, leaves, target.modes), file, leaves)
+        return _with_found_facts(completed_entry(entry, file, leaves, target.modes), file, leaves)
+    part = _with_found_facts(part_entry(entry, file, leaves, target.modes), file, leaves)
     try:
         check_metrics(part, leaves, target.modes)
     except CannotCopy as refused:
@@ -208,22 +207,8 @@ def _entry(entries: Sequence[DataFile], written: WrittenCopy, target: CopyTarget
 _FILES_AT_ONCE = BoundedSemaphore(4)
 
 
-def uncounted_floats(entry: DataFile, leaves: Sequence[LeafColumn], modes: Mapping[int, str]) -> frozenset[int]:
-    """The ids of the float columns whose NaN count this entry lacks and an output's entry needs (pure)."""
-    counted = entry.nan_value_counts or {}
-    return frozenset(
-        leaf.field_id
-        for leaf in leaves
-        if leaf.is_float and not leaf.repeated and modes[leaf.field_id] != "none" and leaf.field_id not in counted
-    )
-
-
-def with_told_facts(file: CopyableFile, leaves: Sequence[LeafColumn], wanted: Collection[int]) -> CopyableFile:
-    """The file with the footer's NaN counts of these float columns (by id) in each row group (pure).
-
-    Raises:
-        CannotCopy: the footer is damaged.
-    """
+def _with_told_facts(file: CopyableFile, leaves: Sequence[LeafColumn], wanted: Collection[int]) -> CopyableFile:
+    """The file with the footer's NaN counts of these float columns (by id) in each row group (pure)."""
     footer = file.footer.metadata()
     columns = [(number, leaf.field_id) for number, leaf in enumerate(leaves) if leaf.field_id in wanted]
     groups = []
@@ -233,15 +218,10 @@ def with_told_facts(file: CopyableFile, leaves: Sequence[LeafColumn], wanted: Co
     return replace(file, groups=tuple(groups))
 
 
-def with_decoded_facts(
+def _with_decoded_facts(
     file: CopyableFile, leaves: Sequence[LeafColumn], wanted: Collection[int], storage: Storage
 ) -> CopyableFile:
-    """The file with the facts of these float columns (by id) in each row group; unknown ones are decoded.
-
-    Raises:
-        CannotCopy: a column cannot be decoded.
-        StorageError: the file does not exist, or the store failed.
-    """
+    """The file with the facts of these float columns (by id) in each row group; unknown ones are decoded."""
     unknown = {
         one.number: [leaf for leaf in leaves if leaf.field_id in {*wanted} - {*one.floats}] for one in file.groups
     }
@@ -253,7 +233,7 @@ def with_decoded_facts(
     return replace(file, groups=tuple(groups))
 
 
-def with_found_facts(entry: DataFile, file: CopyableFile, leaves: Sequence[LeafColumn]) -> DataFile:
+def _with_found_facts(entry: DataFile, file: CopyableFile, leaves: Sequence[LeafColumn]) -> DataFile:
     """The entry with the NaN counts and bounds of float columns that were found for ``file`` (pure)."""
     nans = dict(entry.nan_value_counts or {})
     lower, upper = dict(entry.lower_bounds or {}), dict(entry.upper_bounds or {})

@@ -7,7 +7,7 @@ encoded as soon as they are known, and joined here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import pyarrow.parquet as pq
@@ -17,7 +17,6 @@ from icekeeper.row_group_copy.footer import ParquetSchema, Piece, bloom_filter, 
 from icekeeper.row_group_copy.footer_decisions import Lacks, agree, common_writer, kept_column_index, settle
 from icekeeper.row_group_copy.footer_structs import (
     CannotCopy,
-    ColumnChunk,
     ColumnOrder,
     Empty,
     FileMetaData,
@@ -38,11 +37,7 @@ _STOP = _EMPTY_LIST = 1
 def footer_bytes(
     files: Sequence[CopyableFile], row_groups: Sequence[bytes], schema: ParquetSchema, writers: Iterable[bytes] = ()
 ) -> bytes:
-    """The footer of a file with these encoded row groups of these inputs; ``writers`` wrote additional columns.
-
-    Raises:
-        CannotCopy: there are more rows than a footer can count.
-    """
+    """The footer of a file with these encoded row groups of these inputs; ``writers`` wrote additional columns."""
     metadata = FileMetaData(
         version=_VERSION,
         schema=list(schema.elements),
@@ -56,11 +51,8 @@ def footer_bytes(
 
 
 def with_row_groups(metadata: FileMetaData, row_groups: Sequence[bytes]) -> bytes:
-    """The bytes of a footer with these row groups added; ``metadata`` has none.
-
-    Raises:
-        CannotCopy: a number does not fit its field.
-    """
+    """The bytes of a footer with these row groups added; ``metadata`` has none.  Raises CannotCopy if a number does
+    not fit."""
     none = write_struct(metadata)
     before = len(write_struct(FileMetaData(metadata.version, metadata.schema, metadata.num_rows))) - _STOP
     return b"".join((none[: before - _EMPTY_LIST], _list_header(len(row_groups)), *row_groups, none[before:]))
@@ -120,24 +112,6 @@ def _key_values(files: Sequence[CopyableFile]) -> list[KeyValue] | None:
 # Row groups in their new place: every offset in a footer or page index changes.
 
 
-@dataclass(frozen=True, slots=True)
-class IndexStarts:
-    """The offsets of the page indexes of one input in the new file."""
-
-    column_indexes: int
-    offset_indexes: int
-
-
-@dataclass(frozen=True, slots=True)
-class MovedRowGroups:
-    """The row groups of one input for the new footer, and their page indexes, all encoded."""
-
-    row_groups: tuple[bytes, ...]
-    column_indexes: bytes
-    offset_indexes: bytes
-    split_offsets: tuple[int, ...]
-
-
 def indexes_of(group: RowGroup, lacks: Lacks) -> list[Piece]:
     """The page indexes to read of a row group: column indexes that the new file has, and all offset indexes."""
     found = column_indexes_of(group, lacks)
@@ -151,81 +125,67 @@ def column_indexes_of(group: RowGroup, lacks: Lacks) -> list[Piece]:
     return [piece for piece in kept if piece is not None]
 
 
-def move_row_groups(
-    groups: list[RowGroup],
-    placement: Placement,
-    starts: IndexStarts,
-    lacks: Lacks,
-    indexes: Mapping[Piece, bytes],
-    pages: Mapping[Piece, list[Piece]],
-) -> MovedRowGroups:
-    """The row groups of one input in the new file; changes ``groups``.
+class MovedRowGroups:
+    """The row groups of the new file, and their page indexes, all encoded; inputs are added in order."""
 
-    ``indexes`` are the bytes of their page indexes, ``pages`` the data pages that were found in each column chunk.
+    def __init__(self, column_indexes_start: int, offset_indexes_start: int, lacks: Lacks) -> None:
+        """Both kinds of page indexes begin at these offsets of the new file."""
+        self.row_groups: list[bytes] = []
+        self.split_offsets: list[int] = []
+        self.column_indexes = bytearray()
+        self.offset_indexes = bytearray()
+        self._column_indexes_start = column_indexes_start
+        self._offset_indexes_start = offset_indexes_start
+        self._lacks = lacks
 
-    Raises:
-        CannotCopy: an offset index contradicts the footer or the pages.
-    """
-    mover = _Mover(placement, starts, lacks, indexes, pages)
-    encoded, splits = [], []
-    for number, group in enumerate(groups, placement.first_row_group):
-        for column, chunk in enumerate(group.columns):
-            mover.move(chunk, column, group.num_rows)
-        splits.append(min(data_pages(chunk.meta_data).start for chunk in group.columns))
-        group.file_offset = splits[-1]  # parquet-mr 1.12.0 wrote wrong ones (PARQUET-2078)
-        group.total_compressed_size = sum(chunk.meta_data.total_compressed_size for chunk in group.columns)
-        group.ordinal = number
-        settle(group)
-        encoded.append(write_struct(group))
-    return MovedRowGroups(tuple(encoded), bytes(mover.column_indexes), bytes(mover.offset_indexes), tuple(splits))
-
-
-class _Mover:
-    """Moves column chunks one by one and collects their page indexes."""
-
-    def __init__(
+    def add(
         self,
+        groups: list[RowGroup],
         placement: Placement,
-        starts: IndexStarts,
-        lacks: Lacks,
         indexes: Mapping[Piece, bytes],
         pages: Mapping[Piece, list[Piece]],
     ) -> None:
-        self.column_indexes = bytearray()
-        self.offset_indexes = bytearray()
-        self._placement = placement
-        self._starts = starts
-        self._lacks = lacks
-        self._indexes = indexes
-        self._pages = pages
+        """Add the row groups of one input, and change ``groups``.
 
-    def move(self, chunk: ColumnChunk, column: int, rows: int) -> None:
-        """Give one column chunk its new offsets, and drop the fields that the new footer lacks."""
-        meta = chunk.meta_data
-        here = data_pages(meta)
-        shift = self._placement.moved(here.start) - here.start
-        agree(chunk, column, self._lacks)
-        bloom, bounds, places = bloom_filter(meta), kept_column_index(chunk, column, self._lacks), offset_index(chunk)
-        # Deprecated, and 0 in newer writers.  Some wrote the end of the chunk, which is of no use in the new file.
-        chunk.file_offset = chunk.file_offset + shift if here.start <= chunk.file_offset < here.end else 0
-        meta.data_page_offset += shift
-        if meta.dictionary_page_offset:
-            meta.dictionary_page_offset += shift
-        if bloom is not None:
-            meta.bloom_filter_offset = self._placement.moved(bloom.start)
-        if bounds is not None:
-            chunk.column_index_offset = self._starts.column_indexes + len(self.column_indexes)
-            self.column_indexes += self._indexes[bounds]
-        if places is not None:
-            moved = _moved_places(self._indexes[places], self._pages[here], shift, rows)
-            chunk.offset_index_offset = self._starts.offset_indexes + len(self.offset_indexes)
-            chunk.offset_index_length = len(moved)
-            self.offset_indexes += moved
-        if not meta.dictionary_page_offset:
-            meta.dictionary_page_offset = None
-        for structure in (chunk, meta, meta.statistics):
-            if structure is not None:
-                settle(structure)
+        ``indexes`` are the bytes of their page indexes, ``pages`` the data pages that were found in each column chunk.
+
+        Raises:
+            CannotCopy: an offset index contradicts the footer or the pages.
+        """
+        for number, group in enumerate(groups, placement.first_row_group):
+            for column, chunk in enumerate(group.columns):
+                meta = chunk.meta_data
+                here = data_pages(meta)
+                shift = placement.moved(here.start) - here.start
+                agree(chunk, column, self._lacks)
+                bloom, places = bloom_filter(meta), offset_index(chunk)
+                bounds = kept_column_index(chunk, column, self._lacks)
+                # Deprecated, and 0 in newer writers.  Some wrote the end of the chunk, which is of no use here.
+                chunk.file_offset = chunk.file_offset + shift if here.start <= chunk.file_offset < here.end else 0
+                meta.data_page_offset += shift
+                meta.dictionary_page_offset = (
+                    meta.dictionary_page_offset + shift if meta.dictionary_page_offset else None
+                )
+                if bloom is not None:
+                    meta.bloom_filter_offset = placement.moved(bloom.start)
+                if bounds is not None:
+                    chunk.column_index_offset = self._column_indexes_start + len(self.column_indexes)
+                    self.column_indexes += indexes[bounds]
+                if places is not None:
+                    moved = _moved_places(indexes[places], pages[here], shift, group.num_rows)
+                    chunk.offset_index_offset = self._offset_indexes_start + len(self.offset_indexes)
+                    chunk.offset_index_length = len(moved)
+                    self.offset_indexes += moved
+                for structure in (chunk, meta, meta.statistics):
+                    if structure is not None:
+                        settle(structure)
+            # parquet-mr 1.12.0 wrote wrong ones (PARQUET-2078)
+            group.file_offset = min(data_pages(chunk.meta_data).start for chunk in group.columns)
+            group.total_compressed_size = sum(chunk.meta_data.total_compressed_size for chunk in group.columns)
+            group.ordinal = number
+            settle(group)
+            self.split_offsets.append(group.file_offset)
+            self.row_groups.append(write_struct(group))
 
 
 def _moved_places(data: bytes, pages: list[Piece], shift: int, rows: int) -> bytes:

@@ -5,10 +5,10 @@ Both ways write the same bytes.  In both, page indexes, footer and new lineage c
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from io import BytesIO
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -29,26 +29,23 @@ from icekeeper.row_group_copy.footer import (
     framed,
     joined,
 )
-from icekeeper.row_group_copy.footer_decisions import Lacks, RowGroupFacts, checksum, row_group_facts
+from icekeeper.row_group_copy.footer_decisions import Lacks, RowGroupFacts, row_group_facts
 from icekeeper.row_group_copy.footer_structs import CannotCopy, ColumnMetaData, DamagedPage, NotCopyable, RowGroup
-from icekeeper.row_group_copy.lineage import LineageFacts, WrittenLineage, spliced, write_lineage
+from icekeeper.row_group_copy.lineage import LineageChunks, LineageFacts, spliced, write_lineage
 from icekeeper.row_group_copy.new_footer import (
-    IndexStarts,
     MovedRowGroups,
     column_indexes_of,
     footer_bytes,
     indexes_of,
-    move_row_groups,
 )
 from icekeeper.storage.arrow_files import ObjectChanged
-from icekeeper.storage.multipart import AssembledObject, NotAssembled, assemble, bounded_output, may_copy_ranges
-from icekeeper.storage.part_plan import Content, CopiedRange, OwnBytes, Part, plan_parts, sent_bytes
+from icekeeper.storage.multipart import AssembledObject, assemble, bounded_output, may_copy_ranges
+from icekeeper.storage.part_plan import Content, ObjectRange, Part, plan_parts, sent_bytes, size_of
+from icekeeper.storage.paths import is_s3
 from icekeeper.storage.read_ahead import (
     RangedStream,
-    Read,
     ReadRange,
     beside_known,
-    can_read_ahead,
     direct_reads,
     reading_ahead,
 )
@@ -75,11 +72,15 @@ class WrittenCopy:
     size: int
     row_groups: tuple[CopiedRowGroup, ...]
     split_offsets: tuple[int, ...]
+    assembled: AssembledObject | None = None
+    """Set if its store assembled it."""
+    parts: tuple[Part, ...] = ()
+    """Of which its store was to assemble it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopiedInput:
-    """The copied row groups of one input, their pages, and the lineage columns written for them."""
+    """The copied row groups of one input and their pages."""
 
     placement: Placement
     row_groups: tuple[CopiedRowGroup, ...]
@@ -89,30 +90,10 @@ class CopiedInput:
     """Page indexes by their place in the input."""
     pages: dict[Piece, list[Piece]]
     """The data pages of every column chunk."""
-    lineage: tuple[WrittenLineage | None, ...] = ()
-
-    @property
-    def complete_row_groups(self) -> list[CopiedRowGroup]:
-        """The row groups including their new lineage columns."""
-        return [
-            group
-            if new is None
-            else CopiedRowGroup(
-                group.source,
-                group.facts.and_columns(new.chunks.facts),
-                group.checksums + new.chunks.checksums,
-                new.chunks.lineage,
-            )
-            for group, new in zip(self.row_groups, self.lineage, strict=True)
-        ]
 
 
 def agreed_facts(file: CopyableFile, groups: Sequence[RowGroup], lacks: Lacks) -> list[RowGroupFacts]:
-    """The facts of the row groups by Arrow, which must see the column chunks in the same places as we do.
-
-    Raises:
-        CannotCopy: it does not.
-    """
+    """The facts of the row groups by Arrow; raises CannotCopy if it sees a column chunk at another place than we do."""
     numbers = [group.number for group in file.groups]
     found = row_group_facts(file.footer.seen_by_arrow(), numbers, lacks)
     facts = [one.columns(len(group.columns)) for one, group in zip(found, groups, strict=True)]
@@ -122,10 +103,26 @@ def agreed_facts(file: CopyableFile, groups: Sequence[RowGroup], lacks: Lacks) -
     return facts
 
 
-def stored_lineage(group: RowGroup, schema: ParquetSchema) -> LineageFacts | None:
-    """The content of lineage columns that are copied; ``None``: none are."""
-    bounds = stored_bounds(group) if schema.has_lineage and len(group.columns) == len(schema.columns) else None
-    return None if bounds is None else LineageFacts(bounds)
+def _copied_input(
+    placement: Placement,
+    groups: Sequence[RowGroup],
+    facts: Sequence[RowGroupFacts],
+    crcs: Mapping[Piece, int] | None,
+    indexes: dict[Piece, bytes],
+    pages: dict[Piece, list[Piece]],
+    schema: ParquetSchema,
+    lacks: Lacks,
+) -> CopiedInput:
+    """``crcs`` are the checksums of all column chunks; ``None``: the store copies the bytes."""
+    copied = []
+    for one, group in zip(facts, groups, strict=True):
+        has_lineage = schema.has_lineage and len(group.columns) == len(schema.columns)
+        bounds = stored_bounds(group) if has_lineage else None
+        checksums = () if crcs is None else tuple(crcs[piece] for piece in one.pieces)
+        lineage = None if bounds is None else LineageFacts(bounds)
+        copied.append(CopiedRowGroup(placement.file.path, one, checksums, lineage))
+    index_bytes = sum(piece.size for group in groups for piece in column_indexes_of(group, lacks))
+    return CopiedInput(placement, tuple(copied), index_bytes, indexes, pages)
 
 
 def write_copy(
@@ -159,9 +156,7 @@ def write_copy(
     if isinstance(tail, NotCopyable):
         storage.delete([path])
         return tail
-    inputs, split_offsets = tail
-    row_groups = tuple(group for one in inputs for group in one.complete_row_groups)
-    return WrittenCopy(path, size, row_groups, split_offsets)
+    return WrittenCopy(path, size, *tail)
 
 
 def _copy_input(
@@ -174,12 +169,7 @@ def _copy_input(
     with opened(file) as stream:
         indexes = read_pieces(stream, [piece for group in groups for piece in indexes_of(group, lacks)])
         crcs, pages = copy_ranges(stream, sink, file.ranges, chunks, verify_checksums=verify_checksums)
-    copied = (
-        CopiedRowGroup(file.path, one, tuple(crcs[piece] for piece in one.pieces), stored_lineage(group, schema))
-        for one, group in zip(facts, groups, strict=True)
-    )
-    index_bytes = sum(piece.size for group in groups for piece in column_indexes_of(group, lacks))
-    return CopiedInput(placement, tuple(copied), index_bytes, indexes, pages)
+    return _copied_input(placement, groups, facts, crcs, indexes, pages, schema, lacks)
 
 
 # A store assembles the new file (rule: store-copies-the-judged-object): it copies the ranges of the inputs, and we send
@@ -192,18 +182,9 @@ _MOST_SENT = 1 / 3
 _READ_AT_ONCE = 8
 
 
-@dataclass(frozen=True, slots=True)
-class StoredCopy:
-    """A new file that its store assembled; its row groups have no checksums."""
-
-    written: WrittenCopy
-    made: AssembledObject
-    parts: tuple[Part, ...]
-
-
 def copy_in_store(
     layout: Layout, path: str, schema: ParquetSchema, storage: Storage
-) -> StoredCopy | NotCopyable | None:
+) -> WrittenCopy | NotCopyable | None:
     """Have the store assemble the file; ``None``, and no file: the bytes must be streamed.
 
     Raises:
@@ -220,34 +201,35 @@ def copy_in_store(
     tail = write_tail(end, layout, inputs, schema, storage)
     if isinstance(tail, NotCopyable):
         return tail
-    planned = plan_parts([*_data(layout), OwnBytes(end.getvalue())])
+    planned = plan_parts([*_data(layout), end.getvalue()])
     if planned is None:
         return None
-    made = assemble(storage, path, planned)
-    if isinstance(made, NotAssembled):
-        return NotCopyable(made.path, made.reason) if made.source_changed else None
-    complete, split_offsets = tail
-    row_groups = tuple(group for one in complete for group in one.complete_row_groups)
-    return StoredCopy(WrittenCopy(path, made.size, row_groups, split_offsets), made, planned)
+    try:
+        assembled = assemble(storage, path, planned)
+    except ObjectChanged as changed:
+        return NotCopyable(str(changed), "changed after its footer was read")
+    if isinstance(assembled, str):
+        return None
+    return WrittenCopy(path, sum(map(size_of, planned)), *tail, assembled, planned)
 
 
 def _is_worth_it(layout: Layout) -> bool:
     files = [placement.file for placement in layout.placements]
-    if not all(can_read_ahead(file.path) and file.footer.etag for file in files):
+    if not all(is_s3(file.path) and file.footer.etag for file in files):
         return False
     parts = plan_parts(_data(layout))
     if parts is None:
         return False
     # The size of the end is estimated: offset indexes are seldom larger than column indexes.
     end = sum(2 * file.column_index_bytes + len(file.footer.thrift) for file in files)
-    size = sum(part.size for part in parts) + end
+    size = sum(map(size_of, parts)) + end
     return sent_bytes(parts) + end <= _MOST_SENT * size
 
 
 def _data(layout: Layout) -> Iterator[Content]:
     """The magic bytes and the copied ranges of the new file."""
     ranges = [
-        CopiedRange(file.path, file.footer.etag or "", piece.start, piece.end)
+        ObjectRange(file.path, file.footer.etag or "", piece.start, piece.end)
         for file in (placement.file for placement in layout.placements)
         for piece in file.ranges
     ]
@@ -255,7 +237,7 @@ def _data(layout: Layout) -> Iterator[Content]:
     if ranges and ranges[0].start == len(MAGIC):
         yield replace(ranges[0], start=0)
     else:
-        yield OwnBytes(MAGIC)
+        yield MAGIC
         yield from ranges[:1]
     yield from ranges[1:]
 
@@ -264,8 +246,20 @@ def _inputs(
     layout: Layout, schema: ParquetSchema, storage: Storage, reads: ReadRange
 ) -> list[CopiedInput] | NotCopyable | None:
     """What is known of every input; ``None``: the end of a chunk is not certain."""
+    lacks = layout.lacks
+
+    def read(placement: Placement) -> CopiedInput | None:
+        footer, groups = placement.file.footer, placement.file.carried()
+        if not ends_are_certain([one for one in footer.metadata().row_groups if one.num_rows], footer.start):
+            return None
+        facts = agreed_facts(placement.file, groups, lacks)
+        wanted = [piece for group in groups for piece in indexes_of(group, lacks)]
+        with storage.translated(footer.path):
+            indexes = read_pieces(ranged_stream(footer, reads), wanted)
+        pages = claimed_pages(groups, indexes)
+        return _copied_input(placement, groups, facts, None, indexes, pages, schema, lacks)
+
     found: list[CopiedInput] = []
-    read = partial(_read, schema=schema, lacks=layout.lacks, storage=storage, reads=reads)
     with WorkThreads(_READ_AT_ONCE, thread_name_prefix="page-indexes") as pool:
         for first in range(0, len(layout.placements), _READ_AT_ONCE):
             some = layout.placements[first : first + _READ_AT_ONCE]
@@ -280,78 +274,50 @@ def _inputs(
     return found
 
 
-def _read(
-    placement: Placement, schema: ParquetSchema, lacks: Lacks, storage: Storage, reads: ReadRange
-) -> CopiedInput | None:
-    file = placement.file
-    groups = file.carried()
-    if not ends_are_certain([one for one in file.footer.metadata().row_groups if one.num_rows], file.footer.start):
-        return None
-    facts = agreed_facts(file, groups, lacks)
-    wanted = [piece for group in groups for piece in indexes_of(group, lacks)]
-    with storage.translated(file.path):
-        indexes = read_pieces(ranged_stream(file.footer, reads), wanted)
-    copied = (
-        CopiedRowGroup(file.path, one, (), stored_lineage(group, schema))
-        for one, group in zip(facts, groups, strict=True)
-    )
-    index_bytes = sum(piece.size for group in groups for piece in column_indexes_of(group, lacks))
-    return CopiedInput(placement, tuple(copied), index_bytes, indexes, claimed_pages(groups, indexes))
-
-
 def write_tail(
     sink: Any, layout: Layout, inputs: Sequence[CopiedInput], schema: ParquetSchema, storage: Storage
-) -> tuple[Sequence[CopiedInput], tuple[int, ...]] | NotCopyable:
+) -> tuple[tuple[CopiedRowGroup, ...], tuple[int, ...]] | NotCopyable:
     """Write new lineage columns, page indexes and footer to ``sink``, which is at the end of the copied ranges.
 
     Returns:
-        The inputs with their new lineage columns, and the offset of each row group in the new file.
+        The row groups with their new lineage columns, and their offsets in the new file.
 
     Raises:
         StorageError: row ids of an input cannot be read, or the file cannot be written.
     """
-    copied, start, lacks = list(inputs), layout.data_end, layout.lacks
-    parts: list[MovedRowGroups] = []
-    current = copied[0]
+    start, lacks = layout.data_end, layout.lacks
+    current = inputs[0]
+    lineage: list[tuple[LineageChunks | None, ...]] = []
     try:
-        for number, current in enumerate(inputs):
-            lineage = write_lineage(current.placement.file, sink, start, schema, lacks, storage)
-            copied[number] = replace(current, lineage=lineage)
-            start += sum(new.chunks.place.size for new in lineage if new is not None)
-        offset_indexes = start + sum(_column_index_bytes(one, schema, lacks) for one in copied)
-        for current in copied:
-            parts.append(_moved(current, IndexStarts(start, offset_indexes), lacks))
-            start += len(parts[-1].column_indexes)
-            offset_indexes += len(parts[-1].offset_indexes)
-        _write_end(sink, copied, parts, schema)
+        for current in inputs:
+            lineage.append(write_lineage(current.placement.file, sink, start, schema, lacks, storage))
+            start += sum(new.place.size for new in lineage[-1] if new is not None)
+        written = [new for some in lineage for new in some if new is not None]
+        column_index_bytes = sum(one.column_index_bytes for one in inputs)
+        for new in written:
+            numbered = enumerate(new.column_indexes, len(schema.columns) - LINEAGE_COLUMNS)
+            column_index_bytes += sum(piece.size for number, (piece, _) in numbered if lacks.has_column_index(number))
+        moved = MovedRowGroups(start, start + column_index_bytes, lacks)
+        for current, some in zip(inputs, lineage, strict=True):
+            groups = current.placement.file.carried()
+            placement, indexes, pages = spliced(current.placement, groups, some)
+            moved.add(groups, placement, current.indexes | indexes, current.pages | pages)
+        sink.write(moved.column_indexes)
+        sink.write(moved.offset_indexes)
+        files, writers = [one.placement.file for one in inputs], {new.created_by for new in written}
+        sink.write(framed(footer_bytes(files, moved.row_groups, schema, writers)))
     except CannotCopy as error:
         return NotCopyable(current.placement.file.path, str(error))
-    return copied, tuple(offset for moved in parts for offset in moved.split_offsets)
+    copied = [group for one in inputs for group in one.row_groups]
+    row_groups = map(_with_lineage, copied, (new for some in lineage for new in some))
+    return tuple(row_groups), tuple(moved.split_offsets)
 
 
-def _column_index_bytes(copied: CopiedInput, schema: ParquetSchema, lacks: Lacks) -> int:
-    first = len(schema.columns) - LINEAGE_COLUMNS
-    new = (piece.size for one in copied.lineage if one is not None for piece in one.chunks.indexes_kept(first, lacks))
-    return copied.column_index_bytes + sum(new)
-
-
-def _moved(copied: CopiedInput, starts: IndexStarts, lacks: Lacks) -> MovedRowGroups:
-    groups = copied.placement.file.carried()
-    placement, indexes, pages = spliced(copied.placement, groups, copied.lineage)
-    return move_row_groups(groups, placement, starts, lacks, copied.indexes | indexes, copied.pages | pages)
-
-
-def _write_end(
-    sink: Any, copied: Sequence[CopiedInput], parts: Sequence[MovedRowGroups], schema: ParquetSchema
-) -> None:
-    for part in parts:
-        sink.write(part.column_indexes)
-    for part in parts:
-        sink.write(part.offset_indexes)
-    files = [one.placement.file for one in copied]
-    row_groups = [group for part in parts for group in part.row_groups]
-    writers = {new.chunks.created_by for one in copied for new in one.lineage if new is not None}
-    sink.write(framed(footer_bytes(files, row_groups, schema, writers)))
+def _with_lineage(group: CopiedRowGroup, new: LineageChunks | None) -> CopiedRowGroup:
+    if new is None:
+        return group
+    facts = group.facts.and_columns(new.facts)
+    return CopiedRowGroup(group.source, facts, group.checksums + new.checksums, new.lineage)
 
 
 _STEP_BYTES = 1024 * 1024
@@ -362,12 +328,8 @@ OpenInput: TypeAlias = Callable[[CopyableFile], Any]
 
 @contextmanager
 def input_streams(files: Sequence[CopyableFile], storage: Storage) -> Iterator[OpenInput]:
-    """A function that opens these files, which must be read in this order; S3 is read ahead across the ends of files.
-
-    Raises:
-        BotoCoreError: there are no credentials.
-    """
-    if not all(can_read_ahead(file.path) for file in files):
+    """A function that opens these files, which must be read in order; S3 is read ahead across the ends of files."""
+    if not all(is_s3(file.path) for file in files):
         yield lambda file: _in_steps(storage, file.path)
         return
     announced = (read for file in files for read in _reads(file.path, file.footer.etag, _expected(file)))
@@ -378,7 +340,7 @@ def input_streams(files: Sequence[CopyableFile], storage: Storage) -> Iterator[O
 def ranged_stream(footer: Footer, reads: ReadRange) -> RangedStream:
     """A stream of the footer's file on S3; bytes that came with the footer are not read again."""
     if footer.before:
-        known = Read(footer.path, footer.etag, footer.before_start, footer.start)
+        known = ObjectRange(footer.path, footer.etag, footer.before_start, footer.start)
         reads = beside_known(reads, known, footer.before)
     return RangedStream(reads, footer.path, footer.etag)
 
@@ -388,7 +350,7 @@ def stream_of_pieces(
     stream: Any, path: str, etag: str | None, pieces: Iterable[Piece], storage: Storage
 ) -> Iterator[Any]:
     """A stream that reads these pieces of a file ahead; for a store other than S3, the open one."""
-    if not can_read_ahead(path):
+    if not is_s3(path):
         yield _Steps(stream)
         return
     with reading_ahead(storage, _reads(path, etag, pieces)) as reads:
@@ -427,10 +389,10 @@ def _expected(file: CopyableFile) -> Iterator[Piece]:
     yield from file.ranges
 
 
-def _reads(path: str, etag: str | None, pieces: Iterable[Piece]) -> Iterator[Read]:
+def _reads(path: str, etag: str | None, pieces: Iterable[Piece]) -> Iterator[ObjectRange]:
     for piece in pieces:
         for cut in cuts(piece):
-            yield Read(path, etag, cut.start, cut.end)
+            yield ObjectRange(path, etag, cut.start, cut.end)
 
 
 BLOCK_BYTES = 8 * 1024 * 1024
@@ -448,9 +410,7 @@ def cuts(piece: Piece) -> Iterator[Piece]:
 def blocks(stream: Any, piece: Piece) -> Iterator[memoryview]:
     """The bytes of a piece in order; a block that the caller releases is freed before the next one is read.
 
-    Raises:
-        CannotCopy: the file became shorter or was replaced.
-    """
+    Raises CannotCopy if the file became shorter or was replaced."""
     stream.seek(piece.start)
     for cut in cuts(piece):
         missing = cut.size
@@ -498,7 +458,7 @@ def copy_ranges(
             while current is not None and walk is not None and current.start < end:
                 part = block[max(current.start, position) - position : current.end - position]
                 walk.feed(part)
-                crc = checksum(part, crc)
+                crc = zlib.crc32(part, crc)
                 del part
                 if current.end > end:
                     break
@@ -513,11 +473,7 @@ def copy_ranges(
 
 
 def checksums(stream: Any, pieces: Iterable[Piece]) -> dict[Piece, int]:
-    """The checksum of every piece; pieces do not overlap and are read in ascending order.
-
-    Raises:
-        CannotCopy: the file is too short.
-    """
+    """The checksum of every piece; pieces do not overlap and are read in ascending order."""
     ordered = sorted(pieces)
     waiting = iter(ordered)
     current = next(waiting, None)
@@ -528,7 +484,7 @@ def checksums(stream: Any, pieces: Iterable[Piece]) -> dict[Piece, int]:
         for block in blocks(stream, run):
             end = position + len(block)
             while current is not None and current.start < end:
-                crc = checksum(block[max(current.start, position) - position : current.end - position], crc)
+                crc = zlib.crc32(block[max(current.start, position) - position : current.end - position], crc)
                 if current.end > end:
                     break
                 found[current] = crc
@@ -540,11 +496,7 @@ def checksums(stream: Any, pieces: Iterable[Piece]) -> dict[Piece, int]:
 
 
 def read_pieces(stream: Any, pieces: Iterable[Piece]) -> dict[Piece, bytes]:
-    """The bytes of small pieces; those near each other are read together.
-
-    Raises:
-        CannotCopy: the file became shorter.
-    """
+    """The bytes of small pieces; those near each other are read together."""
     ordered = sorted(pieces)
     found: dict[Piece, bytes] = {}
     waiting = iter(ordered)

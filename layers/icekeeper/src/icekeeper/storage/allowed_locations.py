@@ -13,9 +13,10 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import filterfalse
 
 from icekeeper.errors import LocationRefused
-from icekeeper.storage.paths import ComparedPath, compared, is_local, split_path
+from icekeeper.storage.paths import LOCAL_SCHEMES, LOCAL_STORE, ComparedPath, compared, real_path, split_path
 
 ALLOWED_PREFIXES = "ICEKEEPER_ALLOWED_PREFIXES"
 """The environment variable: ``CATALOG.NAMESPACE=PREFIX,PREFIX;…``; the first rule that fits a table applies."""
@@ -72,10 +73,15 @@ class AllowedLocations:
         if self is ANYWHERE:
             return True
         if isinstance(path, ComparedPath):
-            inner = path
-        else:
-            inner = compared(os.path.abspath(split_path(path).key) if is_local(path) else path)
-        return not inner.has_dots and any(_holds(_outer(prefix), inner) for prefix in self.prefixes)
+            return not path.has_dots and _is_inside(path.authority, path.key, self.prefixes)
+        parts = split_path(path)
+        if parts.scheme in LOCAL_SCHEMES:
+            return self.allows_real(real_path(os.path.abspath(parts.plain_key)))
+        return not parts.has_dots and _is_inside(parts.store, parts.key, self.prefixes)
+
+    def allows_real(self, real: str) -> bool:
+        """As :meth:`allows` of the real path of a local file or folder, which is not looked up again."""
+        return _is_inside(LOCAL_STORE, real, self.prefixes)
 
     def require(self, paths: Iterable[str]) -> None:
         """Check that all these files or folders are inside.
@@ -85,35 +91,31 @@ class AllowedLocations:
         """
         if self is ANYWHERE:
             return
-        outside = [path for path in paths if not self.allows(path)]
+        outside = list(filterfalse(self.allows, paths))
         if outside:
-            raise LocationRefused(self._refusal(outside))
+            raise self.refusal(outside)
 
-    def require_real(self, real: str, spelled: str) -> None:
-        """Check a local path by its real path, without another look at the file system.
-
-        Raises:
-            LocationRefused: names the path as it is spelled.
-        """
-        inner = compared(real, is_plain=True)
-        if not any(_holds(_outer(prefix), inner) for prefix in self.prefixes):
-            raise LocationRefused(self._refusal([spelled]))
-
-    def _refusal(self, outside: list[str]) -> str:
+    def refusal(self, outside: list[str]) -> LocationRefused:
+        """The error that names the first of these paths, and a rule that admits them all."""
         if self.why_none:
-            return f"{outside[0]} is not touched: {self.why_none}"
+            return LocationRefused(f"{outside[0]} is not touched: {self.why_none}")
         where = " and ".join(self.prefixes) or "the store of its catalog"
         whose = (
             f"{ALLOWED_PREFIXES} allows this table's files"
             if self.from_operator
             else f"a table of its catalog may have files unless {ALLOWED_PREFIXES} says more"
         )
-        return f"{outside[0]} lies outside {where}, where {whose}; nothing was touched; {self._advice(outside)}"
+        return LocationRefused(
+            f"{outside[0]} lies outside {where}, where {whose}; nothing was touched; {self._advice(outside)}"
+        )
 
     def _advice(self, outside: list[str]) -> str:
         folders: list[str] = []
         for folder in sorted(set(map(_folder, outside)), key=lambda one: (len(one), one)):
-            if len(folders) < _MOST_SHOWN and not any(_holds(compared(outer), compared(folder)) for outer in folders):
+            if len(folders) == _MOST_SHOWN:
+                break
+            place = compared(folder)
+            if not _is_inside(place.authority, place.key, tuple(folders)):
                 folders.append(folder)
         if any(_DOTS.search(folder) for folder in folders):
             return "no rule can admit it, because it has a folder '.' or '..'"
@@ -133,21 +135,24 @@ ANYWHERE = AllowedLocations(("",), True)
 """No bound: the operator's own files, such as the policy file and the control bucket."""
 
 
+def _is_inside(store: str, key: str, prefixes: tuple[str, ...]) -> bool:
+    """Whether the key is that of a prefix or below it: ``t`` holds ``t/f``, not ``t2``."""
+    for outer, root in _split(prefixes):
+        if outer != store:
+            continue
+        if outer == LOCAL_STORE and root:  # the links in it may change
+            root = real_path(root)
+        root = root.rstrip("/")
+        if not root or f"{key}/".startswith(f"{root}/"):
+            return True
+    return False
+
+
 @lru_cache(maxsize=1024)
-def _remote(prefix: str) -> ComparedPath:
-    return compared(prefix)
-
-
-def _outer(prefix: str) -> ComparedPath:
-    """What a prefix names now; the links in a local one may change."""
-    return compared(prefix) if is_local(prefix) else _remote(prefix)
-
-
-def _holds(outer: ComparedPath, inner: ComparedPath) -> bool:
-    root = outer.key.rstrip("/")
-    return inner.authority == outer.authority and (
-        inner.key.rstrip("/") == root or inner.key.startswith(f"{root}/" if root or not inner.key[:1] else "")
-    )
+def _split(prefixes: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Store and key of each prefix."""
+    split = map(split_path, prefixes)
+    return [(one.store, one.plain_key if one.store == LOCAL_STORE else one.key) for one in split]
 
 
 def _folder(path: str) -> str:

@@ -24,7 +24,8 @@ from icekeeper.aws.settings import ENDPOINT_OF_SERVER
 from icekeeper.errors import StorageError
 from icekeeper.machine.metering import RequestKind, current_count, note_request
 from icekeeper.storage.failures import ShortAnswer
-from icekeeper.storage.paths import S3_SCHEMES, is_local, split_path
+from icekeeper.storage.part_plan import ObjectRange
+from icekeeper.storage.paths import is_local, is_s3, split_path
 from icekeeper.storage.s3_reads import known_error, tells_other_etag
 
 if TYPE_CHECKING:
@@ -35,16 +36,6 @@ if TYPE_CHECKING:
 
 UPLOAD_PART_BYTES = 10 * 1024 * 1024
 """PyArrow sends a smaller object whole, a larger one in parts of this size (platform: pyarrow-s3-requests)."""
-
-
-def counted_upload(stream: pa.NativeFile) -> pa.NativeFile:
-    """The same stream; where requests are counted, it counts its own when it is closed."""
-    return stream if current_count() is None else pa.PythonFile(_CountedUpload(stream), mode="w")
-
-
-def upload_requests(size: int) -> int:
-    """How many requests an object of ``size`` bytes takes: one, or those for the parts and two around them."""
-    return 1 if size < UPLOAD_PART_BYTES else 2 - (-size // UPLOAD_PART_BYTES)
 
 
 class WriteOnly:
@@ -79,7 +70,8 @@ class _CountedUpload(WriteOnly):
             self._stream.close()
         finally:
             if self._count is not None:
-                self._count.add(RequestKind.PUT, upload_requests(size))
+                # One request, or those for the parts and two around them.
+                self._count.add(RequestKind.PUT, 1 if size < UPLOAD_PART_BYTES else 2 - (-size // UPLOAD_PART_BYTES))
 
     def tell(self) -> int:
         return int(self._stream.tell())
@@ -109,8 +101,8 @@ def is_of_another_object(error: ClientError) -> bool:
     return error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") in (412, 416)
 
 
-def read_s3_range(client: Any, path: str, start: int, end: int, etag: str | None = None) -> bytes:
-    """The bytes from ``start`` to before ``end`` of an object, if it has this ETag (``None``: any).
+def read_s3_range(client: Any, wanted: ObjectRange) -> bytes:
+    """The bytes of a range, read with one request.
 
     Raises:
         OSError: the store sent several truncated answers (rule: short-reads-are-errors).
@@ -118,8 +110,8 @@ def read_s3_range(client: Any, path: str, start: int, end: int, etag: str | None
         ClientError: there is no such object, or the store refuses.
         BotoCoreError: the store does not answer.
     """
-    parts = split_path(path)
-    request = {"Bucket": parts.authority, "Key": parts.key, "Range": f"bytes={start}-{end - 1}"}
+    parts, path, etag = split_path(wanted.path), wanted.path, wanted.etag
+    request = {"Bucket": parts.authority, "Key": parts.key, "Range": f"bytes={wanted.start}-{wanted.end - 1}"}
     if etag is not None:
         request["IfMatch"] = etag
     for attempt in range(_ATTEMPTS):
@@ -132,14 +124,15 @@ def read_s3_range(client: Any, path: str, start: int, end: int, etag: str | None
         if etag is not None and tells_other_etag(answer, etag):
             raise ObjectChanged(path)
         try:
-            data: bytes = answer["Body"].read(end - start + 1)  # not more, should the answer be longer
+            data: bytes = answer["Body"].read(wanted.size + 1)  # not more, should the answer be longer
         except (HTTPClientError, IncompleteReadError):  # boto3 repeats a request only until its answer begins
             if attempt == _ATTEMPTS - 1:
                 raise
             continue
-        if len(data) == end - start:
+        if len(data) == wanted.size:
             return data
-    raise ShortAnswer(f"the store answered with {len(data)} of the {end - start} bytes from {start} of {path}")
+    short = f"{len(data)} of the {wanted.size} bytes from {wanted.start} of {path}"
+    raise ShortAnswer(f"the store answered with {short}")
 
 
 class RangedObject:
@@ -182,7 +175,7 @@ class RangedObject:
         if end <= self._position:
             return 0
         try:
-            data = read_s3_range(self._client, self._path, self._position, end, self._etag)
+            data = read_s3_range(self._client, ObjectRange(self._path, self._etag, self._position, end))
         except ObjectChanged as error:
             raise ShortAnswer(f"{self._path} was replaced while it was read") from error
         buffer[: len(data)] = data
@@ -193,12 +186,9 @@ class RangedObject:
         self.closed = True
 
 
-def upload_at_close(client: Any, path: str) -> pa.NativeFile:
-    """A stream that holds all data and creates the object with one request when it is closed."""
-    return pa.PythonFile(_UploadAtClose(client, path), mode="w")
-
-
 class _UploadAtClose(WriteOnly):
+    """Holds all data and creates the object with one request when it is closed."""
+
     closed = False
 
     def __init__(self, client: Any, path: str) -> None:
@@ -355,12 +345,25 @@ class ArrowFiles:
             StorageError: PyArrow does not support the store.
         """
         if is_local(path):
-            return self._local.open_input_file(_local_path(path))
+            return self._local.open_input_file(os.path.abspath(split_path(path).key))
         if self._may_redirect(path):
             note_request(RequestKind.GET)  # for the size
             opened: list[Any] = [RangedObject(self._s3, path)]
             return whole_reads(lambda: opened.pop() if opened else None, path)
-        return whole_reads(_Opener(self, path), path)
+        used: _FileSystems | None = None
+
+        def opened_again() -> pa.NativeFile | None:
+            """A stream, the first time and when the keys have been renewed; else ``None``."""
+            nonlocal used
+            systems = self.current(path)
+            if systems is used:
+                return None
+            note_request(RequestKind.GET)  # for the size (platform: pyarrow-s3-requests)
+            stream = systems.of(path).open_input_file(_key(path))
+            used = systems
+            return stream
+
+        return whole_reads(opened_again, path)
 
     def create(self, path: str) -> pa.NativeFile:
         """A stream that creates the file when it is closed, and the folders of a local file now.
@@ -369,26 +372,24 @@ class ArrowFiles:
             OSError, pa.ArrowException, StorageError: as :meth:`open`.
         """
         if is_local(path):
-            key = _local_path(path)
+            key = os.path.abspath(split_path(path).key)
             self._local.create_dir(os.path.dirname(key), recursive=True)
             return self._local.open_output_stream(key)
         if self._may_redirect(path):
-            return counted_upload(upload_at_close(self._s3, path))
-        # opening_late cannot copy a retry strategy.
-        may_be_late = self.is_plain and not self._properties.get(S3_RETRY_STRATEGY_IMPL)
-        systems = self.current(path)
-        filesystem = systems.opening_late(path) if may_be_late else systems.of(path)
-        return counted_upload(filesystem.open_output_stream(_key(path)))
+            stream = pa.PythonFile(_UploadAtClose(self._s3, path), mode="w")
+        else:
+            # opening_late cannot copy a retry strategy.
+            may_be_late = self.is_plain and not self._properties.get(S3_RETRY_STRATEGY_IMPL)
+            systems = self.current(path)
+            filesystem = systems.opening_late(path) if may_be_late else systems.of(path)
+            stream = filesystem.open_output_stream(_key(path))
+        return stream if current_count() is None else pa.PythonFile(_CountedUpload(stream), mode="w")
 
     def current(self, path: str) -> _FileSystems:
-        """The file systems to use now: the same as before, unless keys were renewed since.
-
-        Raises:
-            BotoCoreError, ClientError: boto3 could not get keys.
-        """
+        """The file systems to use now: the same as before, unless keys were renewed since."""
         from icekeeper.storage.file_systems import arrow_file_io, current_keys
 
-        asks = self.is_plain and split_path(path).scheme in S3_SCHEMES
+        asks = self.is_plain and is_s3(path)
         keys = current_keys(self._properties) if asks else None
         made = self._made
         if made is None or (asks and made.keys != keys):
@@ -398,7 +399,7 @@ class ArrowFiles:
     def _may_redirect(self, path: str) -> bool:
         """Whether a server chose the store, which may then redirect PyArrow to any address."""
         is_theirs = self._properties.get(ENDPOINT_OF_SERVER) == "true"
-        return self.is_plain and is_theirs and split_path(path).scheme in S3_SCHEMES
+        return self.is_plain and is_theirs and is_s3(path)
 
     @cached_property
     def _s3(self) -> Any:
@@ -411,17 +412,6 @@ class ArrowFiles:
         return LocalFileSystem() if self.is_plain else self.current("file:///").of("file:///")
 
 
-def end_of(stream: pa.NativeFile, length: int) -> tuple[bytes, int, str | None]:
-    """The last ``length`` bytes of an opened file, or all of a smaller one; its size; on S3, its ETag.
-
-    Raises:
-        OSError, pa.ArrowException: the store failed.
-    """
-    size = int(stream.size())
-    start = max(0, size - length)
-    return bytes(stream.read_at(size - start, start)), size, etag_of(stream)
-
-
 class _FileSystems:
     """The file systems that use one set of keys."""
 
@@ -431,11 +421,7 @@ class _FileSystems:
         self._late: dict[tuple[str, str], Any] = {}
 
     def of(self, path: str) -> Any:
-        """The file system that a path is on.
-
-        Raises:
-            StorageError: PyArrow does not support it, or the properties do not configure it.
-        """
+        """The file system that a path is on; raises StorageError where PyArrow or the properties have none."""
         parts = split_path(path)
         try:
             return self._file_io.fs_by_scheme(parts.scheme, parts.authority)
@@ -456,28 +442,6 @@ class _FileSystems:
         if key not in self._late:
             self._late[key] = opening_late(self.of(path))
         return self._late[key]
-
-
-class _Opener:
-    """Opens one file for reading, and again when the keys have been renewed."""
-
-    def __init__(self, files: ArrowFiles, path: str) -> None:
-        self._files, self._path = files, path
-        self._systems: _FileSystems | None = None
-
-    def __call__(self) -> pa.NativeFile | None:
-        """A stream, the first time and after each renewal; else ``None``."""
-        systems = self._files.current(self._path)
-        if systems is self._systems:
-            return None
-        note_request(RequestKind.GET)  # for the size (platform: pyarrow-s3-requests)
-        stream = systems.of(self._path).open_input_file(_key(self._path))
-        self._systems = systems
-        return stream
-
-
-def _local_path(path: str) -> str:
-    return os.path.abspath(split_path(path).key)
 
 
 def _key(path: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from queue import Full, Queue
 from threading import Event
-from typing import NamedTuple, TypeVar
+from typing import TypeAlias, TypeVar
 
 from icekeeper.machine.metering import WorkThreads
 
@@ -42,24 +42,14 @@ def known_ms(modified_ms: int) -> int | None:
     return modified_ms if modified_ms > 0 else None
 
 
-class Level(NamedTuple):
-    """The contents of a folder, without those of the folders in it."""
-
-    objects: Sequence[ListedObject]
-    folders: Sequence[str]
+Level: TypeAlias = tuple[list[ListedObject], list[str]]
+"""The objects in a folder, and the folders in it."""
 
 
-class Division(NamedTuple):
-    """A listing in parts: the objects of the first levels, and the folders that are still to be listed whole."""
+def divide(root: str, level: Callable[[str], Level | None], threads: int = LISTING_THREADS) -> Level:
+    """The objects of the first levels of ``root``, and enough folders for so many threads, to be listed whole.
 
-    objects: Sequence[ListedObject]
-    folders: Sequence[str]
-
-
-def divide(root: str, level: Callable[[str], Level | None], threads: int = LISTING_THREADS) -> Division:
-    """Read the first levels of ``root`` until there are enough folders for so many threads.
-
-    ``level`` returns ``None`` for a folder with too many entries; it is then one of those to be listed whole.
+    ``level`` returns ``None`` for a folder with too many entries, which is then one of those.
     """
     wanted = _FOLDERS_WANTED * threads // LISTING_THREADS
     objects: list[ListedObject] = []
@@ -74,10 +64,10 @@ def divide(root: str, level: Callable[[str], Level | None], threads: int = LISTI
                 if found is None:
                     whole.append(folder)
                 else:
-                    objects += found.objects
-                    deeper += found.folders
+                    objects += found[0]
+                    deeper += found[1]
             frontier = deeper
-    return Division(objects, [*whole, *frontier])
+    return objects, [*whole, *frontier]
 
 
 def in_parallel(sources: Sequence[Callable[[], Iterable[Item]]], threads: int = LISTING_THREADS) -> Iterator[Item]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from icekeeper.errors import StorageError
 from icekeeper.storage.listing import Level, ListedObject, known_ms
+from icekeeper.storage.paths import split_path
 
 # A folder with more entries than this is walked by one thread.
 _LEVEL_ENTRIES = 10_000
@@ -86,11 +87,7 @@ def regular_file(name: str) -> Iterator[str]:
 
 @contextmanager
 def new_file(name: str) -> Iterator[str]:
-    """Another name for a file that is created here and replaces one of that name.
-
-    Raises:
-        OSError: it cannot be created.
-    """
+    """Another name for a file that is created here and replaces one of that name."""
     with suppress(FileNotFoundError):
         os.unlink(name)
     opened = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -100,54 +97,38 @@ def new_file(name: str) -> Iterator[str]:
         os.close(opened)
 
 
-def walk(root: str) -> Iterator[tuple[str, int, int | None]]:
-    """Every regular file below a folder: its name relative to the folder, size in bytes, and age (:func:`.known_ms`).
+def walk(prefix: str) -> Iterator[ListedObject]:
+    """Every regular file below a folder; paths are spelled as the prefix is.
 
     Symbolic links are neither listed nor followed.  A missing folder, or a file deleted meanwhile, is skipped.
 
     Raises:
         StorageError: a folder cannot be read.
     """
-    pending = [("", os.path.abspath(root))]
+    pending = [(prefix.rstrip("/"), split_path(prefix).key)]
     while pending:
-        prefix, directory = pending.pop()
+        above, directory = pending.pop()
         for entry in _entries(directory):
+            path = f"{above}/{entry.name}"
             if entry.is_dir(follow_symlinks=False):
-                pending.append((f"{prefix}{entry.name}/", entry.path))
-            elif (found := _file(entry)) is not None:
-                yield f"{prefix}{entry.name}", *found
+                pending.append((path, entry.path))
+            elif (found := _listed(path, entry)) is not None:
+                yield found
 
 
-def local_level(prefix: str, root: str) -> Level | None:
-    """Files and folders directly in a folder, with paths below ``prefix``; ``None`` when there are over 10,000.
-
-    Raises:
-        StorageError: the folder cannot be read.
-    """
+def local_level(prefix: str) -> Level | None:
+    """As :func:`walk`, without the files of the folders in the folder; ``None`` if it has over 10,000 entries."""
     objects: list[ListedObject] = []
     folders: list[str] = []
-    for entry in _entries(os.path.abspath(root)):
+    for entry in _entries(split_path(prefix).key):
         if len(objects) + len(folders) >= _LEVEL_ENTRIES:
             return None
         path = f"{prefix.rstrip('/')}/{entry.name}"
         if entry.is_dir(follow_symlinks=False):
             folders.append(path)
-        elif (found := _file(entry)) is not None:
-            objects.append(ListedObject(path, *found))
-    return Level(objects, folders)
-
-
-def local_status(path: str) -> tuple[int, int | None] | None:
-    """Size in bytes and age (:func:`.known_ms`) of a regular file, ``None`` when there is none.
-
-    Raises:
-        OSError: the file cannot be inspected.
-    """
-    try:
-        status = os.lstat(path)
-    except FileNotFoundError:
-        return None
-    return _size_and_age(status) if stat.S_ISREG(status.st_mode) else None
+        elif (found := _listed(path, entry)) is not None:
+            objects.append(found)
+    return objects, folders
 
 
 def old_folders(root: str, older_than_ms: int) -> Sequence[str]:
@@ -157,7 +138,7 @@ def old_folders(root: str, older_than_ms: int) -> Sequence[str]:
         StorageError: a folder cannot be read.
     """
     found: list[str] = []
-    pending = [os.path.abspath(root)]
+    pending = [root]
     while pending:
         for entry in _entries(pending.pop()):
             if entry.is_dir(follow_symlinks=False):
@@ -177,15 +158,6 @@ def is_empty(folder: str) -> bool:
             return next(entries, None) is None
     except OSError:
         return False
-
-
-def remove_if_empty(folder: str) -> bool:
-    """Remove a folder; false when it is not empty or cannot be removed."""
-    try:
-        os.rmdir(folder)
-    except OSError:
-        return False
-    return True
 
 
 def write_whole(path: str, data: bytes) -> None:
@@ -212,18 +184,8 @@ def write_whole(path: str, data: bytes) -> None:
         raise
 
 
-def unlink(path: str) -> str | None:
-    """Remove a file; return the reason when that failed, ``None`` when the file is gone."""
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        return error.strerror or str(error)
-    return None
-
-
 def _entries(directory: str) -> Iterator[os.DirEntry[str]]:
+    directory = os.path.abspath(directory)
     try:
         with os.scandir(directory) as entries:
             yield from entries
@@ -233,18 +195,19 @@ def _entries(directory: str) -> Iterator[os.DirEntry[str]]:
         raise StorageError(f"{directory} cannot be listed: {error.strerror or error}") from error
 
 
-def _file(entry: os.DirEntry[str]) -> tuple[int, int | None] | None:
+def _listed(path: str, entry: os.DirEntry[str]) -> ListedObject | None:
     try:
-        if not entry.is_file(follow_symlinks=False):
-            return None
-        status = entry.stat(follow_symlinks=False)
+        is_file = entry.is_file(follow_symlinks=False)
+        return listed_file(path, entry.stat(follow_symlinks=False)) if is_file else None
     except FileNotFoundError:
         return None
-    return _size_and_age(status)
 
 
-def _size_and_age(status: os.stat_result) -> tuple[int, int | None]:
-    return status.st_size, known_ms(status.st_mtime_ns // 1_000_000)
+def listed_file(path: str, status: os.stat_result) -> ListedObject | None:
+    """The file with this status; ``None`` unless it is a regular one."""
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    return ListedObject(path, status.st_size, known_ms(status.st_mtime_ns // 1_000_000))
 
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from threading import Semaphore
-from typing import Any, NamedTuple
+from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -23,8 +23,8 @@ from icekeeper.machine.metering import WorkThreads
 from icekeeper.machine.resources import spare_bytes
 from icekeeper.storage.arrow_files import ObjectChanged, WriteOnly, is_of_another_object, read_s3_range
 from icekeeper.storage.failures import describe_failure, is_refused, is_transient
-from icekeeper.storage.part_plan import CopiedRange, OwnBytes, Part, PartEtag, SentPart
-from icekeeper.storage.paths import S3_SCHEMES, split_path
+from icekeeper.storage.part_plan import ObjectRange, Part, PartEtag
+from icekeeper.storage.paths import is_s3, split_path
 from icekeeper.storage.storage import Storage
 
 LEAST_ROOM = 32 * 1024 * 1024
@@ -47,7 +47,7 @@ def bounded_output(storage: Storage, path: str, room: int = LEAST_ROOM) -> Itera
 
     Other stores' objects are written by :meth:`.Storage.open_output`.  Wrap it in :meth:`.Storage.translated`.
     """
-    if split_path(path).scheme not in S3_SCHEMES:
+    if not is_s3(path):
         with storage.open_output(path) as stream:
             yield stream
         return
@@ -195,87 +195,54 @@ _SENT_AT_ONCE = 3
 
 @dataclass(frozen=True, slots=True)
 class AssembledObject:
-    """A new object, its ETag, and those of its parts."""
+    """The ETag of a new object, and those of its parts."""
 
-    path: str
-    size: int
     etag: str
     part_etags: tuple[PartEtag, ...]
-    samples: Mapping[CopiedRange, bytes]
-    """Of each copied range the :attr:`~CopiedRange.sample`, read from the source after the copy."""
-
-
-@dataclass(frozen=True, slots=True)
-class NotAssembled:
-    """Why there is no new object, as the end of a sentence that begins with ``path``."""
-
-    path: str
-    reason: str
-    source_changed: bool = False
-    """``path`` is a source object that no longer has its expected ETag."""
-
-
-class _Unanswered(Exception):
-    """It is not known whether the upload was completed."""
-
-    def __init__(self, cause: Exception) -> None:
-        super().__init__(str(cause))
-        self.cause = cause
-
-
-class _Upload(NamedTuple):
-    client: Any
-    bucket: str
-    key: str
-    id: str
-
-    @property
-    def address(self) -> dict[str, str]:
-        return {"Bucket": self.bucket, "Key": self.key, "UploadId": self.id}
+    samples: Mapping[ObjectRange, bytes]
+    """Of each copied range the :attr:`~ObjectRange.sample`, read from the source after the copy."""
 
 
 def may_copy_ranges(storage: Storage, path: str) -> bool:
     """Whether the store of a path may copy ranges into it: it is S3, and has not refused before."""
-    where = split_path(path)
-    return where.scheme in S3_SCHEMES and where.authority not in storage.no_range_copies
+    return is_s3(path) and split_path(path).authority not in storage.no_range_copies
 
 
-def assemble(storage: Storage, path: str, parts: Sequence[Part]) -> AssembledObject | NotAssembled:
-    """Create an object from the parts of :func:`.plan_parts`; :class:`NotAssembled` means that nothing is left of it.
+def assemble(storage: Storage, path: str, parts: Sequence[Part]) -> AssembledObject | str:
+    """Create an object from the parts of :func:`.plan_parts`.
 
     A range is copied and read only while its object has the range's ETag.  Requests have that as a condition, but not
     every store respects it.  So the ETag in each answer to a read is compared.  The answer to a copy says nothing about
     its source; so some bytes of the source are read after the copy (rule: store-copies-the-judged-object).
 
+    Returns:
+        The object, or why nothing is left of it, as the end of a sentence that begins with ``path``.
+
     Raises:
+        ObjectChanged: a source object no longer has its ETag; nothing is left of the new object.
         StorageError: there are no credentials, the path is not on S3, or the object may still appear.  In that case the
             caller must not write other bytes under this name: a late completion would replace them.  The next attempt
             has its own name (rule: attempts-never-share-a-file).
     """
     where = split_path(path)
     with storage.translated(path):
-        copied = (part for part in parts if isinstance(part, CopiedRange))
+        copied = (part for part in parts if isinstance(part, ObjectRange))
         client = storage.s3_at(path, *{one for part in copied for one in (part.path, part.sample.path)})
+    upload = {"Bucket": where.authority, "Key": where.key}
     try:
-        answer = client.create_multipart_upload(
-            Bucket=where.authority, Key=where.key, ContentType="application/octet-stream"
-        )
-        upload = _Upload(client, where.authority, where.key, answer["UploadId"])
+        made = client.create_multipart_upload(**upload, ContentType="application/octet-stream")
+        upload["UploadId"] = made["UploadId"]
         try:
-            return _completed(upload, path, parts)
+            etags, samples = _transferred(client, upload, parts)
+            return AssembledObject(_completed(client, upload, etags, storage, path), etags, samples)
         except BaseException:
             with suppress(BotoCoreError, ClientError):
-                client.abort_multipart_upload(**upload.address)
+                client.abort_multipart_upload(**upload)
             raise
-    except ObjectChanged as changed:
-        return NotAssembled(str(changed), "changed after its footer was read", source_changed=True)
-    except _Unanswered as unanswered:
-        with storage.translated(path):
-            raise unanswered.cause from unanswered
     except (BotoCoreError, ClientError, OSError) as error:
         if isinstance(error, ClientError) and _is_for_good(error):
             storage.no_range_copies.add(where.authority)
-        return NotAssembled(path, describe_failure(error, client.meta.endpoint_url))
+        return describe_failure(error, client.meta.endpoint_url)
 
 
 def _is_for_good(error: ClientError) -> bool:
@@ -284,38 +251,47 @@ def _is_for_good(error: ClientError) -> bool:
     return is_refused(error) or not (is_transient(error) or names_nothing)
 
 
-def _completed(upload: _Upload, path: str, parts: Sequence[Part]) -> AssembledObject:
+def _transferred(
+    client: Any, upload: Mapping[str, str], parts: Sequence[Part]
+) -> tuple[tuple[PartEtag, ...], Mapping[ObjectRange, bytes]]:
+    """The ETag of each part, and the samples of those that were copied."""
     sending = Semaphore(_SENT_AT_ONCE)
-    samples: dict[CopiedRange, bytes] = {}
+    samples: dict[ObjectRange, bytes] = {}
 
     def transfer(number: int, part: Part) -> PartEtag:
-        if isinstance(part, CopiedRange):
-            copied, sample = _copied(upload, number, part), part.sample
-            samples[part] = read_s3_range(upload.client, sample.path, sample.start, sample.end, sample.etag)
-            return copied
+        if isinstance(part, ObjectRange):
+            copied = _copied(client, upload, number, part)
+            samples[part] = read_s3_range(client, part.sample)
+            return copied, None
         with sending:
-            return _sent(upload, number, part)
+            data = b"".join(one if isinstance(one, bytes) else read_s3_range(client, one) for one in part)
+            answer = client.upload_part(**upload, PartNumber=number, Body=data)
+            return _etag_in(answer), hashlib.md5(data, usedforsecurity=False).hexdigest()
 
     with WorkThreads(min(_AT_ONCE, len(parts)), thread_name_prefix="parts") as pool:
         running = [pool.submit(transfer, number, part) for number, part in enumerate(parts, 1)]
         try:
-            etags = tuple(one.result() for one in running)
+            return tuple(one.result() for one in running), samples
         finally:
             # Wait before the upload is aborted: a part that arrived later would stay in the store.
             pool.shutdown(wait=True, cancel_futures=True)
-    named = [{"PartNumber": number, "ETag": one.etag} for number, one in enumerate(etags, 1)]
-    return AssembledObject(path, sum(part.size for part in parts), _complete(upload, named), etags, samples)
 
 
-def _complete(upload: _Upload, parts: Sequence[dict[str, Any]]) -> str:
-    """Complete the upload; return the ETag of the object."""
+def _completed(client: Any, upload: Mapping[str, str], etags: Sequence[PartEtag], storage: Storage, path: str) -> str:
+    """Complete the upload; return the ETag of the object.
+
+    Raises:
+        StorageError: it is not known whether the upload was completed.
+    """
+    parts = [{"PartNumber": number, "ETag": etag} for number, (etag, _) in enumerate(etags, 1)]
     try:
-        return _etag_in(upload.client.complete_multipart_upload(**upload.address, MultipartUpload={"Parts": parts}))
+        return _etag_in(client.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts}))
     except (BotoCoreError, ClientError, OSError) as error:
         # A missing upload may have been completed by an earlier try of the same request.
         if isinstance(error, ClientError) and _is_for_good(error):
             raise
-        raise _Unanswered(error) from error
+        with storage.translated(path):
+            raise
 
 
 def _etag_in(answer: Mapping[str, Any]) -> str:
@@ -325,11 +301,11 @@ def _etag_in(answer: Mapping[str, Any]) -> str:
     return str(etag)
 
 
-def _copied(upload: _Upload, number: int, part: CopiedRange) -> PartEtag:
+def _copied(client: Any, upload: Mapping[str, str], number: int, part: ObjectRange) -> str:
     source = split_path(part.path)
     try:
-        answer = upload.client.upload_part_copy(
-            **upload.address,
+        answer = client.upload_part_copy(
+            **upload,
             PartNumber=number,
             CopySource={"Bucket": source.authority, "Key": source.key},
             CopySourceIfMatch=part.etag,
@@ -339,15 +315,4 @@ def _copied(upload: _Upload, number: int, part: CopiedRange) -> PartEtag:
         if is_of_another_object(error):
             raise ObjectChanged(part.path) from error
         raise
-    return PartEtag(_etag_in(answer.get("CopyPartResult") or {}))
-
-
-def _sent(upload: _Upload, number: int, part: SentPart) -> PartEtag:
-    data = b"".join(
-        content.data
-        if isinstance(content, OwnBytes)
-        else read_s3_range(upload.client, content.path, content.start, content.end, content.etag)
-        for content in part.contents
-    )
-    answer = upload.client.upload_part(**upload.address, PartNumber=number, Body=data)
-    return PartEtag(_etag_in(answer), hashlib.md5(data, usedforsecurity=False).hexdigest())
+    return _etag_in(answer.get("CopyPartResult") or {})

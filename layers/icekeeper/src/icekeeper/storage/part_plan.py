@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 _MiB = 1024 * 1024
 _SAMPLE_BYTES = 1024
@@ -23,11 +23,11 @@ _PLACE = 0.382
 
 
 @dataclass(frozen=True, slots=True)
-class CopiedRange:
-    """The bytes from ``start`` to before ``end`` of an object with this ETag."""
+class ObjectRange:
+    """The bytes from ``start`` to before ``end`` of an object; ``etag``: the one that it must have, if any."""
 
     path: str
-    etag: str
+    etag: str | None
     start: int
     end: int
 
@@ -36,90 +36,74 @@ class CopiedRange:
         return self.end - self.start
 
     @property
-    def sample(self) -> CopiedRange:
+    def sample(self) -> ObjectRange:
         """Some of its bytes, which distinguish it from other ranges."""
         start = self.start + int(self.size * _PLACE)
         return replace(self, start=start, end=min(start + _SAMPLE_BYTES, self.end))
 
-
-@dataclass(frozen=True, slots=True)
-class OwnBytes:
-    """Bytes that we made ourselves."""
-
-    data: bytes
-
-    @property
-    def size(self) -> int:
-        return len(self.data)
+    def holds(self, other: ObjectRange) -> bool:
+        """Whether it contains the other range."""
+        is_same = (self.path, self.etag) == (other.path, other.etag)
+        return is_same and self.start <= other.start and other.end <= self.end
 
 
-Content: TypeAlias = CopiedRange | OwnBytes
+Content: TypeAlias = ObjectRange | bytes
+"""A range of another object, or bytes that we made ourselves."""
+Part: TypeAlias = ObjectRange | tuple[Content, ...]
+"""A range that the store copies, or contents that we send; ranges of other objects in these are read first."""
 
 
-@dataclass(frozen=True, slots=True)
-class SentPart:
-    """A part that we send; ranges of other objects in it are read first."""
-
-    contents: tuple[Content, ...]
-
-    @property
-    def size(self) -> int:
-        return _size(self.contents)
+LEAST_PART_BYTES = 5 * _MiB
+"""Of every part except the last."""
 
 
-Part: TypeAlias = CopiedRange | SentPart
-"""A range is a part that the store copies."""
+def plan_parts(
+    contents: Iterable[Content],
+    *,
+    least: int = LEAST_PART_BYTES,
+    most_copied: int = 128 * _MiB,
+    most_sent: int = 10 * _MiB,
+    most_parts: int = 10_000,
+) -> tuple[Part, ...] | None:
+    """The parts of an object that consists of these contents, in order; ``None``: there would be too many.
 
-
-@dataclass(frozen=True, slots=True)
-class PartLimits:
-    """Sizes of parts in bytes, and their number.  The maximum sizes must be at least twice ``least``."""
-
-    least: int = 5 * _MiB
-    """Of every part except the last."""
-    most_copied: int = 128 * _MiB
-    """S3 copies up to 5 GiB at once, but smaller parts in parallel."""
-    most_sent: int = 10 * _MiB
-    """A part that is sent is in memory."""
-    most_parts: int = 10_000
-
-
-LIMITS = PartLimits()
-
-
-def plan_parts(contents: Iterable[Content], limits: PartLimits = LIMITS) -> tuple[Part, ...] | None:
-    """The parts of an object that consists of these contents, in order; ``None``: there would be too many."""
-    stretches = _stretches(_joined(contents), limits.least)
-    copied = sum(stretch.size for stretch in stretches if isinstance(stretch, CopiedRange))
+    Sizes are in bytes; the maximum sizes must be at least twice ``least``.  S3 copies up to 5 GiB at once, but smaller
+    parts in parallel.  A part that is sent is in memory.
+    """
+    stretches = _stretches(_joined(contents), least)
+    copied = sum(stretch.size for stretch in stretches if isinstance(stretch, ObjectRange))
     # Half of the parts are kept for the remainders of divisions, and for what is sent.
-    most_copied = max(limits.most_copied, -(-copied // (limits.most_parts // 2)))
+    most_copied = max(most_copied, -(-copied // (most_parts // 2)))
     parts: list[Part] = []
     for stretch in stretches:
-        if isinstance(stretch, CopiedRange):
+        if isinstance(stretch, ObjectRange):
             parts += _divided(stretch, most_copied)
         else:
-            parts += map(SentPart, _portions(stretch.contents, limits.most_sent))
-    return tuple(parts) if len(parts) <= limits.most_parts else None
+            parts += _portions(stretch, most_sent)
+    return tuple(parts) if len(parts) <= most_parts else None
 
 
 def sent_bytes(parts: Iterable[Part]) -> int:
     """How many bytes of the object we send."""
-    return sum(part.size for part in parts if isinstance(part, SentPart))
+    return sum(size_of(part) for part in parts if not isinstance(part, ObjectRange))
 
 
-def _size(contents: Iterable[Content]) -> int:
-    return sum(content.size for content in contents)
+def size_of(part: Content | Part) -> int:
+    """The size in bytes."""
+    if isinstance(part, ObjectRange):
+        return part.size
+    return len(part) if isinstance(part, bytes) else sum(map(size_of, part))
 
 
 def _joined(contents: Iterable[Content]) -> Iterator[Content]:
     """The same bytes, without empty contents, and with adjacent ranges of one object joined."""
     waiting: Content | None = None
     for content in contents:
-        if not content.size:
+        if not size_of(content):
             continue
         if (
-            isinstance(waiting, CopiedRange)
-            and isinstance(content, CopiedRange)
+            isinstance(waiting, ObjectRange)
+            and isinstance(content, ObjectRange)
             and (waiting.path, waiting.etag, waiting.end) == (content.path, content.etag, content.start)
         ):
             waiting = replace(waiting, end=content.end)
@@ -140,32 +124,31 @@ def _stretches(contents: Iterable[Content], least: int) -> list[Part]:
     done: list[Part] = []
     sent: list[Content] = []
     for content in contents:
-        if isinstance(content, OwnBytes) or content.size < least:
+        if isinstance(content, bytes) or content.size < least:
             sent.append(content)
             continue
-        missing = max(0, least - _size(sent)) if sent else 0
+        missing = max(0, least - sum(map(size_of, sent))) if sent else 0
         before = done[-1] if done else None
-        spare = before.size - least if isinstance(before, CopiedRange) else 0
+        spare = before.size - least if isinstance(before, ObjectRange) else 0
         if missing > spare + content.size - least:
             sent.append(content)
             continue
         taken = min(missing, spare)
-        if taken and isinstance(before, CopiedRange):
-            done[-1], tail = _cut(before, before.size - taken)
-            sent.insert(0, tail)
-        head, content = _cut(content, missing - taken)
-        sent += [head] if head.size else []
-        done += [SentPart(tuple(sent)), content] if sent else [content]
+        if taken and isinstance(before, ObjectRange):
+            middle = before.end - taken
+            done[-1] = replace(before, end=middle)
+            sent.insert(0, replace(before, start=middle))
+        middle = content.start + missing - taken
+        if middle > content.start:
+            sent.append(replace(content, end=middle))
+        if sent:
+            done.append(tuple(sent))
+        done.append(replace(content, start=middle))
         sent = []
-    return [*done, SentPart(tuple(sent))] if sent else done
+    return [*done, tuple(sent)] if sent else done
 
 
-def _cut(content: CopiedRange, size: int) -> tuple[CopiedRange, CopiedRange]:
-    middle = content.start + size
-    return replace(content, end=middle), replace(content, start=middle)
-
-
-def _divided(content: CopiedRange, most: int) -> Iterator[CopiedRange]:
+def _divided(content: ObjectRange, most: int) -> Iterator[ObjectRange]:
     """Ranges of equal size; none is shorter than half of ``most``, unless the whole is."""
     count = -(-content.size // most)
     bounds = [content.start + content.size * number // count for number in range(count + 1)]
@@ -175,7 +158,7 @@ def _divided(content: CopiedRange, most: int) -> Iterator[CopiedRange]:
 
 def _portions(contents: Sequence[Content], most: int) -> Iterator[tuple[Content, ...]]:
     """The same bytes in portions of equal size."""
-    total = _size(contents)
+    total = sum(map(size_of, contents))
     count = -(-total // most)
     rest = list(reversed(contents))
     for number in range(count):
@@ -183,29 +166,25 @@ def _portions(contents: Sequence[Content], most: int) -> Iterator[tuple[Content,
         portion: list[Content] = []
         while missing:
             content = rest.pop()
-            if content.size > missing:
-                content, left = _split(content, missing)
-                rest.append(left)
+            if size_of(content) > missing:
+                if isinstance(content, ObjectRange):
+                    middle = content.start + missing
+                    rest.append(replace(content, start=middle))
+                    content = replace(content, end=middle)
+                else:
+                    rest.append(content[missing:])
+                    content = content[:missing]
             portion.append(content)
-            missing -= content.size
+            missing -= size_of(content)
         yield tuple(portion)
-
-
-def _split(content: Content, size: int) -> tuple[Content, Content]:
-    if isinstance(content, CopiedRange):
-        return _cut(content, size)
-    return replace(content, data=content.data[:size]), replace(content, data=content.data[size:])
 
 
 _BEGINS_WITH_MD5 = re.compile(r'"?([0-9a-f]{32})')
 _OF_PARTS = re.compile(r'"?([0-9a-f]{32})-(\d+)"?')
 
 
-class PartEtag(NamedTuple):
-    """The store's ETag of a part; ``md5`` is that of the bytes we sent, ``None`` for a copied part."""
-
-    etag: str
-    md5: str | None = None
+PartEtag: TypeAlias = tuple[str, str | None]
+"""The store's ETag of a part, and the MD5 of the bytes that we sent; ``None`` for a copied part."""
 
 
 def etag_problem(etag: str, parts: Sequence[PartEtag]) -> str | None:
@@ -219,12 +198,12 @@ def etag_problem(etag: str, parts: Sequence[PartEtag]) -> str | None:
     found = _OF_PARTS.fullmatch(etag)
     if found is not None and int(found[2]) != len(parts):
         return f"the store made it of {found[2]} parts instead of {len(parts)}"
-    as_sent = [part.etag.strip('"') == part.md5 for part in parts if part.md5 is not None]
+    as_sent = [one.strip('"') == md5 for one, md5 in parts if md5 is not None]
     if not any(as_sent):
         return None
     if not all(as_sent):
         return "the store holds other bytes than were sent to it"
-    beginnings = [_BEGINS_WITH_MD5.match(part.etag) for part in parts]
+    beginnings = [_BEGINS_WITH_MD5.match(one) for one, _ in parts]
     together = b"".join(bytes.fromhex(one[1]) for one in beginnings if one is not None)
     expected = hashlib.md5(together, usedforsecurity=False).hexdigest()
     if found is not None and all(beginnings) and found[1] != expected:

@@ -23,6 +23,7 @@ import time
 import unicodedata
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 from urllib.parse import unquote
 
 from icekeeper.errors import StorageError
@@ -112,53 +113,47 @@ _REMEMBERED_S = 1.0
 _MOST_FOLDERS = 100_000
 
 
-class _RealFolders:
-    """Maps folders to their real paths.  Threads may share it: at worst a folder is looked up twice."""
+class _RealPaths:
+    """Remembers the real paths of folders.  Threads may share it: at worst a folder is looked up twice."""
 
     def __init__(self) -> None:
-        self._known: dict[str, str] = {}
+        self._folders: dict[str, str] = {}
         self._until_s = 0.0
 
-    def __getitem__(self, folder: str) -> str:
-        if not folder.startswith("/"):  # its meaning changes with the working directory
-            return os.path.realpath(folder)
-        now_s = time.monotonic()
-        if now_s >= self._until_s or len(self._known) >= _MOST_FOLDERS:
-            self._known, self._until_s = {}, now_s + _REMEMBERED_S
-        found = self._known.get(folder)
-        if found is None:
-            found = self._known[folder] = os.path.realpath(folder)
-        return found
+    def of(self, path: str) -> str:
+        """The absolute path of a local file or folder without any symbolic link in it.
+
+        A link becomes its target, so that a reference to one protects the other.  A part that does not exist stays as
+        it is, and so does text that cannot be a path.
+        """
+        folder, _, name = path.rpartition("/")
+        try:
+            # The meaning of a relative path changes with the working directory.
+            if not path.startswith("/") or name in ("", ".", ".."):
+                return os.path.realpath(path)
+            now_s = time.monotonic()
+            if now_s >= self._until_s or len(self._folders) >= _MOST_FOLDERS:
+                self._folders, self._until_s = {}, now_s + _REMEMBERED_S
+            found = self._folders.get(folder)
+            if found is None:
+                found = self._folders[folder] = os.path.realpath(folder or "/").rstrip("/")
+            real = f"{found}/{name}"
+            try:
+                is_link = stat.S_ISLNK(os.lstat(real).st_mode)
+            except OSError:  # it does not exist, or may not be read
+                is_link = False
+            return os.path.realpath(real) if is_link else real
+        except (OSError, ValueError):  # no working directory, or a character that no path may hold
+            return os.path.normpath(path)
 
 
-_real_folders = _RealFolders()
-
-
-def real_path(path: str) -> str:
-    """The absolute path of a local file or folder without any symbolic link in it.
-
-    A link becomes its target, so that a reference to one protects the other.  A part that does not exist stays as it
-    is, and so does text that cannot be a path.
-    """
-    try:
-        folder, slash, name = path.rpartition("/")
-        if not slash or name in ("", ".", ".."):
-            return os.path.realpath(path)
-        real = f"{_real_folders[folder or '/'].rstrip('/')}/{name}"
-        return os.path.realpath(real) if _is_link(real) else real
-    except (OSError, ValueError):  # no working directory, or a character that no path may hold
-        return os.path.normpath(path)
-
-
-def _is_link(path: str) -> bool:
-    try:
-        return stat.S_ISLNK(os.lstat(path).st_mode)
-    except OSError:  # it does not exist, or may not be read
-        return False
+real_path = _RealPaths().of
 
 
 S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
 LOCAL_SCHEMES = ("", "file")
+LOCAL_STORE = "file://"
+"""What stands for scheme and bucket of all local paths."""
 # RFC 3986, section 3.1; "file:/x" has one slash, so the slashes are not part of it.
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):(?=/)")
 _SLASHES = re.compile(r"/{2,}")
@@ -168,8 +163,7 @@ _NORMAL = re.compile(r"s3:/(?:/(?!\.{1,2}(?:/|\Z))[^/%]+)+")
 _MOST_LAYERS = 100
 
 
-@dataclass(frozen=True, slots=True)
-class SplitPath:
+class SplitPath(NamedTuple):
     """A path in its parts, nothing decoded."""
 
     scheme: str
@@ -178,6 +172,23 @@ class SplitPath:
     """Bucket or host; empty for local files."""
     key: str
     """The object key without a leading slash, or the local path."""
+
+    @property
+    def store(self) -> str:
+        """Scheme and bucket or host, ``s3a`` and ``s3n`` being ``s3``: ``s3://bucket``; ``file://`` if local."""
+        if self.scheme in LOCAL_SCHEMES:
+            return LOCAL_STORE
+        return f"{'s3' if self.scheme in S3_SCHEMES else self.scheme}://{self.authority}"
+
+    @property
+    def plain_key(self) -> str:
+        """The key without repeated slashes, which mean nothing in a local path."""
+        return _SLASHES.sub("/", self.key)
+
+    @property
+    def has_dots(self) -> bool:
+        """Whether a part of the key is ``.`` or ``..``."""
+        return not {".", ".."}.isdisjoint(self.key.split("/"))
 
 
 def split_path(path: str) -> SplitPath:
@@ -198,6 +209,11 @@ def split_path(path: str) -> SplitPath:
 def is_local(path: str) -> bool:
     """Whether the path is on this machine: ``/x``, ``file:/x``, ``file:///x`` or relative."""
     return split_path(path).scheme in LOCAL_SCHEMES
+
+
+def is_s3(path: str) -> bool:
+    """Whether the path names an object in S3."""
+    return split_path(path).scheme in S3_SCHEMES
 
 
 def normalise(path: str) -> str:
@@ -230,22 +246,15 @@ def _decoded(path: str) -> str:
 
 def _tidied(path: str) -> str:
     parts = split_path(path)
-    key = _SLASHES.sub("/", parts.key)
+    key = parts.plain_key
     if parts.scheme in LOCAL_SCHEMES:
         return real_path(key) if key else ""
-    scheme = "s3" if parts.scheme in S3_SCHEMES else parts.scheme
-    return f"{scheme}://{parts.authority}/{key.strip('/')}".rstrip("/")
+    return f"{parts.store}/{key.strip('/')}".rstrip("/")
 
 
 def authority(path: str) -> str:
-    """Scheme and bucket or host of a path, ``s3a`` and ``s3n`` being ``s3``: ``s3://bucket``; ``file://`` if local."""
-    return path.authority if isinstance(path, ComparedPath) else _authority(split_path(path))
-
-
-def _authority(parts: SplitPath) -> str:
-    if parts.scheme in LOCAL_SCHEMES:
-        return "file://"
-    return f"{'s3' if parts.scheme in S3_SCHEMES else parts.scheme}://{parts.authority}"
+    """As :attr:`SplitPath.store`."""
+    return path.authority if isinstance(path, ComparedPath) else split_path(path).store
 
 
 class ComparedPath(str):
@@ -274,14 +283,14 @@ def compared(path: str, *, is_plain: bool = False) -> ComparedPath:
         return path
     found = ComparedPath(path)
     if _is_tidy(path):
-        found.authority, found.has_dots = "file://", False
+        found.authority, found.has_dots = LOCAL_STORE, False
         key = found.key = path if is_plain else real_path(path)
         found.is_plain, found.normal = key == path, _decoded(key)
         return found
     parts = split_path(path)
-    found.authority, found.has_dots = _authority(parts), _has_dots(parts.key)
+    found.authority, found.has_dots = parts.store, parts.has_dots
     if parts.scheme in LOCAL_SCHEMES:
-        key = _SLASHES.sub("/", parts.key)
+        key = parts.plain_key
         found.key = key if is_plain or not key else real_path(key)
         found.is_plain, found.normal = found.key == key, _decoded(found.key)
     else:
@@ -296,12 +305,11 @@ def is_under(path: str, location: str) -> bool:
     slashes are ignored in local paths only: in an object store they name another object.  Local files are compared by
     real paths: a file behind a symbolic link that leads out of the location is outside.
     """
-    inner = path if isinstance(path, ComparedPath) else compared(path)
-    outer = location if isinstance(location, ComparedPath) else compared(location)
+    inner, outer = compared(path), compared(location)
     if inner.authority != outer.authority or inner.has_dots or not inner.key or not location:
         return False
     root = outer.key.rstrip("/")
-    if not root and inner.authority != "file://":
+    if not root and inner.authority != LOCAL_STORE:
         return True
     return inner.key.startswith(f"{root}/") and len(inner.key) > len(root) + 1
 
@@ -310,12 +318,8 @@ def leads_out(path: str, location: str) -> bool:
     """Whether a local path is inside a location by its spelling, but outside through a symbolic link."""
     if not is_local(path) or not is_local(location):
         return False
-    inner, outer = (_SLASHES.sub("/", split_path(spelled).key).rstrip("/") for spelled in (path, location))
+    inner, outer = (split_path(spelled).plain_key.rstrip("/") for spelled in (path, location))
     return inner.startswith(f"{outer}/") and not is_under(path, location)
-
-
-def _has_dots(key: str) -> bool:
-    return not {".", ".."}.isdisjoint(key.split("/"))
 
 
 # Listing a folder costs as much as it holds; for the first files of a folder, each is looked at instead.

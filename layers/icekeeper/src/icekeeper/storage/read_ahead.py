@@ -6,50 +6,28 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from icekeeper.machine.metering import WorkThreads
 from icekeeper.storage.arrow_files import read_s3_range
-from icekeeper.storage.paths import S3_SCHEMES, split_path
+from icekeeper.storage.part_plan import ObjectRange
 from icekeeper.storage.storage import Storage
 
 _UNDER_WAY = 3
 """Requests at once; so many answers are in memory, and one more that the caller works on."""
 
 
-class Read(NamedTuple):
-    """A read of the bytes from ``start`` to before ``end``; ``etag``: the one that the object must have, if any."""
-
-    path: str
-    etag: str | None
-    start: int
-    end: int
-
-    def holds(self, other: Read) -> bool:
-        """Whether this read contains the other one."""
-        return self[:2] == other[:2] and self.start <= other.start and other.end <= self.end
-
-
-def can_read_ahead(path: str) -> bool:
-    """Whether the object is on S3; a local file needs no reading ahead."""
-    return split_path(path).scheme in S3_SCHEMES
-
-
-ReadRange: TypeAlias = Callable[[Read], memoryview]
+ReadRange: TypeAlias = Callable[[ObjectRange], memoryview]
 """Returns the bytes of a read; raises as :func:`.read_s3_range` does."""
 
 
 def direct_reads(storage: Storage) -> ReadRange:
-    """A function that sends one request for each read, from any thread.
-
-    Raises:
-        BotoCoreError: there are no credentials.
-    """
+    """A function that sends one request for each read, from any thread; raises BotoCoreError without credentials."""
     client = storage.s3
 
-    def fetch(read: Read) -> memoryview:
+    def fetch(read: ObjectRange) -> memoryview:
         storage.require([read.path])
-        return memoryview(read_s3_range(client, read.path, read.start, read.end, read.etag))
+        return memoryview(read_s3_range(client, read))
 
     return fetch
 
@@ -57,15 +35,15 @@ def direct_reads(storage: Storage) -> ReadRange:
 class _ReadAhead:
     """Reads that were announced, in their order, or parts of them; any other read is sent when it is requested."""
 
-    def __init__(self, fetch: ReadRange, announced: Iterable[Read], pool: WorkThreads) -> None:
+    def __init__(self, fetch: ReadRange, announced: Iterable[ObjectRange], pool: WorkThreads) -> None:
         self._fetch = fetch
         self._announced = iter(announced)
         self._pool = pool
-        self._waiting: deque[tuple[Read, Future[memoryview]]] = deque()
-        self._held: tuple[Read, memoryview] | None = None
+        self._waiting: deque[tuple[ObjectRange, Future[memoryview]]] = deque()
+        self._held: tuple[ObjectRange, memoryview] | None = None
         self._send()
 
-    def read(self, read: Read) -> memoryview:
+    def read(self, read: ObjectRange) -> memoryview:
         """The bytes; raises as :func:`.read_s3_range`."""
         if self._held is None or not self._held[0].holds(read):
             if not any(announced.holds(read) for announced, _ in self._waiting):
@@ -88,12 +66,8 @@ class _ReadAhead:
 
 
 @contextmanager
-def reading_ahead(storage: Storage, announced: Iterable[Read]) -> Iterator[ReadRange]:
-    """A function that reads, best in the announced order; the first requests are sent at once.
-
-    Raises:
-        BotoCoreError: there are no credentials.
-    """
+def reading_ahead(storage: Storage, announced: Iterable[ObjectRange]) -> Iterator[ReadRange]:
+    """A function that reads, best in the announced order; the first requests are sent at once."""
     fetch = direct_reads(storage)
     with WorkThreads(_UNDER_WAY, thread_name_prefix="read-ahead") as pool:
         try:
@@ -102,11 +76,11 @@ def reading_ahead(storage: Storage, announced: Iterable[Read]) -> Iterator[ReadR
             pool.shutdown(cancel_futures=True)
 
 
-def beside_known(reads: ReadRange, known: Read, data: bytes) -> ReadRange:
+def beside_known(reads: ReadRange, known: ObjectRange, data: bytes) -> ReadRange:
     """As ``reads``, but serves reads within ``known`` from its bytes, ``data``."""
     view = memoryview(data)
 
-    def read(wanted: Read) -> memoryview:
+    def read(wanted: ObjectRange) -> memoryview:
         return view[wanted.start - known.start : wanted.end - known.start] if known.holds(wanted) else reads(wanted)
 
     return read
@@ -133,4 +107,4 @@ class RangedStream:
     def read_buffer(self, size: int) -> memoryview:
         """The next bytes; raises as :func:`.read_s3_range`."""
         start, self._position = self._position, self._position + size
-        return self._read(Read(self._path, self._etag, start, self._position))
+        return self._read(ObjectRange(self._path, self._etag, start, self._position))

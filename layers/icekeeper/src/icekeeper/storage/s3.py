@@ -15,8 +15,7 @@ import random
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 from xml.etree.ElementTree import ParseError, XMLPullParser
 
 from botocore import UNSIGNED
@@ -47,12 +46,6 @@ _NUMBER = re.compile(rb"<(?:Size|KeyCount|MaxKeys)>([^<]*)<")
 _DIGITS = re.compile(rb"[0-9]{1,19}")
 # The first element of a listing is within these bytes; the whole may have half a megabyte.
 _BEGINNING = 1024
-
-
-def require_own_answers(client: Any) -> None:
-    """Make a boto3 client for S3 check every answer before it is parsed."""
-    client.meta.events.register("before-parse.s3", _look)
-    client.meta.events.register_first("after-call.s3.ListObjectsV2", _name_what_is_listed)
 
 
 class AnswerTooLong(BotoCoreError):  # type: ignore[misc]  # botocore has no types
@@ -142,20 +135,17 @@ def _name_what_is_listed(parsed: dict[str, Any], **_: Any) -> None:
 
 def _lacking(operation: str, response: Mapping[str, Any]) -> str | None:
     """The element that a store's own answer would have; ``None``: nothing is missing."""
-    if _has_odd_number(operation, response):
+    headers = [response["headers"].get(name) for name in _NUMBERS_IN_HEADERS]
+    numbers = [header.encode() for header in headers if header is not None]
+    if operation == "ListObjectsV2":
+        numbers += _NUMBER.findall(response["body"])
+    if not all(map(_DIGITS.fullmatch, numbers)):  # boto3 would raise a bare ValueError
         return "Number"
     if operation in _WITH_ETAG:
         return None if response["headers"].get("ETag") else "ETag"
     root = _ROOTS.get(operation)
     # boto3 itself raises an error that comes with status 200.
     return None if root is None or _first_element(response["body"]) in (root, "Error") else root
-
-
-def _has_odd_number(operation: str, response: Mapping[str, Any]) -> bool:
-    """Whether a number is malformed; boto3 would raise a bare ValueError."""
-    headers = (response["headers"].get(name) for name in _NUMBERS_IN_HEADERS)
-    in_body = _NUMBER.findall(response["body"]) if operation == "ListObjectsV2" else ()
-    return not all(_DIGITS.fullmatch(found) for found in (*(h.encode() for h in headers if h is not None), *in_body))
 
 
 def _first_element(body: bytes) -> str:
@@ -203,7 +193,8 @@ def s3_client(properties: Mapping[str, str], *, counts: bool = True) -> Any:
     client.meta.events.register("before-call.s3.HeadBucket", _follow_no_redirect)
     if properties.get(ENDPOINT_OF_SERVER) == "true":
         client.meta.events.register_first("before-send.s3", _refuse_link_local)
-    require_own_answers(client)
+    client.meta.events.register("before-parse.s3", _look)
+    client.meta.events.register_first("after-call.s3.ListObjectsV2", _name_what_is_listed)
     return client
 
 
@@ -234,16 +225,13 @@ def _follow_no_redirect(context: dict[str, Any], **_: Any) -> None:
     context["s3_redirect"]["redirected"] = True
 
 
-@dataclass(slots=True)
-class FailedKeys:
-    """Keys that could not be deleted, each with its reason; a later attempt may delete those in ``transient``."""
-
-    for_good: dict[str, str] = field(default_factory=dict)
-    transient: dict[str, str] = field(default_factory=dict)
+Reasons: TypeAlias = dict[str, str]
+"""Why keys could not be deleted."""
 
 
-def delete_keys(client: Any, bucket: str, keys: Sequence[str]) -> FailedKeys:
-    """Delete objects in parallel batches.
+def delete_keys(client: Any, bucket: str, keys: Sequence[str]) -> tuple[Reasons, Reasons]:
+    """Delete objects in parallel batches; return the keys that failed for good, and those that a later attempt may
+    delete.
 
     A missing object counts as deleted.  Throttled and failed keys are tried again after growing pauses.  A key that XML
     cannot hold would spoil its batch and is deleted alone (platform: control-character-keys).
@@ -252,12 +240,13 @@ def delete_keys(client: Any, bucket: str, keys: Sequence[str]) -> FailedKeys:
     together = [key for key in keys if not _NOT_IN_XML.search(key)] if alone else keys
     batches = [together[start : start + DELETE_BATCH] for start in range(0, len(together), DELETE_BATCH)]
     batches += [[key] for key in alone]
-    failed = FailedKeys()
+    for_good: Reasons = {}
+    transient: Reasons = {}
     with WorkThreads(min(DELETE_THREADS, len(batches))) as pool:
-        for failures in pool.map(lambda batch: _delete_batch(client, bucket, batch), batches):
-            failed.for_good.update(failures.for_good)
-            failed.transient.update(failures.transient)
-    return failed
+        for failed in pool.map(lambda batch: _delete_batch(client, bucket, batch), batches):
+            for_good.update(failed[0])
+            transient.update(failed[1])
+    return for_good, transient
 
 
 def _request_deletion(client: Any, bucket: str, keys: Sequence[str]) -> Sequence[Mapping[str, str]]:
@@ -269,37 +258,33 @@ def _request_deletion(client: Any, bucket: str, keys: Sequence[str]) -> Sequence
     return client.delete_objects(Bucket=bucket, Delete=request).get("Errors") or ()
 
 
-def _delete_batch(client: Any, bucket: str, keys: Sequence[str]) -> FailedKeys:
-    failed = FailedKeys()
-    pending: Sequence[str] = keys
+def _delete_batch(client: Any, bucket: str, keys: Sequence[str]) -> tuple[Reasons, Reasons]:
+    for_good: Reasons = {}
+    transient: Reasons = {}
+    pending = keys
     for attempt in range(DELETE_ATTEMPTS):
         if attempt:
             time.sleep(random.uniform(0.5, 1) * 0.2 * 2**attempt)
-        transient: dict[str, str] = {}
+        transient = {}
         asked = frozenset(pending)
         try:
             errors = _request_deletion(client, bucket, pending)
         except ClientError as error:
-            reason = describe_failure(error, None)
-            if is_transient(error):
-                transient = dict.fromkeys(pending, reason)
-            else:
-                failed.for_good.update(dict.fromkeys(pending, reason))
+            target = transient if is_transient(error) else for_good
+            target.update(dict.fromkeys(pending, describe_failure(error, None)))
             errors = ()
         except BotoCoreError as error:
             # boto3 has already tried again; a caller with more time may try later
-            failed.transient.update(dict.fromkeys(pending, describe_failure(error, client.meta.endpoint_url)))
-            return failed
+            return for_good, dict.fromkeys(pending, describe_failure(error, client.meta.endpoint_url))
         for entry in errors:
             code = entry.get("Code")
             if code not in ("NoSuchKey", "NoSuchVersion"):
-                target = transient if code in TRANSIENT_CODES else failed.for_good
+                target = transient if code in TRANSIENT_CODES else for_good
                 # An error that names none of our keys may be about any of them (rule: trust-only-own-answers).
                 of = [entry["Key"]] if entry.get("Key") in asked else pending
                 target.update(dict.fromkeys(of, failure_in_words(code, entry.get("Message"))))
-        transient = {key: reason for key, reason in transient.items() if key not in failed.for_good}
+        transient = {key: reason for key, reason in transient.items() if key not in for_good}
         if not transient:
-            return failed
-        pending, last = list(transient), transient
-    failed.transient = last
-    return failed
+            break
+        pending = list(transient)
+    return for_good, transient

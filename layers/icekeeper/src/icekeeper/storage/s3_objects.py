@@ -1,4 +1,4 @@
-"""Lists, looks up and deletes S3 objects, and finds out what a caller may do under a location.
+"""Lists and looks up S3 objects, and finds out what a caller may do under a location.
 
 A listing decides what may be deleted.  So a listing that contains anything outside of its prefix, or that never ends,
 is an error (rule: check-listings).  Paths have the scheme of the prefix.  Source: Amazon S3 API reference,
@@ -9,79 +9,15 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from botocore.exceptions import BotoCoreError, ClientError, PaginationError
+from botocore.exceptions import ClientError, PaginationError
 
-from icekeeper.storage.failures import describe_failure, is_denied, is_refused
+from icekeeper.storage.failures import is_denied, is_refused
 from icekeeper.storage.listing import Level, ListedObject, known_ms
-from icekeeper.storage.paths import LOCAL_SCHEMES, S3_SCHEMES, split_path
-from icekeeper.text import mask
-
-if TYPE_CHECKING:
-    from icekeeper.storage.s3 import FailedKeys
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteReport:
-    """The result of :meth:`Storage.delete` for each path, in the order given."""
-
-    deleted: tuple[str, ...]
-    """Paths that are gone, including those that were gone before."""
-    failed: Mapping[str, str]
-    """Path → reason."""
-    transient: frozenset[str] = frozenset()
-    """Paths of ``failed`` that a later attempt may delete."""
-
-
-def delete_objects(
-    paths: Iterable[str],
-    why_not: Callable[[str], str | None],
-    unlink: Callable[[str], str | None],
-    s3: Callable[[], Any],
-    properties: Mapping[str, str],
-) -> DeleteReport:
-    """Delete local files and, in batches, S3 objects; a path already gone counts as deleted.
-
-    Never raises for single paths.  ``why_not`` returns why a path must not be deleted.  ``unlink`` removes a local file
-    or returns why it could not.  ``s3`` opens the boto3 client.  Reasons do not show the secrets in ``properties``.
-    """
-    order = dict.fromkeys(paths)
-    failed: dict[str, str] = {}
-    transient: set[str] = set()
-    keys: dict[str, dict[str, list[str]]] = {}
-    for path in order:
-        parts = split_path(path)
-        if reason := why_not(path):
-            failed[path] = reason
-        elif parts.scheme in LOCAL_SCHEMES:
-            if reason := unlink(path):
-                failed[path] = reason
-        elif parts.scheme in S3_SCHEMES:
-            # s3:// and s3a:// spellings of one object share a key
-            keys.setdefault(parts.authority, {}).setdefault(parts.key, []).append(path)
-        else:
-            failed[path] = "only S3 objects and local files can be deleted"
-    for bucket, spellings in keys.items():
-        unable = _delete_s3(s3, bucket, list(spellings))
-        transient.update(path for key in unable.transient for path in spellings[key])
-        for key, reason in (unable.for_good | unable.transient).items():
-            failed.update(dict.fromkeys(spellings[key], mask(reason, properties)))
-    return DeleteReport(tuple(path for path in order if path not in failed), failed, frozenset(transient))
-
-
-def _delete_s3(s3: Callable[[], Any], bucket: str, keys: Sequence[str]) -> FailedKeys:
-    from icekeeper.storage.s3 import FailedKeys, delete_keys
-
-    try:
-        client = s3()
-    except (BotoCoreError, ClientError) as error:  # such as an unknown profile, or a role that may not be assumed
-        return FailedKeys(dict.fromkeys(keys, describe_failure(error, None)))
-    return delete_keys(client, bucket, keys)
-
+from icekeeper.storage.paths import split_path
 
 # The most keys that one answer holds.
 _PAGE = 1000
@@ -121,11 +57,11 @@ def s3_level(client: Any, prefix: str) -> Level | None:
     page = client.list_objects_v2(Bucket=parts.authority, Prefix=s3_directory(parts.key), Delimiter="/", MaxKeys=_PAGE)
     if _goes_on(page):
         return None
-    directory = s3_directory(parts.key)
+    folders = []
     for found in page.get("CommonPrefixes", ()):
-        _require_below(prefix, directory, found.get("Prefix"), folder=True)
-    folders = [f"{_root(prefix)}/{found['Prefix']}" for found in page.get("CommonPrefixes", ())]
-    return Level(list(_objects(prefix, page)), folders)
+        _require_below(prefix, s3_directory(parts.key), found.get("Prefix"), folder=True)
+        folders.append(f"{_root(prefix)}/{found['Prefix']}")
+    return list(_objects(prefix, page)), folders
 
 
 def few_s3(client: Any, prefix: str) -> list[ListedObject] | None:

@@ -32,20 +32,12 @@ class NoSuchObject(FileNotFoundError):
     ``NoSuchBucket``)."""
 
 
-class ObjectEnd(NamedTuple):
-    """The last bytes of an object, the size of the whole object and, on S3, its ETag."""
+class ObjectPart(NamedTuple):
+    """Bytes of an object, the size of the whole object and, on S3, its ETag."""
 
     data: bytes
     size: int
     etag: str | None = None
-
-
-class _Part(NamedTuple):
-    data: bytes
-    start: int
-    size: int
-    """Of the whole object."""
-    etag: str | None
 
 
 def can_boto3_read(properties: Mapping[str, str]) -> bool:
@@ -72,26 +64,25 @@ def read_object(client: Any, path: str) -> bytes:
         MetadataUnreadable: it is larger than a file may be.
     """
     first = read_beginning(client, path)
-    if isinstance(first, bytes):
-        return first
+    if len(first.data) == first.size:
+        return first.data
     require_fitting(path, first.size)
     parts = [first.data]
     for start in range(len(first.data), first.size, ONE_READ_BYTES):
         # The ETag, because the object may be replaced meanwhile: the parts would then be of two objects.
-        parts.append(_part(client, path, f"bytes={start}-{start + ONE_READ_BYTES - 1}", first.etag).data)
+        parts.append(_part(client, path, start, ONE_READ_BYTES, first.etag).data)
     return b"".join(parts)
 
 
-def read_beginning(client: Any, path: str) -> bytes | _Part:
-    """The whole object if it has at most :data:`ONE_READ_BYTES`, else its first part; raises as :func:`read_object`."""
-    part = _part(client, path, f"bytes=0-{ONE_READ_BYTES - 1}")
-    return part.data if len(part.data) == part.size else part
+def read_beginning(client: Any, path: str) -> ObjectPart:
+    """The first :data:`ONE_READ_BYTES` of an object, or all of a smaller one; raises as :func:`read_object`."""
+    return _part(client, path, 0, ONE_READ_BYTES)
 
 
-def read_end(client: Any, path: str, length: int) -> ObjectEnd:
+def read_end(client: Any, path: str, length: int) -> ObjectPart:
     """The last ``length`` bytes of an object, or all of a smaller one; raises as :func:`read_object`."""
-    part = _part(client, path, f"bytes=-{length}")
-    return ObjectEnd(part.data[-length:], part.size, part.etag)
+    part = _part(client, path, None, length)
+    return ObjectPart(part.data[-length:], part.size, part.etag)
 
 
 def tells_other_etag(answer: Mapping[str, Any], etag: str) -> bool:
@@ -101,40 +92,36 @@ def tells_other_etag(answer: Mapping[str, Any], etag: str) -> bool:
     return found is not None and str(found).strip('"') != etag.strip('"')
 
 
-def _part(client: Any, path: str, wanted: str, etag: str | None = None) -> _Part:
+def _part(client: Any, path: str, start: int | None, length: int, etag: str | None = None) -> ObjectPart:
+    """``length`` bytes from ``start``, or from the end (``None``); all bytes of a store that does not know ranges."""
     parts = split_path(path)
-    request: dict[str, str] = {"Bucket": parts.authority, "Key": parts.key, "Range": wanted}
+    wanted = f"-{length}" if start is None else f"{start}-{start + length - 1}"
+    request = {"Bucket": parts.authority, "Key": parts.key, "Range": f"bytes={wanted}"}
     if etag is not None:
         request["IfMatch"] = etag
-    short = f"bytes {wanted.removeprefix('bytes=')}"
+    short = f"bytes {wanted}"
     for _ in range(_ATTEMPTS):
         try:
             answer = client.get_object(**request)
         except ClientError as error:
             if _is_empty(error) and etag is None:
-                return _Part(b"", 0, 0, None)
+                return ObjectPart(b"", 0)
             raise known_error(error, path) from error
         if etag is not None and tells_other_etag(answer, etag):
             raise OSError(f"{path} was replaced while it was read")
-        try:
-            data = answer["Body"].read(_asked_for(wanted) + 1 if answer.get("ContentRange") else most_unpacked() + 1)
+        try:  # not more into memory than was asked for
+            data = answer["Body"].read((length if answer.get("ContentRange") else most_unpacked()) + 1)
         except (HTTPClientError, IncompleteReadError):  # the connection broke amid the answer
             continue
         require_fitting(path, len(data))
-        found = _part_of(answer, data, wanted)
-        if isinstance(found, _Part):
+        found = _part_of(answer, data, start, length)
+        if isinstance(found, ObjectPart):
             return found
         short = found
     raise ShortAnswer(f"the store answered with fewer than the {short} of {path}")
 
 
-def _asked_for(wanted: str) -> int:
-    """How many bytes a range has; more are not read into memory."""
-    first, _, last = wanted.removeprefix("bytes=").partition("-")
-    return int(last) - int(first) + 1 if first else int(last)
-
-
-def _part_of(answer: Mapping[str, Any], data: bytes, wanted: str) -> _Part | str:
+def _part_of(answer: Mapping[str, Any], data: bytes, start: int | None, length: int) -> ObjectPart | str:
     """The part in an answer; of a truncated answer, the bytes that were asked for, in words."""
     etag = answer.get("ETag")
     content_range = answer.get("ContentRange") or ""
@@ -143,13 +130,12 @@ def _part_of(answer: Mapping[str, Any], data: bytes, wanted: str) -> _Part | str
         return f"bytes that {content_range[:60]!a} names"
     if said is None:  # a store that does not know ranges sends the whole object
         size = answer.get("ContentLength")
-        return _Part(data, 0, len(data), etag) if len(data) == size else f"{size} bytes"
+        return ObjectPart(data, len(data), etag) if len(data) == size else f"{size} bytes"
     size = int(said[3])
-    first, _, last = wanted.removeprefix("bytes=").partition("-")
-    start = int(first) if first else max(0, size - int(last))
-    end = min(size, int(last) + 1) if first else size
-    is_whole = int(said[1]) == start and len(data) == end - start
-    return _Part(data, start, size, etag) if is_whole else f"{end - start} bytes from {start}"
+    first = max(0, size - length) if start is None else start
+    end = size if start is None else min(size, start + length)
+    is_whole = int(said[1]) == first and len(data) == end - first
+    return ObjectPart(data, size, etag) if is_whole else f"{end - first} bytes from {first}"
 
 
 def _is_empty(error: ClientError) -> bool:

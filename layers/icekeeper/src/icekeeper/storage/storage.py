@@ -28,26 +28,14 @@ from icekeeper.errors import LocationRefused, StorageError
 from icekeeper.machine.clock import ServerClock
 from icekeeper.machine.foreign_bytes import require_fitting
 from icekeeper.storage.allowed_locations import ALLOWED_LOCATIONS, ANYWHERE, AllowedLocations
-from icekeeper.storage.arrow_files import ArrowFiles, end_of
+from icekeeper.storage.arrow_files import ArrowFiles, etag_of
 from icekeeper.storage.failures import describe_failure
-from icekeeper.storage.listing import LISTING_THREADS, Division, ListedObject, divide, in_parallel
-from icekeeper.storage.local_files import (
-    held,
-    local_level,
-    local_status,
-    new_file,
-    regular_file,
-    remove_if_empty,
-    unlink,
-    walk,
-    write_whole,
-)
-from icekeeper.storage.paths import S3_SCHEMES, is_local, split_path
+from icekeeper.storage.listing import LISTING_THREADS, Level, ListedObject, divide, in_parallel
+from icekeeper.storage.local_files import held, listed_file, local_level, new_file, regular_file, walk, write_whole
+from icekeeper.storage.paths import LOCAL_SCHEMES, S3_SCHEMES, is_local, is_s3, split_path
 from icekeeper.storage.s3_objects import (
-    DeleteReport,
     can_delete_s3,
     can_list_s3,
-    delete_objects,
     few_if_allowed,
     few_s3,
     list_s3,
@@ -58,13 +46,25 @@ from icekeeper.storage.s3_objects import (
 from icekeeper.storage.s3_reads import (
     ONE_READ_BYTES,
     NoSuchObject,
-    ObjectEnd,
+    ObjectPart,
     can_boto3_read,
     read_beginning,
     read_end,
     read_object,
 )
 from icekeeper.text import mask, remember_secrets
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteReport:
+    """The result of :meth:`Storage.delete` for each path, in the order given."""
+
+    deleted: tuple[str, ...]
+    """Paths that are gone, including those that were gone before."""
+    failed: Mapping[str, str]
+    """Path → reason."""
+    transient: frozenset[str] = frozenset()
+    """Paths of ``failed`` that a later attempt may delete."""
 
 
 class Storage:
@@ -127,11 +127,7 @@ class Storage:
         return self._properties.get(S3_ENDPOINT, ""), region_of(self._properties) or ""
 
     def require(self, paths: Iterable[str]) -> None:
-        """Check that all these files or folders are inside the table's bound.
-
-        Raises:
-            LocationRefused: names the first one outside.
-        """
+        """Check that all these files or folders are inside the table's bound."""
         self._bound.require(paths)
 
     def allows(self, path: str) -> bool:
@@ -139,21 +135,13 @@ class Storage:
         return self._bound.allows(path)
 
     def s3_at(self, *paths: str) -> Any:
-        """The boto3 client, for requests about these paths.
-
-        Raises:
-            LocationRefused: a path is outside of the table's bound.
-            BotoCoreError, ClientError: there are no credentials.
-        """
-        self.require(paths)
+        """The boto3 client, for requests about these paths; raises what boto3 raises where there are no credentials."""
+        self._bound.require(paths)
         return self.s3
 
     def read(self, path: str) -> bytes:
-        """The whole object, into memory.
-
-        Raises:
-            MetadataUnreadable: it is larger than a file may be (:mod:`icekeeper.machine.foreign_bytes`).
-        """
+        """The whole object, into memory; raises MetadataUnreadable if it is larger than a file may be
+        (:func:`.most_unpacked`)."""
         with self.translated(path):
             if self.uses_boto3(path):
                 return read_object(self.s3_at(path), path)
@@ -161,13 +149,15 @@ class Storage:
                 require_fitting(path, int(stream.size()))
                 return bytes(stream.read())
 
-    def read_end(self, path: str, length: int) -> ObjectEnd:
+    def read_end(self, path: str, length: int) -> ObjectPart:
         """The last ``length`` bytes of an object, such as a Parquet footer, and its whole size."""
         with self.translated(path):
             if self.uses_boto3(path):
                 return read_end(self.s3_at(path), path, length)
             with self._open(path) as stream:
-                return ObjectEnd(*end_of(stream, length))
+                size = int(stream.size())
+                start = max(0, size - length)
+                return ObjectPart(bytes(stream.read_at(size - start, start)), size, etag_of(stream))
 
     def write(self, path: str, data: bytes) -> None:
         """Write a whole object, which replaces one of that name; on failure nothing is written."""
@@ -192,8 +182,8 @@ class Storage:
         with self.translated(path):
             if size is not None and size <= ONE_READ_BYTES and self.uses_boto3(path):
                 found = read_beginning(self.s3_at(path), path)
-                if isinstance(found, bytes):  # else the object is larger than ``size``
-                    return pa.BufferReader(found)
+                if len(found.data) == found.size:  # else the object is larger than ``size``
+                    return pa.BufferReader(found.data)
             return self._open(path)
 
     def open_output(self, path: str) -> pa.NativeFile:
@@ -236,11 +226,11 @@ class Storage:
 
     def list_if_allowed(self, prefix: str) -> Sequence[ListedObject] | None:
         """As :meth:`list`; ``None`` where :meth:`can_list` is false, which the listing itself finds out."""
-        self.require([prefix])
+        self._bound.require([prefix])
         if is_local(prefix):
             return list(self.list(prefix))
         key = (can_list_s3.__name__, prefix)
-        if split_path(prefix).scheme not in S3_SCHEMES or self._answers.get(key) is False:
+        if not is_s3(prefix) or self._answers.get(key) is False:
             return None
         with self.translated(prefix):
             self._answers[key], few = few_if_allowed(self.s3, prefix)
@@ -248,33 +238,32 @@ class Storage:
             return None
         return list(self.list(prefix)) if few is None else few  # here a refusal is an error
 
-    def divide(self, prefix: str) -> Division:
+    def divide(self, prefix: str) -> Level:
         """The first levels of a listing, and the folders that are left for :meth:`list_folder`."""
-        self.require([prefix])
+        self._bound.require([prefix])
         with self.translated(prefix):
             if is_local(prefix):
-                return divide(prefix, lambda folder: local_level(folder, split_path(folder).key), self._listing_threads)
+                return divide(prefix, local_level, self._listing_threads)
             client = self.s3
             few = few_s3(client, prefix)  # enough for a small table
             if few is not None:
-                return Division(few, ())
+                return few, []
             return divide(prefix, lambda folder: s3_level(client, folder), self._listing_threads)
 
     def folders_in(self, prefix: str) -> frozenset[str] | None:
         """Names of the folders directly below a directory, with one request; ``None``: the caller must check each."""
-        self.require([prefix])
+        self._bound.require([prefix])
         if is_local(prefix):
             return None  # a listing skips links to folders, but files can be read through them
         with self.translated(prefix):
             level = s3_level(self.s3, prefix)
-        return None if level is None else frozenset(path.rstrip("/").rpartition("/")[2] for path in level.folders)
+        return None if level is None else frozenset(path.rstrip("/").rpartition("/")[2] for path in level[1])
 
     def list_folder(self, prefix: str) -> Iterator[ListedObject]:
         """As :meth:`list`, in the calling thread alone."""
-        self.require([prefix])
+        self._bound.require([prefix])
         if is_local(prefix):
-            for name, size, modified_ms in walk(split_path(prefix).key):
-                yield ListedObject(f"{prefix.rstrip('/')}/{name}", size, modified_ms)
+            yield from walk(prefix)
             return
         with self.translated(prefix):
             yield from list_s3(self.s3, prefix)
@@ -287,30 +276,56 @@ class Storage:
                 return s3_status(self.s3, path)
             try:
                 with self._local(path, follow=False) as there:
-                    found = local_status(there)
+                    return listed_file(path, os.lstat(there))
             except FileNotFoundError:
                 return None
-            return None if found is None else ListedObject(path, *found)
 
     def delete(self, paths: Iterable[str]) -> DeleteReport:
-        """Delete objects; a path already gone counts as deleted.  Never raises for single paths."""
+        """Delete local files and, in batches, S3 objects; a path already gone counts as deleted.
 
-        def inside(path: str) -> str | None:
-            try:
-                self.require([path])
-            except LocationRefused as error:
-                return str(error)
-            return None
+        Never raises for single paths.  Reasons do not show the secrets in the properties.
+        """
+        order = dict.fromkeys(paths)
+        failed: dict[str, str] = {}
+        transient: set[str] = set()
+        keys: dict[str, dict[str, list[str]]] = {}
+        for path in order:
+            parts = split_path(path)
+            if not self._bound.allows(path):
+                failed[path] = str(self._bound.refusal([path]))
+            elif parts.scheme in LOCAL_SCHEMES:
+                if reason := self._unlink(path):
+                    failed[path] = reason
+            elif parts.scheme in S3_SCHEMES:
+                # s3:// and s3a:// spellings of one object share a key
+                keys.setdefault(parts.authority, {}).setdefault(parts.key, []).append(path)
+            else:
+                failed[path] = "only S3 objects and local files can be deleted"
+        for bucket, spellings in keys.items():
+            for_good, unable = self._delete_keys(bucket, list(spellings))
+            transient.update(path for key in unable for path in spellings[key])
+            for key, reason in (for_good | unable).items():
+                failed.update(dict.fromkeys(spellings[key], mask(reason, self._properties)))
+        return DeleteReport(tuple(path for path in order if path not in failed), failed, frozenset(transient))
 
-        return delete_objects(paths, inside, self._unlink, lambda: self.s3, self._properties)
+    def _delete_keys(self, bucket: str, keys: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
+        """As :func:`.delete_keys`."""
+        from icekeeper.storage.s3 import delete_keys
+
+        try:
+            client = self.s3
+        except (BotoCoreError, ClientError) as error:  # such as an unknown profile, or a role that may not be assumed
+            return dict.fromkeys(keys, describe_failure(error, None)), {}
+        return delete_keys(client, bucket, keys)
 
     def remove_if_empty(self, folder: str) -> bool:
         """Remove a local folder; false when it is not empty or cannot be removed."""
         try:
             with self._local(folder, follow=False) as there:
-                return remove_if_empty(there)
+                os.rmdir(there)
         except (OSError, LocationRefused):
             return False
+        return True
 
     def can_list(self, location: str) -> bool:
         """Whether this store lists files under a table's location; S3 is asked once per location (can_list_s3).
@@ -326,11 +341,9 @@ class Storage:
 
     def _allowed(self, location: str, ask: Callable[[Any, str, str], bool]) -> bool:
         parts = split_path(location)
-        self.require([location])
-        if is_local(location):
-            return True
+        self._bound.require([location])
         if parts.scheme not in S3_SCHEMES:
-            return False
+            return parts.scheme in LOCAL_SCHEMES
         with self._lock:
             key = (ask.__name__, location)
             if key not in self._answers:
@@ -367,24 +380,23 @@ class Storage:
         PyArrow does it where a FileIO is configured or boto3 finds no credentials.  It also gets keys with an empty
         part, which it refuses: boto3 could read them, but large objects of that name could not be written.
         """
-        if is_local(path) or split_path(path).scheme not in S3_SCHEMES or "//" in split_path(path).key:
-            return False
-        return self._boto_may_read
+        parts = split_path(path)
+        return parts.scheme in S3_SCHEMES and "//" not in parts.key and self._boto_may_read
 
     @cached_property
     def _boto_may_read(self) -> bool:
         return self._arrow.is_plain and can_boto3_read(self._properties)
 
     def _open(self, path: str) -> pa.NativeFile:
-        self.require([path])
         if not is_local(path) or self._bound is ANYWHERE:
+            self._bound.require([path])
             return self._arrow.open(path)
         with self._local(path) as there, regular_file(there) as opened:
             return self._arrow.open(opened)
 
     def _create(self, path: str) -> pa.NativeFile:
-        self.require([path])
         if not is_local(path) or self._bound is ANYWHERE:
+            self._bound.require([path])
             return self._arrow.create(path)
         with self._local(path, make=True) as there, new_file(there) as opened:
             return self._arrow.create(opened)
@@ -399,26 +411,33 @@ class Storage:
             LocationRefused: its real path is outside of the table's bound.
             OSError: its folder cannot be opened.
         """
-        name = os.path.abspath(split_path(path).key)
+        name = os.path.abspath(split_path(path).plain_key)
         if self._bound is ANYWHERE:
             yield name
             return
         folder, base = os.path.split(name)
-        real = os.path.realpath(name) if follow else os.path.join(os.path.realpath(folder), base)
-        self._bound.require_real(real, path)
+        try:
+            real = os.path.realpath(name) if follow else os.path.join(os.path.realpath(folder), base)
+        except ValueError:  # a character that no path may hold
+            self._bound.require([path])
+            raise
+        if not self._bound.allows_real(real):
+            raise self._bound.refusal([path])
         with held(real, make=make) as there:
             yield there
 
     def _unlink(self, path: str) -> str | None:
+        """Remove a local file; return why that failed, ``None`` when the file is gone."""
         try:
             with self._local(path, follow=False) as there:
-                return unlink(there)
+                os.unlink(there)
         except FileNotFoundError:
             return None
         except LocationRefused as error:
             return str(error)
         except OSError as error:
             return error.strerror or str(error)
+        return None
 
     def _list(self, prefix: str) -> Iterator[ListedObject]:
         objects, folders = self.divide(prefix)
@@ -426,8 +445,8 @@ class Storage:
         yield from in_parallel([partial(self.list_folder, folder) for folder in folders], self._listing_threads)
 
     def _require_listable(self, path: str) -> None:
-        self.require([path])
-        if not is_local(path) and split_path(path).scheme not in S3_SCHEMES:
+        self._bound.require([path])
+        if not is_local(path) and not is_s3(path):
             raise StorageError(f"{path} cannot be listed: only S3 and local folders can")
 
 
@@ -441,52 +460,30 @@ class FileSource(Protocol):
     @property
     def is_current(self) -> bool:
         """Whether this is the store's current state; else each orphan must be looked up before it is deleted."""
-        ...
 
     def objects(self) -> Iterator[ListedObject]:
-        """All files, streamed.
-
-        Raises:
-            StorageError: they cannot be read.
-        """
-        ...
+        """All files, streamed; raises StorageError where they cannot be read."""
 
     def parts(self) -> Sequence[SourcePart]:
         """The same files in shares, which raise as :meth:`objects` when they are read."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
-class ListedLocation:
-    """A :class:`FileSource` that lists the objects below ``location`` at the time of the call."""
+class ListedLocations:
+    """A :class:`FileSource` that lists locations, none of which is inside another, at the time of the call."""
 
     storage: Storage
-    location: str
+    locations: tuple[str, ...]
     is_current: bool = True
 
     def objects(self) -> Iterator[ListedObject]:
-        return self.storage.list(self.location)
+        return chain.from_iterable(map(self.storage.list, self.locations))
 
     def parts(self) -> Sequence[SourcePart]:
-        objects, folders = self.storage.divide(self.location)
-        return [partial(tuple, objects), *(partial(self.storage.list_folder, folder) for folder in folders)]
-
-
-@dataclass(frozen=True, slots=True)
-class JoinedFiles:
-    """A :class:`FileSource` of several locations, none of which is inside another."""
-
-    sources: tuple[FileSource, ...]
-
-    @property
-    def is_current(self) -> bool:
-        return all(source.is_current for source in self.sources)
-
-    def objects(self) -> Iterator[ListedObject]:
-        return chain.from_iterable(source.objects() for source in self.sources)
-
-    def parts(self) -> Sequence[SourcePart]:
-        return [part for source in self.sources for part in source.parts()]
+        parts: list[SourcePart] = []
+        for objects, folders in map(self.storage.divide, self.locations):
+            parts += [partial(tuple, objects), *(partial(self.storage.list_folder, folder) for folder in folders)]
+        return parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -522,27 +519,22 @@ def store_now_ms(storage: Storage, location: str, may_write: bool) -> int | None
     if not storage.allows(location):
         return None
     if is_local(location):
-        return _by_nameless_file(parts.key) or (_by_probe(os.path.join(parts.key, "metadata")) if may_write else None)
+        # Linux, open(2), O_TMPFILE: the file is gone once it is closed, and its folder does not change.
+        found = _creation_ms(parts.key, os.O_TMPFILE | os.O_WRONLY) if hasattr(os, "O_TMPFILE") else None
+        if found or not may_write:
+            return found or None
+        probe = os.path.join(parts.key, "metadata", f".clock-{uuid.uuid4()}")
+        found = _creation_ms(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+        if found is not None:
+            with suppress(OSError):
+                os.unlink(probe)
+        return found
     if parts.scheme not in S3_SCHEMES:
         return None
     if storage.s3_clock.now_ms() is None:
         with suppress(StorageError):
             storage.can_list(location)  # a refusal carries the time too
     return storage.s3_clock.now_ms()
-
-
-def _by_nameless_file(folder: str) -> int | None:
-    # Linux, open(2), O_TMPFILE: the file is gone once it is closed, and its folder does not change.
-    return _creation_ms(folder, os.O_TMPFILE | os.O_WRONLY) if hasattr(os, "O_TMPFILE") else None
-
-
-def _by_probe(folder: str) -> int | None:
-    path = os.path.join(folder, f".clock-{uuid.uuid4()}")
-    found = _creation_ms(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
-    if found is not None:
-        with suppress(OSError):
-            os.unlink(path)
-    return found
 
 
 def _creation_ms(path: str, flags: int) -> int | None:

@@ -31,7 +31,7 @@ from icekeeper.policy import Operation, gc_enabled
 from icekeeper.report.outcome import OperationOutcome, skipped
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import any_spelling, is_under
-from icekeeper.storage.storage import FileSource, JoinedFiles, ListedLocation, SourcePart, Storage
+from icekeeper.storage.storage import FileSource, ListedLocations, SourcePart, Storage
 
 _OPERATION = Operation.REMOVE_ORPHANS
 
@@ -103,7 +103,7 @@ def _list_candidates(context: OperationContext, table: LoadedTable) -> TableCand
             )
         source = InventoryFiles(_store_of_list(context, storage), inventory, metadata.location)
     else:
-        source = JoinedFiles(tuple(ListedLocation(storage, root) for root in roots))
+        source = ListedLocations(storage, tuple(roots))
     grace_ms = context.policy.orphan_older_than_ms
     older_than_ms = context.stores.trusted_now_ms(table, grace_ms, "orphan_older_than_hours") - grace_ms
     references = References()
