@@ -68,9 +68,9 @@ def _month(run: Mapping[str, int], metrics: frozenset[str], tables: int, options
 
 
 def _lines(bill: Bill) -> Iterator[str]:
-    for line in bill.lines:
-        if line.amount:
-            yield f"  {line.what:34} {line.amount:>14,.0f}  {line.usd:8.2f} USD"
+    for _, what, amount, usd in bill.lines:
+        if amount:
+            yield f"  {what:34} {amount:>14,.0f}  {usd:8.2f} USD"
     yield f"  {'total':34} {'':>14}  {bill.total:8.2f} USD"
     yield f"  {'S3 Tables, the same files':34} {bill.compacted_gb:>11,.0f} GB  {bill.aws_own['s3_tables']:8.2f} USD"
     yield f"  {'Glue optimizers (an estimate)':34} {'':>14}  {bill.aws_own['glue_optimizers']:8.2f} USD"

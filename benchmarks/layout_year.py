@@ -116,7 +116,7 @@ def play(workload: Workload, resolved: ResolvedPolicy, hours: int) -> Year:
 def _pass(year: Year, resolved: ResolvedPolicy, now_ms: int) -> None:
     policy, table = resolved.policy, year.table
     head = table.metadata.head("main")
-    is_proposed = head is not None and any(True for _ in summary_signals(head, resolved, None))
+    is_proposed = head is not None and any(True for _ in summary_signals(head, resolved, ()))
     plan = table.plan(now_ms)
     year.requests += PLAN_GETS
     year.dollars += PLAN_GETS * float(policy.price_per_1000_gets) / 1000

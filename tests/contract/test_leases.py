@@ -12,7 +12,7 @@ from threading import Barrier
 
 import pytest
 
-from icekeeper.detection.assess import TableFindings, assess
+from icekeeper.detection.assess import assess
 from icekeeper.errors import LeaseHeld, LeaseLost, StorageError
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.maintenance.table_lease import why_needless
@@ -323,9 +323,8 @@ def test_no_pass_is_left_out_for_one_that_ended_in_the_future(open_store: OpenSt
 
 def test_detection_does_not_believe_that_nothing_was_to_do_in_the_future() -> None:
     metadata = table(small_files(400, MB), snapshots=3)
-    unknown = TableFindings(now_ms=NOW_MS, expirable=0)
-    misled = replace(unknown, last_seen=FROM_AHEAD)
-    assert assess("ns.t", metadata, policy(), misled) == assess("ns.t", metadata, policy(), unknown)
+    unknown = assess("ns.t", metadata, policy(), now_ms=NOW_MS, expirable=0)
+    assert assess("ns.t", metadata, policy(), now_ms=NOW_MS, expirable=0, last_seen=FROM_AHEAD) == unknown
 
 
 def test_a_request_is_not_answered_by_a_pass_that_ended_in_the_future(open_store: OpenStore) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from icekeeper.detection.assessor import assessor
+from icekeeper.catalogs.catalog import identity_of
+from icekeeper.detection.assess import assess_table
 from icekeeper.detection.proposal import Proposal
 from support.maintained_table import MaintainedTable, new_table
 
@@ -27,13 +28,16 @@ def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
 def told(table: MaintainedTable) -> tuple[str, ...] | str:
     """The reasons for a pass, or why there is none."""
     runtime = table.runtime_with()
-    judge = assessor(
-        table.catalog,
-        resolve_policy=lambda loaded: runtime.policy(loaded, SETTINGS, unsafe=True),
-        store=table.state,
-        now_ms=runtime.clock(),
+    loaded, now_ms = table.loaded, runtime.clock()
+    identity = identity_of(table.catalog, loaded)
+    found = assess_table(
+        loaded,
+        identity,
+        runtime.policy(loaded, SETTINGS, unsafe=True),
+        table.state.glance(identity, now_ms=now_ms),
+        now_ms=now_ms,
+        plan_sweep=table.state.schedules.record,
     )
-    found = judge(table.loaded)
     return found.reasons if isinstance(found, Proposal) else found.reason
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.pass_context.table_policy import read_policy_file
+from icekeeper.policy.policy_file import matching_layers
 from icekeeper.storage.storage import Storage
 from local_stack.moto_server import MotoServer
 from support.command import Command, one_sentence
@@ -70,9 +71,9 @@ def test_an_object_that_is_not_there_is_no_policy_file(moto_server: MotoServer) 
     s3, bucket, storage = moto_server.client("s3"), f"control-{uuid.uuid4()}", Storage(moto_server.s3_properties)
     s3.create_bucket(Bucket=bucket)
     address = f"s3://{bucket}/config/policy.yaml"
-    assert read_policy_file(address, storage).rules == ()
+    assert read_policy_file(address, storage) == ()
     s3.put_object(Bucket=bucket, Key="config/policy.yaml", Body=RULES.encode())
-    (layer,) = read_policy_file(address, storage).layers(*TABLE)
+    (layer,) = matching_layers(read_policy_file(address, storage), *TABLE)
     assert layer.source == f"policy file {address} rule 1 (*/*/t)"
 
 
@@ -90,7 +91,7 @@ def test_text_of_another_encoding_is_refused(tmp_path: Path) -> None:
     (tmp_path / "policy.yaml").write_bytes("rules: []  # ä".encode("latin-1"))
     with pytest.raises(PolicyError, match=r"is no UTF-8 text"):
         read_policy_file(str(tmp_path / "policy.yaml"))
-    assert read_policy_file("").rules == ()
+    assert read_policy_file("") == ()
 
 
 def test_a_folder_is_no_policy_file(tmp_path: Path) -> None:

@@ -367,7 +367,7 @@ def test_all_tables_of_a_bucket_are_swept_from_one_listing(runtime_of_two_tables
     assert {path for table in dry.tables.values() for path in table.files_planned} == orphans
     outcome = runtime_of_two_tables.sweep_bucket(warehouse, grace, LocalEngine(1), unsafe=True)
     assert {path for table in outcome.tables.values() for path in table.files_deleted} == orphans
-    assert outcome.outside.files == 0
+    assert outcome.outside["files"] == 0
     assert not any(exists(runtime_of_two_tables, path) for path in orphans)
     assert all(runtime_of_two_tables.verify(name).ok for name in (A, B))
 

@@ -9,17 +9,16 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from icekeeper.commit.attempt import RUN_ID_KEY
-from icekeeper.detection.assess import TableFindings, assess
+from icekeeper.detection.assess import assess
 from icekeeper.detection.proposal import Proposal
 from icekeeper.machine.clock import HOUR_MS
-from icekeeper.metadata.document import table_digest
 from icekeeper.model import Nothing
 from icekeeper.operations.compaction.plan_groups import Clustering, CompactionPlan
 from icekeeper.operations.compaction.recipe import choose_recipe
-from icekeeper.policy import Operation, ResolvedPolicy
-from icekeeper.state.store import IdleSince, LastSeen
+from icekeeper.policy import ResolvedPolicy
+from icekeeper.state.store import LastSeen
 from support.examples import examples
-from support.growing_table import GrowingTable
+from support.growing_table import GrowingTable, idle
 from support.plans import HEAD_MS, MB
 from support.settings import policy
 
@@ -72,27 +71,11 @@ def grown(history: list[list[tuple[int, Any]]], rewrites: set[int], *, hours: in
     return found
 
 
-def seen(
-    found: GrowingTable, resolved: ResolvedPolicy, *, looked_ms: int = NOW_MS, run_id: str | None = None
-) -> LastSeen:
-    """What a pass remembers that left nothing to do; one with ``run_id`` did something before."""
-    head_id = found.head.snapshot_id
-    digest = table_digest(found.metadata)
-    record = IdleSince(snapshot_id=head_id, table_digest=digest, looked_ms=looked_ms, run_id=run_id)
-    return LastSeen(
-        snapshot_id=head_id,
-        fingerprint=resolved.fingerprint(),
-        finished_ms=looked_ms,
-        idle=run_id is None,
-        idle_since={Operation.COMPACT.value: record},
-    )
-
-
 def is_proposed(
     found: GrowingTable, resolved: ResolvedPolicy, last: LastSeen, now_ms: int, clustering: str | None = None
 ) -> bool:
-    findings = TableFindings(now_ms=now_ms, expirable=0, last_seen=last, clustering=clustering)
-    return isinstance(assess("ns.t", found.metadata, resolved, findings), Proposal)
+    answer = assess("ns.t", found.metadata, resolved, now_ms=now_ms, expirable=0, last_seen=last, clustering=clustering)
+    return isinstance(answer, Proposal)
 
 
 @settings(max_examples=examples(80))
@@ -116,7 +99,7 @@ def test_no_work_is_missed_for_more_than_a_day_and_none_that_enough_files_made(
     found = grown(history, written_anew, hours=3)
     looked_ms = now_ms = HEAD_MS + looked_hours * HOUR_MS
     assume(isinstance(found.plan(resolved.policy, now_ms=looked_ms), Nothing))
-    last = seen(found, resolved, looked_ms=looked_ms)
+    last = idle(found, resolved, looked_ms=looked_ms)
     assert not is_proposed(found, resolved, last, looked_ms), "a pass has just looked"
     came, files, bound_ms = Counter[Any](), len(found.files), max(DAY_MS, looked_ms - HEAD_MS)
     for added, gone, pause in later:
@@ -154,7 +137,7 @@ def test_a_pass_that_did_its_work_is_followed_by_none_until_enough_came(
         for _ in range(group.output_count)
     ]
     inputs = [file for file in found.files if file.entry.file.file_path in gone]
-    last = seen(found, resolved, run_id="r")
+    last = idle(found, resolved, run_id="r")
     found.commit(outputs, inputs, time_ms=NOW_MS, more={RUN_ID_KEY: "r"}, is_rewrite=True)
     assert not is_proposed(found, resolved, last, NOW_MS)
     came = Counter[Any]()
@@ -195,7 +178,7 @@ def test_files_to_cluster_wait_no_longer(
     clustered = {one["snapshot-id"] for one, (_, is_sorted) in zip(found.snapshots, history, strict=True) if is_sorted}
     clustering = Clustering(recipe, frozenset(clustered))
     assume(isinstance(found.plan(resolved.policy, now_ms=NOW_MS, clustering=clustering), Nothing))
-    last, came = seen(found, resolved), Counter[Any]()
+    last, came = idle(found, resolved), Counter[Any]()
     for number, (added, gone) in enumerate(later):
         removed = [file for position, file in enumerate(found.files) if position in gone]
         found.commit(added, removed, time_ms=NOW_MS + number)

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from icekeeper.metadata.document import Snapshot, TableMetadata
+from icekeeper.machine.clock import HOUR_MS
+from icekeeper.metadata.document import Snapshot, TableMetadata, table_digest
 from icekeeper.model import LiveEntry, Nothing, PartitionValue
 from icekeeper.operations.compaction.candidates import TableState
 from icekeeper.operations.compaction.plan_groups import Clustering, CompactionPlan, plan_compaction
-from icekeeper.policy import Policy
+from icekeeper.policy import Policy, ResolvedPolicy
+from icekeeper.state.store import IdleSince, LastSeen
 from support.plans import HEAD, HEAD_MS, data_file, live_file, manifest, table
 from support.tables import snapshot
 
@@ -88,3 +90,19 @@ class GrowingTable:
     def plan(self, policy: Policy, *, now_ms: int, clustering: Clustering | None = None) -> CompactionPlan | Nothing:
         state = TableState(self.metadata, self.head, [manifest()], list(self.files))
         return plan_compaction(state, policy, now_ms=now_ms, clustering=clustering)
+
+
+def idle(
+    found: GrowingTable, resolved: ResolvedPolicy, looked_ms: int = HEAD_MS + HOUR_MS, *, run_id: str | None = None
+) -> LastSeen:
+    """What a pass remembers that left nothing to do for any operation; one with ``run_id`` did something before."""
+    head_id = found.head.snapshot_id
+    digest = table_digest(found.metadata)
+    record = IdleSince(snapshot_id=head_id, table_digest=digest, looked_ms=looked_ms, run_id=run_id)
+    return LastSeen(
+        snapshot_id=head_id,
+        fingerprint=resolved.fingerprint(),
+        finished_ms=looked_ms,
+        idle=run_id is None,
+        idle_since={operation.value: record for operation in resolved.policy.operations},
+    )

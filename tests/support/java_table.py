@@ -11,9 +11,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.catalogs.pointer import PointerCatalog, commit_document, load_document
+from icekeeper.catalogs.pointer import commit_document, load_document
 from icekeeper.errors import CommitConflict
-from icekeeper.machine.clock import system_clock
 from icekeeper.model import TableName
 from icekeeper.storage.storage import Storage
 from support.java_writer import JavaTable as WrittenTable
@@ -97,8 +96,7 @@ class _JavasPointer:
             self._java.take_over(location)
             return location
 
-        pointers = PointerCatalog(storage=self._storage, load=self.load, clock=system_clock)
-        return commit_document(pointers, base, requirements, updates, swap=swap)
+        return commit_document(base, requirements, updates, swap=swap, storage=self._storage, load=self.load)
 
 
 class SharedTable(MaintainedTable):

@@ -13,7 +13,6 @@ from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.snapshot import RECIPE_KEY
-from icekeeper.detection.assessor import Assessor, Observer, assessor
 from icekeeper.detection.list_tables import CatalogSource
 from icekeeper.detection.proposal import Proposal
 from icekeeper.detection.scan import Scanner
@@ -426,18 +425,19 @@ class PaperFleet:
             tally.worst_deletes = max(tally.worst_deletes, len(member.table.deletes))
 
     def _proposals(self, now_ms: int) -> list[Proposal]:
-        def assessor_of(catalog: Any, observe: Observer) -> Assessor:
-            return assessor(
-                catalog, resolve_policy=lambda loaded: self.resolved, store=self.state, now_ms=now_ms, observe=None
-            )
-
-        source = CatalogSource(self.name, lambda: self)
-        report = Scanner(self.resolved.policy, self.state, now_ms, threads=1).scan([source], assessor_of, self._cursor)
+        scanner = Scanner(
+            self.resolved.policy,
+            self.state,
+            now_ms,
+            resolve_policy=lambda catalog, loaded: self.resolved,
+            plan_sweep=self.state.schedules.record,
+            threads=1,
+        )
+        report = scanner.scan([CatalogSource(self.name, lambda: self)], self._cursor)
         self._cursor = report.cursor
         if report.errors:
             raise AssertionError([skip.reason for skip in report.skipped if skip.is_error])
-        found = [item.proposal for item in report.proposals]
-        return [one for one in found if self.members[one.table].busy_until_ms <= now_ms]
+        return [one for one in report.proposals if self.members[one.table].busy_until_ms <= now_ms]
 
     def _pass(self, member: Member, proposal: Proposal, now_ms: int) -> int:
         """Run one pass; returns when it ends."""

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.detection.assessor import Assessor, Observer, assessor
 from icekeeper.detection.list_tables import CatalogSource
 from icekeeper.detection.proposal import FleetReport
 from icekeeper.detection.scan import Scanner
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
+from icekeeper.policy import Policy
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.store import Glance, MaintenanceRequest
@@ -100,18 +101,27 @@ def scanned(
 ) -> FleetReport:
     """A scan with these deployment settings; ``environment`` reaches the tables' policies."""
 
-    def assessor_of(catalog: Any, observe: Observer) -> Assessor:
-        return assessor(
-            catalog,
-            resolve_policy=lambda loaded: resolved(loaded.metadata.properties, environment or {}),
-            store=state,
-            now_ms=NOW_MS,
-            observe=observe,
-        )
-
     sources = [source(c) if isinstance(c, PreparedCatalog) else c for c in catalogs]
-    settings = policy(**values).policy
-    return Scanner(settings, state, NOW_MS, threads).scan(sources, assessor_of, cursor)
+    return scanner_of(policy(**values).policy, state, environment, threads=threads).scan(sources, cursor)
+
+
+def scanner_of(
+    settings: Policy,
+    state: SqliteStateStore,
+    environment: Mapping[str, str] | None = None,
+    *,
+    threads: int = 1,
+    monotonic_s: Callable[[], float] = time.monotonic,
+) -> Scanner:
+    return Scanner(
+        settings,
+        state,
+        NOW_MS,
+        resolve_policy=lambda catalog, loaded: resolved(loaded.metadata.properties, environment or {}),
+        plan_sweep=state.schedules.record,
+        threads=threads,
+        monotonic_s=monotonic_s,
+    )
 
 
 def request(name: str, uuid: str = "", requested_ms: int = 1, **settings: str) -> MaintenanceRequest:
@@ -120,4 +130,4 @@ def request(name: str, uuid: str = "", requested_ms: int = 1, **settings: str) -
 
 
 def names(report: FleetReport) -> list[str]:
-    return [item.proposal.table for item in report.proposals]
+    return [item.table for item in report.proposals]

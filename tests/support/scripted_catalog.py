@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 from unittest import mock
 
-from icekeeper.catalogs.catalog import BuiltInMaintenance, Catalog, LoadedTable
+from icekeeper.catalogs.bucket_maintenance import TableBucketMaintenance
+from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.model import TableName
 from icekeeper.storage.storage import Storage
@@ -62,7 +63,7 @@ class ScriptedCatalog:
         return self.inner.warehouse
 
     @property
-    def built_in_maintenance(self) -> BuiltInMaintenance | None:
+    def built_in_maintenance(self) -> TableBucketMaintenance | None:
         return self.inner.built_in_maintenance
 
     def list_tables(self) -> Iterator[TableName]:

@@ -18,7 +18,6 @@ from icekeeper.advice.advise import (
     DeleteFacts,
     PartitionField,
     PartitionTotals,
-    StatisticsFacts,
     TableSummary,
     advise,
     advise_all,
@@ -48,7 +47,7 @@ Rule = Callable[[TableSummary], Iterator[Advice]]
 
 def summary(**facts: Any) -> TableSummary:
     """A table that is well laid, but for these facts."""
-    facts = {"statistics": StatisticsFacts(exist=True)} | facts
+    facts = {"changed_share": 0.0} | facts
     return TableSummary(
         table="ns.t", format_version=2, target_bytes=256 * MB, small_bytes=192 * MB, depth_limit=4, **facts
     )
@@ -328,13 +327,12 @@ def test_metadata_logs_that_leave_files_behind_or_are_too_long() -> None:
 
 
 def test_statistics_that_are_missing_or_stale() -> None:
-    none = StatisticsFacts()
-    missing = one(statistics_advice, records=1_000_000, statistics=none)
+    missing = one(statistics_advice, records=1_000_000, changed_share=None)
     assert missing is not None
     assert missing.statement == "icekeeper maintain ns.t --operations compute_statistics"
-    assert one(statistics_advice, records=999_999, statistics=none) is None
-    assert one(statistics_advice, records=10**7, statistics=StatisticsFacts(True, 0.19)) is None
-    stale = one(statistics_advice, records=10**7, statistics=StatisticsFacts(True, 0.2))
+    assert one(statistics_advice, records=999_999, changed_share=None) is None
+    assert one(statistics_advice, records=10**7, changed_share=0.19) is None
+    stale = one(statistics_advice, records=10**7, changed_share=0.2)
     assert stale is not None
     assert "20 % of its rows changed" in stale.message
 
@@ -356,11 +354,10 @@ def test_a_command_that_is_to_be_pasted_runs_nothing_else() -> None:
     """Names are chosen by whoever may write the table."""
     name, key = "ns.t;touch /tmp/x", "$(id)"
     keys = (column(9.0, name=key, is_key=True), column(9.0, name="id", is_key=True))
-    no_statistics = StatisticsFacts(exist=False)
     tables = {
         "z_order": replace(summary(columns=keys), table=name),
         "worn_clustering": replace(summary(columns=(column(99.0, name=key),), clustered_by=(key,)), table=name),
-        "statistics": replace(summary(records=10**7, statistics=no_statistics), table=name),
+        "statistics": replace(summary(records=10**7, changed_share=None), table=name),
     }
     found = {kind: shlex.split(_advised(kind, table)) for kind, table in tables.items()}
     assert found == {
@@ -481,11 +478,10 @@ def test_statistics_grow_old_by_the_rows_that_came_and_went() -> None:
         {"added-records": "10", "deleted-records": "5"},
         {"added-records": "5", "total-records": "100"},
     ]
-    assert of(metadata(*changes, statistics=[sketch(1, 2, 9)])).statistics.changed_share == 0.2
+    assert of(metadata(*changes, statistics=[sketch(1, 2, 9)])).changed_share == 0.2
     rewritten = {"operation": "replace", "added-records": "90", "deleted-records": "90", "total-records": "100"}
-    kept = of(metadata({}, rewritten, statistics=[sketch(1, 2, 9)])).statistics
-    assert (kept.exist, kept.changed_share) == (True, 0.0)
-    assert not of(metadata(*changes)).statistics.exist
+    assert of(metadata({}, rewritten, statistics=[sketch(1, 2, 9)])).changed_share == 0.0
+    assert of(metadata(*changes)).changed_share is None
 
 
 def test_deletes_that_came_back_after_a_pass_of_ours() -> None:

@@ -23,6 +23,7 @@ from icekeeper.catalogs.s3tables import S3_TABLES, S3TablesCatalog
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.model import TableName
 from icekeeper.operation_facts import BuiltIn
+from icekeeper.policy.ownership import BucketMaintenance
 
 # A source of credentials that never answers ends in an error, and not in a process that hangs.
 
@@ -180,7 +181,7 @@ def test_who_maintains_a_table_is_an_error_while_the_bucket_does_not_say(
     with pytest.raises(StorageError, match=said):
         bucket.read(TABLE)
     with pytest.raises(StorageError, match=said):
-        bucket.jobs(TABLE)
+        bucket.with_jobs(BucketMaintenance(), TABLE)
     with pytest.raises(StorageError, match=r"^its settings cannot be read: what table bucket "):
         bucket.disable(TABLE, BuiltIn.COMPACTION)
 
@@ -199,5 +200,5 @@ def test_what_waiting_would_not_change_is_told_with_the_answer(
     wire = Wire(monkeypatch, answer(status, code))
     bucket = maintenance(wire)
     assert (bucket.read(TABLE).states, bucket.read(TABLE).unreadable) == ({}, dict.fromkeys(BuiltIn, words))
-    assert (bucket.jobs(TABLE).jobs, bucket.jobs(TABLE).unreadable) == ({}, words)
+    assert bucket.with_jobs(BucketMaintenance(), TABLE) == BucketMaintenance(jobs_unreadable=words)
     assert wire.pauses_s == []

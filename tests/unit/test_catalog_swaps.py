@@ -24,7 +24,7 @@ from icekeeper.catalogs.aws_service import AwsService
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.commit_answer import CommitAnswer, ErrorDocument, answer_of_rest, error_of, read_error
 from icekeeper.catalogs.glue import GLUE
-from icekeeper.catalogs.pointer import PointerCatalog, commit_document, load_document
+from icekeeper.catalogs.pointer import commit_document, load_document
 from icekeeper.catalogs.s3tables import S3_TABLES
 from icekeeper.errors import (
     CatalogBusy,
@@ -221,8 +221,7 @@ class Pointer:
 
     def commit(self, base: LoadedTable, swap: Callable[[str], str], **more: Any) -> LoadedTable:
         updates = [{"action": "set-properties", "updates": {"a": swap.__qualname__}}]
-        catalog = PointerCatalog(storage=self.storage, load=self.load, clock=lambda: 1, **more)
-        return commit_document(catalog, base, [], updates, swap=swap)
+        return commit_document(base, [], updates, swap=swap, storage=self.storage, load=self.load, **more)
 
     def documents(self) -> int:
         return len(list(self.folder.rglob("*.metadata.json")))

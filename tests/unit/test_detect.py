@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from icekeeper.commit.snapshot import RECIPE_KEY
-from icekeeper.detection.assess import TableFindings, assess
+from icekeeper.detection.assess import assess
 from icekeeper.detection.proposal import Proposal, Skip
 from icekeeper.detection.signals import wanted_clustering
 from icekeeper.machine.clock import HOUR_MS
@@ -25,7 +25,7 @@ from support.tables import new_document
 def check(
     metadata: TableMetadata, resolved: ResolvedPolicy | None = None, *, expirable: int = 0, **more: Any
 ) -> Proposal | Skip:
-    return assess("ns.t", metadata, resolved or policy(), TableFindings(now_ms=NOW_MS, expirable=expirable, **more))
+    return assess("ns.t", metadata, resolved or policy(), now_ms=NOW_MS, expirable=expirable, **more)
 
 
 def reasons(*args: Any, **more: Any) -> tuple[str, ...]:
@@ -114,7 +114,9 @@ def test_a_table_that_compaction_leaves_alone_is_not_proposed_for_it(kind: str) 
     assert check(odd, policy(operations="compact")) == Skip(
         "ns.t", f"column v is of type {kind}, which this version of Icekeeper cannot rewrite; the table was left alone"
     )
-    manifests = reasons(odd, manifest_count=5000)  # which can be rewritten
+    counters = {**small_files(400, 1.2 * MB), "manifests-created": "1", "manifests-kept": "4999"}
+    many = TableMetadata({**odd.document, "snapshots": table(counters).document["snapshots"]})
+    manifests = reasons(many)  # which can be rewritten
     assert manifests == ("5000 manifests reach min_manifests_to_rewrite 5",)
     of_java = {"write.location-provider.impl": "com.example.Here"}
     placed = TableMetadata({**small.document, "properties": of_java})
@@ -148,12 +150,11 @@ def test_tables_with_deletes_are_left_alone_when_deletes_are_not_applied() -> No
     assert reasons(table(summary), policy(apply_deletes="false")) == ()
 
 
-def test_manifests_are_counted_from_the_summary_or_by_the_caller() -> None:
+def test_manifests_are_counted_from_the_summary() -> None:
     summary = {"manifests-created": "1", "manifests-kept": "11"}
     expected = Proposal("ns.t", ("12 manifests reach min_manifests_to_rewrite 5",), 0.7059)
     assert check(table(summary)) == expected
-    assert check(table({}), manifest_count=12) == expected
-    assert check(table(summary), manifest_count=4) == QUIET
+    assert check(table({"manifests-created": "1", "manifests-kept": "3"})) == QUIET
     assert check(table({"manifests-created": "12"})) == QUIET
     assert check(table(summary), policy(manifest_rewrite_enabled="false")) == QUIET
 
@@ -257,7 +258,7 @@ def added(files: int, megabytes: int = 1, recipe: str | None = None) -> dict[str
 
 
 def layout_reasons(metadata: TableMetadata, resolved: ResolvedPolicy | None = None, **more: Any) -> tuple[str, ...]:
-    found = assess("ns.t", metadata, resolved or policy(), TableFindings(now_ms=NOW_MS, expirable=0, **more))
+    found = assess("ns.t", metadata, resolved or policy(), now_ms=NOW_MS, expirable=0, **more)
     return found.reasons if isinstance(found, Proposal) else ()
 
 
@@ -352,6 +353,4 @@ def test_partitions_are_no_reason_unless_they_are_to_expire() -> None:
     assert layout_reasons(partitioned("void"), policy(**EXPIRING)) == ()
     assert layout_reasons(partitioned(), policy(**EXPIRING)) == ()
     empty = TableMetadata({**partitioned("day").document, "snapshots": [], "current-snapshot-id": -1})
-    assert assess("ns.t", empty, policy(**EXPIRING), TableFindings(now_ms=NOW_MS, expirable=0)) == Skip(
-        "ns.t", "no current snapshot"
-    )
+    assert assess("ns.t", empty, policy(**EXPIRING), now_ms=NOW_MS, expirable=0) == Skip("ns.t", "no current snapshot")

@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 
 from icekeeper.commit.attempt import RUN_ID_KEY
-from icekeeper.detection.assess import TableFindings, assess, idle_operations
+from icekeeper.detection.assess import assess, idle_operations
 from icekeeper.detection.look_again import time_has_come
 from icekeeper.detection.proposal import Proposal
 from icekeeper.machine.clock import HOUR_MS
-from icekeeper.metadata.document import table_digest
 from icekeeper.model import PartitionValue
 from icekeeper.policy import Operation, ResolvedPolicy
-from icekeeper.state.store import IdleSince, LastSeen
-from support.growing_table import GrowingTable
+from icekeeper.state.store import LastSeen
+from support.growing_table import GrowingTable, idle
 from support.plans import HEAD_MS, MB
 from support.settings import policy
 
@@ -31,26 +30,11 @@ def of(*megabytes: float, partition: PartitionValue = "p") -> list[tuple[int, Pa
     return [(int(size * MB), partition) for size in megabytes]
 
 
-def idle(found: GrowingTable, resolved: ResolvedPolicy, now_ms: int = NOW_MS, *, run_id: str | None = None) -> LastSeen:
-    """What a pass remembers that looked now and left nothing to do for any operation."""
-    head_id = found.head.snapshot_id
-    digest = table_digest(found.metadata)
-    record = IdleSince(snapshot_id=head_id, table_digest=digest, looked_ms=now_ms, run_id=run_id)
-    return LastSeen(
-        snapshot_id=head_id,
-        fingerprint=resolved.fingerprint(),
-        finished_ms=now_ms,
-        idle=run_id is None,
-        idle_since={operation.value: record for operation in resolved.policy.operations},
-    )
-
-
 def told(
     found: GrowingTable, last: LastSeen | None, resolved: ResolvedPolicy, now_ms: int = NOW_MS, **more: Any
 ) -> tuple[str, ...] | str:
     """The reasons for a pass, or why there is none."""
-    findings = TableFindings(now_ms=now_ms, expirable=0, last_seen=last, **more)
-    answer = assess("ns.t", found.metadata, resolved, findings)
+    answer = assess("ns.t", found.metadata, resolved, now_ms=now_ms, expirable=0, last_seen=last, **more)
     return answer.reasons if isinstance(answer, Proposal) else answer.reason
 
 

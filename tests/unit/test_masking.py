@@ -14,7 +14,7 @@ import pyiceberg.catalog.sql
 import pyiceberg.io
 import pytest
 
-from icekeeper.detection.proposal import FleetSkip, Skip
+from icekeeper.detection.proposal import Skip
 from icekeeper.errors import CommitConflict, StorageError
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import failed
@@ -167,7 +167,6 @@ def test_a_sentence_that_quotes_megabytes_is_cut_wherever_it_goes() -> None:
         failed(Operation.COMPACT, f"begin {value} end").summary,
         str(failed(Operation.COMPACT, f"begin {value} end").reason),
         Skip("ns.t", f"begin {value} end").reason,
-        FleetSkip("C", "ns.t", f"begin {value} end").reason,
     ]
     assert {(one[:8], one[-5:], len(one)) for one in said} == {("begin xx", "x end", 18_030)}
     assert " … (982010 more characters) … " in said[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,7 +18,6 @@ from icekeeper.policy.ownership import (
     BUCKET_SOURCE,
     OWNED,
     OWNED_FOR_ALL_TABLES,
-    BucketJobs,
     BucketMaintenance,
     BuiltInState,
     Job,
@@ -89,10 +89,10 @@ def test_what_cannot_be_read_is_nobodys_to_touch(ownership: Ownership) -> None:
 
 def test_what_is_the_buckets_does_not_run_and_is_work_again_once_it_is_not() -> None:
     ours = resolve([])
-    theirs = ours.owned_by(decide_owners(ALL_ON, Ownership.AUTO))
+    theirs = replace(ours, owners=decide_owners(ALL_ON, Ownership.AUTO))
     assert [operation for operation in Operation if theirs.runs(operation)] == [Operation.REWRITE_MANIFESTS]
     assert theirs.why_not(Operation.COMPACT) == OWNED
-    assert ours.owned_by(decide_owners(None, Ownership.AUTO)).fingerprint() == ours.fingerprint()
+    assert replace(ours, owners=decide_owners(None, Ownership.AUTO)).fingerprint() == ours.fingerprint()
     assert theirs.fingerprint() != ours.fingerprint()
 
 
@@ -229,7 +229,7 @@ PASSING = (
 def owners(jobs: dict[BuiltIn, Job], ownership: Ownership = Ownership.AUTO) -> Owners:
     """Of a bucket in which everything is switched on, as AWS begins."""
     on = BuiltInState(is_enabled=True)
-    return decide_owners(BucketMaintenance(dict.fromkeys(BuiltIn, on), jobs=BucketJobs(jobs)), ownership)
+    return decide_owners(BucketMaintenance(dict.fromkeys(BuiltIn, on), jobs=jobs), ownership)
 
 
 @pytest.mark.parametrize("built_in", BuiltIn)
@@ -289,7 +289,7 @@ def test_taking_over_switches_off_also_what_stands_still(job: Job) -> None:
 
 def test_jobs_that_may_not_be_read_are_taken_to_run() -> None:
     on = BuiltInState(is_enabled=True)
-    bucket = BucketMaintenance({SNAPSHOTS: on}, jobs=BucketJobs(unreadable="S3 Tables failed with AccessDenied"))
+    bucket = BucketMaintenance({SNAPSHOTS: on}, jobs_unreadable="S3 Tables failed with AccessDenied")
     found = decide_owners(bucket, Ownership.AUTO)
     assert found.owned[Operation.EXPIRE_SNAPSHOTS] == OWNED
     assert found.warnings == {
@@ -318,7 +318,7 @@ def test_what_may_not_be_read_is_told_in_one_sentence() -> None:
     ],
 )
 def test_a_pin_holds_only_where_the_bucket_does_not_expire(enabled: bool, job: Job | None, expires: bool) -> None:
-    jobs = BucketJobs({} if job is None else {SNAPSHOTS: job})
+    jobs = {} if job is None else {SNAPSHOTS: job}
     bucket = BucketMaintenance({SNAPSHOTS: BuiltInState(enabled)}, jobs=jobs)
     assert (why_bucket_expires(bucket) is not None) is expires
     assert why_bucket_expires(None) is None

@@ -7,18 +7,18 @@ import threading
 import time
 from collections.abc import Iterator
 from fractions import Fraction
-from types import SimpleNamespace
 
 import pytest
 
 from icekeeper.cycle.service import CycleSettings
 from icekeeper.errors import PolicyError
+from icekeeper.metadata.document import TableMetadata
 from icekeeper.pipeline.events import MachineInput, parse_event
 from icekeeper.policy import Operation, gc_enabled
 from icekeeper.policy import layers as foreign_names
 from icekeeper.policy.keys import DEPLOYMENT_KEYS, POLICY_KEYS, Policy, Scope, refuse_meaningless
 from icekeeper.policy.layers import Layer, layers_for
-from icekeeper.policy.policy_file import parse_policy_file
+from icekeeper.policy.policy_file import matching_layers, parse_policy_file
 from icekeeper.policy.resolve import resolve, unused_settings
 from icekeeper.storage.listing import in_parallel
 from icekeeper.storage.storage import Storage
@@ -184,7 +184,7 @@ def test_a_grace_period_below_a_day_needs_unsafe() -> None:
 def test_switches_say_who_turned_them_off() -> None:
     result = resolved({"icekeeper.snapshot_expiry_enabled": "false"}, {}, operations="compact,expire_snapshots")
     assert result.why_disabled() is None
-    assert result.why_switched_off(Operation.EXPIRE_SNAPSHOTS) == (
+    assert result.why_not(Operation.EXPIRE_SNAPSHOTS) == (
         "snapshot_expiry_enabled is false (table property icekeeper.snapshot_expiry_enabled)"
     )
     assert [operation for operation in Operation if result.runs(operation)] == [Operation.COMPACT]
@@ -281,7 +281,8 @@ ARN = "arn:aws:s3tables:us-east-1:111122223333:bucket/prod-eu"
 
 def settings_of(text: str, warehouse: str, namespace: str, table: str) -> list[tuple[str, dict[str, object]]]:
     return [
-        (layer.source, dict(layer.values)) for layer in parse_policy_file(text, "F").layers(warehouse, namespace, table)
+        (layer.source, dict(layer.values))
+        for layer in matching_layers(parse_policy_file(text, "F"), warehouse, namespace, table)
     ]
 
 
@@ -314,7 +315,7 @@ def test_brackets_are_no_wildcards() -> None:
 
 
 def test_later_rules_win_over_earlier_ones_and_the_deployment_and_lose_against_the_table() -> None:
-    rules = parse_policy_file(GOOD, "F").layers(ARN, "analytics.web", "events_1")
+    rules = matching_layers(parse_policy_file(GOOD, "F"), ARN, "analytics.web", "events_1")
     environment = {"ICEKEEPER_MIN_INPUT_FILES": "9", "ICEKEEPER_BOUND_SNAPSHOT_RETENTION_HOURS": "120"}
     resolved = resolve(layers_for({}, environment, {}, rules=rules))
     assert (resolved.policy.min_input_files, resolved.sources["min_input_files"]) == (7, SECOND[0])
@@ -522,7 +523,9 @@ def test_a_bound_that_could_not_bind_is_refused() -> None:
     [({}, True), ({"gc.enabled": "TRUE"}, True), ({"gc.enabled": "false"}, False), ({"gc.enabled": "maybe"}, False)],
 )
 def test_gc_enabled_deletes_nothing_when_in_doubt(properties: dict[str, str], expected: bool) -> None:
-    assert gc_enabled(SimpleNamespace(properties=properties)) is expected
+    assert (
+        gc_enabled(TableMetadata({"format-version": 2, "location": "s3://b/t", "properties": properties})) is expected
+    )
 
 
 def test_named_snapshots_do_not_get_below_a_bounded_retention() -> None:

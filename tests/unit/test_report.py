@@ -15,11 +15,11 @@ from rich.text import Text
 
 from icekeeper.errors import StorageError
 from icekeeper.maintenance.begin_and_end_pass import with_warnings
+from icekeeper.model import TableName
 from icekeeper.policy import Layer, Operation, resolve
 from icekeeper.report.outcome import (
     BucketOutcome,
     OperationOutcome,
-    Outside,
     PassOutcome,
     Status,
     failed,
@@ -30,7 +30,7 @@ from icekeeper.report.outcome import (
     succeeded,
     told_anew,
 )
-from icekeeper.report.page import LastPass, Page, TableOnPage, render_page
+from icekeeper.report.page import TableOnPage, render_page
 from icekeeper.report.terminal import (
     print_bucket,
     print_detection,
@@ -43,6 +43,8 @@ from icekeeper.report.terminal import (
     print_rows,
     trouble,
 )
+from icekeeper.state.identity import TableIdentity
+from icekeeper.state.store import PassRecord
 
 # What people read of a sweep over a bucket: a sentence is not repeated table by table.
 
@@ -53,7 +55,7 @@ def test_a_sentence_is_not_repeated_table_by_table() -> None:
         name: succeeded(Operation.REMOVE_ORPHANS, f"removed {count} orphan file(s)") for name, count in removed.items()
     }
     outcome = BucketOutcome(
-        catalog="C", bucket="b", run_id="r", dry_run=False, tables=tables, outside=Outside(), foreign=()
+        catalog="C", bucket="b", run_id="r", dry_run=False, tables=tables, outside={"files": 0, "bytes": 0}, foreign=()
     )
     stream = io.StringIO()
     print_bucket(Console(file=stream, width=200), outcome)
@@ -269,14 +271,27 @@ class Outline(HTMLParser):
         self.texts.append(data)
 
 
+def last_pass(ended_ms: int, status: str, summary: str) -> PassRecord:
+    identity = TableIdentity("C", "w", TableName.parse("ns.t"), "u")
+    return PassRecord(
+        identity=identity,
+        run_id="r",
+        started_ms=ended_ms,
+        finished_ms=ended_ms,
+        status=status,
+        summary=summary,
+        engine="local",
+    )
+
+
 def page_of(*tables: TableOnPage) -> Outline:
     totals = {"lake_data_files": 72, "lake_bytes": 3 * 2**20}
-    return Outline(render_page(Page("lake", NOW_MS, totals, tables)))
+    return Outline(render_page("lake", NOW_MS, totals, tables))
 
 
 def test_the_page_tells_what_needs_work_the_most_urgent_first() -> None:
     page = page_of(
-        TableOnPage("shop.calm", {"lake_data_files": 12}, last_pass=LastPass(NOW_MS, "succeeded", "compact: done")),
+        TableOnPage("shop.calm", {"lake_data_files": 12}, last_pass=last_pass(NOW_MS, "succeeded", "compact: done")),
         TableOnPage("shop.orders", COUNTERS, ("it has 9 snapshots", "60 small files"), ("60 small files",), 0.5),
         TableOnPage("shop.late", {}, (), ("too many manifests",), 0.75, "is maintained now"),
     )
@@ -299,7 +314,7 @@ def test_what_is_in_trouble_stands_first_and_is_said_once() -> None:
     gone = "m.avro is gone; restore it"
     summary = f"compact: {gone}; expire_snapshots: no snapshots to expire; remove_orphans: {gone}"
     page = page_of(
-        TableOnPage("shop.torn", COUNTERS, (), ("60 small files",), 0.5, last_pass=LastPass(0, "partial", summary)),
+        TableOnPage("shop.torn", COUNTERS, (), ("60 small files",), 0.5, last_pass=last_pass(0, "partial", summary)),
         TableOnPage("shop.lost", left_alone="metadata file x cannot be read", is_unread=True),
         TableOnPage("shop.calm"),
     )
@@ -319,7 +334,7 @@ def test_what_is_in_trouble_stands_first_and_is_said_once() -> None:
 
 
 def test_a_name_is_text_and_no_script() -> None:
-    last = LastPass(0, HOSTILE, HOSTILE)
+    last = last_pass(0, HOSTILE, HOSTILE)
     page = page_of(TableOnPage(HOSTILE, {}, (HOSTILE,), ("due",), left_alone=HOSTILE, last_pass=last))
     assert "script" not in page.tags
     plain = "ns.<script>alert('&')</script>\\x07"

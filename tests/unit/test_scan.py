@@ -17,12 +17,11 @@ from typing import Any
 import pytest
 
 from icekeeper.catalogs.catalog import LoadedTable, identity_of
-from icekeeper.detection.assess import urgency, waited_ms
-from icekeeper.detection.assessor import Assessor, Observer, assessor
+from icekeeper.detection.assess import assess_table, urgency, waited_ms
 from icekeeper.detection.detect import detect
 from icekeeper.detection.list_tables import FleetTable, round_robin, selects_bucket, selects_table
-from icekeeper.detection.proposal import CatalogReport, FleetProposal, FleetReport, FleetSkip, Proposal, Skip
-from icekeeper.detection.scan import Scanner, within_budget
+from icekeeper.detection.proposal import FleetReport, Proposal, Skip, detection_json
+from icekeeper.detection.scan import within_budget
 from icekeeper.errors import MetadataUnreadable, PolicyError, StorageError
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import TableMetadata
@@ -36,7 +35,18 @@ from icekeeper.state.identity import TableIdentity
 from icekeeper.state.sqlite.file import SqliteFile
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.store import Gathered, LastSeen, MaintenanceRequest, Pin
-from support.scans import FILES, IDLE, CountedState, PreparedCatalog, names, request, scanned, source, with_uuid
+from support.scans import (
+    FILES,
+    IDLE,
+    CountedState,
+    PreparedCatalog,
+    names,
+    request,
+    scanned,
+    scanner_of,
+    source,
+    with_uuid,
+)
 from support.settings import MB, NOW_MS, policy, resolved, small_files, table
 
 # A scan over many catalogs: round robin, one read and one glance per table, filters, leases, and what it says.
@@ -51,12 +61,13 @@ def test_proposals_of_all_catalogs_are_ordered_by_need(state: CountedState) -> N
     first = PreparedCatalog({"ns.few": table(small_files(10, MB)), "ns.quiet": table()})
     second = PreparedCatalog({"ns.many": table(small_files(1000, MB))}, name="D", warehouse="s3://other/")
     report = scanned(state, first, second, max_jobs_per_detection=1)
-    many = Proposal("ns.many", (FILES.format(1000),), 0.995, location="s3://b/t")
+    reasons = (FILES.format(1000),)
+    many = Proposal("ns.many", reasons, 0.995, location="s3://b/t", catalog="D", warehouse="s3://other/")
     assert report == FleetReport(
         scanned=3,
         listed=3,
-        proposals=(FleetProposal("D", "s3://other/", many),),
-        skipped=(FleetSkip("C", "ns.few", "beyond max_jobs_per_detection 1"), FleetSkip("C", "ns.quiet", IDLE)),
+        proposals=(many,),
+        skipped=(Skip("ns.few", "beyond max_jobs_per_detection 1", catalog="C"), Skip("ns.quiet", IDLE, catalog="C")),
         cursor=None,
         beyond_limit=1,
     )
@@ -118,17 +129,8 @@ def test_scans_with_a_small_budget_get_through_the_fleet_while_tables_come_and_g
     cursor = None
     for number in range(5):
         clock_s[0] = 0.0
-
-        def assessor_of(catalog: Any, observe: Observer) -> Assessor:
-            return assessor(
-                catalog,
-                resolve_policy=lambda loaded: resolved(loaded.metadata.properties),
-                store=state,
-                now_ms=NOW_MS,
-            )
-
-        scanner = Scanner(policy(detection_timeout_s=10).policy, state, NOW_MS, 1, lambda: clock_s[0])
-        report = scanner.scan([source(first), source(second)], assessor_of, cursor)
+        scanner = scanner_of(policy(detection_timeout_s=10).policy, state, monotonic_s=lambda: clock_s[0])
+        report = scanner.scan([source(first), source(second)], cursor)
         cursor = report.cursor
         assert report.scanned == 9
         late = [s for s in report.skipped if s.reason == "not reached within detection_timeout_s 10"]
@@ -165,7 +167,7 @@ def test_one_table_in_two_catalogs_is_proposed_once(state: CountedState) -> None
     files = with_uuid(table(small_files(1000, MB)), "u1")
     report = scanned(state, PreparedCatalog({"ns.t": files}), PreparedCatalog({"ns.t2": files}, name="D"))
     assert names(report) == ["ns.t"]
-    assert report.skipped == (FleetSkip("D", "ns.t2", "it is the same table as ns.t of catalog C"),)
+    assert report.skipped == (Skip("ns.t2", "it is the same table as ns.t of catalog C", catalog="D"),)
 
 
 def test_a_copied_uuid_holds_up_nobody(state: CountedState) -> None:
@@ -176,7 +178,7 @@ def test_a_copied_uuid_holds_up_nobody(state: CountedState) -> None:
     leased = TableIdentity("C", "s3://prod-lake/", TableName.parse("ns.copy"), "u1", "s3://b/copy")
     state.requests.file(MaintenanceRequest(identity=leased, requested_ms=1))
     catalog = PreparedCatalog({"ns.copy": copy, "ns.victim": victim})
-    assert [(one.proposal.table, one.is_requested) for one in scanned(state, catalog).proposals] == [
+    assert [(one.table, one.is_requested) for one in scanned(state, catalog).proposals] == [
         ("ns.copy", True),
         ("ns.victim", False),
     ]
@@ -201,7 +203,7 @@ def test_a_table_that_is_being_maintained_is_left_out_and_others_move_up(
     monkeypatch.setattr(state.leases, "current", counting)
     report = scanned(state, catalog, max_jobs_per_detection=1)
     assert names(report) == ["ns.b"]
-    assert report.skipped[0] == FleetSkip("C", "ns.a", "being maintained by run-7")
+    assert report.skipped[0] == Skip("ns.a", "being maintained by run-7", catalog="C")
     assert len(asked) == 2  # neither the quiet table nor the one beyond the limit
 
 
@@ -281,7 +283,7 @@ def named_by(metadata: TableMetadata, uuid: str) -> TableMetadata:
     return TableMetadata({**metadata.document, "table-uuid": uuid})
 
 
-def detected(catalog: PreparedCatalog, sqlite_state: SqliteStateStore, **settings: str) -> CatalogReport:
+def detected(catalog: PreparedCatalog, sqlite_state: SqliteStateStore, **settings: str) -> FleetReport:
     """What ``icekeeper detect`` finds."""
     return Runtime(catalog, sqlite_state, environment={}, clock=lambda: NOW_MS).detect(settings)
 
@@ -297,7 +299,7 @@ def test_a_report_ranks_proposals_and_gives_a_reason_for_every_other_table(sqlit
             "a.odd": KeyError("snapshot-id"),
         }
     )
-    assert detected(catalog, sqlite_state, max_jobs_per_detection="2").to_json() == {
+    assert detection_json("C", detected(catalog, sqlite_state, max_jobs_per_detection="2")) == {
         "catalog": "C",
         "scanned": 6,
         "proposals": [
@@ -341,7 +343,7 @@ def test_the_command_scans_as_the_pipeline_does(sqlite_state: SqliteStateStore) 
     sqlite_state.leases.acquire(held.lease_key, "run-7", now_ms=NOW_MS - 1, ttl_ms=1000)
     report = detected(catalog, sqlite_state)
     assert [(found.table, found.reasons[0]) for found in report.proposals] == [("ns.b", "requested by a person")]
-    assert report.skipped[0] == Skip("ns.a", "being maintained by run-7")
+    assert report.skipped[0] == Skip("ns.a", "being maintained by run-7", catalog="C")
     seen = sqlite_state.lake_stats.of_catalog("C", catalog.warehouse)
     assert sorted(str(stats.identity.table) for stats in seen) == ["ns.a", "ns.b", "ns.quiet"]
 
@@ -369,13 +371,9 @@ def test_an_assessor_joins_policy_memory_pins_and_the_expiry_plan(tmp_path: Path
     identity = TableIdentity("C", "w", loaded.name, "", "s3://b/t")
 
     def assessed(table: LoadedTable = loaded) -> Proposal | Skip:
-        judge = assessor(
-            PreparedCatalog({}, warehouse="w"),
-            resolve_policy=lambda loaded: resolved(loaded.metadata.properties, orphan_sweep_interval_hours="0"),
-            store=store,
-            now_ms=NOW_MS,
-        )
-        return judge(table)
+        settings = resolved(table.metadata.properties, orphan_sweep_interval_hours="0")
+        memory = store.glance(identity, now_ms=NOW_MS)
+        return assess_table(table, identity, settings, memory, now_ms=NOW_MS, plan_sweep=store.schedules.record)
 
     snapshots = "60 snapshots exceed max_snapshots_to_keep 5"
     old = "60 snapshots are older than snapshot_retention_hours 168"
@@ -391,11 +389,11 @@ def test_an_assessor_joins_policy_memory_pins_and_the_expiry_plan(tmp_path: Path
 
     fingerprint = resolve([]).fingerprint()
     store.remember(identity, LastSeen(snapshot_id=60, fingerprint=fingerprint, finished_ms=NOW_MS, idle=True))
-    assert assessed() == Skip("ns.t", "unchanged since the last pass found nothing to do")
+    assert assessed() == Skip("ns.t", "unchanged since the last pass found nothing to do", catalog="C")
 
     disabled = TableMetadata({**metadata.document, "properties": {"icekeeper.maintenance_enabled": "false"}})
     assert assessed(LoadedTable(loaded.name, disabled, "m", "m", {})) == Skip(
-        "ns.t", "maintenance is disabled (table property icekeeper.maintenance_enabled)"
+        "ns.t", "maintenance is disabled (table property icekeeper.maintenance_enabled)", catalog="C"
     )
 
 
@@ -627,18 +625,29 @@ def test_what_a_person_asked_for_comes_first_also_past_the_filters(state: Counte
     state.requests.file(request("ns.quiet", "u2", requested_ms=1))
     report = scanned(state, catalog, namespace_filter="ns", max_jobs_per_detection=2)
     assert report.proposals == (
-        FleetProposal(
-            "C", "s3://prod-lake/", Proposal("ns.quiet", ("requested by a person",), 1.0, "u2", "s3://b/t"), True
+        Proposal(
+            "ns.quiet",
+            ("requested by a person",),
+            1.0,
+            "u2",
+            "s3://b/t",
+            catalog="C",
+            warehouse="s3://prod-lake/",
+            is_requested=True,
         ),
-        FleetProposal(
-            "C",
-            "s3://prod-lake/",
-            Proposal("other.t", ("requested by a person", FILES.format(10)), 1.0, "u3", "s3://b/t"),
-            True,
-            {"operations": "compact"},
+        Proposal(
+            "other.t",
+            ("requested by a person", FILES.format(10)),
+            1.0,
+            "u3",
+            "s3://b/t",
+            catalog="C",
+            warehouse="s3://prod-lake/",
+            is_requested=True,
+            settings={"operations": "compact"},
         ),
     )
-    assert report.skipped == (FleetSkip("C", "ns.urgent", "beyond max_jobs_per_detection 2"),)
+    assert report.skipped == (Skip("ns.urgent", "beyond max_jobs_per_detection 2", catalog="C"),)
     # Detection claims nothing: that is for the run.
     assert len(state.requests.pending()) == 2
 
@@ -661,7 +670,7 @@ def test_a_request_is_found_whatever_the_table_was_called(
     state.requests.file(MaintenanceRequest(identity=identity, requested_ms=1, settings={"operations": "compact"}))
     tables = {"ns.t": with_uuid(table(), "u1"), "ns.urgent": with_uuid(table(small_files(1000, MB)), "u2")}
     report = scanned(state, PreparedCatalog({**tables, "ns.formerly": PolicyError("there is no such table")}))
-    proposed = {item.proposal.table: (item.is_requested, dict(item.settings)) for item in report.proposals}
+    proposed = {item.table: (item.is_requested, dict(item.settings)) for item in report.proposals}
     assert proposed == {"ns.t": (True, {"operations": "compact"}), "ns.urgent": (False, {})}
     assert len(state.requests.pending()) == 1, "it is for the run to claim"
 
@@ -690,11 +699,11 @@ def test_a_request_for_a_table_that_was_created_anew_is_not_for_the_new_one(stat
     catalog = PreparedCatalog({"ns.t": with_uuid(table(small_files(10, MB)), "new")})
     state.requests.file(request("ns.t", "old"))
     (item,) = scanned(state, catalog).proposals
-    assert (item.is_requested, item.proposal.reasons) == (False, (FILES.format(10),))
+    assert (item.is_requested, item.reasons) == (False, (FILES.format(10),))
     assert state.requests.pending() == ()  # nobody will ever serve it
     state.requests.file(request("ns.t", "old"))
     assert scanned(state, catalog, table_filter="x").skipped == (
-        FleetSkip("C", "ns.t", "a pass was requested for a table of this name that is gone"),
+        Skip("ns.t", "a pass was requested for a table of this name that is gone", catalog="C"),
     )
     state.requests.file(request("ns.t", "new", requested_ms=5))
     assert [item.is_requested for item in scanned(state, catalog).proposals] == [True]
@@ -703,7 +712,9 @@ def test_a_request_for_a_table_that_was_created_anew_is_not_for_the_new_one(stat
 def test_a_requested_table_that_is_gone_or_cannot_be_assessed_is_an_error(state: CountedState) -> None:
     catalog = PreparedCatalog({"ns.t": PolicyError("there is no table ns.t in catalog C")})
     state.requests.file(request("ns.t"))
-    assert scanned(state, catalog).skipped == (FleetSkip("C", "ns.t", "there is no table ns.t in catalog C", True),)
+    assert scanned(state, catalog).skipped == (
+        Skip("ns.t", "there is no table ns.t in catalog C", is_error=True, catalog="C"),
+    )
     assert scanned(state, PreparedCatalog({})).skipped == ()  # told once
 
 

@@ -17,8 +17,7 @@ from icekeeper.catalogs.glue import GlueCatalog
 from icekeeper.detection import scan
 from icekeeper.detection.detect import detect, detect_catalog
 from icekeeper.detection.list_tables import CatalogSource
-from icekeeper.detection.proposal import FleetReport, FleetSkip
-from icekeeper.detection.scan import Scanner
+from icekeeper.detection.proposal import FleetReport, Skip
 from icekeeper.errors import PartlyListed, PolicyError, StorageError
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import TableMetadata
@@ -27,7 +26,7 @@ from icekeeper.pass_context.table_policy import TablePolicies
 from icekeeper.runtime import Runtime
 from icekeeper.state.claims import CutOff, CutWork
 from icekeeper.state.sqlite.store import SqliteStateStore
-from support.scans import IDLE, CountedState, PreparedCatalog, names, request, scanned, source, with_uuid
+from support.scans import IDLE, CountedState, PreparedCatalog, names, request, scanned, scanner_of, source, with_uuid
 from support.settings import MB, NOW_MS, policy, small_files, table
 
 # A scan goes on: catalogs that fail, tables that break their assessment or hang, a state that is lost.
@@ -45,11 +44,8 @@ def test_a_table_that_hangs_does_not_keep_the_next_scan_at_its_place(state: Coun
         clock_s[0] = 100.0
 
     catalog = PreparedCatalog({"ns.a": StorageError("slow"), "ns.b": table()}, on_load=hang)
-    scanner = Scanner(policy(detection_timeout_s=10).policy, state, NOW_MS, 1, lambda: clock_s[0])
-    report = scanner.scan(
-        [source(catalog)],
-        lambda catalog, observe: lambda loaded, is_requested=False, fleet=1: pytest.fail("not reached"),
-    )
+    scanner = scanner_of(policy(detection_timeout_s=10).policy, state, monotonic_s=lambda: clock_s[0])
+    report = scanner.scan([source(catalog)])
     assert report.cursor == ("C", "ns.a")
 
 
@@ -63,10 +59,10 @@ def test_a_catalog_that_fails_is_reported_and_the_others_are_scanned(state: Coun
     fine, twin = PreparedCatalog({"ns.t": table()}), PreparedCatalog({"ns.u": table()})
     report = scanned(state, CatalogSource("A", unreachable), CatalogSource("B", broken), fine, twin, threads=1)
     assert report.skipped == (
-        FleetSkip("A", "", "the catalog cannot be scanned: it does not answer", True),
-        FleetSkip("B", "", "the catalog cannot be scanned: RuntimeError a bug of a client", True),
-        FleetSkip("C", "", "another catalog has the same name", True),
-        FleetSkip("C", "ns.t", IDLE),
+        Skip("", "the catalog cannot be scanned: it does not answer", is_error=True, catalog="A"),
+        Skip("", "the catalog cannot be scanned: RuntimeError a bug of a client", is_error=True, catalog="B"),
+        Skip("", "another catalog has the same name", is_error=True, catalog="C"),
+        Skip("ns.t", IDLE, catalog="C"),
     )
     assert (report.scanned, report.errors) == (1, 3)
 
@@ -93,8 +89,8 @@ def test_a_catalog_that_is_slow_to_list_leaves_the_others_their_time(state: Coun
         release.set()
     assert report.scanned == 1
     assert report.skipped == (
-        FleetSkip("A", "", "not reached within detection_timeout_s 1", True),
-        FleetSkip("C", "ns.u", IDLE),
+        Skip("", "not reached within detection_timeout_s 1", is_error=True, catalog="A"),
+        Skip("ns.u", IDLE, catalog="C"),
     )
 
 
@@ -154,7 +150,7 @@ def test_a_table_that_hangs_is_remembered_and_left_alone_for_a_while(
     try:
         report = scanned(state, catalog, detection_timeout_s=1)
         assert (report.scanned, report.errors) == (1, 1)
-        assert report.skipped == (FleetSkip("C", "ns.hang", why, True), FleetSkip("C", "ns.t", IDLE))
+        assert report.skipped == (Skip("ns.hang", why, is_error=True, catalog="C"), Skip("ns.t", IDLE, catalog="C"))
         assert list(state.cut_offs.of_catalog(*entry[:2])) == [cut]
         again = scanned(state, catalog, detection_timeout_s=1)
         told = "not looked at: " + why + "; it is tried again after "
@@ -255,10 +251,10 @@ def test_a_bucket_that_was_only_found_may_be_empty(sqlite_state: SqliteStateStor
 def test_what_may_be_listed_is_maintained_and_the_rest_is_told(sqlite_state: SqliteStateStore) -> None:
     few, other = (with_uuid(table(small_files(10, MB)), uuid) for uuid in ("u1", "u2"))
     whole = scanned_catalog(sqlite_state, PreparedCatalog({"ns.few": few, "hr.few": other}))
-    assert {one.proposal.table for one in whole.proposals} == {"ns.few", "hr.few"}
+    assert {one.table for one in whole.proposals} == {"ns.few", "hr.few"}
     half = HalfListed({"ns.few": few})
     report = scanned_catalog(sqlite_state, half)
-    assert [one.proposal.table for one in report.proposals] == ["ns.few"]
+    assert [one.table for one in report.proposals] == ["ns.few"]
     assert report.warnings == ("catalog C: the tables of 1 database(s) must not be listed (hr)",)
     assert (report.errors, report.empty_catalogs) == (0, 0)
     # What was remembered of tables that are not listed just now stays.

@@ -25,7 +25,7 @@ from icekeeper.policy.due import (
     why_not_now,
 )
 from icekeeper.policy.layers import SCHEDULE_KEYS
-from icekeeper.policy.policy_file import parse_policy_file
+from icekeeper.policy.policy_file import matching_layers, parse_policy_file
 from icekeeper.state.store import ScheduleRun
 from support.settings import NONE, NOW_MS, policy, table
 
@@ -260,10 +260,10 @@ def test_a_policy_file_gives_schedules_to_the_tables_that_fit() -> None:
         "    schedules.weekly.operations: rewrite_manifests\n",
         "f.yaml",
     )
-    resolved = resolve(layers_for({}, {}, {}, rules=file.layers("s3://b", "sales", "t")))
+    resolved = resolve(layers_for({}, {}, {}, rules=matching_layers(file, "s3://b", "sales", "t")))
     assert resolved.schedules["weekly"].interval_ms == 7 * 24 * HOUR_MS
     assert shown(resolved)["schedules.weekly.interval"] == ("7d", "policy file f.yaml rule 1 (*/sales/*)")
-    assert file.layers("s3://b", "other", "t") == []
+    assert matching_layers(file, "s3://b", "other", "t") == []
     with pytest.raises(PolicyError, match=r"policy file f.yaml rule 1 .*: write a time like 30m"):
         parse_policy_file("rules:\n- settings:\n    schedules.weekly.interval: often\n", "f.yaml")
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import BufferReader
 
-from icekeeper.detection.assess import TableFindings, assess
+from icekeeper.detection.assess import assess
 from icekeeper.detection.proposal import Proposal
 from icekeeper.detection.signals import statistics_signals
 from icekeeper.errors import PolicyError, TableUnsupported
@@ -659,7 +659,7 @@ def test_detection_says_why_statistics_are_due() -> None:
 def proposal(metadata: TableMetadata, settings: Mapping[str, str], **seen: Any) -> tuple[str, ...]:
     resolved = policy(**settings)
     last = LastSeen(finished_ms=NOW_MS, fingerprint=resolved.fingerprint(), **seen) if seen else None
-    answer = assess("ns.t", metadata, resolved, TableFindings(now_ms=NOW_MS, expirable=0, last_seen=last))
+    answer = assess("ns.t", metadata, resolved, now_ms=NOW_MS, expirable=0, last_seen=last)
     return answer.reasons if isinstance(answer, Proposal) else ()
 
 

@@ -30,7 +30,7 @@ from icekeeper.state.store import Glance, LakeStats, StateStore
 from icekeeper.storage.storage import Storage, StoreClock, store_now_ms
 
 if TYPE_CHECKING:
-    from icekeeper.detection.proposal import CatalogReport
+    from icekeeper.detection.proposal import FleetReport
     from icekeeper.engines.engine import Engine
     from icekeeper.maintenance.table_lease import AttemptLimits, Turn
     from icekeeper.operations.expiry.ref_costs import TableCosts
@@ -253,7 +253,7 @@ class Runtime:
             )
         )
 
-    def detect(self, overrides: Mapping[str, str] | None = None, *, unsafe: bool = False) -> CatalogReport:
+    def detect(self, overrides: Mapping[str, str] | None = None, *, unsafe: bool = False) -> FleetReport:
         """Which tables of the catalog need work, and why: the pipeline's scan, for this catalog only.
 
         Raises:
@@ -265,6 +265,15 @@ class Runtime:
         return detect_catalog(
             self.catalog, self.state, self._policies, overrides=overrides, unsafe=unsafe, clock=self.clock
         )
+
+    def next_run(self, report: FleetReport, overrides: Mapping[str, str], *, unsafe: bool) -> dict[str, Any]:
+        """``next_run`` of ``detect --json``: how a scheduled run would begin with the proposals of a scan."""
+        from icekeeper.detection.proposal import next_run_json
+        from icekeeper.state.leases import taken_slots
+
+        settings = self._policies.deployment(overrides, unsafe=unsafe)
+        at_work = taken_slots(self.state.leases, settings.policy.max_concurrent_jobs, now_ms=self.clock())
+        return next_run_json(settings, [found.table for found in report.proposals], at_work)
 
     def health(
         self, table: TableName, overrides: Mapping[str, str] | None = None, *, unsafe: bool = False
@@ -279,7 +288,7 @@ class Runtime:
             MetadataUnreadable: the manifest list or one of these manifests cannot be read.
             StorageError: the catalog does not answer.
         """
-        from icekeeper.detection.assessor import idle_by_memory
+        from icekeeper.detection.assess import idle_by_memory
         from icekeeper.health.examine import examine, health_head
         from icekeeper.metadata.table_reader import TableReader, deletes_standing_elsewhere
         from icekeeper.operations.policy_fit import fitting

@@ -278,7 +278,7 @@ def pin_warnings(catalog: Catalog, table: TableName) -> Sequence[str]:
     try:
         bucket = built_in.read(table)
         if bucket.does(BuiltIn.SNAPSHOT_MANAGEMENT):
-            bucket = replace(bucket, jobs=built_in.jobs(table))
+            bucket = built_in.with_jobs(bucket, table)
     except StorageError as error:
         return (f"whether the table bucket expires snapshots itself is not known ({error}): no pin keeps it from that",)
     why = why_bucket_expires(bucket)

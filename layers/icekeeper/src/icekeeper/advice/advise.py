@@ -34,11 +34,6 @@ def replace_field(table: str, field: str, column: str, transform: str, buckets: 
     )
 
 
-def order_by(table: str, column: str) -> str:
-    """The statement that sets a sort order."""
-    return f"ALTER TABLE {_name(table)} WRITE ORDERED BY {_name(column)}"
-
-
 def set_properties(table: str, properties: Mapping[str, str]) -> str:
     """The statement that sets table properties."""
     listed = ", ".join(f"{_text(key)}={_text(value)}" for key, value in properties.items())
@@ -135,14 +130,6 @@ class DeleteFacts:
     """Delete files were added after the last of those passes."""
 
 
-@dataclass(frozen=True, slots=True)
-class StatisticsFacts:
-    """Whether statistics exist, and the share of the rows that were added or deleted since."""
-
-    exist: bool = False
-    changed_share: float = 0.0
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSummary:
     """One table at the head of its branch."""
@@ -168,7 +155,8 @@ class TableSummary:
     clustered_by: tuple[str, ...] = ()
     """The columns by which passes cluster files; empty: they do not."""
     deletes: DeleteFacts = DeleteFacts()
-    statistics: StatisticsFacts = StatisticsFacts()
+    changed_share: float | None = None
+    """Of the rows, those added or deleted since statistics were computed; ``None``: there are no statistics."""
     metadata_log: int = 0
     metadata_log_limit: int = 100
     drops_old_metadata: bool = False
@@ -210,7 +198,7 @@ def sort_advice(table: TableSummary) -> Iterator[Advice]:
     names = [c.name for c in keys]
     opened = keys[0].depth.point
     listed = ", ".join(names)
-    statement = order_by(table.table, names[0])
+    statement = f"ALTER TABLE {_name(table.table)} WRITE ORDERED BY {_name(names[0])}"
     if len(names) > 1:
         settings = ("strategy=zorder", f"zorder_columns={','.join(names)}")
         statement = shlex.join(("icekeeper", "policy", "set", table.table, *settings))
@@ -496,16 +484,16 @@ def metadata_advice(table: TableSummary) -> Iterator[Advice]:
 
 def statistics_advice(table: TableSummary) -> Iterator[Advice]:
     """Statistics that are missing or out of date."""
-    found = table.statistics
-    if table.records < ROWS_WORTH_STATISTICS or (found.exist and found.changed_share < STALE_SHARE):
+    changed = table.changed_share
+    if table.records < ROWS_WORTH_STATISTICS or (changed is not None and changed < STALE_SHARE):
         return
     why = "it has no statistics of its columns"
-    if found.exist:
-        why = f"{found.changed_share * 100:.0f} % of its rows changed since statistics were computed"
+    if changed is not None:
+        why = f"{changed * 100:.0f} % of its rows changed since statistics were computed"
     yield Advice(
         "statistics",
         f"the table has {table.records} rows, and {why}",
-        {"records": table.records, "changed_share": round(found.changed_share, 2)},
+        {"records": table.records, "changed_share": round(changed or 0.0, 2)},
         "planners that choose joins by the number of distinct values",
         shlex.join(("icekeeper", "maintain", table.table, "--operations", "compute_statistics")),
     )

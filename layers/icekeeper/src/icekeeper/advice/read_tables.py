@@ -13,7 +13,6 @@ from icekeeper.advice.advise import (
     DeleteFacts,
     PartitionField,
     PartitionTotals,
-    StatisticsFacts,
     TableSummary,
     advise_all,
 )
@@ -78,7 +77,7 @@ def summarise(
         columns=tuple(_column(files, leaves[i], distinct, keys, metadata) for i in sorted(measured)),
         clustered_by=clustered_by,
         deletes=_delete_facts(history),
-        statistics=_statistics_facts(metadata, history),
+        changed_share=_changed_share(metadata, history),
         metadata_log=len(metadata.metadata_log),
         metadata_log_limit=metadata_log_limit(metadata),
         drops_old_metadata=deletes_old_metadata(metadata),
@@ -200,18 +199,18 @@ def _delete_facts(history: Sequence[Snapshot]) -> DeleteFacts:
     )
 
 
-def _statistics_facts(metadata: TableMetadata, history: Sequence[Snapshot]) -> StatisticsFacts:
+def _changed_share(metadata: TableMetadata, history: Sequence[Snapshot]) -> float | None:
     files = statistics_by_snapshot(metadata)
     total = summary_counter(summary_counters(history[0]), "total-records") if history else None
     changed = 0
     for snapshot in history:
         known = files.get(snapshot.snapshot_id)
         if known is not None and any(blob.type == THETA_SKETCH for blob in known.blobs):
-            return StatisticsFacts(True, min(1.0, changed / total) if total else 0.0)
+            return min(1.0, changed / total) if total else 0.0
         if snapshot.operation != "replace":
             counters = summary_counters(snapshot)
             changed += sum(summary_counter(counters, f"{what}-records") or 0 for what in ("added", "deleted"))
-    return StatisticsFacts()
+    return None
 
 
 SettingsOf = Callable[[LoadedTable], ResolvedPolicy]

@@ -70,7 +70,7 @@ def canonical_name(name: str, kind: CatalogKind) -> str:
 
 
 # Amazon S3 API reference, "TableBucketARN"; servers that emulate AWS allow other accounts and names.
-_ARN = re.compile(r"arn:[a-z0-9-]+:s3tables:(?P<region>[a-z0-9-]*):(?P<account>[^:]*):bucket/(?P<name>[^:/,*\s]+)")
+_ARN = re.compile(r"arn:[a-z0-9-]+:s3tables:(?P<region>[a-z0-9-]*):[^:]*:bucket/(?P<name>[^:/,*\s]+)")
 EXAMPLE = "arn:aws:s3tables:us-east-1:111122223333:bucket/NAME"
 
 
@@ -80,7 +80,6 @@ class TableBucketArn:
 
     text: str
     region: str
-    account: str
     name: str
 
     @classmethod
@@ -93,7 +92,7 @@ class TableBucketArn:
         match = _ARN.fullmatch(text)
         if match is None:
             raise ValueError(f"'{text}', but must be the ARN of a table bucket, for example {EXAMPLE}")
-        return cls(text, match["region"], match["account"], match["name"])
+        return cls(text, match["region"], match["name"])
 
     def __str__(self) -> str:
         return self.text

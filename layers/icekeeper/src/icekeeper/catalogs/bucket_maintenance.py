@@ -12,24 +12,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from botocore.exceptions import BotoCoreError, ClientError, ReadTimeoutError
-from botocore.parsers import ResponseParserError
+from botocore.exceptions import ClientError, ReadTimeoutError
 
 from icekeeper.aws.session import aws_session, client_config
 from icekeeper.catalogs.addresses import TableBucketArn, is_table_bucket
-from icekeeper.catalogs.aws_service import is_throttle, outlast_throttles
+from icekeeper.catalogs.aws_service import AWS_ERRORS, is_throttle, outlast_throttles
 from icekeeper.errors import StorageError
 from icekeeper.model import TableName
 from icekeeper.operation_facts import BuiltIn
-from icekeeper.policy.ownership import BucketJobs, BucketMaintenance, BuiltInState, Job
+from icekeeper.policy.ownership import BucketMaintenance, BuiltInState, Job
 from icekeeper.storage.failures import describe_failure, is_transient
 from icekeeper.text import mask
 
 S3TABLES_PREFIXES = ("s3tables", "client", "s3")
-_FAILURES = (BotoCoreError, ClientError, ResponseParserError)
 _TABLE_WIDE = (BuiltIn.COMPACTION, BuiltIn.SNAPSHOT_MANAGEMENT)
 _BUCKET_WIDE = (BuiltIn.UNREFERENCED_FILE_REMOVAL,)
 # Long enough for a scan to send one request for many tables.  Not longer: a warm function lives for hours, and with an
@@ -56,7 +55,13 @@ class TableBucketMaintenance:
         self._asked_s = 0.0
 
     def read(self, table: TableName) -> BucketMaintenance:
-        """See :class:`.BuiltInMaintenance`; the settings for the whole bucket are remembered for seconds."""
+        """What the bucket does for a table, and which of its settings cannot be read.
+
+        The settings for the whole bucket are remembered for seconds.
+
+        Raises:
+            StorageError: the bucket does not answer now, but may later.
+        """
         own = self._ask(_TABLE_WIDE, lambda client: client.get_table_maintenance_configuration(**self._address(table)))
         shared, now_s = self._bucket_wide, self._monotonic_s()
         if shared is None or now_s - self._asked_s > _REMEMBERED_S:
@@ -66,23 +71,29 @@ class TableBucketMaintenance:
             self._bucket_wide, self._asked_s = (None if shared.unreadable else shared), now_s
         return BucketMaintenance({**own.states, **shared.states}, {**own.unreadable, **shared.unreadable})
 
-    def jobs(self, table: TableName) -> BucketJobs:
-        """See :class:`.BuiltInMaintenance`."""
+    def with_jobs(self, bucket: BucketMaintenance, table: TableName) -> BucketMaintenance:
+        """The same with the last runs of the bucket's own operations on a table, or why they cannot be read.
+
+        Raises:
+            StorageError: the bucket does not answer now, but may later.
+        """
         try:
             answer = self._client.get_table_maintenance_job_status(**self._address(table)).get("status") or {}
-        except _FAILURES as error:
-            return BucketJobs(unreadable=self._lasting(error))
+        except AWS_ERRORS as error:
+            return replace(bucket, jobs_unreadable=self._lasting(error))
         found = {built_in: answer[built_in.value] for built_in in BuiltIn if built_in.value in answer}
-        return BucketJobs(
-            {
-                built_in: Job(str(job.get("status")), " ".join(str(job.get("failureMessage") or "").split()))
-                for built_in, job in found.items()
-            }
-        )
+        jobs = {
+            built_in: Job(str(job.get("status")), " ".join(str(job.get("failureMessage") or "").split()))
+            for built_in, job in found.items()
+        }
+        return replace(bucket, jobs=jobs)
 
     def disable(self, table: TableName, built_in: BuiltIn) -> None:
-        """See :class:`.BuiltInMaintenance`; an operation of the whole bucket, or one whose settings cannot be read,
-        raises StorageError too."""
+        """Switch off one operation of the bucket for one table, and keep the operation's settings.
+
+        Raises:
+            StorageError: it could not be switched off, is of the whole bucket, or its settings cannot be read.
+        """
         if built_in not in _TABLE_WIDE:
             raise StorageError(f"{built_in.value} is switched off for all tables of a bucket, not for one")
         try:
@@ -97,13 +108,13 @@ class TableBucketMaintenance:
             value["settings"] = {built_in.value: dict(state.settings)}
         try:
             self._client.put_table_maintenance_configuration(**self._address(table), type=built_in.value, value=value)
-        except _FAILURES as error:
+        except AWS_ERRORS as error:
             raise StorageError(self._words(error)) from error
 
     def _ask(self, asked: tuple[BuiltIn, ...], get: Callable[[Any], Mapping[str, Any]]) -> BucketMaintenance:
         try:
             configuration = get(self._client).get("configuration") or {}
-        except _FAILURES as error:
+        except AWS_ERRORS as error:
             return BucketMaintenance(unreadable=dict.fromkeys(asked, self._lasting(error)))
         return BucketMaintenance({built_in: _state(configuration.get(built_in.value), built_in) for built_in in asked})
 
@@ -115,11 +126,7 @@ class TableBucketMaintenance:
         return {"tableBucketARN": self._arn, "namespace": ".".join(table.namespace), "name": table.name}
 
     def _lasting(self, error: Exception) -> str:
-        """An error that will not pass, in words.
-
-        Raises:
-            StorageError: the error may pass.
-        """
+        """An error that will not pass, in words; one that may pass raises StorageError."""
         passing = isinstance(error, ReadTimeoutError)
         if isinstance(error, ClientError):
             passing = is_transient(error) or is_throttle(error.response)

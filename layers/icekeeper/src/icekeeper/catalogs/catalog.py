@@ -14,19 +14,20 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from icekeeper.catalogs.addresses import CatalogKind
 from icekeeper.errors import MaintenanceError, PolicyError
 from icekeeper.machine.clock import steady_s
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
-from icekeeper.operation_facts import BuiltIn
-from icekeeper.policy.allowed_prefixes import NoPrefixes, allowed_prefixes, check_allowed_prefixes
-from icekeeper.policy.ownership import BucketJobs, BucketMaintenance
+from icekeeper.policy.allowed_prefixes import allowed_prefixes, check_allowed_prefixes
 from icekeeper.state.identity import TableIdentity
 from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES, AllowedLocations
 from icekeeper.storage.paths import LOCAL_SCHEMES, S3_SCHEMES, normalise, split_path
+
+if TYPE_CHECKING:
+    from icekeeper.catalogs.bucket_maintenance import TableBucketMaintenance
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,38 +56,10 @@ class LoadedTable:
 
         mine = self.allowed
         theirs = allowed_prefixes(mine.rules, catalog, table.namespace) if mine.from_operator else None
-        if theirs is None or isinstance(theirs, NoPrefixes):
-            return theirs is not None
-        pairs = product(mine.prefixes, theirs)
+        if theirs is None:
+            return False
+        pairs = product(mine.prefixes, theirs[0])
         return not any(may_be_under(one, other) or may_be_under(other, one) for one, other in pairs)
-
-
-class BuiltInMaintenance(Protocol):
-    """The maintenance that a table bucket does by itself."""
-
-    def read(self, table: TableName) -> BucketMaintenance:
-        """What the bucket does for a table, and which of its settings cannot be read.
-
-        Raises:
-            StorageError: the bucket does not answer now, but may later.
-        """
-        ...
-
-    def jobs(self, table: TableName) -> BucketJobs:
-        """The last results of the bucket's own operations on a table, or why they cannot be read.
-
-        Raises:
-            StorageError: the bucket does not answer now, but may later.
-        """
-        ...
-
-    def disable(self, table: TableName, built_in: BuiltIn) -> None:
-        """Switch off one operation of the bucket for one table, and keep the operation's settings.
-
-        Raises:
-            StorageError: it could not be switched off.
-        """
-        ...
 
 
 class Catalog(Protocol):
@@ -101,7 +74,7 @@ class Catalog(Protocol):
         ...
 
     @property
-    def built_in_maintenance(self) -> BuiltInMaintenance | None:
+    def built_in_maintenance(self) -> TableBucketMaintenance | None:
         """The table bucket's own maintenance; ``None`` where only we maintain tables."""
         ...
 
@@ -155,22 +128,18 @@ def missing_table(catalog: Catalog, table: TableName) -> PolicyError:
 def _did_you_mean(catalog: Catalog, table: TableName) -> str:
     """The nearest names, as the end of the sentence; empty where none is near or listing fails."""
     listed: list[TableName] = []
+    until_s = steady_s() + _LISTED_WITHIN_S
     with suppress(MaintenanceError):  # the tables listed before the failure may still help
-        listed.extend(_listed_in_time(catalog))
+        for one in catalog.list_tables():
+            listed.append(one)
+            if steady_s() > until_s:
+                break
     names = {str(one).lower(): str(one) for one in listed if one != table}
     elsewhere = [str(one) for one in listed if one != table and one.name.lower() == table.name.lower()]
     similar = difflib.get_close_matches(str(table).lower(), names, n=_SHOWN, cutoff=_CUTOFF)
     nearest = list(dict.fromkeys([*(names[one] for one in similar), *sorted(elsewhere)]))[:_SHOWN]
     quoted = " or ".join(f"'{one}'" for one in nearest)
     return f" (did you mean {quoted}?)" if nearest else ""
-
-
-def _listed_in_time(catalog: Catalog) -> Iterator[TableName]:
-    until_s = steady_s() + _LISTED_WITHIN_S
-    for one in catalog.list_tables():
-        yield one
-        if steady_s() > until_s:
-            return
 
 
 _TABLE_BUCKETS = "arn:"
@@ -205,10 +174,9 @@ class TableBounds:
         """
         subject = self._subject(table.namespace)
         found = allowed_prefixes(self._rules, self._name, table.namespace)
-        if isinstance(found, NoPrefixes):
-            return AllowedLocations((), True, subject, self._rules, found.reason)
         if found is not None:
-            return AllowedLocations(found, True, subject, self._rules)
+            prefixes, why_none = found
+            return AllowedLocations(prefixes, True, subject, self._rules, why_none)
         return AllowedLocations(self._default(metadata_location, home), False, subject, self._rules)
 
     def _subject(self, namespace: tuple[str, ...]) -> str:

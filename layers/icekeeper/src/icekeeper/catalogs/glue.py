@@ -12,6 +12,7 @@ Source: AWS Glue API reference, "GetTable" and "UpdateTable"; the properties are
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from botocore.exceptions import ClientError
@@ -20,9 +21,8 @@ from icekeeper.catalogs.addresses import CatalogKind
 from icekeeper.catalogs.aws_service import AWS_ERRORS, AwsService
 from icekeeper.catalogs.catalog import LoadedTable, TableBounds, missing_table
 from icekeeper.catalogs.commit_answer import CommitAnswer, error_of
-from icekeeper.catalogs.pointer import PointerCatalog, Swap, TableFiles, commit_document, load_bounded
+from icekeeper.catalogs.pointer import TableFiles, commit_document
 from icekeeper.errors import CommitConflict, MetadataUnreadable, PartlyListed, PolicyError, StorageError
-from icekeeper.machine.clock import Clock, system_clock
 from icekeeper.model import TableName
 from icekeeper.storage.failures import is_refused
 
@@ -55,12 +55,7 @@ class GlueCatalog:
     built_in_maintenance = None
 
     def __init__(
-        self,
-        name: str,
-        properties: Mapping[str, Any],
-        *,
-        clock: Clock = system_clock,
-        environment: Mapping[str, str] | None = None,
+        self, name: str, properties: Mapping[str, Any], *, environment: Mapping[str, str] | None = None
     ) -> None:
         """Prepare the clients; nothing is sent.
 
@@ -69,7 +64,6 @@ class GlueCatalog:
             StorageError: the profile or role of the properties cannot be used, or no region is known.
         """
         self.name = name
-        self._clock = clock
         self._properties = {key: value for key, value in properties.items() if isinstance(value, str)}
         self.warehouse = self._properties.get("warehouse") or self._properties.get("glue.id") or ""
         skip_archive = self._properties.get("glue.skip-archive", "true").lower()
@@ -82,7 +76,7 @@ class GlueCatalog:
                 f"catalog {name}: glue.id '{found}' names S3 table buckets; open each as a catalog of type s3tables,"
                 " with its ARN as warehouse"
             )
-        self._files = TableFiles.of(self._properties, TableBounds(name, CatalogKind.GLUE, self.warehouse, environment))
+        self._files = TableFiles(self._properties, TableBounds(name, CatalogKind.GLUE, self.warehouse, environment))
         try:
             self._clients = GLUE.connect(self._properties)
         except AWS_ERRORS as error:
@@ -117,7 +111,7 @@ class GlueCatalog:
             raise MetadataUnreadable(f"{table} has no {POINTER} in catalog {self.name}")
         # Glue folds names to lower case: take its spelling, so that a table has one name.
         name = TableName(tuple(str(entry["DatabaseName"]).split(".")), str(entry["Name"]))
-        return load_bounded(self._files, name, location, location)
+        return self._files.load(name, location, location)
 
     def commit(
         self, base: LoadedTable, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]
@@ -130,43 +124,33 @@ class GlueCatalog:
                 f"catalog {self.name} names no version of {base.name}, so a commit could undo another writer's;"
                 " nothing was sent"
             )
-        pointers = PointerCatalog(storage=self._files.storage, load=self.load, clock=self._clock)
-        return commit_document(pointers, base, requirements, updates, swap=self._swap(base, entry))
+        swap = partial(self._swap, base, entry)
+        return commit_document(base, requirements, updates, swap=swap, storage=self._files.storage, load=self.load)
 
     def close(self) -> None:
         self._clients.close()
 
-    def _swap(self, base: LoadedTable, entry: Mapping[str, Any]) -> Swap:
-        def swap(location: str) -> str:
-            moved = {**entry["Parameters"], POINTER: location, PREVIOUS: base.metadata_location}
-            update = self._clients.once.meta.service_model.operation_model("UpdateTable").input_shape
-            try:
-                self._clients.once.update_table(
-                    **self._catalog_id,
-                    DatabaseName=entry["DatabaseName"],
-                    TableInput=_accepted(update.members["TableInput"], {**entry, "Parameters": moved}),
-                    VersionId=entry["VersionId"],
-                    SkipArchive=self._skip_archive,
-                )
-            except AWS_ERRORS as error:
-                raise GLUE.swap_error(error, base.name, self._unusable) from error
-            self._confirm(base.name, location)
-            return location
-
-        return swap
-
-    def _confirm(self, table: TableName, location: str) -> None:
-        """Read the entry again, because Glue's answer of success contains nothing about the table.
-
-        Raises:
-            CommitStateUnknown: the entry cannot be read, or points elsewhere.
-        """
+    def _swap(self, base: LoadedTable, entry: Mapping[str, Any], location: str) -> str:
+        moved = {**entry["Parameters"], POINTER: location, PREVIOUS: base.metadata_location}
+        update = self._clients.once.meta.service_model.operation_model("UpdateTable").input_shape
         try:
-            shown = self._entry(table).get("Parameters", {}).get(POINTER) == location
+            self._clients.once.update_table(
+                **self._catalog_id,
+                DatabaseName=entry["DatabaseName"],
+                TableInput=_accepted(update.members["TableInput"], {**entry, "Parameters": moved}),
+                VersionId=entry["VersionId"],
+                SkipArchive=self._skip_archive,
+            )
+        except AWS_ERRORS as error:
+            raise GLUE.swap_error(error, base.name, self._unusable) from error
+        # Glue's answer of success contains nothing about the table.
+        try:
+            shown = self._entry(base.name).get("Parameters", {}).get(POINTER)
         except (PolicyError, StorageError) as error:
-            raise error_of(CommitAnswer.UNKNOWN, table, f"the table cannot be read: {error}") from error
-        if not shown:
-            raise error_of(CommitAnswer.UNKNOWN, table, "Glue points elsewhere by now")
+            raise error_of(CommitAnswer.UNKNOWN, base.name, f"the table cannot be read: {error}") from error
+        if shown != location:
+            raise error_of(CommitAnswer.UNKNOWN, base.name, "Glue points elsewhere by now")
+        return location
 
     def _entry(self, table: TableName) -> dict[str, Any]:
         database = ".".join(table.namespace)  # databases do not nest, but their names may have dots

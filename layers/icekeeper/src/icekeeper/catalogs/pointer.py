@@ -15,7 +15,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from threading import Lock
 from typing import Any, TypeAlias
 
@@ -30,7 +29,7 @@ from icekeeper.errors import (
     MetadataUnreadable,
     StorageError,
 )
-from icekeeper.machine.clock import TOLD_SKEW_MS, Clock, ahead_ms
+from icekeeper.machine.clock import TOLD_SKEW_MS, ahead_ms, system_clock
 from icekeeper.metadata.document import TableMetadata, apply_updates, check_requirements
 from icekeeper.metadata.document_files import parse_document, render_document
 from icekeeper.model import TableName
@@ -48,55 +47,34 @@ _VERSION = re.compile(r"^(\d+)-")
 _MOST_DROPPED = 100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PointerCatalog:
-    """The parts of a catalog that a commit uses."""
-
-    storage: Storage
-    """Without any table's bound."""
-    load: Callable[[TableName], LoadedTable]
-    """Loads a table's newest state."""
-    clock: Clock
-    conflict_is_proof: bool = False
-    """Whether a CommitConflict proves that the swap lost: no proxy can have repeated it or answered in its place."""
-
-
-@dataclass(frozen=True, slots=True)
 class TableFiles:
     """The access of a catalog to its tables' files."""
 
-    storage: Storage
-    """Without any table's bound."""
-    io_properties: Mapping[str, str]
-    bounds: TableBounds
+    def __init__(self, properties: Mapping[str, Any], bounds: TableBounds) -> None:
+        """``properties`` are the catalog's."""
+        self._io_properties = file_io_properties(properties)
+        self._bounds = bounds
+        self.storage = Storage(self._io_properties)
+        """Without any table's bound."""
 
-    @classmethod
-    def of(cls, properties: Mapping[str, Any], bounds: TableBounds) -> TableFiles:
-        """With the properties of the catalog."""
-        io_properties = file_io_properties(properties)
-        return cls(Storage(io_properties), io_properties, bounds)
+    def load(self, table: TableName, location: str, token: str, home: str | None = None) -> LoadedTable:
+        """The table whose metadata file a pointer names, with its bound (rule: bound-every-table).
 
+        ``home``: the table's location, where the catalog's service knows it.
 
-def load_bounded(
-    files: TableFiles, table: TableName, location: str, token: str, home: str | None = None
-) -> LoadedTable:
-    """The table whose metadata file a pointer names, with its bound (rule: bound-every-table).
-
-    ``home``: the table's location, where the catalog's service knows it.
-
-    Raises:
-        LocationRefused: the file is outside of the table's bound; it was not read.
-        MetadataUnreadable, StorageError: as :func:`load_document`.
-    """
-    bound = files.bounds.of(table, location, home)
-    storage = files.storage.within(bound)
-    try:
-        storage.require([location])  # here, because a file that is kept is not read
-    except LocationRefused as error:
-        error.pointer = location
-        raise
-    metadata = load_document(storage, location)
-    return LoadedTable(table, metadata, location, token, bound.put_into(files.io_properties))
+        Raises:
+            LocationRefused: the file is outside of the table's bound; it was not read.
+            MetadataUnreadable, StorageError: as :func:`load_document`.
+        """
+        bound = self._bounds.of(table, location, home)
+        storage = self.storage.within(bound)
+        try:
+            storage.require([location])  # here, because a file that is kept is not read
+        except LocationRefused as error:
+            error.pointer = location
+            raise
+        metadata = load_document(storage, location)
+        return LoadedTable(table, metadata, location, token, bound.put_into(self._io_properties))
 
 
 def load_document(storage: Storage, location: str) -> TableMetadata:
@@ -106,25 +84,19 @@ def load_document(storage: Storage, location: str) -> TableMetadata:
         MetadataUnreadable: it is missing or damaged.
         StorageError: the store cannot be reached.
     """
+    kept = kept_document(storage.place, location)
     try:
-        return _read_document(storage, location)
+        data = storage.read(location) if kept is None else kept
+        metadata = parse_document(data, location)
     except StorageError as error:
         error.pointer = location
-        raise
-
-
-def _read_document(storage: Storage, location: str) -> TableMetadata:
-    kept = kept_document(storage.place, location)
-    if kept is not None:
-        return parse_document(kept, location)
-    try:
-        data = storage.read(location)
-    except StorageError as error:
         if isinstance(error.__cause__, FileNotFoundError):
-            raise MetadataUnreadable(f"metadata file {location} does not exist") from error
+            missing = MetadataUnreadable(f"metadata file {location} does not exist")
+            missing.pointer = location
+            raise missing from error
         raise
-    metadata = parse_document(data, location)
-    keep_document(storage.place, location, data)
+    if kept is None:
+        keep_document(storage.place, location, data)
     return metadata
 
 
@@ -141,14 +113,22 @@ def next_metadata_location(metadata: TableMetadata, base_location: str) -> str:
 
 
 def commit_document(
-    catalog: PointerCatalog,
     base: LoadedTable,
     requirements: Sequence[Mapping[str, Any]],
     updates: Sequence[Mapping[str, Any]],
     *,
     swap: Swap,
+    storage: Storage,
+    load: Callable[[TableName], LoadedTable],
+    conflict_is_proof: bool = False,
 ) -> LoadedTable:
     """Apply the updates to ``base``, write the new metadata file and swap the pointer to it; return the new state.
+
+    Args:
+        storage: the catalog's, without any table's bound.
+        load: loads a table's newest state.
+        conflict_is_proof: whether a CommitConflict proves that the swap lost: no proxy can have repeated it or answered
+            in its place.
 
     Raises:
         CommitConflict: a requirement does not hold, or the pointer had moved.  The new file is deleted, unless the
@@ -159,16 +139,20 @@ def commit_document(
         StorageError: the file could not be written, or the swap was never sent; nothing is left behind.
     """
     check_requirements(base.metadata, requirements)
-    storage = catalog.storage.within(base.allowed)
-    now_ms = _not_ahead(catalog.clock(), store_now_ms(storage, base.metadata.location, True))
+    storage, now_ms = storage.within(base.allowed), system_clock()
+    ahead = ahead_ms(now_ms, store_now_ms(storage, base.metadata.location, True))
+    if ahead > TOLD_SKEW_MS:
+        # A commit in the future would block other writers until then: Iceberg-Java refuses to commit more than a minute
+        # before the last update (``TableMetadata``, "Invalid update timestamp").
+        now_ms -= ahead
     metadata = apply_updates(base.metadata, updates, metadata_location=base.metadata_location, now_ms=now_ms)
     location = next_metadata_location(metadata, base.metadata_location)
     try:
         storage.write(location, render_document(metadata, compress=_compressed(metadata)))
         token = swap(location)
     except (CommitConflict, StorageError) as no:
-        doubtful = CommitRefused if catalog.conflict_is_proof else CommitRefused | CommitConflict
-        if isinstance(no, doubtful) and (swapped := _swapped(base, location, catalog.load, no)):
+        doubtful = CommitRefused if conflict_is_proof else CommitRefused | CommitConflict
+        if isinstance(no, doubtful) and (swapped := _swapped(base, location, load, no)):
             return swapped
         # A table bucket does not allow this, but removes unreferenced files itself.
         storage.delete([location])
@@ -205,16 +189,6 @@ def _swapped(
     raise CommitStateUnknown(
         f"{no}; it is not known whether it landed, because the table's metadata log does not reach back to its base"
     ) from no
-
-
-def _not_ahead(ours_ms: int, stores_ms: int | None) -> int:
-    """The time of a commit, in epoch milliseconds: ours, or the store's if ours is more than a minute ahead.
-
-    A commit in the future would block other writers until then: Iceberg-Java refuses to commit more than a minute
-    before the last update (``TableMetadata``, "Invalid update timestamp").
-    """
-    ahead = ahead_ms(ours_ms, stores_ms)
-    return ours_ms - ahead if ahead > TOLD_SKEW_MS else ours_ms
 
 
 def _compressed(metadata: TableMetadata) -> bool:

@@ -6,6 +6,7 @@ Source: Amazon S3 API reference, "GetTableMetadataLocation" and "UpdateTableMeta
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from botocore.exceptions import ClientError
@@ -15,9 +16,8 @@ from icekeeper.catalogs.aws_service import AWS_ERRORS, AwsService, error_code
 from icekeeper.catalogs.bucket_maintenance import TableBucketMaintenance
 from icekeeper.catalogs.catalog import LoadedTable, TableBounds, missing_table
 from icekeeper.catalogs.commit_answer import CommitAnswer, error_of
-from icekeeper.catalogs.pointer import PointerCatalog, Swap, TableFiles, commit_document, load_bounded
+from icekeeper.catalogs.pointer import TableFiles, commit_document
 from icekeeper.errors import MetadataUnreadable, PolicyError, StorageError
-from icekeeper.machine.clock import Clock, system_clock
 from icekeeper.model import TableName
 
 S3_TABLES = AwsService(
@@ -38,12 +38,7 @@ class S3TablesCatalog:
     """
 
     def __init__(
-        self,
-        name: str,
-        properties: Mapping[str, Any],
-        *,
-        clock: Clock = system_clock,
-        environment: Mapping[str, str] | None = None,
+        self, name: str, properties: Mapping[str, Any], *, environment: Mapping[str, str] | None = None
     ) -> None:
         """Prepare the clients; nothing is sent.
 
@@ -52,7 +47,6 @@ class S3TablesCatalog:
             StorageError: the profile or role of the properties cannot be used.
         """
         self.name = name
-        self._clock = clock
         self.warehouse = arn = str(properties.get("warehouse") or "")
         try:
             region = TableBucketArn.parse(arn).region
@@ -62,7 +56,7 @@ class S3TablesCatalog:
         if region:
             self._properties.setdefault("s3tables.region", region)
             self._properties.setdefault("s3.region", self._properties.get("client.region") or region)
-        self._files = TableFiles.of(self._properties, TableBounds(name, CatalogKind.S3_TABLES, arn, environment))
+        self._files = TableFiles(self._properties, TableBounds(name, CatalogKind.S3_TABLES, arn, environment))
 
         try:
             self._clients = S3_TABLES.connect(self._properties)
@@ -92,30 +86,27 @@ class S3TablesCatalog:
         location = pointer.get("metadataLocation")
         if not location:
             raise MetadataUnreadable(f"{table} has no metadata file yet: nothing was ever committed to it")
-        return load_bounded(self._files, table, location, pointer["versionToken"], pointer.get("warehouseLocation"))
+        return self._files.load(table, location, pointer["versionToken"], pointer.get("warehouseLocation"))
 
     def commit(
         self, base: LoadedTable, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]
     ) -> LoadedTable:
-        pointers = PointerCatalog(storage=self._files.storage, load=self.load, clock=self._clock)
-        return commit_document(pointers, base, requirements, updates, swap=self._swap(base))
+        swap = partial(self._swap, base)
+        return commit_document(base, requirements, updates, swap=swap, storage=self._files.storage, load=self.load)
 
     def close(self) -> None:
         self._clients.close()
 
-    def _swap(self, base: LoadedTable) -> Swap:
-        def swap(location: str) -> str:
-            try:
-                answer = self._clients.once.update_table_metadata_location(
-                    **self._address(base.name), versionToken=base.token, metadataLocation=location
-                )
-            except AWS_ERRORS as error:
-                raise S3_TABLES.swap_error(error, base.name, self._unusable) from error
-            if answer.get("metadataLocation") != location or not answer.get("versionToken"):
-                raise error_of(CommitAnswer.UNKNOWN, base.name, "S3 Tables answered without the new metadata location")
-            return str(answer["versionToken"])
-
-        return swap
+    def _swap(self, base: LoadedTable, location: str) -> str:
+        try:
+            answer = self._clients.once.update_table_metadata_location(
+                **self._address(base.name), versionToken=base.token, metadataLocation=location
+            )
+        except AWS_ERRORS as error:
+            raise S3_TABLES.swap_error(error, base.name, self._unusable) from error
+        if answer.get("metadataLocation") != location or not answer.get("versionToken"):
+            raise error_of(CommitAnswer.UNKNOWN, base.name, "S3 Tables answered without the new metadata location")
+        return str(answer["versionToken"])
 
     def _address(self, table: TableName) -> dict[str, str]:
         return {"tableBucketARN": self.warehouse, "namespace": ".".join(table.namespace), "name": table.name}

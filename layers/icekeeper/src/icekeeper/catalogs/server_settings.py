@@ -210,29 +210,9 @@ def _endpoint(what: str, named: str, own: Mapping[str, str], *, vends: bool) -> 
 _MOST_CATALOGS, _MOST_KEYS = 256, 64
 
 
-class _Logged:
-    """The keys that were logged, by catalog; bounded numbers of catalogs and of keys of each."""
-
-    def __init__(self) -> None:
-        self._keys: OrderedDict[tuple[str, str], set[str]] = OrderedDict()
-        self._lock = Lock()
-
-    def new(self, catalog: tuple[str, str], keys: Sequence[str]) -> list[str]:
-        with self._lock:
-            logged = self._keys.setdefault(catalog, set())
-            if len(self._keys) > _MOST_CATALOGS:
-                self._keys.popitem(last=False)
-            fresh = [key for key in keys if key not in logged][: _MOST_KEYS - len(logged)]
-            logged.update(fresh)
-            return fresh
-
-
-_logged = _Logged()
-
-
-def _is_acted_on(key: str, value: object, vends: bool) -> bool:
-    is_harmless = (key, value if isinstance(value, str) else None) in _HARMLESS or (vends and key in _BESIDE_KEYS)
-    return key.lower().startswith(_ACTED_ON) and not is_harmless
+_logged: OrderedDict[tuple[str, str], set[str]] = OrderedDict()
+"""The keys that were logged, by catalog and address; bounded numbers of catalogs and of keys of each."""
+_logged_lock = Lock()
 
 
 def log_ignored(catalog: str, address: str, ignored: Sent, *, vends: bool = False) -> None:
@@ -241,9 +221,20 @@ def log_ignored(catalog: str, address: str, ignored: Sent, *, vends: bool = Fals
     A setting is logged as a warning only if something here would have acted on it, and at level INFO otherwise.  With a
     server that ``vends`` keys, its settings for remote signing are no warning either.
     """
+
+    def is_acted_on(key: str) -> bool:
+        value = ignored[key] if isinstance(ignored[key], str) else None
+        is_harmless = (key, value) in _HARMLESS or (vends and key in _BESIDE_KEYS)
+        return key.lower().startswith(_ACTED_ON) and not is_harmless
+
     for level, acted_on in ((logging.WARNING, True), (logging.INFO, False)):
-        keys = [key for key in sorted(ignored) if _is_acted_on(key, ignored[key], vends) is acted_on]
-        fresh = _logged.new((catalog, address), keys)
+        with _logged_lock:
+            logged = _logged.setdefault((catalog, address), set())
+            if len(_logged) > _MOST_CATALOGS:
+                _logged.popitem(last=False)
+            new = [key for key in sorted(ignored) if is_acted_on(key) is acted_on and key not in logged]
+            fresh = new[: _MOST_KEYS - len(logged)]
+            logged.update(fresh)
         if fresh:
             settings = ", ".join(f"{_shown(key)}={_shown(_value(key, ignored[key]))}" for key in fresh)
             log.log(

@@ -15,9 +15,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from icekeeper.catalogs.addresses import CatalogKind
 from icekeeper.catalogs.catalog import LoadedTable, TableBounds, missing_table
 from icekeeper.catalogs.commit_answer import CommitAnswer, error_of
-from icekeeper.catalogs.pointer import PointerCatalog, TableFiles, commit_document, load_bounded
+from icekeeper.catalogs.pointer import TableFiles, commit_document
 from icekeeper.errors import CommitConflict, PolicyError, StorageError
-from icekeeper.machine.clock import Clock, system_clock
 from icekeeper.model import TableName
 from icekeeper.pyiceberg_private.sql_engine import sql_catalog_names, sql_engine, sql_pointer, sql_swap, sql_tables
 from icekeeper.text import address_to_show, mask
@@ -51,12 +50,7 @@ class SqlCatalog:
     built_in_maintenance = None
 
     def __init__(
-        self,
-        name: str,
-        properties: Mapping[str, Any],
-        *,
-        clock: Clock = system_clock,
-        environment: Mapping[str, str] | None = None,
+        self, name: str, properties: Mapping[str, Any], *, environment: Mapping[str, str] | None = None
     ) -> None:
         """Connect to an existing database; nothing is created.
 
@@ -66,10 +60,9 @@ class SqlCatalog:
             StorageError: the database does not exist or cannot be reached.
         """
         self.name = name
-        self._clock = clock
         self.warehouse = str(properties.get("warehouse") or "")
         self._properties = dict(properties)
-        self._files = TableFiles.of(properties, TableBounds(name, CatalogKind.SQL, self.warehouse, environment))
+        self._files = TableFiles(properties, TableBounds(name, CatalogKind.SQL, self.warehouse, environment))
 
         if missing := why_no_database(str(properties.get("uri") or "")):
             raise StorageError(f"the database of catalog {name} cannot be used: {missing}")
@@ -105,20 +98,20 @@ class SqlCatalog:
             raise self._unusable(error) from error
         if not location:
             raise missing_table(self, table)
-        return load_bounded(self._files, table, location, location)
+        return self._files.load(table, location, location)
 
     def commit(
         self, base: LoadedTable, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]
     ) -> LoadedTable:
-        def swap(location: str) -> str:
-            self._swap(base, location)
-            return location
-
-        # A conflict is proof: our own transaction saw no row at the base.
-        pointers = PointerCatalog(
-            storage=self._files.storage, load=self.load, clock=self._clock, conflict_is_proof=True
+        return commit_document(
+            base,
+            requirements,
+            updates,
+            swap=lambda location: self._swap(base, location),
+            storage=self._files.storage,
+            load=self.load,
+            conflict_is_proof=True,  # our own transaction saw no row at the base
         )
-        return commit_document(pointers, base, requirements, updates, swap=swap)
 
     def _require_spelling(self) -> None:
         """Refuse a name that the database has only in another case: the catalog would seem to have no tables."""
@@ -136,7 +129,7 @@ class SqlCatalog:
     def close(self) -> None:
         self._engine.dispose()
 
-    def _swap(self, base: LoadedTable, location: str) -> None:
+    def _swap(self, base: LoadedTable, location: str) -> str:
         try:
             connection = self._engine.connect()
         except SQLAlchemyError as error:
@@ -144,6 +137,7 @@ class SqlCatalog:
         try:
             with connection:
                 self._move(connection, base, location)
+            return location
         except SQLAlchemyError as error:  # the rollback was not confirmed either
             words = f"the database of catalog {self.name} was lost"
             raise error_of(CommitAnswer.UNKNOWN, base.name, words) from error

@@ -159,13 +159,18 @@ def maintain(
 @app.command()
 def detect(catalog: CatalogName, settings: Settings = None, unsafe: Unsafe = False, as_json: AsJson = False) -> int:
     """Find the tables of a catalog that need maintenance, and say why."""
+    from icekeeper.detection.proposal import detection_json
     from icekeeper.report.terminal import print_detection
     from icekeeper.runtime import Runtime
 
-    report = Runtime.open(catalog).detect(overrides(settings, about="one detection"), unsafe=unsafe)
+    runtime, chosen = Runtime.open(catalog), overrides(settings, about="one detection")
+    report = runtime.detect(chosen, unsafe=unsafe)
     unread = [skip.table for skip in report.skipped if skip.is_error]
-    next_run = {} if report.next_run is None else {"next_run": report.next_run.to_json()}
-    document = {**report.to_json(), **next_run, "status": "partial" if unread else "succeeded"}
+    document = {
+        **detection_json(runtime.catalog.name, report),
+        "next_run": runtime.next_run(report, chosen, unsafe=unsafe),
+        "status": "partial" if unread else "succeeded",
+    }
     console = answer(document, as_json=as_json)
     print_detection(console, document)
     told = f"{counted(len(unread), 'table')} could not be assessed: {', '.join(unread)}; the lines above say why"

@@ -160,8 +160,9 @@ def plan(
         print_json({**outcome.to_json(listings()), **found})
     console = people(as_json=as_json)
     print_outcome(console, outcome)
-    if outcome.engine is not None and outcome.engine.reason is not None:
-        console.print(f"engine: {outcome.engine.name}; {outcome.engine.reason}", soft_wrap=True)
+    taken, reason = outcome.engine or ("", None)
+    if reason is not None:
+        console.print(f"engine: {taken}; {reason}", soft_wrap=True)
     for operation in outcome.operations:
         for line in plan_lines(operation.plan or {}):
             console.print(f"  {line}", soft_wrap=True)

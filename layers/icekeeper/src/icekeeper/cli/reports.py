@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from icekeeper.detection.proposal import Proposal, Skip
     from icekeeper.policy import ResolvedPolicy
     from icekeeper.report.costs import Bill
-    from icekeeper.report.page import Page, TableOnPage
+    from icekeeper.report.page import TableOnPage
     from icekeeper.runtime import Runtime
     from icekeeper.state.store import LakeStats, LakeStatsStore
 
@@ -198,9 +198,9 @@ def _given(prices: Sequence[str]) -> Mapping[str, str]:
 
 def _lines(bill: Bill) -> list[dict[str, Any]]:
     return [
-        {"service": line.service, "what": line.what, "amount": round(line.amount, 3), "usd": _cents(line.usd)}
-        for line in bill.lines
-        if line.amount
+        {"service": service, "what": what, "amount": round(amount, 3), "usd": _cents(usd)}
+        for service, what, amount, usd in bill.lines
+        if amount
     ]
 
 
@@ -248,18 +248,19 @@ def report(
     from icekeeper.report.page import render_page
     from icekeeper.runtime import Runtime
 
-    page = _page(Runtime.open(catalog), overrides(settings, about="one detection"))
-    _write(output, render_page(page))
-    work = sum(bool(table.reasons) for table in page.tables)
-    told = f"{output}: {counted(len(page.tables), 'table')}, {work} {'needs' if work == 1 else 'need'} work"
+    runtime = Runtime.open(catalog)
+    totals, tables = _totals_and_tables(runtime, overrides(settings, about="one detection"))
+    _write(output, render_page(runtime.catalog.name, runtime.clock(), totals, tables))
+    work = sum(bool(table.reasons) for table in tables)
+    told = f"{output}: {counted(len(tables), 'table')}, {work} {'needs' if work == 1 else 'need'} work"
     people(as_json=False).print(told, soft_wrap=True)
-    unread = [table.name for table in page.tables if table.is_unread]
+    unread = [table.name for table in tables if table.is_unread]
     return print_failed(f"{counted(len(unread), 'table')} cannot be read: {', '.join(unread)}") if unread else EXIT_OK
 
 
-def _page(runtime: Runtime, chosen: dict[str, str]) -> Page:
+def _totals_and_tables(runtime: Runtime, chosen: dict[str, str]) -> tuple[Mapping[str, int | float], list[TableOnPage]]:
     from icekeeper.health.examine import lake_totals
-    from icekeeper.report.page import ORPHANS, Page
+    from icekeeper.report.page import ORPHANS
 
     # The page shows every table that needs work, without the limit of one detection.
     found = runtime.detect({"max_jobs_per_detection": str(10**9), **chosen})
@@ -274,18 +275,17 @@ def _page(runtime: Runtime, chosen: dict[str, str]) -> Page:
     ]
     orphans = [table.counters[ORPHANS] for table in tables if ORPHANS in table.counters]
     totals = {**lake_totals(known.values()), **({ORPHANS: sum(orphans)} if orphans else {})}
-    return Page(catalog.name, runtime.clock(), totals, tables)
+    return totals, tables
 
 
 def _table(
     runtime: Runtime, name: str, stats: LakeStats | None, proposal: Proposal | None, skip: Skip | None
 ) -> TableOnPage:
-    from icekeeper.report.page import ORPHANS, LastPass, TableOnPage
+    from icekeeper.report.page import ORPHANS, TableOnPage
 
     passes = runtime.state.history(stats.identity, limit=_PASSES) if stats is not None else ()
     left = next((one.metrics[_LEFT] for one in passes if _LEFT in one.metrics), None)
     orphans = {} if left is None else {ORPHANS: left}
-    last = passes[:1]
     return TableOnPage(
         name,
         counters={} if stats is None else {**stats.counters, **orphans},
@@ -294,7 +294,7 @@ def _table(
         priority=0.0 if proposal is None else proposal.priority,
         left_alone="" if skip is None else skip.reason,
         is_unread=skip is not None and skip.is_error,
-        last_pass=LastPass(last[0].finished_ms, last[0].status, last[0].summary) if last else None,
+        last_pass=passes[0] if passes else None,
     )
 
 

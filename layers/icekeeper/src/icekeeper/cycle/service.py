@@ -28,7 +28,7 @@ from icekeeper.catalogs.load import open_catalog
 from icekeeper.cycle.supervisor import STOP, TableResult, what_was_done
 from icekeeper.detection.detect import detect
 from icekeeper.detection.list_tables import CatalogSource
-from icekeeper.detection.proposal import FleetProposal, FleetReport
+from icekeeper.detection.proposal import FleetReport, Proposal
 from icekeeper.engines.engine import Engine, EngineName
 from icekeeper.errors import LeaseHeld, MaintenanceError, PlanStale, PolicyError, StorageError
 from icekeeper.machine.clock import Board, Clock, at_work, iso_utc, show_on, system_clock
@@ -128,7 +128,7 @@ _HARD = 1.25
 class Work:
     """A table that detection proposed, and what its pass needs."""
 
-    proposal: FleetProposal
+    proposal: Proposal
     detected_ms: int
     """When the detection that proposed it began."""
     runtime: Runtime
@@ -169,13 +169,13 @@ def maintain_proposal(work: Work) -> TableResult | None:
     except MaintenanceError as error:
         status, summary = "failed", str(error)
     except Exception as error:  # one table must not end the process
-        log.exception("the pass over %s broke", work.proposal.proposal.table)
+        log.exception("the pass over %s broke", work.proposal.table)
         status, summary = "failed", f"{type(error).__name__}: {error}"
     if not status:
         return None
     return TableResult(
         catalog=work.proposal.catalog,
-        table=work.proposal.proposal.table,
+        table=work.proposal.table,
         status=status,
         summary=summary,
         seconds=time.monotonic() - started_s,
@@ -359,7 +359,7 @@ class Service:
         self,
         pool: ThreadPoolExecutor,
         settings: CycleSettings,
-        proposals: Sequence[FleetProposal],
+        proposals: Sequence[Proposal],
         opened: Mapping[str, Runtime],
         started_ms: int,
     ) -> None:

@@ -26,6 +26,7 @@ from icekeeper.catalogs.load import open_catalog
 from icekeeper.demo.measure import Contents, Figures, measure, read_contents
 from icekeeper.demo.seaweedfs import SeaweedFSServer, running_seaweedfs
 from icekeeper.demo.tables import NAMESPACE, MessyTable, create_messy_tables
+from icekeeper.detection.proposal import detection_json
 from icekeeper.engines.engine import EngineName
 from icekeeper.errors import PolicyError
 from icekeeper.model import TableName
@@ -253,7 +254,7 @@ def _maintain(runtime: Runtime, engine: EngineName, console: Console) -> dict[st
         "What detection finds, with no retention and no grace period, as a demonstration cannot wait for a week:",
         soft_wrap=True,
     )
-    print_detection(console, report.to_json())
+    print_detection(console, detection_json(runtime.catalog.name, report))
     console.print()
     console.print("One maintenance pass over each:")
     outcomes = {}

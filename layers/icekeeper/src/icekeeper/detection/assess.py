@@ -6,106 +6,204 @@ Everything here is pure.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
-from icekeeper.detection.look_again import Outlook, outlook, time_has_come
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.detection.look_again import is_known_idle, outlook, time_has_come
 from icekeeper.detection.proposal import REQUESTED, Proposal, Skip
 from icekeeper.detection.signals import (
     Signal,
+    SweepPlanner,
     clustering_signals,
+    due_sweep,
     expiry_signals,
     large_file_signals,
     load_signals,
     partition_signals,
     ref_signals,
     rewrites_are_blocked,
+    schedule_signals,
     statistics_signals,
     summary_signals,
+    wanted_clustering,
 )
-from icekeeper.health.examine import summary_counters
+from icekeeper.errors import PolicyError
+from icekeeper.health.examine import summary_counters, unreadable_warning
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import MAIN, MAINTAINED_FORMAT_VERSIONS, Snapshot, TableMetadata, table_digest
+from icekeeper.model import Nothing
 from icekeeper.operations.compaction.where import why_not_rewritten
+from icekeeper.operations.expiry.retention import plan_expiry
+from icekeeper.operations.policy_fit import check_fit
 from icekeeper.policy import Operation, ResolvedPolicy, gc_enabled
-from icekeeper.state.store import LastSeen
+from icekeeper.policy.due import FIRST_SWEEP, PolicyPart, due_parts, in_one_pass
+from icekeeper.state.identity import TableIdentity
+from icekeeper.state.store import Glance, LastSeen, ScheduleRun
 
 _PRIORITY_DIGITS = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableFindings:
-    """What is known of a table besides its metadata and policy."""
+def assess_table(
+    loaded: LoadedTable,
+    identity: TableIdentity,
+    resolved: ResolvedPolicy,
+    memory: Glance,
+    *,
+    now_ms: int,
+    plan_sweep: SweepPlanner,
+    is_requested: bool = False,
+    fleet: int = 1,
+) -> Proposal | Skip:
+    """Assess a table and its due schedules by its records in the state store (``memory``).
 
-    now_ms: int
-    """Epoch milliseconds."""
-    expirable: int
-    """How many snapshots the current expiry plan contains; it respects pins."""
-    expirable_refs: int = 0
-    """How many branches and tags the plan contains."""
-    last_seen: LastSeen | None = None
-    """The record of the last pass.  If that pass found nothing to do at the same snapshot with the same policy, the
-    head's summary is no sign of work."""
-    manifest_count: int | None = None
-    """The number of entries of the head's manifest list, if it was read."""
-    failed_loads: int = 0
-    """How many failed loads are past the grace period.  A pass removes their files even if maintenance is disabled
-    (rule: clean-failed-loads-from-record), unless the deployment forbids it."""
-    due: tuple[Signal, ...] = ()
-    """Signals that depend only on an interval: the orphan sweep."""
-    clustering: str | None = None
-    """The recipe by which compaction would cluster files; ``None``: it would not."""
-    has_unreadable: bool = False
-    """Passes found unreadable files, so first statistics cannot be computed."""
+    For a table without a recorded sweep, the time of the first one is passed to ``plan_sweep``, unless it is now; the
+    first sweeps of the ``fleet`` tables that the scan selects are spread over an interval.
+
+    Raises:
+        StorageError: ``plan_sweep`` failed.
+    """
+    metadata, turns = loaded.metadata, memory.schedules
+    parts = due_parts(resolved, turns, now_ms)
+    found: Proposal | Skip | None = _why_filters_misfit(loaded, resolved)
+    if found is None:
+        rest = next((part.resolved for part in parts if part.schedule is None), resolved.unscheduled())
+        due = due_sweep(plan_sweep, identity, metadata, rest, turns, fleet=fleet, now_ms=now_ms)
+        pinned = [pin.snapshot_id for pin in memory.pins]
+        plan = plan_expiry(metadata, rest.policy, now_ms=now_ms, pinned=pinned)
+        grace_ms = rest.policy.orphan_older_than_ms
+        found = assess(
+            str(loaded.name),
+            metadata,
+            rest,
+            now_ms=now_ms,
+            expirable=0 if isinstance(plan, Nothing) else len(plan.snapshot_ids),
+            expirable_refs=0 if isinstance(plan, Nothing) else len(plan.refs),
+            last_seen=memory.last_seen,
+            failed_loads=sum(load.can_be_cleaned(now_ms, grace_ms) for load in memory.loads),
+            due=due,
+            clustering=wanted_clustering(metadata, rest.policy) if rest.runs(Operation.COMPACT) else None,
+            has_unreadable=bool(memory.unreadable),
+        )
+        if resolved.schedules:
+            found = _with_due(loaded, resolved, found, parts, turns, now_ms)
+    found = as_requested(found, resolved, identity.uuid) if is_requested else found
+    warning = unreadable_warning(memory.unreadable)
+    if isinstance(found, Skip):
+        return replace(found, warning=warning, catalog=identity.catalog)
+    seen = () if memory.last_seen is None else (memory.last_seen.finished_ms,)
+    passes_ms = (*seen, *(run.finished_ms for name, run in turns.items() if name != FIRST_SWEEP))
+    return replace(
+        found,
+        warning=warning,
+        catalog=identity.catalog,
+        warehouse=identity.warehouse,
+        location=identity.location,
+        waited_ms=waited_ms(metadata, passes_ms, now_ms),
+    )
 
 
-def assess(table: str, metadata: TableMetadata, resolved: ResolvedPolicy, found: TableFindings) -> Proposal | Skip:
-    """Propose a table for maintenance, or return the reason against it."""
-    now_ms, last_seen = found.now_ms, found.last_seen
-    uuid = metadata.uuid or ""
-    cleaning = [] if resolved.is_stopped or not gc_enabled(metadata) else list(load_signals(found.failed_loads))
+def _why_filters_misfit(loaded: LoadedTable, resolved: ResolvedPolicy) -> Skip | None:
+    """Skip a table if every pass would refuse a filter of its policy."""
+    try:
+        for part in resolved.parts():
+            if part.policy.where is not None and part.why_disabled() is None:
+                check_fit(loaded.metadata, part.policy, ())
+    except PolicyError as error:
+        return Skip(str(loaded.name), str(error), is_error=True)
+    return None
+
+
+def _with_due(
+    loaded: LoadedTable,
+    resolved: ResolvedPolicy,
+    found: Proposal | Skip,
+    parts: Sequence[PolicyPart],
+    runs: Mapping[str, ScheduleRun],
+    now_ms: int,
+) -> Proposal | Skip:
+    """Add the due schedules that may have work to the finding for the other operations."""
+    metadata = loaded.metadata
+    is_maintained = resolved.why_disabled() is None and metadata.format_version in MAINTAINED_FORMAT_VERSIONS
+    if not is_maintained or metadata.head(resolved.policy.branch) is None:
+        return found
+    scheduled = {part.schedule: part for part in parts if part.schedule is not None}
+    needed = [part for name, part in scheduled.items() if not is_known_idle(metadata, part, runs.get(name), now_ms)]
+    chosen = in_one_pass(needed)
+    signals = list(schedule_signals(resolved, chosen, runs, now_ms))
+    names = [part.schedule for part in chosen if part.schedule is not None]
+    return with_schedules(str(loaded.name), found, signals, names, metadata.uuid or "")
+
+
+def idle_by_memory(loaded: LoadedTable, resolved: ResolvedPolicy, memory: Glance, now_ms: int) -> frozenset[Operation]:
+    """The operations of a policy and its schedules that certainly find nothing to do at ``now_ms``."""
+    metadata, rest = loaded.metadata, resolved.unscheduled()
+    clusters = rest.runs(Operation.COMPACT) and wanted_clustering(metadata, rest.policy) is not None
+    idle = set(idle_operations(metadata, rest, memory.last_seen, clusters=clusters, now_ms=now_ms))
+    busy: set[Operation] = set()
+    for name in resolved.schedules:
+        part = PolicyPart(name, resolved.of_schedule(name))
+        is_idle = is_known_idle(metadata, part, memory.schedules.get(name), now_ms)
+        (idle if is_idle else busy).update(part.operations)
+    return frozenset(idle - busy)
+
+
+def assess(
+    table: str,
+    metadata: TableMetadata,
+    resolved: ResolvedPolicy,
+    *,
+    now_ms: int,
+    expirable: int,
+    expirable_refs: int = 0,
+    last_seen: LastSeen | None = None,
+    failed_loads: int = 0,
+    due: Sequence[Signal] = (),
+    clustering: str | None = None,
+    has_unreadable: bool = False,
+) -> Proposal | Skip:
+    """Propose a table for maintenance, or return the reason against it; schedules are left out.
+
+    Args:
+        expirable: how many snapshots the current expiry plan contains; it respects pins.
+        expirable_refs: how many branches and tags it contains.
+        last_seen: the record of the last pass.  If that pass found nothing to do at the same snapshot with the same
+            policy, the head's summary is no sign of work.
+        failed_loads: how many failed loads are past the grace period.  A pass removes their files even if maintenance
+            is disabled (rule: clean-failed-loads-from-record), unless the deployment forbids it.
+        due: signals that depend only on an interval: the orphan sweep.
+        clustering: the recipe by which compaction would cluster files; ``None``: it would not.
+        has_unreadable: passes found unreadable files, so first statistics cannot be computed.
+    """
+    uuid, policy = metadata.uuid or "", resolved.policy
+    signals = [] if resolved.is_stopped or not gc_enabled(metadata) else list(load_signals(failed_loads))
     if disabled := resolved.why_disabled():
-        return _proposal(table, cleaning, uuid) if cleaning else Skip(table, disabled)
+        return _proposal(table, signals, uuid) if signals else Skip(table, disabled)
     if metadata.format_version not in MAINTAINED_FORMAT_VERSIONS:
         return Skip(table, f"format version {metadata.format_version} is not maintained by this version")
-    branch = resolved.policy.branch
-    head = metadata.head(branch)
-    if head is None and branch != MAIN:
-        return Skip(table, f"policy key branch names '{branch}', which is no branch of this table")
+    head = metadata.head(policy.branch)
+    if head is None and policy.branch != MAIN:
+        return Skip(table, f"policy key branch names '{policy.branch}', which is no branch of this table")
 
-    signals: list[Signal] = cleaning
     if resolved.runs(Operation.EXPIRE_SNAPSHOTS) and gc_enabled(metadata):
-        signals.extend(expiry_signals(metadata, resolved.policy, now_ms=now_ms, expirable=found.expirable))
-        signals.extend(ref_signals(found.expirable_refs))
+        signals.extend(expiry_signals(metadata, policy, now_ms=now_ms, expirable=expirable))
+        signals.extend(ref_signals(expirable_refs))
     seen = _telling(last_seen, resolved, now_ms)
-    known_idle = head is not None and _is_known_idle(metadata, head, resolved, seen, now_ms)
-    ahead = Outlook()
+    why_idle = "no current snapshot"
     if head is not None:
         if resolved.runs(Operation.EXPIRE_PARTITIONS):
             looked_ms = None if seen is None else seen.finished_ms
-            signals.extend(partition_signals(metadata, resolved.policy, now_ms=now_ms, last_looked_ms=looked_ms))
-        if not known_idle:
-            if resolved.runs(Operation.COMPUTE_STATISTICS) and (metadata.statistics or not found.has_unreadable):
-                signals.extend(statistics_signals(metadata, head, resolved.policy))
-            clusters = found.clustering is not None and resolved.runs(Operation.COMPACT)
-            look = partial(outlook, metadata, head, resolved, seen, clusters=clusters, now_ms=now_ms)
-            ahead = look()
-            of_layout = _layout_signals(metadata, head, resolved, found, ahead, seen)
-            # Last, because it reads the whole schema.
-            why = why_not_rewritten(metadata) if of_layout and resolved.runs(Operation.COMPACT) else None
-            if why is not None:
-                ahead = look(refused={Operation.COMPACT: why})
-                of_layout = _layout_signals(metadata, head, resolved, found, ahead, seen)
+            signals.extend(partition_signals(metadata, policy, now_ms=now_ms, last_looked_ms=looked_ms))
+        if _is_known_idle(metadata, head, resolved, seen, now_ms):
+            why_idle = "unchanged since the last pass found nothing to do"
+        else:
+            if resolved.runs(Operation.COMPUTE_STATISTICS) and (metadata.statistics or not has_unreadable):
+                signals.extend(statistics_signals(metadata, head, policy))
+            of_layout, idle = _layout_signals(metadata, head, resolved, clustering, seen, now_ms)
             signals.extend(of_layout)
-    signals.extend(found.due)
-    if signals:
-        return _proposal(table, signals, uuid)
-    if head is None:
-        return Skip(table, "no current snapshot")
-    if known_idle:
-        return Skip(table, "unchanged since the last pass found nothing to do")
-    return Skip(table, next(iter(ahead.idle.values()), "no sign of work"))
+            why_idle = next(iter(idle.values()), "no sign of work")
+    signals.extend(due)
+    return _proposal(table, signals, uuid) if signals else Skip(table, why_idle)
 
 
 def _telling(last_seen: LastSeen | None, resolved: ResolvedPolicy, now_ms: int) -> LastSeen | None:
@@ -139,27 +237,40 @@ def idle_operations(
         return frozenset()
     if _is_known_idle(metadata, head, resolved, seen, now_ms):
         return frozenset(operation for operation in Operation if resolved.runs(operation))
-    return frozenset(outlook(metadata, head, resolved, seen, clusters=clusters, now_ms=now_ms).idle)
+    return frozenset(outlook(metadata, head, resolved, seen, clusters=clusters, now_ms=now_ms)[0])
 
 
 def _layout_signals(
     metadata: TableMetadata,
     head: Snapshot,
     resolved: ResolvedPolicy,
-    found: TableFindings,
-    ahead: Outlook,
+    clustering: str | None,
     seen: LastSeen | None,
-) -> Sequence[Signal]:
-    """Signals that files, deletes or manifests need a rewrite; without any, reasons why a pass should still look."""
-    signals = list(summary_signals(head, resolved, found.manifest_count, ahead.idle))
-    may_compact = resolved.runs(Operation.COMPACT) and Operation.COMPACT not in ahead.idle
-    if found.clustering is not None and may_compact and resolved.policy.rewrite_enabled:
-        idle_at = seen.snapshot_id if seen is not None and seen.idle else None
-        signals.extend(clustering_signals(metadata, head, resolved.policy, found.clustering, idle_at))
-    is_blocked = rewrites_are_blocked(summary_counters(head), resolved.policy)
-    if found.clustering is None and may_compact and resolved.policy.rewrite_enabled and not is_blocked:
-        signals.extend(large_file_signals(head, resolved))
-    return signals or ahead.looks
+    now_ms: int,
+    refused: Mapping[Operation, str] | None = None,
+) -> tuple[Sequence[Signal], Mapping[Operation, str]]:
+    """Signals that files, deletes or manifests need a rewrite; without any, reasons why a pass should still look.
+
+    Also the idle operations, each with its reason.  ``refused`` are those that cannot work on this table.
+    """
+    policy, compacts = resolved.policy, resolved.runs(Operation.COMPACT)
+    clusters = clustering is not None and compacts
+    idle, looks = outlook(metadata, head, resolved, seen, clusters=clusters, now_ms=now_ms, refused=refused)
+    signals = list(summary_signals(head, resolved, idle))
+    if compacts and Operation.COMPACT not in idle and policy.rewrite_enabled:
+        if clustering is not None:
+            idle_at = seen.snapshot_id if seen is not None and seen.idle else None
+            signals.extend(clustering_signals(metadata, head, policy, clustering, idle_at))
+        elif not rewrites_are_blocked(summary_counters(head), policy):
+            signals.extend(large_file_signals(head, resolved))
+    found = signals or looks
+    if found and compacts and refused is None:
+        # Last, because it reads the whole schema.
+        why = why_not_rewritten(metadata)
+        if why is not None:
+            refused = {Operation.COMPACT: why}
+            return _layout_signals(metadata, head, resolved, clustering, seen, now_ms, refused)
+    return found, idle
 
 
 def as_requested(found: Proposal | Skip, resolved: ResolvedPolicy, uuid: str) -> Proposal | Skip:
@@ -180,25 +291,17 @@ def with_schedules(
     """Combine the finding for operations that no schedule names with the signals of due ``schedules``."""
     if not signals:
         return found
-    others = found if isinstance(found, Proposal) else None
-    due = _proposal(table, signals, uuid)
-    left = (1 - due.priority) * (1 if others is None else 1 - others.priority)
-    return replace(
-        due,
-        reasons=(*(() if others is None else others.reasons), *due.reasons),
-        priority=round(1 - left, _PRIORITY_DIGITS),
-        schedules=tuple(schedules),
-        only_schedules=others is None,
-    )
+    due = replace(_proposal(table, signals, uuid), schedules=tuple(schedules))
+    if isinstance(found, Skip):
+        return replace(due, only_schedules=True)
+    left = (1 - due.priority) * (1 - found.priority)
+    return replace(due, reasons=(*found.reasons, *due.reasons), priority=round(1 - left, _PRIORITY_DIGITS))
 
 
 def _proposal(table: str, signals: Sequence[Signal], uuid: str) -> Proposal:
-    return Proposal(table, tuple(signal.reason for signal in signals), _priority(signals), uuid)
-
-
-def _priority(signals: Iterable[Signal]) -> float:
-    """``1 − 1 / ∏(1 + weight)``: 0 without signals, towards 1 with growing weights; a new signal never lowers it."""
-    return round(1 - 1 / math.prod(1 + signal.weight for signal in signals), _PRIORITY_DIGITS)
+    # Towards 1 with growing weights; a new signal never lowers it.
+    priority = 1 - 1 / math.prod(1 + signal.weight for signal in signals)
+    return Proposal(table, tuple(signal.reason for signal in signals), round(priority, _PRIORITY_DIGITS), uuid)
 
 
 # If a scan may not propose all tables, it chooses by urgency.  By priority alone, every scan would choose the same

@@ -7,15 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from icekeeper.catalogs.catalog import Catalog
-from icekeeper.detection.assessor import Assessor, Observer, assessor
 from icekeeper.detection.list_tables import CatalogSource, why_empty
-from icekeeper.detection.proposal import CatalogReport, FleetReport, NextRun
+from icekeeper.detection.proposal import FleetReport
 from icekeeper.detection.scan import LOADING_THREADS, Scanner
 from icekeeper.errors import StorageError
 from icekeeper.machine.clock import Clock, system_clock
 from icekeeper.machine.resources import search_cycles_seldom
 from icekeeper.pass_context.table_policy import TablePolicies
-from icekeeper.state.leases import taken_slots
 from icekeeper.state.store import Gathered, StateStore
 
 log = logging.getLogger(__name__)
@@ -46,24 +44,19 @@ def detect(
     settings = policies.deployment(given, unsafe=unsafe).policy
     state.require_writable()
     search_cycles_seldom()
-    now_ms = clock()
     first_sweeps = Gathered(state.schedules.record_all)
-
-    def assessor_of(catalog: Catalog, observe: Observer) -> Assessor:
-        return assessor(
-            catalog,
-            resolve_policy=lambda loaded: policies.of(catalog, loaded, given, unsafe=unsafe),
-            store=state,
-            now_ms=now_ms,
-            observe=observe,
-            plan_sweep=lambda identity, due: first_sweeps.add((identity, due)),
-        )
-
+    scanner = Scanner(
+        settings,
+        state,
+        clock(),
+        resolve_policy=lambda catalog, loaded: policies.of(catalog, loaded, given, unsafe=unsafe),
+        plan_sweep=lambda identity, due: first_sweeps.add((identity, due)),
+        threads=threads,
+        run=run,
+        check_request=policies.of_requests(given).of,
+    )
     with state.kept_open():  # otherwise SQLite empties its log whenever the last connection closes
-        check = policies.of_requests(given).of
-        report = Scanner(settings, state, now_ms, threads, run=run, check_request=check).scan(
-            sources, assessor_of, cursor
-        )
+        report = scanner.scan(sources, cursor)
         try:
             first_sweeps.write_rest()
         except StorageError as error:
@@ -79,10 +72,8 @@ def detect_catalog(
     overrides: Mapping[str, str] | None = None,
     unsafe: bool = False,
     clock: Clock = system_clock,
-) -> CatalogReport:
-    """Like :func:`detect` for one open catalog, and what a scheduled run would begin with.
-
-    If the scan found no table, the report's note says why.
+) -> FleetReport:
+    """Like :func:`detect` for one open catalog; the note says why no table was found.
 
     Raises:
         PolicyError: the deployment's settings are wrong.
@@ -90,12 +81,12 @@ def detect_catalog(
     """
     source = CatalogSource(catalog.name, lambda: catalog, may_be_empty=True)  # the note says why it is empty
     report = detect([source], state, policies, overrides=overrides, unsafe=unsafe, clock=clock)
-    settings = policies.deployment(overrides or {}, unsafe=unsafe)
-    found = CatalogReport.of(catalog.name, report)
-    at_work = taken_slots(state.leases, settings.policy.max_concurrent_jobs, now_ms=clock())
-    found = replace(found, next_run=NextRun(settings, [one.table for one in found.proposals], at_work))
+    for skip in report.skipped:
+        if not skip.table:
+            raise StorageError(f"{catalog.name}: {skip.reason}")
     if report.warnings:
-        return replace(found, note=" ".join(report.warnings))
-    if report.listed or found.proposals or found.skipped:
-        return found
-    return replace(found, note=why_empty(catalog.name, catalog.warehouse, tuple(catalog.list_tables()), settings))
+        return replace(report, note=" ".join(report.warnings))
+    if report.listed or report.proposals or report.skipped:
+        return report
+    settings = policies.deployment(overrides or {}, unsafe=unsafe)
+    return replace(report, note=why_empty(catalog.name, catalog.warehouse, tuple(catalog.list_tables()), settings))

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from icekeeper.catalogs.catalog import Catalog
-from icekeeper.detection.proposal import FleetSkip
+from icekeeper.detection.proposal import Skip
 from icekeeper.errors import MaintenanceError, PartlyListed
 from icekeeper.model import TableName
 from icekeeper.policy import Policy, ResolvedPolicy
 from icekeeper.policy.allowed_prefixes import bucket_name, matches
-from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import MaintenanceRequest
 
 log = logging.getLogger(__name__)
@@ -54,7 +53,7 @@ class ListedCatalog:
     may_be_empty: bool = False
 
 
-def listed_catalog(source: CatalogSource, settings: Policy) -> ListedCatalog | FleetSkip:
+def listed_catalog(source: CatalogSource, settings: Policy) -> ListedCatalog | Skip:
     """Open a catalog and list its tables; a failure becomes a skip, so that it does not stop the other catalogs."""
     listed: list[TableName] = []
     left_out: str | None = None
@@ -66,11 +65,11 @@ def listed_catalog(source: CatalogSource, settings: Policy) -> ListedCatalog | F
     except PartlyListed as error:
         left_out = str(error)
     except (MaintenanceError, OSError) as error:
-        return FleetSkip(source.name, "", f"the catalog cannot be scanned: {error}", is_error=True)
+        return Skip("", f"the catalog cannot be scanned: {error}", is_error=True, catalog=source.name)
     except Exception as error:  # an error of a client library
         log.exception("catalog %s broke", source.name)
         reason = f"the catalog cannot be scanned: {type(error).__name__} {error}"
-        return FleetSkip(source.name, "", reason, is_error=True)
+        return Skip("", reason, is_error=True, catalog=source.name)
     # A table that a page repeats would be maintained twice at once, because both have the run's lease.
     tables = tuple(dict.fromkeys(listed))
     selected = tuple(table for table in tables if selects_table(settings, table))
@@ -121,26 +120,6 @@ def listing_warnings(listed: Sequence[ListedCatalog]) -> Sequence[str]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class RequestedTables:
-    """The requests for passes that concern one catalog, under whatever name they were filed."""
-
-    tables: tuple[TableName, ...]
-    """The tables to load first; only a loaded table shows which requests are for it."""
-    told: tuple[MaintenanceRequest, ...]
-    """Requests filed under this catalog's own name."""
-    pending: tuple[MaintenanceRequest, ...]
-    """Requests of all catalogs: a table may have another name here than in the request."""
-
-    def told_here(self, table: TableName) -> tuple[MaintenanceRequest, ...]:
-        """The requests filed under this name in this catalog; several if the table was created anew."""
-        return tuple(request for request in self.told if str(request.identity.table) == str(table))
-
-    def meant(self, table: TableIdentity) -> tuple[MaintenanceRequest, ...]:
-        """The requests for a table, whatever its name was when they were filed."""
-        return tuple(request for request in self.pending if request.identity.is_same_copy(table))
-
-
 def told_of_none(pending: Sequence[MaintenanceRequest], catalogs: Sequence[Catalog]) -> tuple[MaintenanceRequest, ...]:
     """The requests filed under names that none of these catalogs has; they may be for their tables all the same."""
     return tuple(request for request in pending if not any(_is_told_of(request, catalog) for catalog in catalogs))
@@ -148,13 +127,16 @@ def told_of_none(pending: Sequence[MaintenanceRequest], catalogs: Sequence[Catal
 
 def requested_tables(
     listed: ListedCatalog, pending: Sequence[MaintenanceRequest], strangers: Iterable[MaintenanceRequest]
-) -> RequestedTables:
-    """The requests that concern one catalog; ``strangers`` are matched to its tables by name, ignoring case."""
+) -> tuple[Sequence[TableName], Sequence[MaintenanceRequest]]:
+    """The tables of one catalog to load first, and the requests filed under the catalog's own name.
+
+    Only a loaded table shows which requests are for it, as it may have another name here than in the request.
+    ``strangers`` are matched to the catalog's tables by name, ignoring case.
+    """
     told = tuple(request for request in pending if _is_told_of(request, listed.catalog))
     sought = {str(request.identity.table).lower() for request in strangers}
     found = (table for table in listed.tables or () if sought and str(table).lower() in sought)
-    tables = dict.fromkeys((*(request.identity.table for request in told), *found))
-    return RequestedTables(tuple(tables), told, tuple(pending))
+    return tuple(dict.fromkeys((*(request.identity.table for request in told), *found))), told
 
 
 def _is_told_of(request: MaintenanceRequest, catalog: Catalog) -> bool:

@@ -7,8 +7,7 @@ at most a day, or for as long as the head was old at the time of the record if t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 
 from icekeeper.commit.attempt import RUN_ID_KEY
@@ -29,16 +28,6 @@ _OF_THE_HEAD = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Outlook:
-    """The expectation of the operations that rewrite files."""
-
-    idle: Mapping[Operation, str] = field(default_factory=dict)
-    """The operations that have nothing to do, and why."""
-    looks: tuple[Signal, ...] = ()
-    """Reasons why a pass should look for work without another sign of it."""
-
-
 def outlook(
     metadata: TableMetadata,
     head: Snapshot,
@@ -48,10 +37,12 @@ def outlook(
     clusters: bool,
     now_ms: int,
     refused: Mapping[Operation, str] | None = None,
-) -> Outlook:
-    """The outlook at ``now_ms`` (epoch milliseconds); ``seen`` is the record of the last pass with these settings.
+) -> tuple[Mapping[Operation, str], Sequence[Signal]]:
+    """Which rewriting operations have nothing to do at ``now_ms`` (epoch milliseconds), and why; and reasons why a pass
+    should look for work without another sign of it.
 
-    ``clusters``: compaction would cluster files.  ``refused``: operations that cannot work on this table, and why.
+    ``seen`` is the record of the last pass with these settings.  ``clusters``: compaction would cluster files.
+    ``refused``: operations that cannot work on this table, and why.
     """
     idle, looks, policy = dict(refused or {}), [], resolved.policy
     for operation in (Operation.COMPACT, Operation.REWRITE_POSITION_DELETES, Operation.REWRITE_MANIFESTS):
@@ -66,7 +57,7 @@ def outlook(
             idle[operation] = words
         elif words and _is_possible(operation, head, policy):
             looks.append(Signal(words, 0.05))  # tables with a sign of need come first
-    return Outlook(idle, tuple(looks))
+    return idle, looks
 
 
 def _never_idle(operation: Operation, head: Snapshot, policy: Policy, seen: LastSeen | None, *, clusters: bool) -> str:

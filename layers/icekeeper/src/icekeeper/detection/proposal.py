@@ -1,48 +1,15 @@
-"""The results of detection: proposals and skips, the report of a scan, and how a scheduled run would begin."""
+"""The results of detection: proposals and skips, and the report of a scan, as documents too."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from icekeeper.errors import StorageError
 from icekeeper.model import TableName
 from icekeeper.policy import ResolvedPolicy
 from icekeeper.state.identity import TableIdentity
 from icekeeper.text import masked_sentence
-
-_FILTERS = ("bucket_filter", "namespace_filter", "table_filter")
-_LIMITS = ("max_jobs_per_detection", "max_concurrent_jobs", "detection_timeout_s")
-
-
-@dataclass(frozen=True, slots=True)
-class NextRun:
-    """How a scheduled run (``icekeeper run`` or the pipeline) would begin now.
-
-    ``settings`` are the deployment's; ``at_work`` is how many tables scheduled runs maintain already.
-    """
-
-    settings: ResolvedPolicy
-    proposed: Sequence[str]
-    at_work: int
-
-    @property
-    def begins(self) -> Sequence[str]:
-        """The tables that the run would start with, within ``max_concurrent_jobs``."""
-        return self.proposed[: max(0, self.settings.policy.max_concurrent_jobs - self.at_work)]
-
-    def to_json(self) -> dict[str, Any]:
-        """``next_run`` in ``detect --json``; settings have their sources, as in ``policy show``."""
-        documents = self.settings.documents()
-        return {
-            "begins": list(self.begins),
-            "waits": list(self.proposed[len(self.begins) :]),
-            "at_work": self.at_work,
-            "limits": {key: documents[key] for key in _LIMITS},
-            "filters": {key: documents[key] for key in _FILTERS if getattr(self.settings.policy, key)},
-        }
-
 
 REQUESTED = "requested by a person"
 
@@ -64,72 +31,48 @@ class Proposal:
     """There is no sign of work for the operations that no schedule names."""
     warning: str | None = None
     """A problem that no pass can repair: unreadable files."""
-
-
-@dataclass(frozen=True, slots=True)
-class Skip:
-    """A table that is not proposed; ``is_error``: it could not be assessed."""
-
-    table: str
-    reason: str
-    is_error: bool = False
-    is_gone: bool = False
-    """The catalog no longer has the table."""
-    warning: str | None = None
-    """As in :class:`Proposal`."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "reason", masked_sentence(self.reason))  # it may quote an error of a library
-
-
-@dataclass(frozen=True, slots=True)
-class FleetProposal:
-    """A proposal with the catalog of its table; ``settings`` are those of the request, if there is one."""
-
-    catalog: str
-    warehouse: str
-    proposal: Proposal
+    catalog: str = ""
+    warehouse: str = ""
     is_requested: bool = False
     settings: Mapping[str, str] = field(default_factory=dict)
+    """Those of the request, if there is one."""
 
     @property
     def identity(self) -> TableIdentity:
-        """The identity of the table."""
-        found = self.proposal
-        name = TableName.parse(found.table)
-        return TableIdentity(self.catalog, self.warehouse, name, found.uuid, found.location)
+        return TableIdentity(self.catalog, self.warehouse, TableName.parse(self.table), self.uuid, self.location)
 
     def to_json(self) -> dict[str, Any]:
         """An item of the state machine's map."""
         return {
             "catalog": self.catalog,
             "warehouse": self.warehouse,
-            "table": self.proposal.table,
-            "uuid": self.proposal.uuid,
-            "location": self.proposal.location,
-            "reasons": list(self.proposal.reasons),
-            "priority": self.proposal.priority,
+            "table": self.table,
+            "uuid": self.uuid,
+            "location": self.location,
+            "reasons": list(self.reasons),
+            "priority": self.priority,
             "forced": self.is_requested,
             "settings": dict(self.settings),
             "wait": False,
-            **({"schedules": list(self.proposal.schedules)} if self.proposal.schedules else {}),
-            **({"only_schedules": True} if self.proposal.only_schedules else {}),
+            **({"schedules": list(self.schedules)} if self.schedules else {}),
+            **({"only_schedules": True} if self.only_schedules else {}),
         }
 
 
 @dataclass(frozen=True, slots=True)
-class FleetSkip:
+class Skip:
     """A table that is not proposed; if ``table`` is empty, a catalog that could not be scanned."""
 
-    catalog: str
     table: str
     reason: str
     is_error: bool = False
+    """It could not be assessed."""
     warning: str | None = None
     """As in :class:`Proposal`."""
+    catalog: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "reason", masked_sentence(self.reason))  # as above
+        object.__setattr__(self, "reason", masked_sentence(self.reason))  # it may quote an error of a library
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +85,8 @@ class FleetReport:
 
     scanned: int
     listed: int
-    proposals: tuple[FleetProposal, ...]
-    skipped: tuple[FleetSkip, ...]
+    proposals: tuple[Proposal, ...]
+    skipped: tuple[Skip, ...]
     cursor: tuple[str, str] | None
     not_reached: int = 0
     """How many tables were not reached within the time budget."""
@@ -153,71 +96,63 @@ class FleetReport:
     """Sentences about catalogs that list no table or not all, and about refused requests."""
     empty_catalogs: int = 0
     """How many configured catalogs list no table."""
+    note: str | None = None
+    """Of a scan of one catalog: its warnings, or why no table was scanned."""
 
     @property
     def errors(self) -> int:
         return sum(skip.is_error for skip in self.skipped)
 
-
-@dataclass(frozen=True, slots=True)
-class CatalogReport:
-    """The scan of one catalog for ``icekeeper detect``: proposals by urgency, skips by name."""
-
-    catalog: str
-    scanned: int
-    proposals: tuple[Proposal, ...]
-    skipped: tuple[Skip, ...]
-    beyond_limit: int = 0
-    """As in :class:`FleetReport`."""
-    note: str | None = None
-    """Why no table was scanned, or the warnings of the scan."""
-    requested: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Requested table among the proposals → the settings of the request."""
-    next_run: NextRun | None = None
-
-    @classmethod
-    def of(cls, catalog: str, report: FleetReport) -> CatalogReport:
-        """The report of a scan that covered only this catalog.
-
-        Raises:
-            StorageError: the catalog could not be listed.
-        """
-        for skip in report.skipped:
-            if not skip.table:
-                raise StorageError(f"{catalog}: {skip.reason}")
-        return cls(
-            catalog,
-            report.scanned,
-            tuple(found.proposal for found in report.proposals),
-            tuple(Skip(skip.table, skip.reason, skip.is_error, warning=skip.warning) for skip in report.skipped),
-            beyond_limit=report.beyond_limit,
-            requested={found.proposal.table: found.settings for found in report.proposals if found.is_requested},
-        )
-
     def to_json(self) -> dict[str, Any]:
-        """The document of ``detect --json``, without ``next_run``."""
-        return {
-            "catalog": self.catalog,
-            "scanned": self.scanned,
-            "proposals": [
-                {
-                    "table": proposal.table,
-                    "reasons": list(proposal.reasons),
-                    "priority": proposal.priority,
-                    **({"schedules": list(proposal.schedules)} if proposal.schedules else {}),
-                    **_warning_of(proposal),
-                    **self._request_of(proposal.table),
-                }
-                for proposal in self.proposals
-            ],
-            **({"beyond_limit": self.beyond_limit} if self.beyond_limit else {}),
-            "skipped": [{"table": skip.table, "reason": skip.reason, **_warning_of(skip)} for skip in self.skipped],
-            **({} if self.note is None else {"note": self.note}),
-        }
+        """The document ``detection.json`` of a run; a proposal stands in an entry with its catalog and request."""
+        document = asdict(self)
+        del document["note"]
+        around = ("catalog", "warehouse", "is_requested", "settings")
+        document["proposals"] = [
+            {**{key: found.pop(key) for key in around}, "proposal": found} for found in document["proposals"]
+        ]
+        return document
 
-    def _request_of(self, table: str) -> dict[str, Any]:
-        return {"requested": True, "settings": dict(self.requested[table])} if table in self.requested else {}
+
+def detection_json(catalog: str, report: FleetReport) -> dict[str, Any]:
+    """The document of ``detect --json`` about a scan of one catalog, without ``next_run``."""
+    return {
+        "catalog": catalog,
+        "scanned": report.scanned,
+        "proposals": [
+            {
+                "table": found.table,
+                "reasons": list(found.reasons),
+                "priority": found.priority,
+                **({"schedules": list(found.schedules)} if found.schedules else {}),
+                **_warning_of(found),
+                **({"requested": True, "settings": dict(found.settings)} if found.is_requested else {}),
+            }
+            for found in report.proposals
+        ],
+        **({"beyond_limit": report.beyond_limit} if report.beyond_limit else {}),
+        "skipped": [{"table": skip.table, "reason": skip.reason, **_warning_of(skip)} for skip in report.skipped],
+        **({} if report.note is None else {"note": report.note}),
+    }
 
 
 def _warning_of(found: Proposal | Skip) -> dict[str, str]:
     return {} if found.warning is None else {"warning": found.warning}
+
+
+def next_run_json(settings: ResolvedPolicy, proposed: Sequence[str], at_work: int) -> dict[str, Any]:
+    """How a scheduled run (``icekeeper run`` or the pipeline) would begin now, within ``max_concurrent_jobs``.
+
+    ``settings`` are the deployment's, shown with their sources as in ``policy show``; ``at_work`` is how many tables
+    scheduled runs maintain already.
+    """
+    documents, free = settings.documents(), max(0, settings.policy.max_concurrent_jobs - at_work)
+    limits = ("max_jobs_per_detection", "max_concurrent_jobs", "detection_timeout_s")
+    filters = ("bucket_filter", "namespace_filter", "table_filter")
+    return {
+        "begins": list(proposed[:free]),
+        "waits": list(proposed[free:]),
+        "at_work": at_work,
+        "limits": {key: documents[key] for key in limits},
+        "filters": {key: documents[key] for key in filters if getattr(settings.policy, key)},
+    }

@@ -7,24 +7,22 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, wait
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from threading import Lock
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
 from icekeeper.deletion.neighbours import has_its_own_bucket
 from icekeeper.deletion.other_tables import UNKNOWN_WAREHOUSE, fitting, unseen_entry
 from icekeeper.deletion.table_claims import first_look, is_seen, recorded_claims
-from icekeeper.detection.assess import urgency
-from icekeeper.detection.assessor import Assessor, Observer, idle_by_memory, load_or_skip, skip_on_error
+from icekeeper.detection.assess import assess_table, idle_by_memory, urgency
 from icekeeper.detection.list_tables import (
     CatalogSource,
     FleetTable,
     ListedCatalog,
-    RequestedTables,
     empty_catalogs,
     listed_catalog,
     listing_warnings,
@@ -32,8 +30,9 @@ from icekeeper.detection.list_tables import (
     round_robin,
     told_of_none,
 )
-from icekeeper.detection.proposal import FleetProposal, FleetReport, FleetSkip, Proposal, Skip
-from icekeeper.errors import MetadataUnreadable, PolicyError, StorageError
+from icekeeper.detection.proposal import FleetReport, Proposal, Skip
+from icekeeper.detection.signals import SweepPlanner
+from icekeeper.errors import MaintenanceError, MetadataUnreadable, PolicyError, RequestRefused, StorageError
 from icekeeper.health.examine import examine
 from icekeeper.health.lake_log import LakeLog, Twins
 from icekeeper.machine.clock import HOUR_MS, at_work, in_daemon_thread
@@ -93,76 +92,42 @@ def within_budget(
     An exception of ``work`` is raised.
     """
     started_s = monotonic_s()
-    desk: _Desk[Item, Result] = _Desk(items, monotonic_s, started_s + _BEGINNING_SHARE * budget_s)
+    last_begin_s = started_s + _BEGINNING_SHARE * budget_s
+    lock, results = Lock(), dict[int, Result]()
+    begun, is_over = 0, False
+
+    def next_number() -> int | None:
+        nonlocal begun
+        with lock:
+            if is_over or begun == len(items) or monotonic_s() >= last_begin_s:
+                return None
+            begun += 1
+            return begun - 1
 
     def works() -> None:
         # Each thread takes its next item itself: a dispatching thread would wake up for every item.
         with around():
-            while (number := desk.next_number()) is not None:
-                desk.put(number, work(items[number]))
+            while (number := next_number()) is not None:
+                result = work(items[number])
+                with lock:
+                    if not is_over:  # else the result is discarded
+                        results[number] = result
 
     try:
         running = [in_daemon_thread(works, f"icekeeper-detect_{n}") for n in range(min(threads, len(items)))]
         ended, _ = wait(running, max(0.0, started_s + budget_s - monotonic_s()), FIRST_EXCEPTION)
     finally:
-        reached = desk.close()
+        with lock:
+            is_over = True
     for one in ended:
         one.result()
-    return reached
-
-
-class _Desk(Generic[Item, Result]):
-    """The queue of items and the store of results of :func:`within_budget`."""
-
-    def __init__(self, items: Sequence[Item], monotonic_s: Callable[[], float], last_begin_s: float) -> None:
-        self._items = items
-        self._monotonic_s = monotonic_s
-        self._last_begin_s = last_begin_s
-        self._lock = Lock()
-        self._is_closed = False
-        self._begun = 0
-        self._done: dict[int, Result] = {}
-
-    def next_number(self) -> int | None:
-        """The index of the next item; ``None``: there is none, or it is too late."""
-        with self._lock:
-            if self._is_closed or self._begun == len(self._items) or self._monotonic_s() >= self._last_begin_s:
-                return None
-            self._begun += 1
-            return self._begun - 1
-
-    def put(self, number: int, result: Result) -> None:
-        """Store the result of an item; it is discarded if the time is over."""
-        with self._lock:
-            if not self._is_closed:
-                self._done[number] = result
-
-    def close(self) -> Reached[Item, Result]:
-        """Return the results so far; no thread begins another item."""
-        with self._lock:
-            self._is_closed = True
-            done = [(self._items[number], result) for number, result in self._done.items()]
-            return Reached(done, self._begun, [self._items[n] for n in range(self._begun) if n not in self._done])
+    done = [(items[number], result) for number, result in results.items()]
+    return Reached(done, begun, [items[number] for number in range(begun) if number not in results])
 
 
 # Where tables have files (rule: look-at-every-served-table).  The scan loads every table anyway, so it records the
 # locations in the metadata, and which tables have changed since their manifests were read.  Before the run's first
 # deletion, passes read the manifests of these tables and load no other.
-
-
-def note_unopened(state: StateStore, failed: Mapping[str, str], run: str, now_ms: int) -> None:
-    """Record for the passes of a run the unknown catalogs (name → reason) that were not listed.
-
-    Passes try known catalogs again themselves.
-
-    Raises:
-        StorageError: the state store failed.
-    """
-    known = {look.catalog.lower() for look in state.claims.looks() if look.warehouse != UNKNOWN_WAREHOUSE}
-    for name, reason in failed.items():
-        if name.lower() not in known and not name.startswith("arn:"):
-            look = CatalogLook(catalog=name, warehouse=UNKNOWN_WAREHOUSE, run=run, looked_ms=now_ms, failure=reason)
-            state.claims.record_look(look)
 
 
 class SeenTables:
@@ -221,8 +186,8 @@ class SeenTables:
             if not self._is_well or (self._are_alone and self._known is None):
                 return
             if run and tables is not None:
-                unseen = tuple(self._unseen(sorted(set(tables) - self._seen, key=str)))
-                look = replace(look, run=run, looked_ms=now_ms, unseen=unseen)
+                unseen = [self._unseen(table) for table in sorted(set(tables) - self._seen, key=str)]
+                look = replace(look, run=run, looked_ms=now_ms, unseen=tuple(unseen))
             record = fitting(look)
             if (look.run and record is not None) or look.key not in {known.key for known in self._state.claims.looks()}:
                 # Without a run, or if the record is too large, passes look at all tables of the catalog.
@@ -230,12 +195,9 @@ class SeenTables:
         except StorageError as error:
             self._give_up(error)
 
-    def _unseen(self, tables: Iterable[TableName]) -> Iterator[UnseenEntry]:
-        for table in tables:
-            error = self._failed.get(table)
-            yield (
-                UnseenEntry(table=table) if error is None else unseen_entry(table, self._recorded().get(table), error)
-            )
+    def _unseen(self, table: TableName) -> UnseenEntry:
+        error = self._failed.get(table)
+        return UnseenEntry(table=table) if error is None else unseen_entry(table, self._recorded().get(table), error)
 
     def _recorded(self) -> Mapping[TableName, TableClaims]:
         with self._lock:
@@ -257,12 +219,8 @@ _LISTING_SHARE = 0.5
 
 RequestChecker = Callable[[Catalog, LoadedTable, Mapping[str, str]], object]
 """Resolves the policy of a table with the settings of a request; raises PolicyError to refuse the request."""
-
-
-class AssessorOf(Protocol):
-    """Makes the assessor of one catalog, which calls ``observe`` with every table."""
-
-    def __call__(self, catalog: Catalog, observe: Observer) -> Assessor: ...
+PolicyResolver = Callable[[Catalog, LoadedTable], ResolvedPolicy]
+"""Resolves the settings of a table; raises PolicyError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,12 +229,17 @@ class _Place:
 
     catalog: Catalog
     selected: tuple[TableName, ...]
-    assess_table: Assessor
     health: LakeLog
+    twins: Twins
     seen: SeenTables
     whole: frozenset[TableName] | None
     """Every table of the catalog; ``None``: some are not listed."""
-    requests: RequestedTables
+    requested: Sequence[TableName]
+    """The tables to load first."""
+    filed: Sequence[MaintenanceRequest]
+    """The requests filed under the catalog's own name."""
+    pending: Sequence[MaintenanceRequest]
+    """Requests of all catalogs: a table may have another name here than in the request."""
     fleet: int
     """How many tables the scan selects in all catalogs."""
     not_looked_at: Mapping[str, CutOff]
@@ -318,6 +281,8 @@ class Scanner:
     """The deployment's."""
     store: StateStore
     now_ms: int
+    resolve_policy: PolicyResolver
+    plan_sweep: SweepPlanner
     threads: int = LOADING_THREADS
     """Also the largest number of metadata documents in memory."""
     monotonic_s: Callable[[], float] = time.monotonic
@@ -325,9 +290,7 @@ class Scanner:
     """The run whose passes use the records of the scan; empty: none follows."""
     check_request: RequestChecker = lambda catalog, loaded, settings: None
 
-    def scan(
-        self, sources: Sequence[CatalogSource], assessor_of: AssessorOf, cursor: tuple[str, str] | None = None
-    ) -> FleetReport:
+    def scan(self, sources: Sequence[CatalogSource], cursor: tuple[str, str] | None = None) -> FleetReport:
         """Assess the selected tables of these catalogs; each is loaded once.
 
         Raises:
@@ -337,18 +300,14 @@ class Scanner:
         scan_started(len(sources))
         deadline_s = started_s + self.settings.detection_timeout_s
         catalogs, skipped = self._opened(sources, deadline_s)
-        places = self._places(catalogs, assessor_of, skipped)
+        places = self._places(catalogs, skipped)
         entries = [FleetTable(name, str(table), table) for name, place in places.items() for table in place.selected]
-        asked = [FleetTable(name, str(one), one) for name, place in places.items() for one in place.requests.tables]
+        asked = [FleetTable(name, str(one), one) for name, place in places.items() for one in place.requested]
         asked_for = {entry.cursor for entry in asked}
         selected = {entry.cursor for entry in entries}
         order = round_robin((entry for entry in entries if entry.cursor not in asked_for), cursor)
-
-        def reach(entry: FleetTable) -> _Found:
-            return self._look_at(places[entry.catalog], entry, is_selected=entry.cursor in selected)
-
         reached = within_budget(
-            reach,
+            lambda entry: self._look_at(places[entry.catalog], entry, is_selected=entry.cursor in selected),
             [*round_robin(asked, None), *order],
             threads=self.threads,
             budget_s=max(0.0, deadline_s - self.monotonic_s()),
@@ -356,14 +315,15 @@ class Scanner:
             around=self.store.kept_open,  # opening a SQLite state takes ten times as long as reading it
         )
         refused = self._record(places, reached)
-        proposals, more, beyond_limit = _ranked(reached, places, self.settings, self.store, self.now_ms)
+        proposals, more, beyond_limit = self._ranked(reached, places)
         done = {entry.cursor for entry, _ in reached.done}
         missed = [entry for entry in (*asked, *order) if entry.cursor not in done]
         late, hung = _late_reason(self.settings), {entry.cursor for entry in reached.hung}
         skipped += more
-        skipped += [FleetSkip(one.catalog, one.text, late) for one in missed if one.cursor not in hung]
         slow = look_reason(self.settings.detection_timeout_s)
-        skipped += [FleetSkip(one.catalog, one.text, slow, is_error=True) for one in missed if one.cursor in hung]
+        for one in missed:
+            is_hung = one.cursor in hung
+            skipped.append(Skip(one.text, slow if is_hung else late, is_error=is_hung, catalog=one.catalog))
         report = FleetReport(
             scanned=len(reached.done),
             listed=len(selected),
@@ -389,11 +349,98 @@ class Scanner:
         """Load and assess a table, unless it waits because this took too long before."""
         waiting = place.not_looked_at.get(entry.table.key)
         if waiting is not None:
-            return _Found(Skip(entry.text, f"not looked at: {waiting.sentence}", is_error=True))
+            return _Found(_unfit(entry, f"not looked at: {waiting.sentence}"))
+        if not entry.table.is_plain:  # its text would denote another table, or none
+            reason = "no pass can refer to it: a part of its name is empty or has a dot; rename the table or namespace"
+            return _Found(_unfit(entry, reason))
         limit_s = self.settings.detection_timeout_s
         why = look_reason(limit_s)
         with at_work(CutWork.LOOK, place.entry(entry.table), limit_s=limit_s + LATEST_LOOK_S, why=why):
-            return _reach(place, entry, self.check_request, is_selected=is_selected)
+            return self._reach(place, entry, is_selected=is_selected)
+
+    def _reach(self, place: _Place, entry: FleetTable, *, is_selected: bool) -> _Found:
+        """Load and assess a table; a request counts only for the same table, not for a new one of that name."""
+        catalog = place.catalog
+        # Several, if the table was created anew.
+        filed_here = tuple(request for request in place.filed if str(request.identity.table) == entry.text)
+        try:
+            loaded = catalog.load(entry.table)
+        except PolicyError as error:  # the catalog no longer has the table
+            return _Found(_unfit(entry, str(error)), stale=filed_here)
+        except Exception as error:
+            place.seen.failed(entry.table, error)
+            return _Found(_skip_of(entry, error))
+        try:
+            identity = identity_of(catalog, loaded)
+            meant = [request for request in place.pending if request.identity.is_same_copy(identity)]
+        except Exception as error:
+            return _Found(_skip_of(entry, error))
+        stale = tuple(request for request in filed_here if request not in meant)
+        if not meant and not is_selected:
+            reason = "a pass was requested for a table of this name that is gone"
+            return _Found(Skip(entry.text, reason, catalog=entry.catalog), stale=stale)
+        request, refused = meant[0] if meant else None, None
+        if request is not None:
+            try:
+                self.check_request(catalog, loaded, request.settings)
+            except PolicyError as error:
+                refused = str(error)
+            except StorageError:  # the pass checks the request again
+                pass
+        if refused is not None and not is_selected:
+            return _Found(Skip(entry.text, refused, catalog=entry.catalog), request, stale, refused)
+        is_requested = request is not None and refused is None
+        try:
+            found = self._assess(place, loaded, identity, is_requested=is_requested)
+        except Exception as error:
+            found = _skip_of(entry, error)
+        return _Found(found, request, stale, refused)
+
+    def _assess(
+        self, place: _Place, loaded: LoadedTable, identity: TableIdentity, *, is_requested: bool
+    ) -> Proposal | Skip:
+        """Assess a loaded table, and record its health and where it has files."""
+        memory = self.store.glance(identity, now_ms=self.now_ms)
+        try:
+            resolved = self.resolve_policy(place.catalog, loaded)
+        except RequestRefused:  # not about the table's own settings
+            raise
+        except PolicyError as error:
+            self._observe(place, loaded, identity, error, memory)
+            raise
+        self._observe(place, loaded, identity, resolved, memory)
+        return assess_table(
+            loaded,
+            identity,
+            resolved,
+            memory,
+            now_ms=self.now_ms,
+            plan_sweep=self.plan_sweep,
+            is_requested=is_requested,
+            fleet=place.fleet,
+        )
+
+    def _observe(
+        self,
+        place: _Place,
+        loaded: LoadedTable,
+        identity: TableIdentity,
+        resolved: ResolvedPolicy | PolicyError,
+        memory: Glance,
+    ) -> None:
+        place.seen.observe(loaded)
+        stats = examine(
+            identity,
+            loaded.metadata,
+            resolved,
+            now_ms=self.now_ms,
+            idle=lambda policy: idle_by_memory(loaded, policy, memory, self.now_ms),
+            unreadable=memory.unreadable,
+            has_former_table=has_former_table(memory.schedules),
+            cut_off=place.not_maintained.get(loaded.name.key),
+            twins=place.twins.of(identity),
+        )
+        place.health.observe(stats)
 
     def _note_cuts(self, places: Mapping[str, _Place], reached: Reached[FleetTable, _Found]) -> None:
         """Record the tables whose assessment hung, and forget those where it succeeded again."""
@@ -421,7 +468,11 @@ class Scanner:
         for place in places.values():
             place.health.finish()
             place.seen.finish(place.whole, self.run, self.now_ms)
-        self._drop_stale_requests(reached)
+        # No run will serve the requests for tables that no longer exist, unless under another name.
+        served = {found.request.identity.lease_key for _, found in reached.done if found.request is not None}
+        for request in (one for _, found in reached.done for one in found.stale):
+            if request.identity.lease_key not in served:
+                self.store.requests.claim(request)
         answered = [self._answer(one) for _, one in reached.done if one.refused is not None]
         return [why for why in answered if why]
 
@@ -447,14 +498,8 @@ class Scanner:
             log.warning("that the request was refused is not in the journal: %s", error)
         return why
 
-    def _opened(
-        self, sources: Sequence[CatalogSource], deadline_s: float
-    ) -> tuple[list[ListedCatalog], list[FleetSkip]]:
-        """The catalogs that were listed in time, and a skip with the reason for each of the others.
-
-        Raises:
-            StorageError: the state cannot be read or written.
-        """
+    def _opened(self, sources: Sequence[CatalogSource], deadline_s: float) -> tuple[list[ListedCatalog], list[Skip]]:
+        """The catalogs that were listed in time, and a skip with the reason for each of the others."""
         left_s = max(0.0, deadline_s - self.monotonic_s())
         opened = within_budget(
             lambda source: listed_catalog(source, self.settings),
@@ -465,190 +510,138 @@ class Scanner:
         )
         answered = {id(source) for source, _ in opened.done}
         late = _late_reason(self.settings)
-        skipped = [result for _, result in opened.done if isinstance(result, FleetSkip)]
-        skipped += [FleetSkip(source.name, "", late, True) for source in sources if id(source) not in answered]
+        skipped = [result for _, result in opened.done if isinstance(result, Skip)]
+        for source in sources:
+            if id(source) not in answered:
+                skipped.append(Skip("", late, is_error=True, catalog=source.name))
         if self.run:
             found = {source.name for source in sources if source.may_be_empty}
-            failed = {skip.catalog: skip.reason for skip in skipped if skip.catalog not in found}
-            note_unopened(self.store, failed, self.run, self.now_ms)
+            self._note_unopened([skip for skip in skipped if skip.catalog not in found])
         return [result for _, result in opened.done if isinstance(result, ListedCatalog)], skipped
 
-    def _places(
-        self, catalogs: Sequence[ListedCatalog], assessor_of: AssessorOf, skipped: list[FleetSkip]
-    ) -> dict[str, _Place]:
-        """The catalogs by name; if two have the same name, the second is added to ``skipped``.
+    def _note_unopened(self, skipped: Iterable[Skip]) -> None:
+        """Record for the passes of the run the unknown catalogs that were not listed; they try known ones again."""
+        known = {look.catalog.lower() for look in self.store.claims.looks() if look.warehouse != UNKNOWN_WAREHOUSE}
+        for name, reason in {skip.catalog: skip.reason for skip in skipped}.items():
+            if name.lower() not in known and not name.startswith("arn:"):
+                look = CatalogLook(
+                    catalog=name,
+                    warehouse=UNKNOWN_WAREHOUSE,
+                    run=self.run,
+                    looked_ms=self.now_ms,
+                    failure=reason,
+                )
+                self.store.claims.record_look(look)
 
-        Raises:
-            StorageError: the requests cannot be read from the state.
-        """
+    def _places(self, catalogs: Sequence[ListedCatalog], skipped: list[Skip]) -> dict[str, _Place]:
+        """The catalogs by name; if two have the same name, the second is added to ``skipped``."""
         pending = self.store.requests.pending()
         strangers = told_of_none(pending, [listed.catalog for listed in catalogs])
         fleet = sum(len(listed.selected) for listed in catalogs)
         places: dict[str, _Place] = {}
         twins = Twins()
         for listed in catalogs:
-            name = listed.catalog.name
+            catalog = listed.catalog
+            name, warehouse = catalog.name, catalog.warehouse
             if name in places:
-                skipped.append(FleetSkip(name, "", "another catalog has the same name", True))
-            else:
-                requests = requested_tables(listed, pending, strangers)
-                places[name] = self._place(listed, assessor_of, requests, fleet, twins)
+                skipped.append(Skip("", "another catalog has the same name", is_error=True, catalog=name))
+                continue
+            health = LakeLog(self.store.lake_stats, name, warehouse)
+            twins.know(health.tables)
+            whole = listed.tables if listed.left_out is None else None
+            if whole is not None:
+                health.forget_all_but(whole)
+            cuts = self.store.cut_offs.of_catalog(name, warehouse)
+            not_looked_at = waiting_cuts(cuts, CutWork.LOOK, self.now_ms)
+            places[name] = _Place(
+                catalog,
+                listed.selected,
+                health,
+                twins,
+                SeenTables(self.store, catalog),
+                whole,
+                *requested_tables(listed, pending, strangers),
+                pending,
+                fleet,
+                not_looked_at,
+                waiting_cuts(cuts, CutWork.PASS, self.now_ms),
+                frozenset(one.entry[2] for one in cuts if one.work is CutWork.LOOK) - not_looked_at.keys(),
+            )
         return places
 
-    def _place(
-        self, listed: ListedCatalog, assessor_of: AssessorOf, requests: RequestedTables, fleet: int, twins: Twins
-    ) -> _Place:
-        catalog = listed.catalog
-        health = LakeLog(self.store.lake_stats, catalog.name, catalog.warehouse)
-        twins.know(health.tables)
-        if listed.tables is not None and listed.left_out is None:
-            health.forget_all_but(listed.tables)
+    def _ranked(
+        self, reached: Reached[FleetTable, _Found], places: Mapping[str, _Place]
+    ) -> tuple[list[Proposal], list[Skip], int]:
+        """The proposals ordered by priority, a skip for each other table, and how many tables are beyond the limit.
 
-        seen = SeenTables(self.store, catalog)
-        cuts = self.store.cut_offs.of_catalog(catalog.name, catalog.warehouse)
-        not_looked_at = waiting_cuts(cuts, CutWork.LOOK, self.now_ms)
-        not_maintained = waiting_cuts(cuts, CutWork.PASS, self.now_ms)
+        Tables that are being maintained are skipped.  If there are too many proposals, the most urgent are chosen.
+        Leases are read only until there are enough proposals.
+        """
+        wanted: list[tuple[tuple[object, ...], tuple[object, ...], FleetTable, Proposal]] = []
+        skipped: list[Skip] = []
+        for entry, result in reached.done:
+            found, request = result.found, result.request if result.refused is None else None
+            if isinstance(found, Skip):
+                skipped.append(found)
+                continue
+            if request is not None:
+                found = replace(found, is_requested=True, settings=dict(request.settings))
+            # Requests first, the oldest before the others.
+            asked = (request is None, 0 if request is None else request.requested_ms)
+            by_urgency = (*asked, -urgency(found.priority, found.waited_ms), -found.priority, *entry.cursor)
+            wanted.append((by_urgency, (*asked, -found.priority, *entry.cursor), entry, found))
+        proposals: list[tuple[tuple[object, ...], Proposal]] = []
+        limit, beyond_limit = self.settings.max_jobs_per_detection, 0
+        chosen: dict[str, Proposal] = {}
+        for _, by_need, entry, found in sorted(wanted, key=lambda one: one[0]):
+            key, warning = found.identity.lease_key, found.warning
+            if len(proposals) >= limit:
+                beyond_limit += 1
+                why = f"beyond max_jobs_per_detection {limit}"
+            elif (first := chosen.get(key)) is not None:
+                # With the run's one lease, both would be maintained at the same time.
+                why, warning = f"it is the same table as {first.table} of catalog {first.catalog}", None
+            elif cut := places[entry.catalog].not_maintained.get(entry.table.key):
+                why = f"not maintained: {cut.sentence}"
+            elif holder := self._holder(key):
+                why = f"being maintained by {holder}"
+            else:
+                proposals.append((by_need, found))
+                chosen[key] = found
+                continue
+            skipped.append(Skip(entry.text, why, warning=warning, catalog=entry.catalog))
+        return [found for _, found in sorted(proposals, key=lambda one: one[0])], skipped, beyond_limit
 
-        def observe(
-            loaded: LoadedTable, identity: TableIdentity, resolved: ResolvedPolicy | PolicyError, memory: Glance
-        ) -> None:
-            seen.observe(loaded)
-            stats = examine(
-                identity,
-                loaded.metadata,
-                resolved,
-                now_ms=self.now_ms,
-                idle=lambda policy: idle_by_memory(loaded, policy, memory, self.now_ms),
-                unreadable=memory.unreadable,
-                has_former_table=has_former_table(memory.schedules),
-                cut_off=not_maintained.get(loaded.name.key),
-                twins=twins.of(identity),
-            )
-            health.observe(stats)
-
-        whole = listed.tables if listed.left_out is None else None
-        return _Place(
-            catalog,
-            listed.selected,
-            assessor_of(catalog, observe),
-            health,
-            seen,
-            whole,
-            requests,
-            fleet,
-            not_looked_at,
-            not_maintained,
-            frozenset(one.entry[2] for one in cuts if one.work is CutWork.LOOK) - not_looked_at.keys(),
-        )
-
-    def _drop_stale_requests(self, reached: Reached[FleetTable, _Found]) -> None:
-        """Claim the requests for tables that no longer exist, because no run will serve them."""
-        served = {found.request.identity.lease_key for _, found in reached.done if found.request is not None}
-        for request in (one for _, found in reached.done for one in found.stale):
-            if request.identity.lease_key not in served:  # under another name
-                self.store.requests.claim(request)
+    def _holder(self, lease_key: str) -> str | None:
+        try:
+            lease = self.store.leases.current(lease_key, now_ms=self.now_ms)
+        except StorageError:  # the run takes the lease before it begins
+            return None
+        return None if lease is None else lease.who
 
 
 def _late_reason(settings: Policy) -> str:
     return f"not reached within detection_timeout_s {settings.detection_timeout_s}"
 
 
-def _reach(place: _Place, entry: FleetTable, check_request: RequestChecker, *, is_selected: bool) -> _Found:
-    """Load and assess one table; a request counts only for the same table, not for a new one of that name."""
-    filed_here = place.requests.told_here(entry.table)
-    if not entry.table.is_plain:  # its text would denote another table, or none
-        reason = "no pass can refer to it: a part of its name is empty or has a dot; rename the table or namespace"
-        return _Found(Skip(entry.text, reason, is_error=True))
-
-    def load() -> tuple[LoadedTable, tuple[MaintenanceRequest, ...]] | Skip:
-        try:
-            loaded = load_or_skip(place.catalog, entry.table)
-        except Exception as error:
-            place.seen.failed(entry.table, error)
-            raise
-        if isinstance(loaded, Skip):
-            return loaded
-        return loaded, place.requests.meant(identity_of(place.catalog, loaded))
-
-    reached = skip_on_error(entry.table, load)
-    if isinstance(reached, Skip):
-        return _Found(reached, stale=filed_here if reached.is_gone else ())
-    loaded, meant = reached
-    stale = tuple(request for request in filed_here if request not in meant)
-    if not meant and not is_selected:
-        return _Found(Skip(entry.text, "a pass was requested for a table of this name that is gone"), stale=stale)
-    refused = _why_refused(meant, place.catalog, loaded, check_request)
-    if refused is not None and not is_selected:
-        return _Found(Skip(entry.text, refused), meant[0], stale, refused)
-    is_requested = bool(meant) and refused is None
-    found = skip_on_error(entry.table, lambda: place.assess_table(loaded, is_requested=is_requested, fleet=place.fleet))
-    return _Found(found, meant[0] if meant else None, stale, refused)
+def _unfit(entry: FleetTable, reason: str) -> Skip:
+    return Skip(entry.text, reason, is_error=True, catalog=entry.catalog)
 
 
-def _why_refused(
-    meant: Sequence[MaintenanceRequest], catalog: Catalog, loaded: LoadedTable, check_request: RequestChecker
-) -> str | None:
-    if not meant:
-        return None
-    try:
-        check_request(catalog, loaded, meant[0].settings)
-    except PolicyError as error:
-        return str(error)
-    except StorageError:  # the pass checks the request again
-        return None
-    return None
-
-
-def _ranked(
-    reached: Reached[FleetTable, _Found], places: Mapping[str, _Place], settings: Policy, store: StateStore, now_ms: int
-) -> tuple[list[FleetProposal], list[FleetSkip], int]:
-    """The proposals ordered by priority, a skip for each other table, and how many tables are beyond the limit.
-
-    Tables that are being maintained are skipped.  If there are too many proposals, the most urgent are chosen.  Leases
-    are read only until there are enough proposals.
-    """
-    wanted: list[tuple[tuple[object, ...], tuple[object, ...], FleetTable, FleetProposal]] = []
-    skipped: list[FleetSkip] = []
-    for entry, result in reached.done:
-        found, request = result.found, result.request if result.refused is None else None
-        if isinstance(found, Skip):
-            skipped.append(FleetSkip(entry.catalog, entry.text, found.reason, found.is_error, found.warning))
-            continue
-        warehouse = places[entry.catalog].catalog.warehouse
-        settings_of_request = {} if request is None else dict(request.settings)
-        item = FleetProposal(entry.catalog, warehouse, found, request is not None, settings_of_request)
-        # Requests first, the oldest before the others.
-        asked = (request is None, 0 if request is None else request.requested_ms)
-        by_urgency = (*asked, -urgency(found.priority, found.waited_ms), -found.priority, *entry.cursor)
-        wanted.append((by_urgency, (*asked, -found.priority, *entry.cursor), entry, item))
-    proposals: list[tuple[tuple[object, ...], FleetProposal]] = []
-    beyond_limit, over_limit = 0, f"beyond max_jobs_per_detection {settings.max_jobs_per_detection}"
-    chosen: dict[str, FleetProposal] = {}
-    for _, by_need, entry, item in sorted(wanted, key=lambda one: one[0]):
-        key, warning = item.identity.lease_key, item.proposal.warning
-        if len(proposals) >= settings.max_jobs_per_detection:
-            beyond_limit += 1
-            skipped.append(FleetSkip(entry.catalog, entry.text, over_limit, warning=warning))
-        elif (first := chosen.get(key)) is not None:
-            # With the run's one lease, both would be maintained at the same time.
-            same = f"it is the same table as {first.proposal.table} of catalog {first.catalog}"
-            skipped.append(FleetSkip(entry.catalog, entry.text, same))
-        elif cut := places[entry.catalog].not_maintained.get(entry.table.key):
-            skipped.append(FleetSkip(entry.catalog, entry.text, f"not maintained: {cut.sentence}", warning=warning))
-        elif holder := _holder(item, store, now_ms):
-            skipped.append(FleetSkip(entry.catalog, entry.text, f"being maintained by {holder}", warning=warning))
-        else:
-            proposals.append((by_need, item))
-            chosen[key] = item
-    return [item for _, item in sorted(proposals, key=lambda one: one[0])], skipped, beyond_limit
-
-
-def _holder(item: FleetProposal, store: StateStore, now_ms: int) -> str | None:
-    try:
-        lease = store.leases.current(item.identity.lease_key, now_ms=now_ms)
-    except StorageError:  # the run takes the lease before it begins
-        return None
-    return None if lease is None else lease.who
+def _skip_of(entry: FleetTable, error: Exception) -> Skip:
+    """What an exception becomes, so that the scan continues."""
+    if isinstance(error, RequestRefused):
+        return Skip(entry.text, str(error), catalog=entry.catalog)
+    if isinstance(error, MaintenanceError):
+        return _unfit(entry, str(error))
+    if isinstance(error, OSError):
+        return _unfit(entry, f"the table cannot be read: {error}")
+    if isinstance(error, AttributeError | KeyError | TypeError | ValueError):
+        # A document that violates the specification must not stop the scan of the other tables.
+        return _unfit(entry, f"the metadata does not follow the specification: {type(error).__name__} {error}")
+    # Nor must a bug that one table triggers.
+    log.error("%s could not be assessed", entry.text, exc_info=error)
+    return _unfit(entry, f"the table cannot be assessed: {type(error).__name__} {error}")
 
 
 def _next_cursor(order: Sequence[FleetTable], begun: int, cursor: tuple[str, str] | None) -> tuple[str, str] | None:

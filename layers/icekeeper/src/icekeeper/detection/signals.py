@@ -83,13 +83,10 @@ def load_signals(failed_loads: int) -> Iterable[Signal]:
         yield Signal(f"files of {counted(failed_loads, 'failed load')} can be cleaned", 0.1)
 
 
-def summary_signals(
-    head: Snapshot, resolved: ResolvedPolicy, manifest_count: int | None, settled: Collection[Operation] = ()
-) -> Iterable[Signal]:
+def summary_signals(head: Snapshot, resolved: ResolvedPolicy, settled: Collection[Operation]) -> Iterable[Signal]:
     """Signals for small files, many deletes and many manifests, from the head's summary.
 
-    ``manifest_count`` is the number of entries of the manifest list, if it was read; ``settled`` are operations that
-    certainly find nothing to do.
+    ``settled`` are operations that certainly find nothing to do.
     """
     counters = summary_counters(head)
     policy = resolved.policy
@@ -105,7 +102,10 @@ def summary_signals(
     if merges or (compacts and policy.delete_compaction_enabled and policy.apply_deletes):
         yield from _delete_debt(counters, delete_files, policy)
     if resolved.runs(Operation.REWRITE_MANIFESTS) and Operation.REWRITE_MANIFESTS not in settled:
-        yield from _manifests(counters, manifest_count, policy)
+        count = listed_manifests(counters)
+        if count is not None and count >= policy.min_manifests_to_rewrite:
+            reason = f"{count} manifests reach min_manifests_to_rewrite {policy.min_manifests_to_rewrite}"
+            yield Signal(reason, count / policy.min_manifests_to_rewrite)
 
 
 def large_file_signals(head: Snapshot, resolved: ResolvedPolicy) -> Iterable[Signal]:
@@ -151,15 +151,6 @@ def _delete_debt(counters: Mapping[object, object], delete_files: int, policy: P
         f"{counted(delete_files, 'delete file')} with {counted(deletes, 'delete')}{of_records}",
         delete_files / policy.min_input_files + DELETED_ROWS_WEIGHT * share,
     )
-
-
-def _manifests(counters: Mapping[object, object], manifest_count: int | None, policy: Policy) -> Iterable[Signal]:
-    count = listed_manifests(counters) if manifest_count is None else manifest_count
-    if count is not None and count >= policy.min_manifests_to_rewrite:
-        yield Signal(
-            f"{count} manifests reach min_manifests_to_rewrite {policy.min_manifests_to_rewrite}",
-            count / policy.min_manifests_to_rewrite,
-        )
 
 
 # Only manifests show which files are not clustered and which partitions are past their retention, so these two signals
@@ -270,8 +261,12 @@ def statistics_signals(metadata: TableMetadata, head: Snapshot, policy: Policy) 
 _SWEEP_WEIGHT = 0.1
 
 
+SweepPlanner = Callable[[TableIdentity, ScheduleRun], None]
+"""Called with the record of when the first sweep of a table is due."""
+
+
 def due_sweep(
-    record: Callable[[TableIdentity, ScheduleRun], None],
+    record: SweepPlanner,
     identity: TableIdentity,
     metadata: TableMetadata,
     resolved: ResolvedPolicy,

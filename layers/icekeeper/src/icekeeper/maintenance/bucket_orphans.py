@@ -31,9 +31,7 @@ from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import (
     BucketOutcome,
-    ForeignTable,
     OperationOutcome,
-    Outside,
     PassOutcome,
     Status,
     failed,
@@ -145,7 +143,7 @@ def run_bucket_pass(asked: BucketSweep) -> BucketOutcome:
         run_id=asked.run_id,
         dry_run=asked.dry_run,
         tables=dict(sorted(outcomes.items())),
-        outside=Outside(outside.files, outside.size, tuple(outside.first)),
+        outside={"files": outside.files, "bytes": outside.size, "first": outside.first},
         foreign=_by_table(foreign, {table.metadata.uuid for table in tables.loaded}),
         warnings=tuple(warnings),
     )
@@ -301,10 +299,14 @@ def _foreign_outside(storage: Storage, outside: _Outside) -> list[ForeignMetadat
     return [owner for owner in owners if owner is not None]
 
 
-def _by_table(foreign: Iterable[ForeignMetadata], known: Container[str | None]) -> tuple[ForeignTable, ...]:
+def _by_table(foreign: Iterable[ForeignMetadata], known: Container[str | None]) -> tuple[dict[str, str | None], ...]:
     """The tables that the catalog does not know, each once; an unreadable metadata file counts as one."""
     by_table = {
-        (found.uuid, found.location or found.path): ForeignTable(found.uuid, found.location, found.path)
+        (found.uuid, found.location or found.path): {
+            "uuid": found.uuid,
+            "location": found.location,
+            "metadata_file": found.path,
+        }
         for found in foreign
         if found.uuid is None or found.uuid not in known
     }

@@ -40,7 +40,6 @@ from icekeeper.policy import Operation, Policy
 from icekeeper.policy.due import PolicyPart, due_parts, forced_part, why_not_now
 from icekeeper.policy.resolve import unused_settings
 from icekeeper.report.outcome import (
-    EngineTaken,
     OperationOutcome,
     PassOutcome,
     Status,
@@ -306,7 +305,7 @@ def _recorded(
     context: OperationContext, started: PassStart, outcome: PassOutcome, parts: Sequence[DonePart]
 ) -> PassOutcome:
     reason = context.engine.reason if isinstance(context.engine, CountedEngine) else None
-    outcome = replace(with_warnings(outcome), engine=EngineTaken(context.engine.name, reason))
+    outcome = replace(with_warnings(outcome), engine=(context.engine.name, reason))
     log.info("pass over %s %s: %s", context.table, outcome.status.value, outcome.summary)
     if context.dry_run:
         return outcome

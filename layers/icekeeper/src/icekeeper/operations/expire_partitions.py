@@ -33,7 +33,7 @@ from icekeeper.operations.old_partitions import (
 )
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
-from icekeeper.policy.partition_time import PartitionTimes, partition_times
+from icekeeper.policy.partition_time import PartitionTimes, partition_times, unit_end_ms
 from icekeeper.policy.relative_time import parse_relative
 from icekeeper.report.outcome import OperationOutcome, skipped, succeeded
 
@@ -219,14 +219,14 @@ def _plan_by_age(
 
 def _is_young(reader: TableReader, times: PartitionTimes, manifest: ManifestFile, cutoff_ms: int) -> bool:
     """Whether the summaries show that no partition in a manifest has expired, so that it need not be read."""
-    fields = times.judged(manifest.partition_spec_id)
+    fields = times.fields.get(manifest.partition_spec_id)
     if not fields or manifest.partitions is None:
         return False
     types = partition_types(reader.metadata, manifest.partition_spec_id)
-    for time_field in fields:
-        bound = manifest.partitions[time_field.position].lower_bound
+    for position, unit in fields:
+        bound = manifest.partitions[position].lower_bound
         try:
-            end = None if bound is None else time_field.end_ms(decode(types[time_field.position], bound))
+            end = None if bound is None else unit_end_ms(unit, decode(types[position], bound))
         except ValueError:
             return False
         if end is None or end < cutoff_ms:

@@ -18,7 +18,7 @@ from icekeeper.policy import ResolvedPolicy, layers_for, resolve
 from icekeeper.policy.allowed_prefixes import check_allowed_prefixes
 from icekeeper.policy.layers import ENVIRONMENT_PREFIX, Layer
 from icekeeper.policy.ownership import BucketMaintenance, Owners, bucket_layers, decide_owners
-from icekeeper.policy.policy_file import PolicyFile, parse_policy_file
+from icekeeper.policy.policy_file import PolicyRules, matching_layers, parse_policy_file
 from icekeeper.policy.resolve import requests_may, require_no_more
 from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES
 from icekeeper.storage.paths import S3_SCHEMES, split_path
@@ -80,7 +80,7 @@ class TablePolicies:
         """
         name, built_in = loaded.name, catalog.built_in_maintenance
         bucket = None if built_in is None else built_in.read(name)
-        rules = self._file.layers(catalog.warehouse, ".".join(name.namespace), name.name)
+        rules = matching_layers(self._file, catalog.warehouse, ".".join(name.namespace), name.name)
         stated = [] if bucket is None else bucket_layers(bucket, _sort_columns(loaded.metadata))
 
         def resolved_with(settings: Mapping[str, str]) -> ResolvedPolicy:
@@ -96,8 +96,8 @@ class TablePolicies:
         owners = decide_owners(bucket, resolved.policy.ownership)
         if _leaves_work(bucket, owners, resolved):
             # One more request for each table, so only if the answer may change the owner.
-            owners = decide_owners(replace(bucket, jobs=built_in.jobs(name)), resolved.policy.ownership)
-        return resolved.owned_by(owners)
+            owners = decide_owners(built_in.with_jobs(bucket, name), resolved.policy.ownership)
+        return replace(resolved, owners=owners)
 
     def _of_layers(self, layers: Sequence[Layer], *, unsafe: bool) -> ResolvedPolicy:
         key = _key_of(layers, unsafe=unsafe)
@@ -114,7 +114,7 @@ class TablePolicies:
         return {name: value for name, value in given.items() if name.startswith(ENVIRONMENT_PREFIX)}
 
     @cached_property
-    def _file(self) -> PolicyFile:
+    def _file(self) -> PolicyRules:
         return read_policy_file(self._environment.get(POLICY_FILE, "").strip())
 
 
@@ -145,7 +145,7 @@ def _leaves_work(bucket: BucketMaintenance, owners: Owners, resolved: ResolvedPo
     return any(FACTS[one].built_in in bucket.states for one in wanted & owners.owned.keys())
 
 
-def read_policy_file(address: str, storage: Storage | None = None) -> PolicyFile:
+def read_policy_file(address: str, storage: Storage | None = None) -> PolicyRules:
     """Read the policy file at an address; without an address, or without such an object in the bucket, it is empty.
 
     A deployed stack always names an object of its control bucket, which may be created later.  A local file must exist.
@@ -155,7 +155,7 @@ def read_policy_file(address: str, storage: Storage | None = None) -> PolicyFile
         StorageError: it cannot be read, or the bucket does not exist, which must not count as an empty file.
     """
     if not address:
-        return PolicyFile()
+        return ()
     storage = storage or Storage({})
     try:
         data = storage.read(address)
@@ -167,7 +167,7 @@ def read_policy_file(address: str, storage: Storage | None = None) -> PolicyFile
         if not isinstance(error.__cause__, NoSuchObject):
             # If the bucket is missing, this listing raises.
             next(iter(storage.list(address)), None)
-        return PolicyFile()
+        return ()
     try:
         return parse_policy_file(data.decode(), address)
     except UnicodeDecodeError as error:

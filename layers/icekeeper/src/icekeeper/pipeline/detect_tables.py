@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ from icekeeper.catalogs.addresses import CatalogAddress, find_address
 from icekeeper.catalogs.catalog import Catalog, identity_of
 from icekeeper.detection.detect import detect
 from icekeeper.detection.list_tables import CatalogSource
-from icekeeper.detection.proposal import FleetProposal, FleetReport
+from icekeeper.detection.proposal import FleetReport, Proposal
 from icekeeper.errors import OperationRefused, PolicyError, StorageError
 from icekeeper.model import TableName
 from icekeeper.pass_context.table_policy import TablePolicies
@@ -145,7 +145,7 @@ def _scheduled(deployment: Deployment, event: DetectEvent) -> Detected:
     return Detected(items, reason, report.scanned, report.not_reached, errors, report.empty_catalogs)
 
 
-def _item(proposal: FleetProposal, wanted: MachineInput, detected_ms: int) -> Item | None:
+def _item(proposal: Proposal, wanted: MachineInput, detected_ms: int) -> Item | None:
     """The table of a proposal, with the settings of its request if it was requested, else those of the run's input.
 
     ``None``, with an error line, where it fits no payload: a name must not end the run of all others.
@@ -154,7 +154,7 @@ def _item(proposal: FleetProposal, wanted: MachineInput, detected_ms: int) -> It
     try:
         return parse_event(Item, document if proposal.is_requested else {**document, "settings": wanted.overrides})
     except PolicyError as error:
-        log.error("%r of catalog %s is left out: %s", proposal.proposal.table, proposal.catalog, error)
+        log.error("%r of catalog %s is left out: %s", proposal.table, proposal.catalog, error)
         return None
 
 
@@ -174,4 +174,4 @@ def _cursor(deployment: Deployment) -> tuple[str, str] | None:
 def _tell(deployment: Deployment, run_id: str, report: FleetReport) -> None:
     """Write the cursor for the next scan, and for people why each table was proposed or not."""
     deployment.control.write(_CURSOR, {"after": report.cursor})
-    deployment.control.write(f"runs/{run_id}/detection.json", asdict(report))
+    deployment.control.write(f"runs/{run_id}/detection.json", report.to_json())

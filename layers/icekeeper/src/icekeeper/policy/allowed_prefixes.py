@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
 
@@ -37,52 +36,35 @@ _NAMESPACE, _CATALOG = "{namespace}", "{catalog}"
 _NOT_IN_A_FOLDER = re.compile(r"[/\\\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
-    catalog: str
-    namespace: str
-    prefixes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class NoPrefixes:
-    """A rule matches, but allows nothing because of the name of the table's namespace or catalog."""
-
-    reason: str
-
-
-def allowed_prefixes(text: str, catalog: str, namespace: tuple[str, ...]) -> tuple[str, ...] | NoPrefixes | None:
+def allowed_prefixes(text: str, catalog: str, namespace: tuple[str, ...]) -> tuple[tuple[str, ...], str] | None:
     """The folders in which tables of a namespace may have files; ``None``: no rule matches.
 
     ``text`` is the value of the environment variable.  ``{catalog}`` and ``{namespace}`` in a prefix stand for the
     table's own; nested namespaces are joined by dots.  A name that would then denote another folder or namespace gets
-    no folder (rule: names-are-not-paths).
+    no folder, and the second value says why (rule: names-are-not-paths).
 
     Raises:
         PolicyError: the setting is malformed.
     """
     name = ".".join(namespace)
-    for rule in _rules(text):
-        if matches(catalog, [rule.catalog]) and matches(name, [rule.namespace]):
-            if reason := _why_none(rule, catalog, namespace):
-                return NoPrefixes(reason)
-            return tuple(prefix.replace(_CATALOG, catalog).replace(_NAMESPACE, name) for prefix in rule.prefixes)
+    for of_catalog, of_namespace, prefixes in _rules(text):
+        if not (matches(catalog, [of_catalog]) and matches(name, [of_namespace])):
+            continue
+        is_named = any(_NAMESPACE in prefix for prefix in prefixes)
+        wrong = None
+        if is_named or of_namespace != "*":  # joined by dots, such levels would be the name of another namespace
+            wrong = "has an empty level" if not all(namespace) else None
+            wrong = "has a level with a dot in it" if any("." in level for level in namespace) else wrong
+        if wrong := wrong or (_wrong_as_folder(name) if is_named else None):
+            return (), _rename(f"the table's namespace {name!r} {wrong}")
+        if any(_CATALOG in prefix for prefix in prefixes) and (wrong := _wrong_as_folder(catalog)):
+            return (), _rename(f"the catalog's name {catalog!r} {wrong}")
+        return tuple(prefix.replace(_CATALOG, catalog).replace(_NAMESPACE, name) for prefix in prefixes), ""
     return None
 
 
-def _why_none(rule: _Rule, catalog: str, namespace: tuple[str, ...]) -> str | None:
-    name = ".".join(namespace)
-    is_named = any(_NAMESPACE in prefix for prefix in rule.prefixes)
-    wrong = None
-    if is_named or rule.namespace != "*":  # joined by dots, such levels would be the name of another namespace
-        wrong = "has an empty level" if not all(namespace) else None
-        wrong = "has a level with a dot in it" if any("." in level for level in namespace) else wrong
-    wrong = wrong or (_wrong_as_folder(name) if is_named else None)
-    if wrong is not None:
-        return f"the table's namespace {name!r} {wrong}, so {_SETTING} cannot say where its files are; rename it"
-    if any(_CATALOG in prefix for prefix in rule.prefixes) and (wrong := _wrong_as_folder(catalog)):
-        return f"the catalog's name {catalog!r} {wrong}, so {_SETTING} cannot say where its files are; rename it"
-    return None
+def _rename(wrong: str) -> str:
+    return f"{wrong}, so {_SETTING} cannot say where its files are; rename it"
 
 
 def _wrong_as_folder(name: str) -> str | None:
@@ -96,11 +78,12 @@ def check_allowed_prefixes(text: str) -> None:
     _rules(text)
 
 
-def _rules(text: str) -> tuple[_Rule, ...]:
-    return tuple(_rule(part.strip()) for part in text.split(";") if part.strip())
+def _rules(text: str) -> list[tuple[str, str, tuple[str, ...]]]:
+    """Patterns of catalog and namespace, and the prefixes of each rule."""
+    return [_rule(part.strip()) for part in text.split(";") if part.strip()]
 
 
-def _rule(text: str) -> _Rule:
+def _rule(text: str) -> tuple[str, str, tuple[str, ...]]:
     pattern, separator, listed = text.partition("=")
     prefixes = tuple(prefix.strip().rstrip("/") for prefix in listed.split(",") if prefix.strip())
     catalog, _, namespace = pattern.strip().partition(".")
@@ -109,4 +92,4 @@ def _rule(text: str) -> _Rule:
     for prefix in prefixes:
         if "://" not in prefix and not prefix.startswith(("/", "file:/")):
             raise PolicyError(f"{_SETTING}: '{prefix}' is no location: {_HELP}")
-    return _Rule(catalog, namespace or "*", prefixes)
+    return catalog, namespace or "*", prefixes

@@ -8,7 +8,7 @@ names operations, schedules are ignored.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from hashlib import sha256
 
@@ -43,8 +43,9 @@ def due_ms(resolved: ResolvedPolicy, schedule: str, runs: Mapping[str, ScheduleR
     A turn recorded in the future is ignored: a clock that was ahead must not stop a schedule.
     """
     last = runs.get(schedule)
-    is_known = last is not None and last.counted_ms <= now_ms
-    return last.counted_ms + resolved.schedules[schedule].interval_ms if last is not None and is_known else 0
+    if last is None or last.counted_ms > now_ms:
+        return 0
+    return last.counted_ms + resolved.schedules[schedule].interval_ms
 
 
 def due_parts(resolved: ResolvedPolicy, runs: Mapping[str, ScheduleRun], now_ms: int) -> tuple[PolicyPart, ...]:
@@ -53,23 +54,34 @@ def due_parts(resolved: ResolvedPolicy, runs: Mapping[str, ScheduleRun], now_ms:
     They are ordered by their first operation in canonical order, then by how long they are due.  ``runs`` are the last
     turns of the table's schedules.
     """
-    if not resolved.schedules:
-        return (PolicyPart(None, resolved),)
-    if resolved.sources["operations"] == OVERRIDE_SOURCE:
-        return (PolicyPart(None, resolved.apart_from_schedules()),)
+    if (whole := _undivided(resolved)) is not None:
+        return (PolicyPart(None, whole),)
     due = [(name, due_ms(resolved, name, runs, now_ms)) for name in sorted(resolved.schedules)]
     parts = [PolicyPart(name, resolved.of_schedule(name), since_ms) for name, since_ms in due if since_ms <= now_ms]
     parts.append(PolicyPart(None, resolved.unscheduled()))
     # A part has no operations if those that the table names are ignored, or a bound excludes them.
-    return tuple(sorted((part for part in parts if part.operations), key=_first_then_longest_due))
+    order = list(Operation)
+    return tuple(
+        sorted(
+            (part for part in parts if part.operations),
+            key=lambda part: (min(map(order.index, part.operations)), part.due_ms, part.schedule or ""),
+        )
+    )
+
+
+def _undivided(resolved: ResolvedPolicy) -> ResolvedPolicy | None:
+    """The policy for a pass outside of all schedules; ``None``: schedules count."""
+    if not resolved.schedules:
+        return resolved
+    if resolved.sources["operations"] == OVERRIDE_SOURCE:
+        return replace(resolved, schedules={}, known_as=resolved.fingerprint())
+    return None
 
 
 def named_parts(resolved: ResolvedPolicy, schedules: Collection[str], *, with_rest: bool) -> tuple[PolicyPart, ...]:
     """The parts of those schedules that the policy has; ``with_rest`` adds the operations that no schedule names."""
-    if not resolved.schedules:
-        return (PolicyPart(None, resolved),)
-    if resolved.sources["operations"] == OVERRIDE_SOURCE:
-        return (PolicyPart(None, resolved.apart_from_schedules()),)
+    if (whole := _undivided(resolved)) is not None:
+        return (PolicyPart(None, whole),)
     parts = [PolicyPart(name, resolved.of_schedule(name)) for name in schedules if name in resolved.schedules]
     rest = PolicyPart(None, resolved.unscheduled())
     return in_one_pass([*parts, *([rest] if with_rest and rest.operations else [])])
@@ -127,11 +139,6 @@ def why_not_now(
         for operation in resolved.schedules[name].resolved.policy.operations:
             waiting.setdefault(operation, []).append(when)
     return {operation: "; ".join(waiting[operation]) for operation in Operation if operation in {*waiting} - running}
-
-
-def _first_then_longest_due(part: PolicyPart) -> tuple[int, int, str]:
-    first = min(list(Operation).index(operation) for operation in part.operations)
-    return first, part.due_ms, part.schedule or ""
 
 
 # A sweep lists all files of a table.  So automatic passes skip it until ``orphan_sweep_interval_hours`` have passed

@@ -133,8 +133,30 @@ def deployment_key(default: Any, doc: str, **bounds: Any) -> Any:
     return key(default, doc, tighter=None, is_of_deployment=True, **bounds)
 
 
-class RewriteKeys(BaseModel):
-    """The keys that select operations and control how data files are rewritten."""
+# What ``table_settings`` may contain besides keys.
+DEFAULT_SETTINGS = "default"
+ALL_SETTINGS = "all"
+OWN_SCHEDULES = "schedules"
+
+
+def _parse_table_settings(value: object) -> object:
+    names = parse_list(value)
+    words = (DEFAULT_SETTINGS, ALL_SETTINGS, OWN_SCHEDULES)
+    may_be = (*words, *(key for key, facts in KEY_FACTS.items() if not facts.is_of_deployment and not facts.is_of_call))
+    for name in names if isinstance(names, tuple) else ():
+        if name in KEY_FACTS and name not in may_be:
+            raise ValueError(f"'{name}' cannot be set by a table")
+        if name not in may_be:
+            raise ValueError(f"'{name}' is no policy key{did_you_mean(str(name), may_be)}; write keys, "
+                             f"{', '.join(words)} or none")  # fmt: skip
+    return names
+
+
+TableSettings: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_parse_table_settings)]
+
+
+class Policy(BaseModel):
+    """The settings of one table.  Hours and megabytes are exact fractions; properties convert them to ms and bytes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -273,80 +295,6 @@ class RewriteKeys(BaseModel):
         tighter=LOWER,
         table_limit=Fraction(512),
     )
-
-    @property
-    def names_an_order(self) -> bool:
-        """Whether the policy asks for an order of rows; otherwise files are merged, by the table's own order if any."""
-        return self.strategy in (Strategy.SORT, Strategy.ZORDER) or (
-            self.strategy is Strategy.AUTO and self.sort_order is not None
-        )
-
-    @property
-    def target_file_size_bytes(self) -> int:
-        """Rounded down, but at least 1, so that splitting at the target always makes progress."""
-        return max(1, rounded_down(self.target_file_size_mb, MEGABYTE))
-
-    @property
-    def min_file_size_bytes(self) -> int:
-        """A file with fewer bytes is small.  Rounded up, because a whole number is below x if it is below ceil(x)."""
-        return rounded_up(self.min_file_size_ratio, self.target_file_size_bytes)
-
-    @property
-    def max_file_group_size_bytes(self) -> int:
-        return max(1, rounded_down(self.max_file_group_size_mb, MEGABYTE))
-
-    @property
-    def row_group_memory_bytes(self) -> int:
-        return max(1, rounded_down(self.row_group_memory_mb, MEGABYTE))
-
-    @property
-    def full_row_group_memory_bytes(self) -> int:
-        """Row groups whose rows take this much memory on average count as full (rule: copy-only-unchanged-row-groups).
-
-        A quarter, because other data may use half of the bound, and every second row group may be the small last one of
-        a file.
-        """
-        return max(1, self.row_group_memory_bytes // 4)
-
-    @property
-    def partition_rest_ms(self) -> int:
-        return rounded_up(self.partition_rest_hours, HOUR_MS)
-
-    @property
-    def min_data_age_ms(self) -> int:
-        return rounded_up(self.min_data_age_hours, HOUR_MS)
-
-    @property
-    def min_partition_age_ms(self) -> int | None:
-        """``None``: partitions of any age are rewritten."""
-        hours = self.min_partition_age_hours
-        return None if hours is None else rounded_up(hours, HOUR_MS)
-
-
-# What ``table_settings`` may contain besides keys.
-DEFAULT_SETTINGS = "default"
-ALL_SETTINGS = "all"
-OWN_SCHEDULES = "schedules"
-
-
-def _parse_table_settings(value: object) -> object:
-    names = parse_list(value)
-    words = (DEFAULT_SETTINGS, ALL_SETTINGS, OWN_SCHEDULES)
-    may_be = (*words, *(key for key, facts in KEY_FACTS.items() if not facts.is_of_deployment and not facts.is_of_call))
-    for name in names if isinstance(names, tuple) else ():
-        if name in KEY_FACTS and name not in may_be:
-            raise ValueError(f"'{name}' cannot be set by a table")
-        if name not in may_be:
-            raise ValueError(f"'{name}' is no policy key{did_you_mean(str(name), may_be)}; write keys, "
-                             f"{', '.join(words)} or none")  # fmt: skip
-    return names
-
-
-TableSettings: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_parse_table_settings)]
-
-
-class Policy(RewriteKeys):
-    """The settings of one table.  Hours and megabytes are exact fractions; properties convert them to ms and bytes."""
 
     # -- snapshots, orphans, manifests, partitions
     snapshot_retention_hours: Amount = key(
@@ -493,6 +441,54 @@ class Policy(RewriteKeys):
     job_retry_limit: int = deployment_key(
         1, "retries of a failed job or pass (maintain: only if set); in the stack, the parameter JobRetryLimit", ge=0
     )
+
+    @property
+    def names_an_order(self) -> bool:
+        """Whether the policy asks for an order of rows; otherwise files are merged, by the table's own order if any."""
+        return self.strategy in (Strategy.SORT, Strategy.ZORDER) or (
+            self.strategy is Strategy.AUTO and self.sort_order is not None
+        )
+
+    @property
+    def target_file_size_bytes(self) -> int:
+        """Rounded down, but at least 1, so that splitting at the target always makes progress."""
+        return max(1, rounded_down(self.target_file_size_mb, MEGABYTE))
+
+    @property
+    def min_file_size_bytes(self) -> int:
+        """A file with fewer bytes is small.  Rounded up, because a whole number is below x if it is below ceil(x)."""
+        return rounded_up(self.min_file_size_ratio, self.target_file_size_bytes)
+
+    @property
+    def max_file_group_size_bytes(self) -> int:
+        return max(1, rounded_down(self.max_file_group_size_mb, MEGABYTE))
+
+    @property
+    def row_group_memory_bytes(self) -> int:
+        return max(1, rounded_down(self.row_group_memory_mb, MEGABYTE))
+
+    @property
+    def full_row_group_memory_bytes(self) -> int:
+        """Row groups whose rows take this much memory on average count as full (rule: copy-only-unchanged-row-groups).
+
+        A quarter, because other data may use half of the bound, and every second row group may be the small last one of
+        a file.
+        """
+        return max(1, self.row_group_memory_bytes // 4)
+
+    @property
+    def partition_rest_ms(self) -> int:
+        return rounded_up(self.partition_rest_hours, HOUR_MS)
+
+    @property
+    def min_data_age_ms(self) -> int:
+        return rounded_up(self.min_data_age_hours, HOUR_MS)
+
+    @property
+    def min_partition_age_ms(self) -> int | None:
+        """``None``: partitions of any age are rewritten."""
+        hours = self.min_partition_age_hours
+        return None if hours is None else rounded_up(hours, HOUR_MS)
 
     # Fractions round up, which keeps more.
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -22,6 +22,9 @@ from icekeeper.machine.clock import HOUR_MS
 from icekeeper.machine.resources import variables_set
 from icekeeper.policy.keys import DEPLOYMENT_KEYS, KEY_FACTS, MEGABYTE, POLICY_KEYS, Policy, nearest_keys
 from icekeeper.policy.values import amount_with_unit, did_you_mean, text_of
+
+if TYPE_CHECKING:
+    from icekeeper.metadata.document import TableMetadata
 
 # The keys of other maintenance services.  Similar names may mean the opposite: at least ``snapshot_min_retained``
 # snapshots are kept, at most ``snapshot_retain_max``.
@@ -106,14 +109,7 @@ class Malformed:
     why: str
 
 
-class HasProperties(Protocol):
-    """Table metadata with properties."""
-
-    @property
-    def properties(self) -> Mapping[str, str]: ...
-
-
-def gc_enabled(metadata: HasProperties) -> bool:
+def gc_enabled(metadata: TableMetadata) -> bool:
     """False forbids every operation that deletes files (Iceberg's ``gc.enabled``, default true).
 
     As in Java, only ``true`` is true: with a malformed value nothing is deleted.
@@ -154,8 +150,7 @@ def table_source(key: str) -> str:
     return f"table property {TABLE_PREFIX}{key}"
 
 
-def _environment_layers(environment: Mapping[str, str]) -> Sequence[Layer]:
-    layers = []
+def _environment_layers(environment: Mapping[str, str]) -> Iterator[Layer]:
     for variable in sorted(environment):
         if not variable.startswith(ENVIRONMENT_PREFIX) or variable.startswith(BOUND_PREFIX):
             continue
@@ -163,7 +158,7 @@ def _environment_layers(environment: Mapping[str, str]) -> Sequence[Layer]:
         if "__" in key:
             key = key.replace("__", ".")  # the name of a variable cannot contain dots
         if key in POLICY_KEYS or key.startswith(SCHEDULE_PREFIX):
-            layers.append(Layer(f"deployment {variable}", {key: environment[variable]}))
+            yield Layer(f"deployment {variable}", {key: environment[variable]})
         elif here := name_here(key):
             raise PolicyError(f"environment variable {variable} is no setting; here it is {here}")
         elif key.startswith("schedule"):
@@ -174,11 +169,9 @@ def _environment_layers(environment: Mapping[str, str]) -> Sequence[Layer]:
         elif nearest := difflib.get_close_matches(key, POLICY_KEYS, n=1, cutoff=_MISSPELT):
             meant = f"{ENVIRONMENT_PREFIX}{nearest[0].upper()}"
             raise PolicyError(f"environment variable {variable} is no setting (did you mean {meant}?)")
-    return layers
 
 
-def _bound_layers(environment: Mapping[str, str]) -> Sequence[Layer]:
-    layers = []
+def _bound_layers(environment: Mapping[str, str]) -> Iterator[Layer]:
     for variable in sorted(environment):
         if not variable.startswith(BOUND_PREFIX):
             continue
@@ -186,24 +179,20 @@ def _bound_layers(environment: Mapping[str, str]) -> Sequence[Layer]:
         if key not in BOUND_KEYS:
             allowed = ", ".join(f"{BOUND_PREFIX}{known.upper()}" for known in sorted(BOUND_KEYS))
             raise PolicyError(f"environment variable {variable} is no bound; allowed are {allowed}")
-        layers.append(Layer(f"bound {variable}", {key: environment[variable]}, is_bound=True))
-    return layers
+        yield Layer(f"bound {variable}", {key: environment[variable]}, is_bound=True)
 
 
-def _table_layers(properties: Mapping[str, str]) -> Sequence[Layer]:
-    layers = []
+def _table_layers(properties: Mapping[str, str]) -> Iterator[Layer]:
     for name in sorted(properties):
         if not name.startswith(TABLE_PREFIX):
             continue
         key = name.removeprefix(TABLE_PREFIX)
         if key in DEPLOYMENT_KEYS:
             raise PolicyError(f"table property {name} cannot be set on a table: {key} is a setting of the deployment")
-        layers.append(Layer(table_source(key), {key: properties[name]}, is_table=True))
-    return layers
+        yield Layer(table_source(key), {key: properties[name]}, is_table=True)
 
 
-def _iceberg_layers(properties: Mapping[str, str]) -> Sequence[Layer]:
-    layers = []
+def _iceberg_layers(properties: Mapping[str, str]) -> Iterator[Layer]:
     for name, (key, minimum, convert) in _ICEBERG_PROPERTIES.items():
         if name not in properties:
             continue
@@ -215,8 +204,7 @@ def _iceberg_layers(properties: Mapping[str, str]) -> Sequence[Layer]:
         else:
             why = f"{source} is '{properties[name]}'; it must be a whole number of at least {minimum}"
             value = Malformed(properties[name], why)
-        layers.append(Layer(source, {key: value}, is_table=True))
-    return layers
+        yield Layer(source, {key: value}, is_table=True)
 
 
 _ICEBERG_PROPERTIES: Mapping[str, tuple[str, int, Callable[[int], object]]] = {

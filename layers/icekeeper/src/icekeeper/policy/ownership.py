@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from icekeeper.operation_facts import FACTS, BuiltIn, Operation
 from icekeeper.policy.layers import Layer
@@ -27,13 +26,8 @@ _LASTING: Mapping[BuiltIn, tuple[str, ...]] = {
 }
 
 
-class JobStatus(StrEnum):
-    """The state of the last run of a bucket's own operation on a table, as the S3 Tables API names it."""
-
-    NOT_YET_RUN = "Not_Yet_Run"
-    SUCCESSFUL = "Successful"
-    FAILED = "Failed"
-    DISABLED = "Disabled"
+# States of a run, as the S3 Tables API names them.
+_FAILED, _DISABLED = "Failed", "Disabled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,31 +35,15 @@ class Job:
     """The last run of a bucket's own operation on a table."""
 
     status: str
-    """A :class:`JobStatus`, or a newer word of the API, which is ignored."""
+    """``Not_Yet_Run``, ``Successful``, ``Failed`` or ``Disabled``; a newer word of the API is ignored."""
     message: str = ""
     """Why the run failed."""
 
 
-@dataclass(frozen=True, slots=True)
-class BucketJobs:
-    """The last runs of the bucket's own operations on one table."""
-
-    jobs: Mapping[BuiltIn, Job] = field(default_factory=dict)
-    unreadable: str = ""
-    """Why the runs could not be read; empty: they could."""
-
-
-def lasting_failure(built_in: BuiltIn, job: Job | None) -> str | None:
-    """The message of a lasting failure, with which the bucket does not maintain the table; else ``None``."""
-    if job is None or job.status != JobStatus.FAILED:
-        return None
+def lasts(built_in: BuiltIn, job: Job) -> bool:
+    """Whether the run failed in a way that lasts, so that the bucket does not maintain the table."""
     said = job.message.lower()
-    return job.message if any(part in said for part in _LASTING.get(built_in, ())) else None
-
-
-def stands_still(built_in: BuiltIn, job: Job | None) -> bool:
-    """Whether the bucket does not run this operation on the table, although it is switched on."""
-    return job is not None and (job.status == JobStatus.DISABLED or lasting_failure(built_in, job) is not None)
+    return job.status == _FAILED and any(part in said for part in _LASTING.get(built_in, ()))
 
 
 OWNED = "owned by the table bucket"
@@ -93,13 +71,17 @@ class BucketMaintenance:
 
     states: Mapping[BuiltIn, BuiltInState] = field(default_factory=dict)
     unreadable: Mapping[BuiltIn, str] = field(default_factory=dict)
-    jobs: BucketJobs = field(default_factory=BucketJobs)
+    jobs: Mapping[BuiltIn, Job] = field(default_factory=dict)
     """The last runs of the enabled operations, if they were read."""
+    jobs_unreadable: str = ""
+    """Why the runs could not be read; empty: they could, or nobody has tried."""
 
     def does(self, built_in: BuiltIn) -> bool:
-        """Whether the bucket is known to run this operation on the table."""
-        state = self.states.get(built_in)
-        return state is not None and state.is_enabled and not stands_still(built_in, self.jobs.jobs.get(built_in))
+        """Whether the bucket is known to run this operation on the table: it is enabled, and does not stand still."""
+        state, job = self.states.get(built_in), self.jobs.get(built_in)
+        if state is None or not state.is_enabled:
+            return False
+        return job is None or not (job.status == _DISABLED or lasts(built_in, job))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +112,10 @@ def decide_owners(bucket: BucketMaintenance | None, ownership: Ownership) -> Own
             continue
         state = bucket.states.get(built_in)
         if state is None:
-            owned[operation] = _unknown(built_in, bucket.unreadable.get(built_in, "nothing was answered"))
+            why = bucket.unreadable.get(built_in, "nothing was answered")
+            owned[operation] = (
+                f"whether the table bucket does this itself cannot be read ({why}); allow {_GET_ACTION[built_in]}"
+            )
         elif not state.is_enabled:
             continue
         elif ownership is Ownership.ICEKEEPER and built_in is not BuiltIn.UNREFERENCED_FILE_REMOVAL:
@@ -157,9 +142,9 @@ def why_bucket_expires(bucket: BucketMaintenance | None) -> str | None:
 
 
 def _owned(bucket: BucketMaintenance, built_in: BuiltIn, ownership: Ownership) -> str:
-    job = bucket.jobs.jobs.get(built_in)
+    job = bucket.jobs.get(built_in)
     reason = OWNED_FOR_ALL_TABLES if ownership is Ownership.ICEKEEPER else OWNED
-    if job is None or job.status != JobStatus.FAILED:
+    if job is None or job.status != _FAILED:
         return reason
     return f"{reason}; the bucket's own last run failed: {job.message or 'it does not say why'}"
 
@@ -169,25 +154,20 @@ def _warnings(bucket: BucketMaintenance) -> Iterator[tuple[str, str]]:
         whys = "; ".join(dict.fromkeys(bucket.unreadable.values()))
         rights = " and ".join(dict.fromkeys(_GET_ACTION[built_in] for built_in in bucket.unreadable))
         yield "bucket_unreadable", f"what the table bucket maintains itself cannot be read ({whys}); allow {rights}"
-    if bucket.jobs.unreadable:
-        why = bucket.jobs.unreadable
+    if bucket.jobs_unreadable:
         yield (
             "bucket_jobs_unreadable",
-            f"whether the table bucket's own maintenance works cannot be read ({why}), so Icekeeper assumes"
-            " that it does; allow s3tables:GetTableMaintenanceJobStatus",
+            f"whether the table bucket's own maintenance works cannot be read ({bucket.jobs_unreadable}), so Icekeeper "
+            "assumes that it does; allow s3tables:GetTableMaintenanceJobStatus",
         )
     failed = [
         f"{built_in.value} failed: {job.message or 'it does not say why'}"
-        + (" (this will last, so Icekeeper does it)" if lasting_failure(built_in, job) else "")
-        for built_in, job in bucket.jobs.jobs.items()
-        if job.status == JobStatus.FAILED
+        + (" (this will last, so Icekeeper does it)" if lasts(built_in, job) else "")
+        for built_in, job in bucket.jobs.items()
+        if job.status == _FAILED
     ]
     if failed:
         yield "bucket_jobs_failed", f"of the table bucket's own maintenance {'; '.join(failed)}"
-
-
-def _unknown(built_in: BuiltIn, why: str) -> str:
-    return f"whether the table bucket does this itself cannot be read ({why}); allow {_GET_ACTION[built_in]}"
 
 
 BUCKET_SOURCE = "S3 Tables maintenance configuration"

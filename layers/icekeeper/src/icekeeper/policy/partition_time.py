@@ -24,32 +24,28 @@ NO_TIME_FIELD = "no partition field of this table tells a time; set partition_ti
 _READ_BY_PATTERN = ("string", "int", "long")
 
 
-@dataclass(frozen=True, slots=True)
-class _TimeField:
-    """A field of a spec with the time of its partitions; ``unit`` is a transform, ``date`` or a timestamp type."""
-
-    position: int
-    unit: str
-
-    def end_ms(self, value: PartitionValue) -> int | None:
-        if value is None or not isinstance(value, int):
-            return None
-        if self.unit == "year":
-            return days_of(1971 + value, 1) * DAY_MS
-        if self.unit == "month":
-            return days_of(1970, value + 2) * DAY_MS
-        if self.unit == "hour":
-            return (value + 1) * HOUR_MS
-        if self.unit in TIMESTAMPS:
-            return value * DAY_MS // UNITS_PER_DAY[self.unit] + 1  # a moment: the millisecond after it
-        return (value + 1) * DAY_MS
+def unit_end_ms(unit: str, value: PartitionValue) -> int | None:
+    """The first moment after a partition, in epoch milliseconds; ``unit`` is a transform, ``date`` or a timestamp
+    type."""
+    if value is None or not isinstance(value, int):
+        return None
+    if unit == "year":
+        return days_of(1971 + value, 1) * DAY_MS
+    if unit == "month":
+        return days_of(1970, value + 2) * DAY_MS
+    if unit == "hour":
+        return (value + 1) * HOUR_MS
+    if unit in TIMESTAMPS:
+        return value * DAY_MS // UNITS_PER_DAY[unit] + 1  # a moment: the millisecond after it
+    return (value + 1) * DAY_MS
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionTimes:
     """How to read the end of a partition, per partition spec."""
 
-    fields: Mapping[int, Sequence[_TimeField]]
+    fields: Mapping[int, Sequence[tuple[int, str]]]
+    """Spec id → position and unit of the fields that have a date or time without a pattern."""
     pattern: TimePattern | None = None
     positions: Mapping[int, Sequence[int]] | None = None
     """Spec id → positions of the partition fields for the pattern, in its order."""
@@ -58,7 +54,7 @@ class PartitionTimes:
         """The first moment after the partition, as epoch milliseconds in UTC; ``None``: it is unknown, because of a
         null, a spec without such a field, or text that does not match the pattern."""
         if self.pattern is None or self.positions is None:
-            ends = [field.end_ms(partition[field.position]) for field in self.fields.get(spec_id, ())]
+            ends = [unit_end_ms(unit, partition[position]) for position, unit in self.fields.get(spec_id, ())]
             # All rows of the partition are within the span of each of its fields.
             return min((end for end in ends if end is not None), default=None)
         values = self._read(spec_id, partition)
@@ -68,10 +64,6 @@ class PartitionTimes:
         """Whether the pattern applies to the partition but does not match."""
         values = self._read(spec_id, partition)
         return self.pattern is not None and values is not None and self.pattern.end_ms(values) is None
-
-    def judged(self, spec_id: int) -> Sequence[_TimeField]:
-        """The fields of a spec that have a date or time without a pattern."""
-        return self.fields.get(spec_id, ())
 
     def _read(self, spec_id: int, partition: Sequence[PartitionValue]) -> list[str] | None:
         values = [partition[position] for position in (self.positions or {}).get(spec_id, ())]
@@ -86,10 +78,17 @@ def partition_times(metadata: TableMetadata, policy: Policy) -> PartitionTimes |
     """
     if policy.partition_time_pattern is not None:
         return _by_pattern(metadata, parse_time_pattern(policy.partition_time_pattern), policy.partition_time_column)
-    source = _source(metadata, policy.partition_time_column) if policy.partition_time_column else _first(metadata)
+    if policy.partition_time_column:
+        source: int | None = _source(metadata, policy.partition_time_column)
+    else:
+        current = metadata.specs[metadata.default_spec_id]["fields"]
+        source = next((int(field["source-id"]) for field in current if _unit(metadata, field) is not None), None)
     if source is None:
         return Nothing(NO_TIME_FIELD)
-    fields = {spec_id: _time_fields(metadata, spec, source) for spec_id, spec in metadata.specs.items()}
+    fields: dict[int, list[tuple[int, str]]] = {}
+    for spec_id, spec in metadata.specs.items():
+        units = [_unit(metadata, field) if int(field["source-id"]) == source else None for field in spec["fields"]]
+        fields[spec_id] = [(position, unit) for position, unit in enumerate(units) if unit is not None]
     if not any(fields.values()):
         raise PolicyError(
             f"policy key partition_time_column names '{policy.partition_time_column}', whose partitions have no time "
@@ -123,12 +122,6 @@ def _by_pattern(metadata: TableMetadata, pattern: TimePattern, column: str | Non
     return PartitionTimes({}, pattern, positions)
 
 
-def _first(metadata: TableMetadata) -> int | None:
-    """The source column of the current spec's first partition field that has a time."""
-    spec = metadata.specs[metadata.default_spec_id]
-    return next((int(f["source-id"]) for f in spec["fields"] if _unit(metadata, f) is not None), None)
-
-
 def _source(metadata: TableMetadata, name: str) -> int:
     """The partitioned column of that name, or the source column of a partition field of that name in any spec."""
     specs = [metadata.specs[metadata.default_spec_id], *metadata.specs.values()]
@@ -152,15 +145,6 @@ def _column(struct: Mapping[str, Any], path: Sequence[str]) -> int | None:
                 return int(field["id"])
             return _column(kind, path[1:]) if isinstance(kind, dict) and kind.get("type") == "struct" else None
     return None
-
-
-def _time_fields(metadata: TableMetadata, spec: Mapping[str, Any], source: int) -> list[_TimeField]:
-    found = []
-    for position, field in enumerate(spec["fields"]):
-        unit = _unit(metadata, field) if int(field["source-id"]) == source else None
-        if unit is not None:
-            found.append(_TimeField(position, unit))
-    return found
 
 
 def _unit(metadata: TableMetadata, field: Mapping[str, Any]) -> str | None:

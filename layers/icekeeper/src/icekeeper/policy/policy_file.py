@@ -18,8 +18,7 @@ error.  One mistake makes the whole file invalid: half a policy is another polic
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import strictyaml
 
@@ -35,31 +34,22 @@ _PATTERNS = ("bucket", "namespace", "table")
 _FIELDS = (*_PATTERNS, _SETTINGS)
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyRule:
-    """Settings for the tables that match all patterns; an omitted pattern matches every table."""
-
-    patterns: Mapping[str, tuple[str, ...]]
-    layer: Layer
-
-    def fits(self, bucket: str, namespace: str, table: str) -> bool:
-        names = dict(zip(_PATTERNS, (bucket, namespace, table), strict=True))
-        return all(matches(name, self.patterns.get(field, ())) for field, name in names.items())
+PolicyRules: TypeAlias = tuple[tuple[Mapping[str, tuple[str, ...]], Layer], ...]
+"""The rules of one file in its order: patterns by field, and the settings for the tables that match all of them.  An
+omitted pattern matches every table."""
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyFile:
-    """The rules of one file, in its order; empty if there is no file."""
-
-    rules: tuple[PolicyRule, ...] = ()
-
-    def layers(self, warehouse: str, namespace: str, table: str) -> list[Layer]:
-        """The layers of the rules that match one table, lowest first; ``warehouse`` is the catalog's."""
-        bucket = bucket_name(warehouse)
-        return [rule.layer for rule in self.rules if rule.fits(bucket, namespace, table)]
+def matching_layers(rules: PolicyRules, warehouse: str, namespace: str, table: str) -> list[Layer]:
+    """The layers of the rules that match one table, lowest first; ``warehouse`` is the catalog's."""
+    names = dict(zip(_PATTERNS, (bucket_name(warehouse), namespace, table), strict=True))
+    return [
+        layer
+        for patterns, layer in rules
+        if all(matches(name, patterns.get(field, ())) for field, name in names.items())
+    ]
 
 
-def parse_policy_file(text: str, source: str) -> PolicyFile:
+def parse_policy_file(text: str, source: str) -> PolicyRules:
     """The rules of a file; ``source`` is its address in messages.
 
     Raises:
@@ -86,13 +76,13 @@ def parse_policy_file(text: str, source: str) -> PolicyFile:
             raise PolicyError(f"{name} has an unknown field '{field}'{did_you_mean(field, [_RULES])}; it has {_RULES}")
     rules = document[_RULES]
     if rules.data == "":
-        return PolicyFile()
+        return ()
     if not rules.is_sequence():
         raise PolicyError(f"{name}: {_RULES} must be a list, each rule beginning with '- '")
-    return PolicyFile(tuple(_rule(rule.data, f"{name} rule {number}") for number, rule in enumerate(rules, 1)))
+    return tuple(_rule(rule.data, f"{name} rule {number}") for number, rule in enumerate(rules, 1))
 
 
-def _rule(rule: Any, name: str) -> PolicyRule:
+def _rule(rule: Any, name: str) -> tuple[Mapping[str, tuple[str, ...]], Layer]:
     if not isinstance(rule, Mapping):
         _refuse(name, f"must be fields of {', '.join(_FIELDS)}, not '{rule}'")
     for field in rule:
@@ -113,7 +103,7 @@ def _rule(rule: Any, name: str) -> PolicyRule:
             _refuse(name, f"has no plain text for {key}; lists are written with commas")
     layer = Layer(name, dict(settings))
     check_layer(layer)
-    return PolicyRule(patterns, layer)
+    return patterns, layer
 
 
 def _patterns(value: object, field: str, name: str) -> tuple[str, ...]:

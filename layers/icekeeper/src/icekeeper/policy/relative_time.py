@@ -20,15 +20,6 @@ _WIDTHS = {"Y": 4, "m": 2, "d": 2, "j": 3, "H": 2, "M": 2, "S": 2}
 _LEAST_AND_MOST = {"Y": (1, 9999), "m": (1, 12), "d": (1, 31), "j": (1, 366), "H": (0, 23), "M": (0, 59), "S": (0, 59)}
 # Directive → the coarser directive that it needs, so that both together denote one moment.
 _NEEDS = {"m": "Y", "d": "m", "j": "Y", "M": "H", "S": "M"}
-# Directive → its longest duration, finest first.
-_LONGEST_MS = {
-    "S": 1000,
-    "M": _MINUTE_MS,
-    "H": HOUR_MS,
-    **dict.fromkeys("dj", DAY_MS),
-    "m": 31 * DAY_MS,
-    "Y": 366 * DAY_MS,
-}
 _PATTERN_EXAMPLE = "as in %Y-%m-%d, or over several partition fields year=%Y,month=%m,day=%d"
 _DIRECTIVE = re.compile(r"%(.?)", re.DOTALL)
 
@@ -40,12 +31,6 @@ class TimePattern:
     fields: tuple[str | None, ...]
     """Partition field or column of each pattern; ``None``: the one that ``partition_time_column`` names."""
     expressions: tuple[re.Pattern[str], ...]
-
-    @property
-    def longest_ms(self) -> int:
-        """The longest duration of a partition, by its finest directive."""
-        seen = {name for expression in self.expressions for name in expression.groupindex}
-        return next(ms for directive, ms in _LONGEST_MS.items() if directive in seen)
 
     def end_ms(self, values: Sequence[str]) -> int | None:
         """The first moment after the partition, as epoch milliseconds in UTC; ``None`` if a value does not match."""

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeAlias
 
 from icekeeper.errors import PolicyError, RequestRefused
 from icekeeper.operation_facts import FACTS, Operation
@@ -147,10 +147,6 @@ class ResolvedPolicy:
         """The policies of passes: of the operations that no schedule names, and of each schedule."""
         return self.unscheduled(), *(self.of_schedule(name) for name in sorted(self.schedules))
 
-    def apart_from_schedules(self) -> ResolvedPolicy:
-        """The policy for a pass outside of all schedules."""
-        return replace(self, schedules={}, known_as=self.fingerprint())
-
     def fingerprint(self) -> str:
         """A digest of everything that decides what a pass does: equal for equal values and owners, whatever the source.
 
@@ -158,11 +154,8 @@ class ResolvedPolicy:
         """
         if self.known_as:
             return self.known_as
-        if not self._own_fingerprint:
-            self._own_fingerprint.append(self._digest())
-        return self._own_fingerprint[0]
-
-    def _digest(self) -> str:
+        if self._own_fingerprint:
+            return self._own_fingerprint[0]
         deciding = sorted(key for key in POLICY_KEYS if key not in _UNDECIDING)
         lines = [f"{key}={_exact_text(getattr(self.policy, key))}" for key in deciding]
         # Once the bucket no longer runs an operation, it is our work again.
@@ -170,11 +163,8 @@ class ResolvedPolicy:
         lines += [f"beside {key}={_exact_text(getattr(one, key))}" for one in self.beside for key in _OF_LAYOUT]
         for name, schedule in sorted(self.schedules.items()):
             lines.append(f"{SCHEDULE_PREFIX}{name}={schedule.interval_ms} {schedule.resolved.fingerprint()}")
-        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-    def owned_by(self, owners: Owners) -> ResolvedPolicy:
-        """The same settings with other owners."""
-        return replace(self, owners=owners)
+        self._own_fingerprint.append(hashlib.sha256("\n".join(lines).encode()).hexdigest())
+        return self._own_fingerprint[0]
 
     def why_ignored(self, key: str) -> str | None:
         """Why the table's own property for a key does not count; ``None``: it counts."""
@@ -186,16 +176,15 @@ class ResolvedPolicy:
             return None
         return f"maintenance is disabled ({self.sources['maintenance_enabled']})"
 
-    def why_switched_off(self, operation: Operation) -> str | None:
-        """Why one operation is skipped; ``None``: one of its switches is on, or it has none."""
-        keys = FACTS[operation].switches
-        if not keys or any(getattr(self.policy, key) for key in keys):
-            return None
-        return ", ".join(f"{key} is false ({self.sources[key]})" for key in keys)
-
     def why_not(self, operation: Operation) -> str | None:
-        """Why an operation is skipped for any table: disabled, switched off, or left to the table bucket."""
-        return self.why_disabled() or self.why_switched_off(operation) or self.owners.owned.get(operation)
+        """Why an operation is skipped for any table: disabled, all its switches are off, or left to the table
+        bucket."""
+        if disabled := self.why_disabled():
+            return disabled
+        switches = FACTS[operation].switches
+        if switches and not any(getattr(self.policy, key) for key in switches):
+            return ", ".join(f"{key} is false ({self.sources[key]})" for key in switches)
+        return self.owners.owned.get(operation)
 
     def runs(self, operation: Operation) -> bool:
         """Whether a pass under this policy attempts the operation at all."""
@@ -435,9 +424,9 @@ def require_no_more(policy: ResolvedPolicy, asked: ResolvedPolicy, may: frozense
         refused[_ALL] = f"have a schedule '{name}', which the policy does not have"
     own = list(_parts(policy))
     refused |= _looser(policy.policy, asked.policy, None, may)
-    for part in _parts(asked):
+    for schedule, part in _parts(asked):
         for operation in part.policy.operations:
-            refused |= _loosest(own, part, operation, may)
+            refused |= _loosest(own, schedule, part, operation, may)
     if refused:
         raise RequestRefused(
             f"a request for {table} cannot {', and cannot '.join(refused.values())}: it does no more than the table's "
@@ -445,36 +434,41 @@ def require_no_more(policy: ResolvedPolicy, asked: ResolvedPolicy, may: frozense
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    schedule: str | None
-    resolved: ResolvedPolicy
-
-    @property
-    def policy(self) -> Policy:
-        return self.resolved.policy
+_Part: TypeAlias = tuple[str | None, ResolvedPolicy]
+"""The operations of one schedule, ``None``: those that no schedule names; and their settings."""
 
 
 def _parts(resolved: ResolvedPolicy) -> Iterator[_Part]:
     """All parts of a policy, due or not (see :func:`icekeeper.policy.due.due_parts`)."""
     if not resolved.schedules or resolved.sources["operations"] == OVERRIDE_SOURCE:
-        yield _Part(None, resolved)
+        yield None, resolved
         return
-    yield _Part(None, resolved.unscheduled())
+    yield None, resolved.unscheduled()
     for name in sorted(resolved.schedules):
-        yield _Part(name, resolved.schedules[name].resolved)
+        yield name, resolved.schedules[name].resolved
 
 
-def _loosest(own: list[_Part], part: _Part, operation: Operation, may: frozenset[str]) -> dict[str, str]:
+def _loosest(
+    own: list[_Part], schedule: str | None, asked: ResolvedPolicy, operation: Operation, may: frozenset[str]
+) -> dict[str, str]:
     """What is refused of a requested operation, by the setting that admits it; empty if the policy allows it."""
-    having = [one for one in own if operation in one.policy.operations]
+
+    def refused(part: ResolvedPolicy) -> dict[str, str]:
+        looser = _looser(part.policy, asked.policy, operation, may)
+        more = [one for one in asked.waived_prefixes if one not in part.waived_prefixes]
+        if operation is Operation.REMOVE_ORPHANS and more and _PROTECTED not in may:
+            # A sweep would remove data beside another table's metadata (rule: operators-waive-foreign-metadata).
+            what = f"add {text_of(tuple(more))} to {_PROTECTED}, by which what another table has there is removed"
+            looser[_PROTECTED] = what
+        return looser
+
+    having = [(name, part) for name, part in own if operation in part.policy.operations]
     if not having:
         is_admitted = operation.value in may
         new = {} if is_admitted else {operation.value: f"ask for {operation.value}, which the policy does not have"}
-        return new | _looser(own[0].policy, part.policy, operation, may) | _waiver(own[0], part, operation, may)
+        return new | refused(own[0][1])
     # The part of the same schedule comes first, because the message is about that.
-    having.sort(key=lambda one: one.schedule != part.schedule)
-    found = [_looser(one.policy, part.policy, operation, may) | _waiver(one, part, operation, may) for one in having]
+    found = [refused(part) for name, part in sorted(having, key=lambda one: one[0] != schedule)]
     return {} if {} in found else found[0]
 
 
@@ -492,15 +486,6 @@ def _looser(own: Policy, asked: Policy, operation: Operation | None, may: frozen
         if before != after and (direction is None or not direction.holds(before, after)):
             looser[key] = f"set {key} to {text_of(after)}, where the policy has {text_of(before)}"
     return looser
-
-
-def _waiver(own: _Part, asked: _Part, operation: Operation, may: frozenset[str]) -> dict[str, str]:
-    """The refusal of additional protected prefixes: a sweep would then remove data beside another table's metadata
-    (rule: operators-waive-foreign-metadata)."""
-    more = [one for one in asked.resolved.waived_prefixes if one not in own.resolved.waived_prefixes]
-    if operation is not Operation.REMOVE_ORPHANS or not more or _PROTECTED in may:
-        return {}
-    return {_PROTECTED: f"add {text_of(tuple(more))} to {_PROTECTED}, by which what another table has there is removed"}
 
 
 def setting_changes(

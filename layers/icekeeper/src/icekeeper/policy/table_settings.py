@@ -7,9 +7,9 @@ fails no pass.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from icekeeper.errors import PolicyError
 from icekeeper.machine.clock import HOUR_MS
@@ -59,12 +59,8 @@ class Ignored:
         return {"key": self.key, "source": self.source, "value": self.value, "why": self.why}
 
 
-@dataclass(frozen=True, slots=True)
-class _Verdict:
-    """The value that counts, as a tuple of one; ``None``: no value counts."""
-
-    counts: tuple[object] | None
-    why: str = ""
+_Verdict: TypeAlias = tuple[tuple[object, ...], str]
+"""The value that counts, as a tuple of one, or empty if none counts; and why the table's own value does not count."""
 
 
 def without_ignored(layers: Sequence[Layer]) -> tuple[list[Layer], tuple[Ignored, ...]]:
@@ -75,7 +71,7 @@ def without_ignored(layers: Sequence[Layer]) -> tuple[list[Layer], tuple[Ignored
     """
     if not any(layer.is_table for layer in layers):
         return list(layers), ()
-    operator = _Operator.of(layers)
+    operator = _Operator(layers)
     found: list[Layer] = []
     ignored: list[Ignored] = []
     for layer in layers:
@@ -85,37 +81,29 @@ def without_ignored(layers: Sequence[Layer]) -> tuple[list[Layer], tuple[Ignored
         check_keys(layer)
         values: dict[str, object] = {}
         for key, value in layer.values.items():
-            verdict = operator.judge(key, value, layer.source)
-            if verdict.counts is not None:
-                values[key] = verdict.counts[0]
-            if verdict.why:
-                ignored.append(Ignored(key, _as_set(value), layer.source, verdict.why))
+            counts, why = operator.judge(key, value, layer.source)
+            if counts:
+                values[key] = counts[0]
+            if why:
+                ignored.append(Ignored(key, _as_set(value), layer.source, why))
         if values:
             found.append(replace(layer, values=values))
     return operator.with_rare_sweeps(found, ignored), tuple(ignored)
 
 
-@dataclass(frozen=True, slots=True)
 class _Operator:
     """The settings of all sources but the table, and what tables may set."""
 
-    stated: Mapping[str, tuple[object, str]]
-    """Key, with the prefix of its schedule → value and source."""
-    bounds: Mapping[str, tuple[object, str]]
-    may_set: tuple[str, ...]
-    own_schedules: tuple[str, ...]
-    """The schedules that only the table defines, up to the limit."""
-
-    @classmethod
-    def of(cls, layers: Sequence[Layer]) -> _Operator:
-        stated: dict[str, tuple[object, str]] = {}
-        bounds: dict[str, tuple[object, str]] = {}
-        may_set: tuple[str, ...] = Policy().table_settings
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        self.stated: dict[str, tuple[object, str]] = {}
+        """Key, with the prefix of its schedule → value and source."""
+        self.bounds: dict[str, tuple[object, str]] = {}
+        self.may_set = Policy().table_settings
         for layer in (layer for layer in layers if not layer.is_table):
-            settings = bounds if layer.is_bound else stated
+            settings = self.bounds if layer.is_bound else self.stated
             for key, value in layer.values.items():
                 if key == "table_settings":
-                    may_set = parse_values({key: value}, {key: layer.source}).table_settings
+                    self.may_set = parse_values({key: value}, {key: layer.source}).table_settings
                 elif not layer.is_of_call:
                     settings[key] = _typed(key, value, layer.source), layer.source
         names = dict.fromkeys(
@@ -124,8 +112,9 @@ class _Operator:
             for key in layer.values
             if layer.is_table and is_schedule_key(key) and key.endswith(f".{INTERVAL}")
         )
-        own = [name for name in names if _interval_key(name) not in stated]
-        return cls(stated, bounds, may_set, tuple(own[:_MOST_SCHEDULES]))
+        own = [name for name in names if _interval_key(name) not in self.stated]
+        self.own_schedules = own[:_MOST_SCHEDULES]
+        """The schedules that only the table defines, up to the limit."""
 
     def judge(self, key: str, value: object, source: str) -> _Verdict:
         """Decide whether a setting of the table counts.
@@ -134,8 +123,8 @@ class _Operator:
             PolicyError: the value is malformed, and the table may set the key.
         """
         name, inner = divided(key, source) if is_schedule_key(key) else ("", key)
-        if name and not self._has_schedule(name):
-            return _Verdict(None, self._why_no_schedule(name))
+        if name and (why := self._why_no_schedule(name)):
+            return (), why
         if inner == INTERVAL:
             return self._judge_interval(name, value, source)
         facts, (now, said_by) = KEY_FACTS[inner], self._says(name, inner)
@@ -148,19 +137,22 @@ class _Operator:
                 )
             typed = _typed(key, value, source)
         except PolicyError as error:
-            if not self._is_ignored_key(inner, facts):
+            # A malformed value is ignored where only a tighter one would count.
+            is_free = self._is_named(inner) or (DEFAULT_SETTINGS in self.may_set and not inner.startswith("orphan_"))
+            if is_free and not facts.is_of_call:
                 raise
-            return _Verdict(None, f"{_reason(error)}; {barred}")
+            reason = str(error).partition("): ")[2] or str(error)  # without key, value and source
+            return (), f"{reason}; {barred}"
         if facts.tighter is MORE or typed == now:
             return self._bounded(inner, typed)
         if facts.tighter is None:
-            return _Verdict(None, barred) if barred else _Verdict((typed,))
+            return ((), barred) if barred else ((typed,), "")
         if facts.tighter.holds(now, typed) and not (barred and self._moves_work(name, inner)):
             return self._bounded(inner, typed)
         if barred:
             tight = facts.tighter.meet(now, typed)
             is_as_it_was = facts.tighter.holds(tight, now) or self._moves_work(name, inner)
-            return _Verdict(None if is_as_it_was else (tight,), barred)
+            return () if is_as_it_was else (tight,), barred
         return self._limited(inner, facts, typed, now)
 
     def _limited(self, key: str, facts: KeyFacts, typed: object, now: object) -> _Verdict:
@@ -173,7 +165,7 @@ class _Operator:
             limit = now  # the operator's own value is looser
         if (held := facts.tighter.meet(limit, typed)) == typed:
             return self._bounded(key, typed)
-        return _Verdict((held,), f"a table may set it to {text_of(limit)} at the loosest; {self._admits(key)}")
+        return (held,), f"a table may set it to {text_of(limit)} at the loosest; {self._admits(key)}"
 
     def _bounded(self, key: str, typed: object) -> _Verdict:
         """The verdict on a value that counts, with a remark if a bound limits it; ``resolve`` applies the bounds."""
@@ -181,8 +173,8 @@ class _Operator:
         if direction is not None and direction is not MORE and key in self.bounds:
             limit, source = self.bounds[key]
             if not direction.holds(limit, typed):
-                return _Verdict((typed,), f"{source} keeps it at {text_of(direction.meet(limit, typed))}")
-        return _Verdict((typed,))
+                return (typed,), f"{source} keeps it at {text_of(direction.meet(limit, typed))}"
+        return (typed,), ""
 
     def _why_barred(self, schedule: str, key: str, facts: KeyFacts, said_by: str) -> str:
         """Why a table may only tighten a key, or cannot set it; empty: it may set any value."""
@@ -212,14 +204,14 @@ class _Operator:
     def _judge_interval(self, name: str, value: object, source: str) -> _Verdict:
         interval_ms, key = parse_interval(name, value, source), _interval_key(name)
         if key not in self.stated or self._is_named(OWN_SCHEDULES):
-            return _Verdict((value,))
+            return (value,), ""
         stated, said_by = self.stated[key]
         stated_ms = parse_interval(name, stated, said_by)
         if stated_ms is not None and interval_ms is not None and interval_ms >= stated_ms:
-            return _Verdict((value,))
+            return (value,), ""
         rhythm = "none" if stated_ms is None else f"every {interval_text(stated_ms)}"
         why = f"the schedule is that of {said_by}, {rhythm}, and a table may only make it rarer"
-        return _Verdict(None, f"{why}; {self._admits(OWN_SCHEDULES)}")
+        return (), f"{why}; {self._admits(OWN_SCHEDULES)}"
 
     def with_rare_sweeps(self, layers: list[Layer], ignored: list[Ignored]) -> list[Layer]:
         """Limit the table's own schedules that name ``remove_orphans`` to ``orphan_sweep_interval_hours``.
@@ -230,7 +222,12 @@ class _Operator:
             return layers
         hours: Any = self._says("", "orphan_sweep_interval_hours")[0]
         least_ms = min(rounded_up(hours, HOUR_MS // 1000) * 1000, LONGEST_INTERVAL_MS)
-        sweeping = set(self._sweeping(layers))
+        sweeping = set[str]()
+        for name in self.own_schedules:
+            own = f"{SCHEDULE_PREFIX}{name}.operations"
+            named: Any = [_typed(own, layer.values[own], layer.source) for layer in layers if own in layer.values]
+            if named and Operation.REMOVE_ORPHANS in named[-1]:
+                sweeping.add(_interval_key(name))
         found = []
         for layer in layers:
             values = dict(layer.values)
@@ -246,14 +243,6 @@ class _Operator:
             found.append(replace(layer, values=values) if values != layer.values else layer)
         return found
 
-    def _sweeping(self, layers: Sequence[Layer]) -> Iterator[str]:
-        """The interval keys of the table's own schedules that name ``remove_orphans``."""
-        for name in self.own_schedules:
-            key = f"{SCHEDULE_PREFIX}{name}.operations"
-            named: Any = [_typed(key, layer.values[key], layer.source) for layer in layers if key in layer.values]
-            if named and Operation.REMOVE_ORPHANS in named[-1]:
-                yield _interval_key(name)
-
     def _says(self, schedule: str, key: str) -> tuple[object, str]:
         """The operator's value of a key while a schedule runs, and its source."""
         own = f"{SCHEDULE_PREFIX}{schedule}.{key}"
@@ -263,33 +252,24 @@ class _Operator:
             return self.stated[key]
         return Policy.model_fields[key].default, _DEFAULT
 
-    def _has_schedule(self, name: str) -> bool:
-        """Whether the operator has such a schedule, or the table may define it."""
-        if _interval_key(name) in self.stated:
-            return True
-        may_make = self._is_named(OWN_SCHEDULES) or (DEFAULT_SETTINGS in self.may_set and not self._schedules())
-        return may_make and (name in self.own_schedules or len(self.own_schedules) < _MOST_SCHEDULES)
-
-    def _schedules(self) -> tuple[str, ...]:
-        """The operator's schedules; a table's own one would run their operations without their settings."""
-        intervals = (key for key in self.stated if is_schedule_key(key) and key.endswith(f".{INTERVAL}"))
-        return tuple(key.removeprefix(SCHEDULE_PREFIX).removesuffix(f".{INTERVAL}") for key in intervals)
-
     def _why_no_schedule(self, name: str) -> str:
+        """Why there is no such schedule; empty: the operator has it, or the table may define it."""
+        if _interval_key(name) in self.stated:
+            return ""
         if len(self.own_schedules) >= _MOST_SCHEDULES and name not in self.own_schedules:
             return f"a table may make {_MOST_SCHEDULES} schedules; others are for the deployment or a policy file"
-        beside = f" beside the operator's {', '.join(self._schedules())}" if DEFAULT_SETTINGS in self.may_set else ""
+        intervals = (key for key in self.stated if is_schedule_key(key) and key.endswith(f".{INTERVAL}"))
+        theirs = [key.removeprefix(SCHEDULE_PREFIX).removesuffix(f".{INTERVAL}") for key in intervals]
+        by_default = DEFAULT_SETTINGS in self.may_set
+        # A table's own schedule would run the operations of the operator's without their settings.
+        if self._is_named(OWN_SCHEDULES) or (by_default and not theirs):
+            return ""
+        beside = f" beside the operator's {', '.join(theirs)}" if by_default else ""
         return f"a table may make no schedules{beside}; {self._admits(OWN_SCHEDULES)}"
 
     def _moves_work(self, schedule: str, key: str) -> bool:
         """Whether the key removes operations from a schedule of the operator, to run them with other settings."""
         return key == "operations" and bool(schedule) and _interval_key(schedule) in self.stated
-
-    def _is_ignored_key(self, key: str, facts: KeyFacts) -> bool:
-        """Whether only a tighter value counts, so that a malformed value is ignored too."""
-        if facts.is_of_call:
-            return True
-        return not self._is_named(key) and (DEFAULT_SETTINGS not in self.may_set or key.startswith("orphan_"))
 
     def _is_named(self, key: str) -> bool:
         return key in self.may_set or ALL_SETTINGS in self.may_set
@@ -303,11 +283,7 @@ def _interval_key(schedule: str) -> str:
 
 
 def _typed(key: str, value: object, source: str) -> object:
-    """A value as the policy has it; an interval stays text.
-
-    Raises:
-        PolicyError: the value is malformed.
-    """
+    """A value as the policy has it; an interval stays text.  A malformed value raises PolicyError."""
     if isinstance(value, Malformed):
         raise PolicyError(value.why)
     prefix, inner = "", key
@@ -318,11 +294,6 @@ def _typed(key: str, value: object, source: str) -> object:
             parse_interval(name, value, source)
             return value
     return getattr(parse_values({inner: value}, {inner: source}, prefix), inner)
-
-
-def _reason(error: PolicyError) -> str:
-    """The message without key, value and source."""
-    return str(error).partition("): ")[2] or str(error)
 
 
 def _as_set(value: object) -> str:

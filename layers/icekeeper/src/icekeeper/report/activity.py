@@ -31,43 +31,41 @@ def silent(what: str, done: int, total: int) -> None:
     """Ignore progress."""
 
 
+def _tell(event: str, message: str, *shown: object, **fields: object) -> None:
+    log.info(message, *shown, extra={"event": event, **fields}, stacklevel=2)
+
+
 def scan_started(catalogs: int) -> None:
     """Log that a scan begins; ``catalogs`` is how many it will open."""
-    log.info("scan of %d catalog(s) started", catalogs, extra={"event": "scan_started", "catalogs": catalogs})
+    _tell("scan_started", "scan of %d catalog(s) started", catalogs, catalogs=catalogs)
 
 
 def scan_finished(*, listed: int, scanned: int, proposals: int, skipped: int, errors: int, seconds: float) -> None:
     """Log that a scan ended; ``skipped`` includes ``errors``."""
+    message = "scan finished: %d of %d table(s) in %.1f s, %d proposed, %d skipped, %d of them for errors"
+    shown = (scanned, listed, seconds, proposals, skipped, errors)
     counts = {"listed": listed, "tables": scanned, "proposals": proposals, "skipped": skipped, "errors": errors}
-    log.info(
-        "scan finished: %d of %d table(s) in %.1f s, %d proposed, %d skipped, %d of them for errors",
-        scanned,
-        listed,
-        seconds,
-        proposals,
-        skipped,
-        errors,
-        extra={"event": "scan_finished", **counts, "seconds": round(seconds, 3)},
-    )
+    _tell("scan_finished", message, *shown, **counts, seconds=round(seconds, 3))
 
 
 def operation_started(table: str, operation: str, run_id: str) -> None:
     """Log that an operation of a pass begins."""
-    fields = {"event": "operation_started", "table": table, "operation": operation, "run_id": run_id}
-    log.info("%s: %s started", table, operation, extra=fields)
+    fields = {"table": table, "operation": operation, "run_id": run_id}
+    _tell("operation_started", "%s: %s started", table, operation, **fields)
 
 
 def operation_finished(table: str, operation: str, run_id: str, *, status: str, summary: str, seconds: float) -> None:
     """Log that an operation of a pass ended; ``summary`` is the sentence of its outcome."""
-    fields = {"event": "operation_finished", "table": table, "operation": operation, "run_id": run_id}
-    more = {"status": status, "summary": summary, "seconds": round(seconds, 3)}
-    log.info("%s: %s %s: %s", table, operation, status, summary, extra={**fields, **more})
+    fields = {"table": table, "operation": operation, "run_id": run_id, "status": status, "summary": summary}
+    shown = (table, operation, status, summary)
+    _tell("operation_finished", "%s: %s %s: %s", *shown, **fields, seconds=round(seconds, 3))
 
 
 def swap_lost(table: str, attempt: int, why: str, wait_s: float) -> None:
     """Log that commit attempt ``attempt`` (from 1) lost, and that the next one follows in ``wait_s``."""
-    fields = {"event": "swap_lost", "table": table, "attempt": attempt, "why": why, "seconds": round(wait_s, 3)}
-    log.info("%s: swap %d lost, trying again in %.2f s: %s", table, attempt, wait_s, why, extra=fields)
+    message = "%s: swap %d lost, trying again in %.2f s: %s"
+    fields = {"table": table, "attempt": attempt, "why": why, "seconds": round(wait_s, 3)}
+    _tell("swap_lost", message, table, attempt, wait_s, why, **fields)
 
 
 def progress_of(
@@ -86,9 +84,8 @@ def progress_of(
         is_news = reached > step and (silent_s >= _SHORTEST_SILENCE_S or done >= total)
         if total and (is_news or silent_s >= _LONGEST_SILENCE_S):
             logged[what] = max(reached, step), now_s
-            fields = {"event": "progress", "table": table, "operation": operation, "run_id": run_id}
-            more = {"work": what, "done": done, "total": total}
-            log.info("%s: %s %d of %d", table, what, done, total, extra={**fields, **more})
+            fields = {"table": table, "operation": operation, "run_id": run_id, "work": what}
+            _tell("progress", "%s: %s %d of %d", table, what, done, total, **fields, done=done, total=total)
         and_then(what, done, total)
 
     return progress

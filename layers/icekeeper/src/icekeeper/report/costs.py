@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
+from typing import TypeAlias
 
 from icekeeper.errors import PolicyError
 from icekeeper.machine.metering import Amount
@@ -98,15 +99,8 @@ _GB = 2**30
 _GB_MS_PER_HOUR = 3_600_000
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A line of the bill, for a month."""
-
-    service: str
-    """``lambda``, ``glue``, …; JSON has the sum per service."""
-    what: str
-    amount: float
-    usd: float
+Line: TypeAlias = tuple[str, str, float, float]
+"""A line of the bill: service (``lambda``, ``glue``, …), what, its amount in a month, and US dollars."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +116,14 @@ class Bill:
     @property
     def total(self) -> float:
         """US dollars a month."""
-        return sum(line.usd for line in self.lines)
+        return sum(usd for *_, usd in self.lines)
 
     @property
     def by_service(self) -> dict[str, float]:
         """US dollars a month by service, in the order of the lines."""
         totals: dict[str, float] = {}
-        for line in self.lines:
-            totals[line.service] = totals.get(line.service, 0.0) + line.usd
+        for service, *_, usd in self.lines:
+            totals[service] = totals.get(service, 0.0) + usd
         return totals
 
 
@@ -158,23 +152,23 @@ def _lines(month: Mapping[Amount, float], metric_hours: float, prices: Prices) -
     transitions, metrics = month[Amount.STATE_TRANSITIONS], metric_hours / MONTH_HOURS
     gets, puts = month[Amount.STORE_GETS], month[Amount.STORE_PUTS]
     return (
-        Line("lambda", "GB-seconds of functions", x86, x86 * prices.lambda_gb_second),
-        Line("lambda", "GB-seconds of functions on arm64", arm, arm * prices.lambda_arm_gb_second),
-        Line("lambda", "calls of functions", calls, calls / 1e6 * prices.lambda_million_calls),
-        Line("glue", "DPU-hours of jobs", dpu, dpu * prices.glue_dpu_hour),
-        Line("glue", "DPU-hours of jobs, FLEX", flex, flex * prices.glue_flex_dpu_hour),
-        Line(
+        ("lambda", "GB-seconds of functions", x86, x86 * prices.lambda_gb_second),
+        ("lambda", "GB-seconds of functions on arm64", arm, arm * prices.lambda_arm_gb_second),
+        ("lambda", "calls of functions", calls, calls / 1e6 * prices.lambda_million_calls),
+        ("glue", "DPU-hours of jobs", dpu, dpu * prices.glue_dpu_hour),
+        ("glue", "DPU-hours of jobs, FLEX", flex, flex * prices.glue_flex_dpu_hour),
+        (
             "step_functions",
             "state transitions",
             transitions,
             transitions / 1000 * prices.step_functions_1000_transitions,
         ),
-        Line("dynamodb", "read request units", reads, reads / 1e6 * prices.dynamodb_million_reads),
-        Line("dynamodb", "write request units", writes, writes / 1e6 * prices.dynamodb_million_writes),
-        Line("metrics", "custom metrics", metrics, metrics * prices.cloudwatch_metric_month),
-        Line("logs", "GB logged", logged, logged * prices.cloudwatch_gb_logged),
-        Line("requests", "GET and HEAD requests", gets, gets / 1000 * prices.s3_1000_gets),
-        Line("requests", "PUT, POST and LIST requests", puts, puts / 1000 * prices.s3_1000_puts),
+        ("dynamodb", "read request units", reads, reads / 1e6 * prices.dynamodb_million_reads),
+        ("dynamodb", "write request units", writes, writes / 1e6 * prices.dynamodb_million_writes),
+        ("metrics", "custom metrics", metrics, metrics * prices.cloudwatch_metric_month),
+        ("logs", "GB logged", logged, logged * prices.cloudwatch_gb_logged),
+        ("requests", "GET and HEAD requests", gets, gets / 1000 * prices.s3_1000_gets),
+        ("requests", "PUT, POST and LIST requests", puts, puts / 1000 * prices.s3_1000_puts),
     )
 
 

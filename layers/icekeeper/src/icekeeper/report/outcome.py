@@ -9,7 +9,8 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -80,6 +81,11 @@ class OperationOutcome:
         # A summary may quote an error of a library, which may contain secrets.
         object.__setattr__(self, "summary", masked_sentence(self.summary))
         object.__setattr__(self, "reason", None if self.reason is None else masked_sentence(self.reason))
+
+    @property
+    def title(self) -> str:
+        """The operation, with its schedule if it has one."""
+        return self.operation.value + ("" if self.schedule is None else f" ({self.schedule})")
 
     @property
     def snapshot_id(self) -> int | None:
@@ -184,18 +190,6 @@ def _not_carried_out(operation: Operation, status: Status, reason: str, metrics:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class EngineTaken:
-    """The engine of a pass and the reason for it; no reason if a person or the deployment named the engine."""
-
-    name: str
-    reason: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """``engine`` in ``maintain --json``."""
-        return {"name": self.name, "reason": self.reason}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassOutcome:
     """How one pass over one table ended; ``table`` is ``namespace.table``."""
@@ -211,7 +205,8 @@ class PassOutcome:
     """Metrics of the work outside the operations; their keys start with ``pass``."""
     warnings: tuple[str, ...] = ()
     """Problems outside the operations; they do not change the status."""
-    engine: EngineTaken | None = None
+    engine: tuple[str, str | None] | None = None
+    """Its name and the reason for it; no reason if a person or the deployment named the engine."""
 
     @property
     def status(self) -> PassStatus:
@@ -221,7 +216,7 @@ class PassOutcome:
     @property
     def summary(self) -> str:
         """``NAME: SENTENCE`` of every operation, joined by semicolons."""
-        return "; ".join(f"{_named(outcome)}: {outcome.summary}" for outcome in self.operations)
+        return "; ".join(f"{outcome.title}: {outcome.summary}" for outcome in self.operations)
 
     @property
     def metrics(self) -> dict[str, int | float]:
@@ -268,12 +263,8 @@ class PassOutcome:
             "metrics": self.metrics,
             **({} if self.staged is None else {"staged": self.staged.to_json(self.run_id, listing)}),
             **({"warnings": list(self.warnings)} if self.warnings else {}),
-            **({} if self.engine is None else {"engine": self.engine.to_json()}),
+            **({} if self.engine is None else {"engine": dict(zip(("name", "reason"), self.engine, strict=True))}),
         }
-
-
-def _named(outcome: OperationOutcome) -> str:
-    return outcome.operation.value + ("" if outcome.schedule is None else f" ({outcome.schedule})")
 
 
 def overall_status(outcomes: Iterable[OperationOutcome]) -> PassStatus:
@@ -296,27 +287,6 @@ def _did_nothing(outcome: OperationOutcome) -> bool:
     return is_sweep and not (outcome.files_planned or outcome.files_deleted or waiting)
 
 
-@dataclass(frozen=True, slots=True)
-class Outside:
-    """Files outside all tables' locations, which are reported and never deleted.
-
-    ``size`` is in bytes, ``first`` are some of the paths.
-    """
-
-    files: int = 0
-    size: int = 0
-    first: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ForeignTable:
-    """A table that is not in the catalog, found by one of its metadata files."""
-
-    uuid: str | None
-    location: str
-    metadata_file: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketOutcome:
     """How the orphan sweep of a whole bucket ended; outcomes by name of the table."""
@@ -326,8 +296,10 @@ class BucketOutcome:
     run_id: str
     dry_run: bool
     tables: Mapping[str, OperationOutcome]
-    outside: Outside
-    foreign: tuple[ForeignTable, ...]
+    outside: Mapping[str, Any]
+    """``files``, ``bytes`` and the ``first`` paths outside all tables' locations, which are never deleted."""
+    foreign: tuple[Mapping[str, str | None], ...]
+    """``uuid``, ``location`` and a ``metadata_file`` of each table that is not in the catalog."""
     warnings: tuple[str, ...] = ()
     """Problems outside the tables; they do not change the status."""
 
@@ -342,8 +314,8 @@ class BucketOutcome:
         total: Counter[str] = Counter()
         for outcome in self.tables.values():
             total.update({key: int(value) for key, value in outcome.metrics.items() if key != CLOCK_SKEW})
-        total["remove_orphans.files_outside"] = self.outside.files
-        total["remove_orphans.bytes_outside"] = self.outside.size
+        total["remove_orphans.files_outside"] = self.outside["files"]
+        total["remove_orphans.bytes_outside"] = self.outside["bytes"]
         skews = [outcome.metrics[CLOCK_SKEW] for outcome in self.tables.values() if CLOCK_SKEW in outcome.metrics]
         return {**total, **({CLOCK_SKEW: max(skews, key=abs)} if skews else {})}
 
@@ -356,11 +328,8 @@ class BucketOutcome:
             "dry_run": self.dry_run,
             "status": self.status.value,
             "tables": [self._table(name, outcome, listing) for name, outcome in self.tables.items()],
-            "outside": {"files": self.outside.files, "bytes": self.outside.size, "first": list(self.outside.first)},
-            "foreign": [
-                {"uuid": found.uuid, "location": found.location, "metadata_file": found.metadata_file}
-                for found in self.foreign
-            ],
+            "outside": dict(self.outside),
+            "foreign": [dict(found) for found in self.foreign],
             "metrics": self.metrics,
             **({"warnings": list(self.warnings)} if self.warnings else {}),
         }
@@ -392,7 +361,7 @@ def operation_outcome(document: Mapping[str, Any]) -> OperationOutcome:
     Raises:
         StorageError: the document is damaged.
     """
-    try:
+    with _damage_is_an_error():
         files = document["files"]
         return OperationOutcome(
             operation=Operation(document["operation"]),
@@ -407,8 +376,6 @@ def operation_outcome(document: Mapping[str, Any]) -> OperationOutcome:
             lost_lease=document.get("lost_lease", False),
             idle_since=read_idle_since(document.get("idle_since")).get(document["operation"]),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise StorageError(f"the document of an outcome is damaged: {error!r}") from error
 
 
 def staged_outcome(document: Mapping[str, Any]) -> StagedOutcome:
@@ -417,7 +384,7 @@ def staged_outcome(document: Mapping[str, Any]) -> StagedOutcome:
     Raises:
         StorageError: the document is damaged.
     """
-    try:
+    with _damage_is_an_error():
         files = document["files"]
         return StagedOutcome(
             summary=document["summary"],
@@ -426,6 +393,12 @@ def staged_outcome(document: Mapping[str, Any]) -> StagedOutcome:
             files_planned=tuple(files.get("planned", ())),
             files_deleted=tuple(files.get("deleted", ())),
         )
+
+
+@contextmanager
+def _damage_is_an_error() -> Iterator[None]:
+    try:
+        yield
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StorageError(f"the document of an outcome is damaged: {error!r}") from error
 
@@ -479,17 +452,13 @@ def listing_in(directory: Path) -> ListingWriter:
         try:
             for folder in (directory.parent, directory):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with open(path, "w", encoding="utf-8", opener=_for_the_owner) as file:
+            with open(path, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
                 json.dump(files, file, indent=1)
         except OSError as error:
             raise StorageError(f"the list of files cannot be written to {path}: {error.strerror}") from error
         return str(path)
 
     return write
-
-
-def _for_the_owner(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 # For people, sentences lose our names of exceptions and bins; JSON and logs keep them.
@@ -505,7 +474,8 @@ def in_plain_words(sentence: str) -> str:
 
     ``into 4 (across 3 bins)`` becomes ``into 4 in 3 file groups``; a single group is not mentioned.
     """
-    plain = _BINS.sub(_groups, _CLASS_NAMES.sub("", sentence))
+    plain = _CLASS_NAMES.sub("", sentence)
+    plain = _BINS.sub(lambda found: "" if found[1] == "1" else f" in {found[1]} file groups", plain)
     return plain.replace("bin(s) failed", "file group(s) failed").replace("every bin was", "every file group was")
 
 
@@ -531,10 +501,6 @@ def lines_of(summary: str) -> list[str]:
     return [f"{name}: {sentence}".removesuffix(": ") for name, sentence in lines]
 
 
-def _groups(found: re.Match[str]) -> str:
-    return "" if found[1] == "1" else f" in {found[1]} file groups"
-
-
 # A dry run plans each operation on the table as the earlier operations would leave it.  If that is not known, it plans
 # the operation on the current table, and the pass will plan it again.
 
@@ -550,17 +516,17 @@ def in_turn(outcome: PassOutcome) -> PassOutcome:
     return replace(outcome, operations=tuple(answers))
 
 
-def planned_anew(outcomes: Sequence[OperationOutcome]) -> Mapping[Operation, tuple[Operation, ...]]:
+def order_json(outcomes: Sequence[OperationOutcome]) -> dict[str, list[str]]:
     """Operation → earlier operations that would commit before it, and that its plan does not take into account."""
-    found: dict[Operation, tuple[Operation, ...]] = {}
-    before: tuple[Operation, ...] = ()
+    found: dict[str, list[str]] = {}
+    before: list[Operation] = []
     for outcome in outcomes:
         operation = outcome.operation
-        unknown = tuple(one for one in before if one not in outcome.planned_after)
+        unknown = [one.value for one in before if one not in outcome.planned_after]
         if unknown and looks_at_the_table(operation) and outcome.status in (Status.SUCCEEDED, Status.SKIPPED):
-            found[operation] = unknown
+            found[operation.value] = unknown
         if outcome.status is Status.SUCCEEDED and FACTS[operation].commits:
-            before = (*before, operation)
+            before.append(operation)
     return found
 
 
@@ -574,17 +540,11 @@ def told_order(outcomes: Sequence[OperationOutcome]) -> str | None:
 
 def told_anew(outcomes: Sequence[OperationOutcome]) -> str | None:
     """The sentence about operations that the pass plans again; ``None``: there is none."""
-    anew = planned_anew(outcomes)
+    anew = order_json(outcomes)
     if not anew:
         return None
-    first = next(iter(anew.values()))[0].value
-    named = ", ".join(operation.value for operation in anew)
-    return f"planned here on the table as it is; the pass plans anew after {first}: {named}"
-
-
-def order_json(outcomes: Sequence[OperationOutcome]) -> dict[str, list[str]]:
-    """:func:`planned_anew` as JSON."""
-    return {operation.value: [one.value for one in before] for operation, before in planned_anew(outcomes).items()}
+    first = next(iter(anew.values()))[0]
+    return f"planned here on the table as it is; the pass plans anew after {first}: {', '.join(anew)}"
 
 
 REQUESTS = "_requests"

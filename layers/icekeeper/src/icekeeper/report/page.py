@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 from icekeeper.machine.clock import iso_utc
 from icekeeper.report.outcome import PassStatus, in_plain_words, lines_of
+from icekeeper.state.store import PassRecord
 from icekeeper.text import counted, escaped, size_text
 
 ORPHANS = "lake_orphan_bytes"
@@ -43,15 +44,6 @@ td:first-child { font-weight: 600; } .idle { opacity: .7; } summary { cursor: po
 
 
 @dataclass(frozen=True, slots=True)
-class LastPass:
-    """The last pass over a table: when it ended (epoch milliseconds), how, and what each operation did."""
-
-    ended_ms: int
-    status: str
-    summary: str
-
-
-@dataclass(frozen=True, slots=True)
 class TableOnPage:
     """The facts of one table on the page."""
 
@@ -66,48 +58,40 @@ class TableOnPage:
     """Why it is not proposed; empty: it needs no work."""
     is_unread: bool = False
     """It cannot be read."""
-    last_pass: LastPass | None = None
+    last_pass: PassRecord | None = None
 
     @property
     def trouble(self) -> str:
         """Why a person must look at it: it cannot be read, or its last pass did not succeed; else empty."""
         if self.is_unread:
             return "cannot be read"
-        ended_well = self.last_pass is None or self.last_pass.status == PassStatus.SUCCEEDED.value
-        return "" if ended_well or self.last_pass is None else f"last pass {self.last_pass.status}"
+        if self.last_pass is None or self.last_pass.status == PassStatus.SUCCEEDED.value:
+            return ""
+        return f"last pass {self.last_pass.status}"
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A catalog at ``now_ms`` (epoch milliseconds)."""
+def render_page(catalog: str, now_ms: int, totals: Mapping[str, int | float], tables: Sequence[TableOnPage]) -> str:
+    """The page of a catalog as HTML; names and messages are escaped (rule: escape-at-the-edge).
 
-    catalog: str
-    now_ms: int
-    totals: Mapping[str, int | float]
-    """Of all tables, by :func:`icekeeper.health.examine.lake_totals`."""
-    tables: Sequence[TableOnPage]
-
-
-def render_page(page: Page) -> str:
-    """The page as HTML; names and messages are escaped (rule: escape-at-the-edge)."""
+    ``totals`` are of all tables, by :func:`icekeeper.health.examine.lake_totals`; ``now_ms`` is in epoch milliseconds.
+    """
     html = Element("html", lang="en")
     head = ElementTree.SubElement(html, "head")
     ElementTree.SubElement(head, "meta", charset="utf-8")
     ElementTree.SubElement(head, "meta", name="viewport", content="width=device-width, initial-scale=1")
-    _add(head, "title", f"Icekeeper: {page.catalog}")
+    _add(head, "title", f"Icekeeper: {catalog}")
     _add(head, "style", _STYLE)
     body = ElementTree.SubElement(html, "body")
-    _add(body, "h1", f"Tables of {page.catalog}")
-    _add(body, "p", f"as of {_moment(page.now_ms)}", {"class": "when"})
-    troubled = [one for one in page.tables if one.trouble]
-    urgent = sorted((one for one in page.tables if one.reasons), key=lambda one: (-one.priority, one.name))
-    _add(body, "p", _verdict(len(page.tables), len(urgent), len(troubled)), {"class": "verdict"})
-    _add_totals(body, page)
-    _add_what_is_stored(body)
+    _add(body, "h1", f"Tables of {catalog}")
+    _add(body, "p", f"as of {_moment(now_ms)}", {"class": "when"})
+    troubled = [one for one in tables if one.trouble]
+    urgent = sorted((one for one in tables if one.reasons), key=lambda one: (-one.priority, one.name))
+    _add(body, "p", _verdict(len(tables), len(urgent), len(troubled)), {"class": "verdict"})
+    _add_totals(body, totals)
     if troubled:
-        _add_trouble(body, troubled, page.catalog)
-    _add_work(body, urgent, page.catalog)
-    _add_tables(body, page.tables)
+        _add_trouble(body, troubled, catalog)
+    _add_work(body, urgent, catalog)
+    _add_tables(body, tables)
     return "<!doctype html>\n" + ElementTree.tostring(html, encoding="unicode", method="html") + "\n"
 
 
@@ -121,8 +105,7 @@ def _verdict(tables: int, urgent: int, troubled: int) -> str:
     return f"{troubled} {of_all} {'is' if troubled == 1 else 'are'} in trouble, {urgent} {need}."
 
 
-def _add_totals(body: Element, page: Page) -> None:
-    totals = page.totals
+def _add_totals(body: Element, totals: Mapping[str, int | float]) -> None:
     shown = {
         "data files": _count(totals, "lake_data_files"),
         "live": _size(totals, "lake_bytes"),
@@ -136,9 +119,6 @@ def _add_totals(body: Element, page: Page) -> None:
         item = ElementTree.SubElement(listing, "li")
         _add(item, "b", amount)
         _add(item, "span", what)
-
-
-def _add_what_is_stored(body: Element) -> None:
     legend = (
         "live: the files of the current snapshot; history: those that only older snapshots and other branches hold, "
         "until they expire; orphans: unreferenced files that the last sweep left, for they were too young or in "
@@ -178,7 +158,9 @@ def _add_tables(body: Element, tables: Sequence[TableOnPage]) -> None:
     most = max((one.counters.get("lake_data_files", 0) for one in tables), default=0)
     for one in sorted(tables, key=lambda one: (-one.counters.get("lake_data_files", -1), one.name)):
         row = _add_row(rows, one)
-        state, style = _state(one)
+        state, style = ("needs work", "work") if one.reasons else ("no work due", "calm")
+        if one.trouble:
+            state, style = one.trouble, "bad"
         _add(row, "td", state, {"class": f"{style} state"})
         files = one.counters.get("lake_data_files", 0)
         _add(row, "td", _count(one.counters, "lake_data_files"), {"class": "number", "title": numbers[0]})
@@ -201,17 +183,10 @@ def _add_tables(body: Element, tables: Sequence[TableOnPage]) -> None:
             _add_pass(cell, one.last_pass)
 
 
-def _state(table: TableOnPage) -> tuple[str, str]:
-    """A table's state in two or three words, and its style."""
-    if table.trouble:
-        return table.trouble, "bad"
-    return ("needs work", "work") if table.reasons else ("no work due", "calm")
-
-
-def _add_pass(cell: Element, last: LastPass) -> None:
+def _add_pass(cell: Element, last: PassRecord) -> None:
     """When the last pass ended and how; a click unfolds the operations."""
     details = ElementTree.SubElement(cell, "details", {"class": "idle"})
-    _add(details, "summary", f"last pass {_moment(last.ended_ms)}: {last.status}")
+    _add(details, "summary", f"last pass {_moment(last.finished_ms)}: {last.status}")
     for line in lines_of(last.summary):
         _add(details, "div", line)
 

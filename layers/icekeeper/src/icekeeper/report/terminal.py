@@ -17,6 +17,7 @@ from icekeeper.machine.clock import iso_utc
 from icekeeper.report.outcome import (
     BucketOutcome,
     PassOutcome,
+    PassStatus,
     Status,
     in_plain_words,
     in_turn,
@@ -61,12 +62,15 @@ _WIDEST = 200
 _INDENT = 4
 
 
-def print_rows(console: Console, rows: Sequence[Sequence[Text]]) -> None:
-    """Print aligned columns.  On a terminal, the last column is wrapped between words; elsewhere a row is one line.
+def print_rows(console: Console, rows: Sequence[Sequence[Text]], if_none: str = "") -> None:
+    """Print aligned columns; without rows, the sentence ``if_none``.
 
+    On a terminal, the last column is wrapped between words; elsewhere a row is one line.
     A word such as a path is never broken, so that it can be copied.  The cells are Text objects, because brackets in a
     path or name must not be interpreted as markup.
     """
+    if if_none and not rows:
+        console.print(Text(if_none, style="dim"))
     # One very long name must not pad all other lines.
     widths = [min(_WIDEST, max(cell.cell_len for cell in column)) for column in zip(*rows, strict=True)][:-1]
     indent = sum(widths) + _GAP * len(widths)
@@ -131,21 +135,23 @@ _STYLES: Mapping[str, str] = {
 }
 
 
+def _status_text(status: Status | PassStatus) -> Text:
+    return Text(status.value, style=_STYLES[status.value])
+
+
+def _print_status(console: Console, name: str, outcome: PassOutcome | BucketOutcome) -> None:
+    mode = " (dry run: nothing was changed)" if outcome.dry_run else ""
+    console.print(Text.assemble((name, "bold"), ": ", _status_text(outcome.status), mode))
+
+
 def print_outcome(console: Console, outcome: PassOutcome) -> None:
     """Print one line per operation: name, status, and sentence; repeated sentences are abbreviated."""
-    mode = " (dry run: nothing was changed)" if outcome.dry_run else ""
     outcome = in_turn(outcome)
-    status = outcome.status.value
-    console.print(Text.assemble((outcome.table, "bold"), ": ", (status, _STYLES[status]), mode))
-    names = [part.operation.value + (f" ({part.schedule})" if part.schedule else "") for part in outcome.operations]
+    _print_status(console, outcome.table, outcome)
+    names = [part.title for part in outcome.operations]
     sentences = told_once(names, [part.summary for part in outcome.operations])
-    print_rows(
-        console,
-        [
-            (Text(name), Text(operation.status.value, style=_STYLES[operation.status.value]), Text(sentence))
-            for name, operation, sentence in zip(names, outcome.operations, sentences, strict=True)
-        ],
-    )
+    rows = zip(names, outcome.operations, sentences, strict=True)
+    print_rows(console, [(Text(name), _status_text(part.status), Text(sentence)) for name, part, sentence in rows])
     orders = (told_order(outcome.operations), told_anew(outcome.operations)) if outcome.dry_run else ()
     for order in filter(None, orders):
         console.print(Text(order, style="dim"), soft_wrap=True)
@@ -162,29 +168,22 @@ def print_warnings(console: Console, warnings: Sequence[str]) -> None:
 
 def print_bucket(console: Console, outcome: BucketOutcome) -> None:
     """Print one line per table, then the files that belong to no table, and the foreign tables."""
-    mode = " (dry run: nothing was changed)" if outcome.dry_run else ""
-    status = outcome.status.value
-    console.print(Text.assemble((outcome.bucket, "bold"), ": ", (status, _STYLES[status]), mode))
-    before = [""] + [table.summary for table in outcome.tables.values()]
-    print_rows(
-        console,
-        [
-            (
-                Text(name),
-                Text(table.status.value, style=_STYLES[table.status.value]),
-                Text("as above" if table.summary == above else in_plain_words(table.summary)),
-            )
-            for (name, table), above in zip(outcome.tables.items(), before, strict=False)
-        ],
-    )
+    _print_status(console, outcome.bucket, outcome)
+    rows, above = [], ""
+    for name, table in outcome.tables.items():
+        sentence = "as above" if table.summary == above else in_plain_words(table.summary)
+        rows.append((Text(name), _status_text(table.status), Text(sentence)))
+        above = table.summary
+    print_rows(console, rows)
     outside = outcome.outside
-    if outside.files:
-        first = f", for example {outside.first[0]}"
-        line = f"  outside all tables: {outside.files} file(s), {_size(outside.size)}, left alone{first}"
+    if outside["files"]:
+        first = f", for example {outside['first'][0]}"
+        line = f"  outside all tables: {outside['files']} file(s), {_size(outside['bytes'])}, left alone{first}"
         console.print(Text(line), soft_wrap=True)
     for found in outcome.foreign:
-        what = f"table {found.uuid} at {found.location}" if found.location else "metadata that cannot be read"
-        line = f"  not in catalog {outcome.catalog}: {what}, by {found.metadata_file}"
+        named = f"table {found['uuid']} at {found['location']}"
+        what = named if found["location"] else "metadata that cannot be read"
+        line = f"  not in catalog {outcome.catalog}: {what}, by {found['metadata_file']}"
         console.print(Text(line, style="yellow"), soft_wrap=True)
     print_warnings(console, outcome.warnings)
 
@@ -279,21 +278,17 @@ def print_costs(console: Console, costs: Mapping[str, Any], reclaimable: int | f
 
 def print_pins(console: Console, pins: Sequence[Mapping[str, Any]]) -> None:
     """Print the pins of ``pin list --json``: name, kind, snapshot and end."""
-    if not pins:
-        console.print(Text("no pin holds this table", style="dim"))
     rows = []
     for pin in pins:
         tag = f", also as tag {pin['tag']}" if pin["tag"] else ""
         until = "it is removed" if pin["expires_ms"] == UNTIL_REMOVED_MS else pin["expires"]
         held = f"snapshot {pin['snapshot_id']} until {until}{tag}"
         rows.append((Text(pin["name"], style="bold"), Text(pin["kind"]), Text(held)))
-    print_rows(console, rows)
+    print_rows(console, rows, "no pin holds this table")
 
 
 def print_passes(console: Console, passes: Sequence[Mapping[str, Any]]) -> None:
     """Print the passes of ``history --json``: begin, duration, status, operations."""
-    if not passes:
-        console.print(Text("no pass over this table is known", style="dim"))
     rows = []
     for one in passes:
         began = Text(iso_utc(one["started_ms"]), style="bold")
@@ -301,37 +296,27 @@ def print_passes(console: Console, passes: Sequence[Mapping[str, Any]]) -> None:
         rows.append(
             (began, Text(f"{one['duration_ms'] / 1000:.1f} s"), status, Text("; ".join(lines_of(one["summary"]))))
         )
-    print_rows(console, rows)
+    print_rows(console, rows, "no pass over this table is known")
 
 
 def print_claims(console: Console, claims: Sequence[Mapping[str, Any]]) -> None:
     """Print the entries of ``claims list --json``: catalog, table, and the folders of its files."""
-    if not claims:
-        console.print(Text("no other table was seen to have files there", style="dim"))
-    print_rows(
-        console,
-        [
-            (
-                Text(one["catalog"]),
-                Text(one["table"], style="bold"),
-                Text(f"of warehouse {one['warehouse']}, in {', '.join((one['location'], *one['folders']))}"),
-            )
-            for one in claims
-        ],
-    )
+    rows = []
+    for one in claims:
+        where = f"of warehouse {one['warehouse']}, in {', '.join((one['location'], *one['folders']))}"
+        rows.append((Text(one["catalog"]), Text(one["table"], style="bold"), Text(where)))
+    print_rows(console, rows, "no other table was seen to have files there")
 
 
 def print_loads(console: Console, loads: Sequence[Mapping[str, Any]]) -> None:
     """Print the loads of ``stage list --json``: name, state, files and time."""
-    if not loads:
-        console.print(Text("no staged load is recorded for this table", style="dim"))
     rows = []
     for load in loads:
         prefixes = "".join(f", {prefix}" for prefix in load["prefixes"])
         of_job = " of a job" if load["origin"] == "job" else ""
         held = f"{load['files']} file(s){of_job}{prefixes}, since {load['changed']}"
         rows.append((Text(load["name"], style="bold"), Text(load["state"]), Text(held)))
-    print_rows(console, rows)
+    print_rows(console, rows, "no staged load is recorded for this table")
 
 
 def print_changes(console: Console, table: str, changes: Sequence[Mapping[str, Any]]) -> None:
