@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import decimal
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from icekeeper.model import DataFile, FileContent
-from icekeeper.operations.compaction.write_file import PassingCounts, file_metrics
+from icekeeper.model import DataFile
+from icekeeper.operations.compaction.write_file import PassingCounts, entry_of_file
 from icekeeper.operations.compaction.write_properties import metrics_modes
-from icekeeper.rows.arrow_schema import leaf_columns
 
 EVENT_COLUMNS: Sequence[tuple[str, str]] = (
     ("id", "long"),
@@ -115,25 +115,9 @@ def data_file(
     sort_order_id: int | None = None,
 ) -> DataFile:
     """The manifest entry of a file that was just written with these rows."""
-    counts = PassingCounts(leaf_columns(schema))
-    counts.prepare(rows.schema)
+    counts = PassingCounts(schema)
     for batch in rows.to_batches():
         counts.add(batch)
-    footer = pq.read_metadata(path)
-    metrics = file_metrics(footer, counts, metrics_modes(schema, {}))
-    return DataFile(
-        content=FileContent.DATA,
-        file_path=str(path),
-        file_format="PARQUET",
-        partition=partition,
-        record_count=footer.num_rows,
-        file_size_in_bytes=path.stat().st_size,
-        column_sizes=metrics.column_sizes,
-        value_counts=metrics.value_counts,
-        null_value_counts=metrics.null_value_counts,
-        nan_value_counts=metrics.nan_value_counts,
-        lower_bounds=metrics.lower_bounds,
-        upper_bounds=metrics.upper_bounds,
-        split_offsets=metrics.split_offsets,
-        sort_order_id=sort_order_id,
-    )
+    modes = metrics_modes(schema, {})
+    entry = entry_of_file(str(path), path.stat().st_size, partition, pq.read_metadata(path), counts, modes)
+    return replace(entry, sort_order_id=sort_order_id)

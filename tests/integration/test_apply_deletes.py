@@ -24,7 +24,7 @@ from icekeeper.operations.compaction.rewrite import rewrite_group
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.rows import apply_deletes
-from icekeeper.rows.equality_deletes import EqualityLookup, deleted_rows
+from icekeeper.rows.equality_deletes import EqualityLookup
 from icekeeper.rows.read_task import DeleteFile
 from support.deletes import (
     commit_deletes,
@@ -482,7 +482,7 @@ def test_a_deleted_nan_deletes_every_nan(kind: pa.DataType) -> None:
     keys = floats(kind, code, written, minus_zero)
     lookup = EqualityLookup.build([1], [keys], pa.array([5, 5], pa.int64()))
     rows = floats(kind, code, of_x86, written + 1, written, zero, minus_zero)
-    assert deleted_rows([(lookup, [rows])], 1, 5).to_pylist() == [True, True, True, False, True]
+    assert lookup.deleted_rows([rows], 1).to_pylist() == [True, True, True, False, True]
 
 
 def test_rows_of_a_deleted_nan_do_not_come_back(tmp_path: Path) -> None:

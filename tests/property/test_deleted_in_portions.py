@@ -20,7 +20,7 @@ from icekeeper.model import FileContent
 from icekeeper.rows import apply_deletes as parts
 from icekeeper.rows import equality_deletes as equality
 from icekeeper.rows.apply_deletes import live_at
-from icekeeper.rows.equality_deletes import EqualityLookup, deleted_rows
+from icekeeper.rows.equality_deletes import EqualityLookup
 from icekeeper.rows.read import Tally, read_rows
 from icekeeper.rows.read_task import DeleteFile
 from icekeeper.storage.storage import Storage
@@ -56,7 +56,7 @@ def test_keys_far_from_the_rows_change_nothing(kind: pa.DataType, data: st.DataO
     keys = data.draw(st.lists(value, min_size=1, max_size=12))
     looked_up = data.draw(st.lists(value, max_size=6))
     lookup = EqualityLookup.build([1], [pa.array(keys, kind)], pa.array([2] * len(keys), pa.int64()))
-    found = deleted_rows([(lookup, [pa.array(looked_up, kind)])], 1, len(looked_up)).to_pylist()
+    found = lookup.deleted_rows([pa.array(looked_up, kind)], 1).to_pylist()
     assert found == [str(one) in {str(key) for key in keys} for one in looked_up]
 
 

@@ -23,7 +23,7 @@ from icekeeper.machine.resources import on_cores
 from icekeeper.model import DataFile
 from icekeeper.operations.compaction import side_by_side
 from icekeeper.operations.compaction import write_file as row_group_writer
-from icekeeper.operations.compaction.proof import joined_batches
+from icekeeper.operations.compaction.proof import COUNTS, RowProof
 from icekeeper.operations.compaction.side_by_side import column_runs, encoded_columns
 from icekeeper.operations.compaction.write_file import write_data_file
 from icekeeper.row_group_copy.footer import read_footer
@@ -222,6 +222,9 @@ def test_what_an_unknown_arrow_writes_is_left_to_arrow(tmp_path: Path) -> None:
 _MIB = 1024 * 1024
 
 
+_SCHEMA = struct((1, "n", "long"), (2, "b", "binary"))
+
+
 def _batch(first: int, rows: int, row_bytes: int) -> pa.RecordBatch:
     """Rows that are numbered from ``first`` on, each of so many bytes."""
     numbers = pa.array(range(first, first + rows), pa.int64())
@@ -234,7 +237,7 @@ def test_rows_keep_their_order_and_batches_are_joined_until_they_have_enough(siz
     for count, row_bytes in sizes:
         given_batches.append(_batch(first, count, row_bytes))
         first += count
-    joined = list(joined_batches(given_batches, 4 * _MIB))
+    joined = list(RowProof(_SCHEMA, COUNTS).watch(given_batches, 4 * _MIB))
     assert [n for batch in joined for n in batch["n"].to_pylist()] == list(range(first))
     assert all(batch.num_rows for batch in joined)
     # Of two neighbours at least one has enough, or they were small until a large one came between.
@@ -245,7 +248,7 @@ def test_rows_keep_their_order_and_batches_are_joined_until_they_have_enough(siz
 
 def test_a_batch_that_is_large_enough_is_not_copied() -> None:
     small, large = _batch(0, 2, 10), _batch(2, 8, _MIB)
-    first, second, third = joined_batches([small, large, small], 4 * _MIB)
+    first, second, third = RowProof(_SCHEMA, COUNTS).watch([small, large, small], 4 * _MIB)
     assert first is small
     assert second is large
     assert third is small

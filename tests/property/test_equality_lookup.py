@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from icekeeper.operations.compaction.copy_row_groups import column_ranges, worth_a_look
 from icekeeper.rows.arrow_schema import arrow_type, leaf_columns
-from icekeeper.rows.equality_deletes import EqualityLookup, deleted_rows, keys_within
+from icekeeper.rows.equality_deletes import EqualityLookup, keys_within
 from support.examples import examples
 from support.oracle import same
 from support.rewrites import struct
@@ -44,7 +44,7 @@ def test_exactly_the_rows_that_a_newer_key_equals_are_deleted(
 
     newest = pa.array([key[3] for key in keys], pa.int64())
     lookup = EqualityLookup.build(chosen, columns(keys), newest)
-    found = deleted_rows([(lookup, columns(rows))], number, len(rows)).to_pylist()
+    found = lookup.deleted_rows(columns(rows), number).to_pylist()
     assert found == [any(key[3] > number and all(same(row[i], key[i]) for i in chosen) for key in keys) for row in rows]
 
 

@@ -222,9 +222,9 @@ def avro(count: int, *, schema: Any = ROWS_SCHEMA, codec: str = "null") -> bytes
 
 
 def read(data: bytes, names: list[str] | None = None) -> list[dict[str, Any]]:
-    rows = open_rows(pa.BufferReader(data), "avro")
-    batches = list(rows.batches(rows.schema.names if names is None else names))
-    plain = [b.set_column(b.schema.get_field_index("nanos"), "nanos", b["nanos"].view(pa.int64())) for b in batches]
+    schema, batches = open_rows(pa.BufferReader(data), "avro")
+    found = batches(schema.names if names is None else names)
+    plain = [b.set_column(b.schema.get_field_index("nanos"), "nanos", b["nanos"].view(pa.int64())) for b in found]
     return [one for batch in plain for one in batch.to_pylist()]
 
 
@@ -234,7 +234,7 @@ def test_every_type_is_read(codec: str) -> None:
 
 
 def test_every_column_has_its_field_id() -> None:
-    schema = open_rows(pa.BufferReader(avro(1)), "AVRO").schema
+    schema = open_rows(pa.BufferReader(avro(1)), "AVRO")[0]
 
     def ids(field: pa.Field) -> list[int]:
         own = [int((field.metadata or {})[b"PARQUET:field_id"])]
@@ -263,8 +263,8 @@ SCHEMA_ORDER = [part["name"] for part in ROWS_SCHEMA["fields"]]
 
 
 def test_rows_are_counted_where_no_column_is_asked_for() -> None:
-    rows = open_rows(pa.BufferReader(avro(50, codec="deflate")), "AVRO")
-    assert sum(batch.num_rows for batch in rows.batches([])) == 50
+    _, batches = open_rows(pa.BufferReader(avro(50, codec="deflate")), "AVRO")
+    assert sum(batch.num_rows for batch in batches([])) == 50
 
 
 class CountedReads(io.BytesIO):
@@ -280,8 +280,8 @@ class CountedReads(io.BytesIO):
 def test_a_file_is_read_in_few_requests() -> None:
     """Lengths and counts are numbers of a byte or two; a file of less than a mebibyte is one read, and its end."""
     source = CountedReads(avro(5_000))
-    rows = open_rows(pa.PythonFile(source, mode="r"), "AVRO")
-    assert sum(batch.num_rows for batch in rows.batches(["id"])) == 5_000
+    _, batches = open_rows(pa.PythonFile(source, mode="r"), "AVRO")
+    assert sum(batch.num_rows for batch in batches(["id"])) == 5_000
     size = len(source.getvalue())
     assert size < source.reads * 1024 * 1024 <= size + 3 * 1024 * 1024
 
@@ -289,12 +289,12 @@ def test_a_file_is_read_in_few_requests() -> None:
 def test_batches_are_bounded_by_rows_and_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     data = avro(50)
     monkeypatch.setattr(avro_rows, "_BATCH_ROWS", 7)
-    rows = open_rows(pa.BufferReader(data), "AVRO")
-    assert [batch.num_rows for batch in rows.batches(["id"])] == [7] * 7 + [1]
+    _, batches = open_rows(pa.BufferReader(data), "AVRO")
+    assert [batch.num_rows for batch in batches(["id"])] == [7] * 7 + [1]
     monkeypatch.setattr(avro_rows, "_BATCH_ROWS", 1000)
     monkeypatch.setattr(avro_rows, "_BATCH_BYTES", len(data) // 5)
-    rows = open_rows(pa.BufferReader(data), "AVRO")
-    counts = [batch.num_rows for batch in rows.batches(["id"])]
+    _, batches = open_rows(pa.BufferReader(data), "AVRO")
+    counts = [batch.num_rows for batch in batches(["id"])]
     assert sum(counts) == 50
     assert 2 < len(counts) < 10  # also within a block
 

@@ -116,8 +116,8 @@ def held_by_reader(path: Path) -> int:
     """The most bytes that are held besides the batch that was read last."""
     before, most = pa.total_allocated_bytes(), 0
     with pa.OSFile(str(path)) as stream:
-        opened = open_rows(stream, "PARQUET")
-        for batch in opened.batches(opened.schema.names):
+        schema, batches = open_rows(stream, "PARQUET")
+        for batch in batches(schema.names):
             most = max(most, pa.total_allocated_bytes() - before - batch.nbytes)
     return most
 
@@ -157,8 +157,8 @@ def test_wide_rows_come_fewer_at_a_time(tmp_path: Path) -> None:
     """Rows of 1,600 bytes: as many as usual would be 200 MB."""
     path = file_of(tmp_path / "wide", rows(30_000, columns=200), 30_000)
     with pa.OSFile(str(path)) as stream:
-        opened = open_rows(stream, "PARQUET")
-        sizes = [batch.nbytes for batch in opened.batches(opened.schema.names)]
+        schema, batches = open_rows(stream, "PARQUET")
+        sizes = [batch.nbytes for batch in batches(schema.names)]
     assert sum(sizes) >= 45 * MB
     assert max(sizes) <= 18 * MB
 

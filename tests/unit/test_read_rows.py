@@ -18,7 +18,7 @@ from icekeeper.errors import FileUnreadable, MaintenanceError, MetadataUnreadabl
 from icekeeper.machine.resources import on_cores
 from icekeeper.model import FileContent
 from icekeeper.operations.compaction.proof import write_proven
-from icekeeper.operations.compaction.rewrite_task import RewriteTask
+from icekeeper.operations.compaction.rewrite_task import RewriteResult, RewriteTask
 from icekeeper.rows import read as decoding
 from icekeeper.rows.apply_deletes import DeletedRows, deleted_rows_of
 from icekeeper.rows.file_rows import reading
@@ -181,7 +181,7 @@ def test_no_thread_outlives_a_task_whose_writer_fails(tmp_path: Path) -> None:
     one_by_one = {"write.parquet.row-group-size-bytes": "64"}  # or all rows would be joined to one batch
     work = task(SCHEMA, files(tmp_path), tmp_path, table_properties=one_by_one)
     with on_cores(2), pytest.raises(KeyboardInterrupt) as held:
-        write_proven(work, Storage({}), Tally(), write)
+        write_proven(work, Storage({}), RewriteResult(group_id=0), write)
     assert seen != []
     assert decoding_threads() == []
     assert held.traceback

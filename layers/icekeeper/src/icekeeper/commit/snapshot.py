@@ -110,26 +110,20 @@ class SnapshotWriter:
         return 0 if self.metadata.format_version == 1 else self.metadata.last_sequence_number + 1
 
     def replace_files(
-        self, replacement: FileReplacement, manifests: Sequence[ManifestFile], affected: Iterable[str]
+        self,
+        replacement: FileReplacement,
+        manifests: Sequence[ManifestFile],
+        affected: Iterable[str],
+        operation: str = REPLACE,
     ) -> PreparedCommit:
         """Swap files; ``manifests`` are the head's, ``affected`` the paths of those with removed files.
+
+        DELETED entries get manifests of their own, which every planner skips and the next commit drops.
 
         Raises:
             PlanStale: a removed file is in none of the affected manifests.
             MetadataUnreadable: an affected manifest cannot be read.
         """
-        return self._change_files(REPLACE, replacement, manifests, affected)
-
-    def drop_files(
-        self, removed: Iterable[FileKey], manifests: Sequence[ManifestFile], affected: Iterable[str]
-    ) -> PreparedCommit:
-        """Remove files and their rows; parameters and errors as in :meth:`replace_files`."""
-        return self._change_files(DELETE, FileReplacement(frozenset(removed), (), None), manifests, affected)
-
-    def _change_files(
-        self, operation: str, replacement: FileReplacement, manifests: Sequence[ManifestFile], affected: Iterable[str]
-    ) -> PreparedCommit:
-        """DELETED entries get manifests of their own, which every planner skips and the next commit drops."""
         affected = set(affected)
         carried = [m for m in manifests if m.manifest_path not in affected and m.may_have_live_files]
         live: dict[_Kind, list[ManifestEntry]] = defaultdict(list)
@@ -169,10 +163,13 @@ class SnapshotWriter:
                 extra[RECIPE_KEY] = replacement.recipe
             if replacement.clustering_depth is not None:
                 extra[DEPTH_KEY] = f"{replacement.clustering_depth:g}"
-            manifests = self._counted([*written, *carried])
-            counted = counted_totals(manifests)
-            summary = snapshot_summary(operation, self.head, replacement.added, removed, extra, counted)
-            return self._prepare(manifests, summary)
+            return self._prepare(operation, [*written, *carried], replacement.added, removed, extra)
+
+    def drop_files(
+        self, removed: Iterable[FileKey], manifests: Sequence[ManifestFile], affected: Iterable[str]
+    ) -> PreparedCommit:
+        """Remove files and their rows; parameters and errors as in :meth:`replace_files`."""
+        return self.replace_files(FileReplacement(frozenset(removed), (), None), manifests, affected, DELETE)
 
     def replace_manifests(
         self, written: Sequence[ManifestFile], old: Sequence[ManifestFile], manifests: Sequence[ManifestFile]
@@ -187,9 +184,7 @@ class SnapshotWriter:
         with self._discarding():
             extra = self._extra(new, carried, old)
             extra["entries-processed"] = str(sum(manifest.existing_files_count or 0 for manifest in written))
-            manifests = self._counted([*new, *carried])
-            counted = counted_totals(manifests)
-            return self._prepare(manifests, snapshot_summary(REPLACE, self.head, (), (), extra, counted))
+            return self._prepare(REPLACE, [*new, *carried], (), (), extra)
 
     @contextmanager
     def _discarding(self) -> Iterator[None]:
@@ -211,8 +206,18 @@ class SnapshotWriter:
             "manifests-replaced": str(len(old)),
         }
 
-    def _prepare(self, manifests: Sequence[ManifestFile], summary: dict[str, str]) -> PreparedCommit:
+    def _prepare(
+        self,
+        operation: str,
+        manifests: Sequence[ManifestFile],
+        added: Iterable[tuple[int, DataFile]],
+        removed: Iterable[tuple[int, DataFile]],
+        extra: Mapping[str, str],
+    ) -> PreparedCommit:
+        """The commit of a snapshot with these manifests; files and ``extra`` are for the summary."""
         head, version = self.head, self.metadata.format_version
+        manifests = self._counted(manifests)
+        summary = snapshot_summary(operation, head, added, removed, extra, counted_totals(manifests))
         lineage: dict[str, int] = {}
         if version >= 3:
             first_row_id = self.metadata.next_row_id

@@ -13,7 +13,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from operator import methodcaller
+from typing import Any, TypeAlias
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -24,7 +25,7 @@ from icekeeper.errors import FileUnreadable, MetadataUnreadable, TableUnsupporte
 from icekeeper.metadata.puffin import decode_deletion_vector
 from icekeeper.model import FileContent
 from icekeeper.rows.arrow_schema import column_at, column_path, fields_with, leaf_columns, likely_row_bytes
-from icekeeper.rows.equality_deletes import ColumnRange, EqualityLookup, deleted_rows, keys_within
+from icekeeper.rows.equality_deletes import ColumnRange, EqualityLookup, keys_within
 from icekeeper.rows.file_rows import open_rows, projected_rows, reading
 from icekeeper.rows.read_task import DeleteFile, InputFile, ReadableFile, ReadTask
 from icekeeper.storage.paths import LOCAL_SCHEMES, S3_SCHEMES, is_local, normalise, split_path
@@ -67,22 +68,7 @@ _WITHOUT_ORDER = ("boolean", "float", "double", "uuid", "fixed")
 # Memory per row while it is looked up.
 _ROW_BYTES = 48
 _PUFFIN = "PUFFIN"
-
-
-@dataclass(frozen=True, slots=True)
-class _LookupOfDeletes:
-    """A lookup and its delete files, as indexes into the task's ``deletes``."""
-
-    lookup: EqualityLookup
-    deletes: frozenset[int]
-
-    def applies_to(self, source: InputFile) -> bool:
-        """Whether one of the delete files applies to the input.
-
-        The others then match no wrong row: they are of its partition or of several, and apply to it unless they are
-        older or their bounds exclude its rows.
-        """
-        return not self.deletes.isdisjoint(source.deletes)
+_AS_PY = methodcaller("as_py")
 
 
 def deleted_rows_of(task: ReadTask, storage: Storage) -> DeletedRows | None:
@@ -92,7 +78,7 @@ def deleted_rows_of(task: ReadTask, storage: Storage) -> DeletedRows | None:
         FileUnreadable: a delete file cannot be read; do not write any row that it may delete.
         StorageError: the store failed.
     """
-    return DeletedRows(task, read_schema(task), storage) if task.deletes else None
+    return DeletedRows(task, storage) if task.deletes else None
 
 
 def read_schema(task: ReadTask) -> dict[str, Any]:
@@ -103,8 +89,8 @@ def read_schema(task: ReadTask) -> dict[str, Any]:
 class DeletedRows:
     """Reads the delete files of one task once and returns, per batch, which rows are live."""
 
-    def __init__(self, task: ReadTask, table_schema: Mapping[str, Any], storage: Storage) -> None:
-        """``table_schema`` is the schema of the batches, with the columns that equality deletes compare.
+    def __init__(self, task: ReadTask, storage: Storage) -> None:
+        """Read the delete files.
 
         Raises:
             FileUnreadable: a delete file, or an input in which its keys are looked up, cannot be read.
@@ -112,20 +98,20 @@ class DeletedRows:
             StorageError: the store failed.
         """
         self._task = task
-        self._schema = table_schema
+        self._schema = read_schema(task)
         self._positions: dict[str, BitMap64] = defaultdict(BitMap64)
         self._sorted: dict[str, pa.Array] = {}
-        self._lookups: list[_LookupOfDeletes] = []
+        self._lookups: list[EqualityLookup] = []
         self._read_positions(storage)
-        self._paths = _key_paths(task, table_schema)
-        keys, size = _expected_keys(task, table_schema)
+        self._paths = _key_paths(task, self._schema)
+        keys, size = _expected_keys(task, self._schema)
         # Half of the memory is for the keys, half for the rows that are looked up.
         are_few = size <= task.key_memory_bytes // 2
-        for found in _lookups(task, self._schema, storage):
+        for lookup in _lookups(task, self._schema, storage):
             if are_few:
-                self._lookups.append(found)
+                self._lookups.append(lookup)
             else:
-                self._turn_into_positions(found, storage)
+                self._turn_into_positions(lookup, storage)
         # Rows to look up at once, enough that hashing the keys does not dominate; 0: batch by batch.
         self.portion_rows = 2 * keys if self._lookups else 0
 
@@ -139,7 +125,7 @@ class DeletedRows:
 
         Keys that were turned into positions are not counted.
         """
-        lookups = [found.lookup for found in self._lookups if found.applies_to(source)]
+        lookups = (lookup for lookup in self._lookups if lookup.applies_to(source))
         return sum(keys_within(lookup, ranges, source.sequence_number) for lookup in lookups)
 
     def match_rows_of(self, source: InputFile, storage: Storage) -> bool:
@@ -148,24 +134,20 @@ class DeletedRows:
         Raises:
             StorageError: the input cannot be read.
         """
-        for found in self._lookups:
-            if found.applies_to(source):
-                fields, paths = self._key_columns(found.lookup)
-                masks = (
-                    mask
-                    for part in self._key_parts(source, fields, storage)
-                    for mask in _matches(found.lookup, [part], paths)
-                )
-                if any(pc.any(mask).as_py() for mask in masks):
-                    return True
+        for lookup in self._lookups:
+            if lookup.applies_to(source):
+                fields, paths = self._key_columns(lookup)
+                for part in self._key_parts(source, fields, storage):
+                    if any(pc.any(mask).as_py() for mask in _matches(lookup, [part], paths)):
+                        return True
         return False
 
     def live_masks(self, parts: Sequence[Part]) -> list[pa.Array | None]:
-        """Per part a mask of its live rows; ``None``: all are live.  Batches are in ``table_schema``."""
+        """Per part a mask of its live rows; ``None``: all are live.  Batches are in :func:`read_schema`."""
         by_key: list[pa.Array | None] = [None] * len(parts)
-        for found in self._lookups:
-            reached = [i for i, part in enumerate(parts) if found.applies_to(part.source)]
-            for i, mask in zip(reached, _matches(found.lookup, [parts[i] for i in reached], self._paths), strict=True):
+        for lookup in self._lookups:
+            reached = [i for i, part in enumerate(parts) if lookup.applies_to(part.source)]
+            for i, mask in zip(reached, _matches(lookup, [parts[i] for i in reached], self._paths), strict=True):
                 known = by_key[i]
                 by_key[i] = mask if known is None else pc.or_(known, mask)
         return [self._live(part, deleted) for part, deleted in zip(parts, by_key, strict=True)]
@@ -183,8 +165,8 @@ class DeletedRows:
         if source.path not in self._sorted:
             self._sorted[source.path] = pa.array(self._positions[source.path].to_array(), pa.int64())
         positions = self._sorted[source.path]
-        start = bisect_left(positions, first_row, key=_value)
-        end = bisect_left(positions, first_row + length, lo=start, key=_value)
+        start = bisect_left(positions, first_row, key=_AS_PY)
+        end = bisect_left(positions, first_row + length, lo=start, key=_AS_PY)
         return live_at(pc.subtract(positions.slice(start, end - start), first_row), length) if start < end else None
 
     def _read_positions(self, storage: Storage) -> None:
@@ -197,32 +179,30 @@ class DeletedRows:
             if delete.content is FileContent.EQUALITY_DELETES:
                 continue
             if delete.file_format.upper() == _PUFFIN:
-                self._read_vector(delete, paths, storage)
+                offset, size = delete.content_offset, delete.content_size_in_bytes
+                if offset is None or size is None or paths != {delete.referenced_data_file}:
+                    raise FileUnreadable(
+                        f"the deletion vector in {delete.path} does not say where it is, or of which file",
+                        path=delete.path,
+                    )
+                vector = vector_positions(delete.path, offset, size, delete.record_count, storage)
+                self._positions[paths.pop()].update(vector)
                 continue
             count, spelled = 0, SpelledFiles(paths)
             verify = self._task.verify_checksums
-            for rows in position_rows(delete.path, delete.file_format, storage, verify_checksums=verify):
-                count += rows.count
-                for path, positions in rows.by_path:
+            for rows, by_path in position_rows(delete.path, delete.file_format, storage, verify_checksums=verify):
+                count += rows
+                for path, positions in by_path:
                     if path in paths:
                         self._positions[path].update(positions.to_pylist())
                     else:
                         spelled.refuse(delete.path, path)
             _require_whole(delete, count)
 
-    def _read_vector(self, delete: DeleteFile, paths: set[str], storage: Storage) -> None:
-        offset, size = delete.content_offset, delete.content_size_in_bytes
-        if offset is None or size is None or paths != {delete.referenced_data_file}:
-            raise FileUnreadable(
-                f"the deletion vector in {delete.path} does not say where it is, or of which file", path=delete.path
-            )
-        self._positions[paths.pop()].update(vector_positions(delete.path, offset, size, delete.record_count, storage))
-
-    def _turn_into_positions(self, portion: _LookupOfDeletes, storage: Storage) -> None:
+    def _turn_into_positions(self, lookup: EqualityLookup, storage: Storage) -> None:
         """Look up a portion of the keys in the inputs and keep the positions of matching rows."""
-        lookup = portion.lookup
         fields, paths = self._key_columns(lookup)
-        reached = (source for source in self._task.inputs if portion.applies_to(source))
+        reached = (source for source in self._task.inputs if lookup.applies_to(source))
         rows = (part for source in reached for part in self._key_parts(source, fields, storage))
         for parts in portions(rows, max(1, self._task.key_memory_bytes // 2 // _ROW_BYTES)):
             for part, mask in zip(parts, _matches(lookup, parts, paths), strict=True):
@@ -250,7 +230,7 @@ def _matches(lookup: EqualityLookup, parts: Sequence[Part], paths: Mapping[int, 
     columns = [pa.concat_arrays([column_at(part.batch, paths[i]) for part in parts]) for i in lookup.field_ids]
     rows = [part.batch.num_rows for part in parts]
     numbers = [pa.repeat(pa.scalar(p.source.sequence_number, pa.int64()), p.batch.num_rows) for p in parts]
-    deleted = deleted_rows([(lookup, columns)], pa.concat_arrays(numbers), sum(rows))
+    deleted = lookup.deleted_rows(columns, pa.concat_arrays(numbers))
     for end, count in zip(accumulate(rows), rows, strict=True):
         yield deleted.slice(end - count, count)
 
@@ -288,7 +268,7 @@ def _working_bytes(types: Sequence[str]) -> int:
     return KEY_BYTES if is_sorted else _HASHED * KEY_BYTES
 
 
-def _lookups(task: ReadTask, schema: Mapping[str, Any], storage: Storage) -> Iterator[_LookupOfDeletes]:
+def _lookups(task: ReadTask, schema: Mapping[str, Any], storage: Storage) -> Iterator[EqualityLookup]:
     """The task's equality deletes as lookups per set of columns and partition, each within half of the memory."""
     partitions: dict[int, set[int]] = defaultdict(set)
     for source in task.inputs:
@@ -326,34 +306,34 @@ def _lookups(task: ReadTask, schema: Mapping[str, Any], storage: Storage) -> Ite
                 held.append((keys, pa.repeat(sequence_number, batch.num_rows)))
                 size += working_bytes * batch.num_rows + sum(key.nbytes for key in keys)
                 if size >= task.key_memory_bytes // 2:
-                    lookup, held, size = _lookup(field_ids, held), [], 0
-                    yield _LookupOfDeletes(lookup, frozenset(numbers))
+                    lookup, held, size = _lookup(field_ids, held, numbers), [], 0
+                    yield lookup
             _require_whole(delete, count)
         if held:
-            yield _LookupOfDeletes(_lookup(field_ids, held), frozenset(numbers))
+            yield _lookup(field_ids, held, numbers)
 
 
 def null_means_two_things(fields: Sequence[Mapping[str, Any]], path: Sequence[int]) -> bool:
     """Whether a column can be null by itself and through a null struct, which Java distinguishes
     (rule: refuse-null-struct-keys)."""
-    optional = 0
-    for position in path:
-        field = fields[position]
-        optional += not field.get("required", False)
-        fields = field["type"]["fields"] if isinstance(field["type"], Mapping) else ()
-    return optional > 1
+    return sum(not field.get("required", False) for field in _fields_on(fields, path)) > 1
 
 
 def _ambiguous_null(delete_path: str, fields: Sequence[Mapping[str, Any]], path: Sequence[int]) -> MetadataUnreadable:
-    names = []
-    for position in path:
-        names.append(str(fields[position]["name"]))
-        fields = fields[position]["type"]["fields"] if isinstance(fields[position]["type"], Mapping) else ()
+    name = ".".join(str(field["name"]) for field in _fields_on(fields, path))
     return MetadataUnreadable(
-        f"{delete_path} deletes rows by a null in {'.'.join(names)}: Iceberg-Java distinguishes a null struct from a "
+        f"{delete_path} deletes rows by a null in {name}: Iceberg-Java distinguishes a null struct from a "
         "null column in it, other readers do not, so which rows it deletes is not known; its files were left alone. "
         "Delete these rows by another key, and remove this delete file"
     )
+
+
+def _fields_on(fields: Sequence[Mapping[str, Any]], path: Sequence[int]) -> Iterator[Mapping[str, Any]]:
+    """The fields along a path, from the top."""
+    for position in path:
+        yield fields[position]
+        kind = fields[position]["type"]
+        fields = kind["fields"] if isinstance(kind, Mapping) else ()
 
 
 def _require_whole(delete: DeleteFile, rows: int) -> None:
@@ -368,13 +348,11 @@ def _require_whole(delete: DeleteFile, rows: int) -> None:
         )
 
 
-def _lookup(field_ids: tuple[int, ...], held: Sequence[tuple[Sequence[pa.Array], pa.Array]]) -> EqualityLookup:
+def _lookup(
+    field_ids: tuple[int, ...], held: Sequence[tuple[Sequence[pa.Array], pa.Array]], deletes: Iterable[int]
+) -> EqualityLookup:
     columns = [pa.concat_arrays([keys[i] for keys, _ in held]) for i in range(len(field_ids))]
-    return EqualityLookup.build(field_ids, columns, pa.concat_arrays([numbers for _, numbers in held]))
-
-
-def _value(scalar: pa.Scalar) -> int:
-    return int(scalar.as_py())
+    return EqualityLookup.build(field_ids, columns, pa.concat_arrays([numbers for _, numbers in held]), deletes)
 
 
 def live_at(deleted: pa.Array, length: int) -> pa.Array:
@@ -404,30 +382,29 @@ _USUAL_VECTOR = 64 * 1024 * 1024
 _LARGEST_OFFSET = 2**62
 
 
-@dataclass(frozen=True, slots=True)
-class PositionRows:
-    """The rows of one batch of a position delete file."""
+PositionRows: TypeAlias = tuple[int, Sequence[tuple[str, pa.Array]]]
+"""The number of rows of a batch, and the deleted positions of each data file.
 
-    count: int
-    """All rows, also those without path or position."""
-    by_path: tuple[tuple[str, pa.Array], ...]
-    """Data file path → deleted positions."""
+A row with a null path or position counts and deletes nothing.
+"""
 
 
 def position_rows(
     path: str, file_format: str, storage: Storage, *, verify_checksums: bool = True
 ) -> Iterator[PositionRows]:
-    """Stream a position delete file; a row with a null path or position deletes nothing.
+    """Stream a position delete file, one batch after the other.
 
     Raises:
         FileUnreadable: it is missing, damaged, no position delete file, or has a negative position.
         StorageError: the store failed.
     """
     with reading(path, storage), storage.open_input(path) as stream:
-        rows = open_rows(stream, file_format, few_reads=not is_local(path), verify_checksums=verify_checksums)
-        if any(rows.schema.get_field_index(name) < 0 for name in _COLUMNS):
+        schema, batches = open_rows(
+            stream, file_format, few_reads=not is_local(path), verify_checksums=verify_checksums
+        )
+        if any(schema.get_field_index(name) < 0 for name in _COLUMNS):
             raise MetadataUnreadable(f"{path} lacks file_path or pos; it is no position delete file")
-        for batch in rows.batches(_COLUMNS):
+        for batch in batches(_COLUMNS):
             table = pa.table({"path": batch.column("file_path").cast(pa.string()), "pos": batch.column("pos")})
             least = pc.min(table["pos"]).as_py()
             if least is not None and least < 0:
@@ -435,7 +412,7 @@ def position_rows(
                 raise MetadataUnreadable(f"{path} deletes position {least}, which no row has")
             grouped = table.drop_null().group_by("path", use_threads=False).aggregate([("pos", "list")])
             found = zip(grouped["path"].to_pylist(), grouped["pos_list"], strict=True)
-            yield PositionRows(batch.num_rows, tuple((name, positions.values) for name, positions in found))
+            yield batch.num_rows, [(name, positions.values) for name, positions in found]
 
 
 def vector_positions(path: str, offset: int, size: int, cardinality: int, storage: Storage) -> BitMap64:

@@ -182,7 +182,13 @@ def arrow_type(iceberg_type: Any) -> pa.DataType:
         TableUnsupported: this version does not rewrite the type.
     """
     if isinstance(iceberg_type, str):
-        return _primitive(iceberg_type)
+        if iceberg_type in _PRIMITIVES:
+            return _PRIMITIVES[iceberg_type]
+        if decimal_type := decimal_of(iceberg_type):
+            return pa.decimal128(*decimal_type)
+        if (length := fixed_length(iceberg_type)) is not None:
+            return pa.binary(length)
+        raise TableUnsupported(f"columns of type {iceberg_type} are not rewritten by this version of Icekeeper")
     kind = iceberg_type["type"]
     if kind == "struct":
         fields = [_field(f["name"], f["id"], f["type"], bool(f["required"])) for f in iceberg_type["fields"]]
@@ -200,16 +206,6 @@ def arrow_type(iceberg_type: Any) -> pa.DataType:
 
 def _field(name: str, field_id: int, iceberg_type: Any, required: bool) -> pa.Field:
     return pa.field(name, arrow_type(iceberg_type), nullable=not required, metadata={FIELD_ID_KEY: str(field_id)})
-
-
-def _primitive(name: str) -> pa.DataType:
-    if name in _PRIMITIVES:
-        return _PRIMITIVES[name]
-    if decimal_type := decimal_of(name):
-        return pa.decimal128(*decimal_type)
-    if (length := fixed_length(name)) is not None:
-        return pa.binary(length)
-    raise TableUnsupported(f"columns of type {name} are not rewritten by this version of Icekeeper")
 
 
 def field_id_of(field: pa.Field) -> int | None:

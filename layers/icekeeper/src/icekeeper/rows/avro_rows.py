@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from decimal import Context, Decimal
 from functools import partial
 from typing import Any, TypeAlias
@@ -136,11 +135,11 @@ def _damaged(what: str, error: Exception) -> pa.ArrowInvalid:
     return pa.ArrowInvalid(f"damaged Avro file, in its {what}: {type(error).__name__}: {error}")
 
 
-@dataclass(slots=True)
 class _Types:
     """Translates Avro types into Arrow types, each with the function that prepares its decoded values."""
 
-    named: dict[str, tuple[pa.DataType, Prepare]] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self._named: dict[str, tuple[pa.DataType, Prepare]] = {}
 
     def column(self, part: Mapping[str, Any]) -> tuple[pa.Field, Prepare]:
         kind, prepare = self.resolve(part["type"])
@@ -157,8 +156,8 @@ class _Types:
                 return pa.null(), None
             raise TableUnsupported("an Avro file has a union of several types, which Iceberg does not know")
         if isinstance(schema, str):
-            if schema in self.named:
-                return self.named[schema]
+            if schema in self._named:
+                return self._named[schema]
             if schema in _PLAIN:
                 return _PLAIN[schema], None
             raise TableUnsupported(f"an Avro file has the unknown type {schema}")
@@ -166,7 +165,7 @@ class _Types:
             return self.resolve(schema["type"])
         found = self._complex(schema)
         if "name" in schema:
-            self.named[schema["name"]] = found
+            self._named[schema["name"]] = found
         return found
 
     def _complex(self, schema: Mapping[str, Any]) -> tuple[pa.DataType, Prepare]:
@@ -261,7 +260,8 @@ class AvroContainer:
         """Raises pa.ArrowInvalid if the stream is no container file or has an unknown codec."""
         self._stream = io.BufferedReader(stream, _BUFFER_BYTES)
         self._size = int(stream.size())
-        self._start(_MAGIC)
+        if self._stream.read(len(_MAGIC)) != _MAGIC:
+            raise pa.ArrowInvalid("not an Avro file")
         header: dict[str, bytes] = {}
         while count := self._long():
             if count < 0:  # then the size of the block in bytes follows
@@ -273,10 +273,9 @@ class AvroContainer:
         if "avro.schema" not in header:
             raise pa.ArrowInvalid("not an Avro file: its header has no schema")
         self.schema: Any = from_json(header["avro.schema"], allow_inf_nan=False)
-        codec = header.get("avro.codec", b"null").decode()
-        if codec not in CODECS:
-            raise pa.ArrowInvalid(f"Avro codec {codec} is not known; known: {', '.join(sorted(CODECS))}")
-        self._codec = codec
+        self._codec = header.get("avro.codec", b"null").decode()
+        if self._codec not in CODECS:
+            raise pa.ArrowInvalid(f"Avro codec {self._codec} is not known; known: {', '.join(sorted(CODECS))}")
 
     def blocks(self) -> Iterator[tuple[int, Callable[[], bytes]]]:
         """Every block in file order: its number of records, and a function that returns their decompressed bytes.
@@ -300,10 +299,6 @@ class AvroContainer:
             raise
         except Exception as error:  # every codec has errors of its own
             raise pa.ArrowInvalid(f"damaged Avro file: {error}") from error
-
-    def _start(self, magic: bytes) -> None:
-        if self._stream.read(len(magic)) != magic:
-            raise pa.ArrowInvalid("not an Avro file")
 
     def _header_text(self) -> bytes:
         length = self._length()

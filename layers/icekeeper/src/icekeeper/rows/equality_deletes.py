@@ -19,13 +19,17 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
+from operator import methodcaller
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from icekeeper.rows.read_task import InputFile
+
 # Fewer values are hashed faster than the needed ones are found.
 _FEW = 1000
+_AS_PY = methodcaller("as_py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +43,23 @@ class EqualityLookup:
     """Per column from the second on: the distinct combinations with the columns before it, as ascending numbers."""
     newest: pa.Array
     """Per key: the highest sequence number that deletes it."""
+    deletes: frozenset[int]
+    """The delete files of the keys, as indexes into a task's ``deletes``."""
 
     @classmethod
-    def build(cls, field_ids: Sequence[int], columns: Sequence[pa.Array], sequence_numbers: pa.Array) -> EqualityLookup:
+    def build(
+        cls,
+        field_ids: Sequence[int],
+        columns: Sequence[pa.Array],
+        sequence_numbers: pa.Array,
+        deletes: Iterable[int] = (),
+    ) -> EqualityLookup:
         """A lookup of delete file rows: their key columns as in ``field_ids``, and a sequence number per row."""
         columns = [_comparable(column) for column in columns]
         if len(columns) == 1 and _has_order(columns[0].type):
             # For a key of 8 bytes, a hash table takes 150 bytes and sorting takes 60.
             values, newest = _newest_in_order(columns[0], sequence_numbers)
-            return cls(tuple(field_ids), (values,), (), newest)
+            return cls(tuple(field_ids), (values,), (), newest, frozenset(deletes))
         values = tuple(_distinct(column) for column in columns)
         combinations: list[pa.Array] = []
         code = _index(columns[0], values[0])
@@ -59,15 +71,26 @@ class EqualityLookup:
         # Every code occurs, so the sorted codes are 0, 1, 2, … and are indexes into the numbers.
         newest = grouped.sort_by("code").combine_chunks()["number_max"]
         newest = newest.combine_chunks() if newest.num_chunks != 1 else newest.chunk(0)
-        return cls(tuple(field_ids), values, tuple(combinations), newest)
+        return cls(tuple(field_ids), values, tuple(combinations), newest, frozenset(deletes))
 
-    def newest_delete(self, columns: Sequence[pa.Array]) -> pa.Array:
-        """Per row the highest sequence number that deletes its key, or null; ``columns`` are those of ``field_ids``."""
+    def applies_to(self, source: InputFile) -> bool:
+        """Whether one of the delete files applies to the input.
+
+        The others then match no wrong row: they are of its partition or of several, and apply to it unless they are
+        older or their bounds exclude its rows.
+        """
+        return not self.deletes.isdisjoint(source.deletes)
+
+    def deleted_rows(self, columns: Sequence[pa.Array], sequence_number: int | pa.Array) -> pa.Array:
+        """A mask of rows: true where a delete of the key has a higher sequence number than the data file.
+
+        ``columns`` are those of ``field_ids``; ``sequence_number`` is of the data file, or one per row.
+        """
         columns = [_comparable(column) for column in columns]
         code = _index(columns[0], self.values[0])
         for column, distinct, combinations in zip(columns[1:], self.values[1:], self.combinations, strict=True):
             code = _index(_combine(code, _index(column, distinct), len(distinct)), combinations, nulls_match=False)
-        return self.newest.take(code)
+        return pc.fill_null(pc.greater(self.newest.take(code), sequence_number), False)
 
     def places(self) -> list[pa.Array]:
         """Per column the index of each key's value among ``values``; keys are in the order of ``newest``."""
@@ -78,21 +101,6 @@ class EqualityLookup:
             code = pc.divide(combined, len(distinct))
             found.append(pc.subtract(combined, pc.multiply(code, len(distinct))))
         return [code, *reversed(found)]
-
-
-def deleted_rows(
-    lookups: Iterable[tuple[EqualityLookup, Sequence[pa.Array]]], sequence_number: int | pa.Array, length: int
-) -> pa.Array:
-    """A mask of ``length`` rows: true where a matching delete has a higher sequence number than the data file.
-
-    ``lookups`` come with the key columns of the rows; ``sequence_number`` is of the data file, or one per row.
-    """
-    mask = pa.repeat(pa.scalar(False), length)
-    for lookup, columns in lookups:
-        newest = lookup.newest_delete(columns)
-        if newest.null_count < length:
-            mask = pc.or_(mask, pc.fill_null(pc.greater(newest, sequence_number), False))
-    return mask
 
 
 def _comparable(column: pa.Array) -> pa.Array:
@@ -149,12 +157,8 @@ def _between(column: pa.Array, distinct: pa.Array) -> tuple[int, int]:
     if not bounds["min"].is_valid:
         return 0, 0
     known = len(distinct) - distinct.null_count
-    start = bisect_left(distinct, bounds["min"].as_py(), hi=known, key=_value)
-    return start, bisect_right(distinct, bounds["max"].as_py(), lo=start, hi=known, key=_value)
-
-
-def _value(scalar: pa.Scalar) -> Any:
-    return scalar.as_py()
+    start = bisect_left(distinct, bounds["min"].as_py(), hi=known, key=_AS_PY)
+    return start, bisect_right(distinct, bounds["max"].as_py(), lo=start, hi=known, key=_AS_PY)
 
 
 def _combine(code: pa.Array, place: pa.Array, count: int) -> pa.Array:

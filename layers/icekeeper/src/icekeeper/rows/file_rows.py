@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,6 +26,8 @@ from icekeeper.storage.failures import failed_by_store
 from icekeeper.storage.paths import is_local
 from icekeeper.storage.storage import Storage
 
+Batches: TypeAlias = Callable[[Sequence[str]], Iterator[pa.RecordBatch]]
+"""Reads the top-level columns of these names."""
 BATCH_ROWS = 128 * 1024
 """Rows of a batch: this size keeps a worker's memory flat at full speed."""
 READABLE_FORMATS = frozenset({"PARQUET", "ORC", "AVRO"})
@@ -50,7 +53,7 @@ def projected_rows(
     with reading(file.path, storage):
         few_reads = opened is None and not is_local(file.path)
         with storage.open_input(file.path, file.file_size_in_bytes) if opened is None else opened as stream:
-            rows = open_rows(
+            stored, batches = open_rows(
                 stream,
                 file.file_format,
                 file.row_group,
@@ -58,9 +61,9 @@ def projected_rows(
                 verify_checksums=file.verify_checksums,
             )
             projection = Projection(
-                rows.schema, schema, file.identity_values, file.name_mapping, must_hold, file.by_position
+                stored, schema, file.identity_values, file.name_mapping, must_hold, file.by_position
             )
-            for batch in rows.batches(projection.file_columns):
+            for batch in batches(projection.file_columns):
                 yield projection.apply(batch)
 
 
@@ -87,14 +90,6 @@ def reading(path: str, storage: Storage) -> Iterator[None]:
         raise FileUnreadable(str(error), path=path) from error
 
 
-@dataclass(frozen=True, slots=True)
-class FileRows:
-    """An open file: its Arrow schema with field ids; ``batches(names)`` reads those top-level columns."""
-
-    schema: pa.Schema
-    batches: Callable[[Sequence[str]], Iterator[pa.RecordBatch]]
-
-
 def open_rows(
     stream: pa.NativeFile,
     file_format: str,
@@ -102,8 +97,8 @@ def open_rows(
     *,
     few_reads: bool = False,
     verify_checksums: bool = True,
-) -> FileRows:
-    """Open a file; the stream must stay open while batches are read.
+) -> tuple[pa.Schema, Batches]:
+    """Open a file: its Arrow schema with field ids, and its batches; the stream must stay open while these are read.
 
     ``row_group`` and ``verify_checksums``: as in :class:`.ReadableFile`.  ``few_reads``: each read of the stream is
     slow, so that the columns of a row group are read together.
@@ -115,13 +110,13 @@ def open_rows(
     kind = file_format.upper()
     if kind == "PARQUET":
         parquet = open_parquet(stream, few_reads, row_group, BATCH_ROWS, verify_checksums)
-        return FileRows(parquet.file.schema_arrow, lambda names: _parquet(parquet, names))
+        return parquet.file.schema_arrow, partial(_parquet, parquet)
     if kind == "ORC":
         file = orc.ORCFile(stream)
-        return FileRows(file.schema, lambda names: _orc(file, names))
+        return file.schema, partial(_orc, file)
     if kind == "AVRO":
         avro = AvroRows(stream)
-        return FileRows(avro.schema, avro.batches)
+        return avro.schema, avro.batches
     raise TableUnsupported(f"{file_format} files are not read by this version of Icekeeper")
 
 
@@ -300,16 +295,10 @@ def why_unreadable(file: DataFile, deletes: Iterable[ManifestEntry], types: Mapp
     kind = file.file_format.upper()
     if kind not in READABLE_FORMATS:
         return f"is {kind}, which is not read"
-    if kind == "ORC" and _has_far_times(file, types):
-        return "is ORC with timestamps before 1678 or after 2261, which are not read"
-    return None
-
-
-def _has_far_times(file: DataFile, types: Mapping[int, str]) -> bool:
-    """Whether a bound is outside of Arrow's range; without bounds only reading the file shows it."""
-    for bounds in (file.lower_bounds or {}, file.upper_bounds or {}):
-        for field_id, value in bounds.items():
+    # Without bounds only reading the file shows far times.
+    for bounds in (file.lower_bounds, file.upper_bounds) if kind == "ORC" else ():
+        for field_id, value in (bounds or {}).items():
             # A bound of four bytes is a day: the column was a date when the file was written.
             if types.get(field_id) in _MICRO_TIMES and len(value) == 8 and decode("timestamp", value) not in _MICROS:
-                return True
-    return False
+                return "is ORC with timestamps before 1678 or after 2261, which are not read"
+    return None

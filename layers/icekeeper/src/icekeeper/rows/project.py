@@ -112,10 +112,10 @@ def _file_columns(
         TableUnsupported: the file has no ids, the table no name mapping, and positions do not fit the schema.
     """
     if any(_has_ids(field) for field in fields):
-        return [_column(i, field, None, use_ids=True) for i, field in enumerate(fields)]
-    if mapping is None:
+        mapping = None
+    elif mapping is None:
         mapping = _mapping_by_position(fields, by_position)
-    return [_column(i, field, mapping, use_ids=False) for i, field in enumerate(fields)]
+    return [_column(i, field, mapping) for i, field in enumerate(fields)]
 
 
 def _mapping_by_position(
@@ -131,17 +131,15 @@ def _mapping_by_position(
     """
     by_id = {int(field["id"]): field for field in schema}
     for position, column in enumerate(fields, 1):
-        field = by_id.get(position)
-        if field is None or field["name"] != column.name or not _is_of_type(column.type, field["type"]):
+        field = by_id.get(position, {})
+        kind = field.get("type")
+        is_primitive = field.get("name") == column.name and isinstance(kind, str)
+        if not is_primitive or not has_same_values(column.type, arrow_type(kind)):
             raise TableUnsupported(
                 "a file has no field ids, the table no schema.name-mapping.default, and its columns are not those of "
                 f"the schema in their order (column {position} is {column.name}); it is left alone"
             )
     return [{"field-id": position, "names": [column.name]} for position, column in enumerate(fields, 1)]
-
-
-def _is_of_type(source: pa.DataType, iceberg_type: Any) -> bool:
-    return isinstance(iceberg_type, str) and has_same_values(source, arrow_type(iceberg_type))
 
 
 def _has_ids(field: pa.Field) -> bool:
@@ -160,26 +158,17 @@ def _child_fields(kind: pa.DataType) -> list[pa.Field]:
     if pa.types.is_struct(kind):
         return [kind.field(i) for i in range(kind.num_fields)]
     if pa.types.is_map(kind):
-        return [kind.key_field, kind.item_field]
-    if _is_list(kind):
-        return [kind.value_field]
-    return []
+        return [kind.key_field.with_name("key"), kind.item_field.with_name("value")]
+    return [kind.value_field.with_name("element")] if _is_list(kind) else []
 
 
-def _column(index: int, field: pa.Field, mapping: Sequence[Mapping[str, Any]] | None, *, use_ids: bool) -> _FileColumn:
-    if pa.types.is_map(field.type):
-        child_names = ["key", "value"]
-    elif _is_list(field.type):
-        child_names = ["element"]
-    else:
-        child_names = []
-    mapped = None if mapping is None else next((m for m in mapping if field.name in m.get("names", ())), None)
-    below = None if use_ids else (mapped or {}).get("fields") or []
-    children = []
-    for i, child in enumerate(_child_fields(field.type)):
-        named = child if not child_names else child.with_name(child_names[i])
-        children.append(_column(i, named, below, use_ids=use_ids))
-    field_id = field_id_of(field) if use_ids else (None if mapped is None else mapped.get("field-id"))
+def _column(index: int, field: pa.Field, mapping: Sequence[Mapping[str, Any]] | None) -> _FileColumn:
+    """A column with the ids of a name mapping; ``None``: with those of the file."""
+    field_id, below = field_id_of(field), None
+    if mapping is not None:
+        mapped: Mapping[str, Any] = next((m for m in mapping if field.name in m.get("names", ())), {})
+        field_id, below = mapped.get("field-id"), mapped.get("fields") or []
+    children = [_column(i, child, below) for i, child in enumerate(_child_fields(field.type))]
     return _FileColumn(index, field.name, field_id, field.type, tuple(children))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -49,19 +49,21 @@ def read_rows(
             from its manifest entry.
         StorageError: the store failed.
     """
-    outputs = task.schema["fields"]
-    # Columns that only equality deletes need are dropped once the deletes are applied.
-    wanted = read_schema(task)
     deletes = deletes or deleted_rows_of(task, storage)
-    for held in portions(_parts(task, wanted, storage, tally), 0 if deletes is None else deletes.portion_rows):
-        masks = [None] * len(held) if deletes is None else deletes.live_masks(held)
-        for mask in masks:
+    if deletes is None:
+        for part in _parts(task, task.schema, storage, tally):
+            yield part.batch
+        return
+    # Columns that only equality deletes need are dropped once the deletes are applied.
+    outputs = range(len(task.schema["fields"]))
+    for held in portions(_parts(task, read_schema(task), storage, tally), deletes.portion_rows):
+        for mask in deletes.live_masks(held):
             batch = held.pop(0).batch
             if mask is not None:
                 rows = batch.num_rows
                 batch = batch.filter(mask)
                 tally.deleted += rows - batch.num_rows
-            yield batch if batch.num_columns == len(outputs) else batch.select(range(len(outputs)))
+            yield batch if batch.num_columns == len(outputs) else batch.select(outputs)
 
 
 def unreadable_files(task: ReadTask, storage: Storage) -> dict[str, str]:
@@ -70,47 +72,41 @@ def unreadable_files(task: ReadTask, storage: Storage) -> dict[str, str]:
     It reads everything again.  Call it after one unreadable file was found: the next attempt can then leave out all of
     them.  It returns nothing if the store fails.
     """
-    try:
-        return _unreadable(task, storage)
-    except StorageError:
-        return {}
-
-
-def _unreadable(task: ReadTask, storage: Storage) -> dict[str, str]:
     found: dict[str, str] = {}
-    rest = task
     while True:
         try:
-            deletes = deleted_rows_of(rest, storage)
+            deletes = deleted_rows_of(task, storage)
             break
         except FileUnreadable as problem:
             found[problem.path] = str(problem)
-            left = _without(rest, found)
-            if len(left.inputs) == len(rest.inputs):
-                return found
-            rest = left
-    for source in rest.inputs:
+        except StorageError:
+            return {}
+        # Inputs that need an unreadable delete file are left out, too (rule: unreadable-delete-blocks-its-files).
+        bad = {number for number, delete in enumerate(task.deletes) if delete.path in found}
+        left = tuple(s for s in task.inputs if s.path not in found and bad.isdisjoint(s.deletes))
+        if len(left) == len(task.inputs):
+            return found
+        task = replace(task, inputs=left)
+    for source in task.inputs:
         try:
-            with closing(read_rows(replace(rest, inputs=(source,)), storage, Tally(), deletes)) as rows:
+            with closing(read_rows(replace(task, inputs=(source,)), storage, Tally(), deletes)) as rows:
                 for _ in rows:
                     pass
         except FileUnreadable as problem:
             found[problem.path] = str(problem)
+        except StorageError:
+            return {}
     return found
-
-
-def _without(task: ReadTask, unreadable: Collection[str]) -> ReadTask:
-    """The task without unreadable inputs and without inputs that need an unreadable delete file
-    (rule: unreadable-delete-blocks-its-files)."""
-    bad = {number for number, delete in enumerate(task.deletes) if delete.path in unreadable}
-    left = (source for source in task.inputs if source.path not in unreadable and bad.isdisjoint(source.deletes))
-    return replace(task, inputs=tuple(left))
 
 
 def _parts(task: ReadTask, schema: Mapping[str, Any], storage: Storage, tally: Tally) -> Iterator[Part]:
     """All rows of the inputs in ``schema``, with their lineage."""
     ids = [int(field["id"]) for field in schema["fields"]]
-    for source, batches in _inputs(task, schema, storage):
+    inputs = (
+        (source, projected_rows(task.readable(source), schema, storage, opened=stream))
+        for source, stream in opened_inputs(task.inputs, storage)
+    )
+    for source, batches in inputs if task_cores() == 1 else decoded_ahead(inputs, task, schema):
         first_row = source.first_row
         for batch in batches:
             tally.read += batch.num_rows
@@ -123,14 +119,6 @@ def _parts(task: ReadTask, schema: Mapping[str, Any], storage: Storage, tally: T
                 "run 'icekeeper verify' on this table",
                 path=source.path,
             )
-
-
-def _inputs(task: ReadTask, schema: Mapping[str, Any], storage: Storage) -> Iterator[InputRows]:
-    inputs = (
-        (source, projected_rows(task.readable(source), schema, storage, opened=stream))
-        for source, stream in opened_inputs(task.inputs, storage)
-    )
-    return inputs if task_cores() == 1 else decoded_ahead(inputs, task, schema)
 
 
 # Small files of an object store are fetched whole, several at once, before their turn.  Column by column, a small file
@@ -212,35 +200,31 @@ def decoded_ahead(inputs: Iterator[InputRows], task: ReadTask, schema: Mapping[s
     one core or little to decode, the caller decodes.  Closing the iterator ends the threads.  An error of decoding is
     raised where the rows of that input are read.
     """
+    # An estimate, used until some rows are decoded.
     row_bytes = float(max(1, likely_row_bytes(leaf.iceberg_type for leaf in leaf_columns(schema))))
     small_rows = sum(source.record_count for source in task.inputs if _is_small(source))
     others = task_cores() - 1
     if not others or small_rows * row_bytes <= _WORTH_THREADS_BYTES:
         yield from inputs
         return
+    portions: deque[tuple[float, Future[tuple[list[InputRows], float | None]]]] = deque()
     with WorkThreads(others, thread_name_prefix="icekeeper-decode") as pool:
         try:
-            yield from _by_threads(inputs, row_bytes, pool)
+            while True:
+                while not portions or sum(size for size, _ in portions) < _AHEAD_BYTES:
+                    portion, size = _portion(inputs, row_bytes)
+                    if not portion:
+                        break
+                    portions.append((size, pool.submit(_decoded, portion)))
+                if not portions:
+                    return
+                decoded, measured = portions[0][1].result()
+                row_bytes = measured or row_bytes
+                yield from decoded
+                del decoded
+                portions.popleft()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _by_threads(inputs: Iterator[InputRows], row_bytes: float, pool: WorkThreads) -> Iterator[InputRows]:
-    """``row_bytes`` is an estimate of a row's bytes in memory, used until some are decoded."""
-    portions: deque[tuple[float, Future[tuple[list[InputRows], float | None]]]] = deque()
-    while True:
-        while not portions or sum(size for size, _ in portions) < _AHEAD_BYTES:
-            portion, size = _portion(inputs, row_bytes)
-            if not portion:
-                break
-            portions.append((size, pool.submit(_decoded, portion)))
-        if not portions:
-            return
-        decoded, measured = portions[0][1].result()
-        row_bytes = measured or row_bytes
-        yield from decoded
-        del decoded
-        portions.popleft()
 
 
 def _portion(inputs: Iterator[InputRows], row_bytes: float) -> tuple[list[InputRows], float]:

@@ -236,7 +236,20 @@ def make_read_task(
         schema=schema,
         name_mapping=_name_mapping(metadata, files),
         by_position=metadata.current_schema["fields"],
-        deletes=tuple(_delete_file(entry) for entry in deletes.values()),
+        deletes=tuple(
+            DeleteFile(
+                path=entry.file.file_path,
+                file_format=entry.file.file_format,
+                content=entry.file.content,
+                sequence_number=entry.sequence_number or 0,
+                record_count=entry.file.record_count,
+                equality_ids=entry.file.equality_ids or (),
+                referenced_data_file=entry.file.referenced_data_file,
+                content_offset=entry.file.content_offset,
+                content_size_in_bytes=entry.file.content_size_in_bytes,
+            )
+            for entry in deletes.values()
+        ),
         key_fields=_other_key_fields(metadata, schema, deletes),
         io_properties=properties_for_workers(io_properties),
         verify_checksums=verify_checksums,
@@ -261,21 +274,6 @@ def _identity_values(metadata: TableMetadata, planned: PlannedInput) -> dict[int
     }
 
 
-def _delete_file(entry: ManifestEntry) -> DeleteFile:
-    file = entry.file
-    return DeleteFile(
-        path=file.file_path,
-        file_format=file.file_format,
-        content=file.content,
-        sequence_number=entry.sequence_number or 0,
-        record_count=file.record_count,
-        equality_ids=file.equality_ids or (),
-        referenced_data_file=file.referenced_data_file,
-        content_offset=file.content_offset,
-        content_size_in_bytes=file.content_size_in_bytes,
-    )
-
-
 def _other_key_fields(
     metadata: TableMetadata, schema: Mapping[str, Any], deletes: Mapping[Any, ManifestEntry]
 ) -> list[dict[str, Any]]:
@@ -288,12 +286,8 @@ def _other_key_fields(
     Raises:
         TableUnsupported: a column is in no schema, or inside a list or map.
     """
-    keys = {
-        field_id
-        for entry in deletes.values()
-        if entry.file.content is FileContent.EQUALITY_DELETES
-        for field_id in entry.file.equality_ids or ()
-    }
+    by_key = [entry.file for entry in deletes.values() if entry.file.content is FileContent.EQUALITY_DELETES]
+    keys = {field_id for file in by_key for field_id in file.equality_ids or ()}
     fields = []
     for field_id in sorted(keys):
         if column_path(schema["fields"], field_id) is not None:

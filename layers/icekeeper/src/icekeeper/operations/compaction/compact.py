@@ -6,9 +6,9 @@ A dry run reports the plan, and which settings of the table its files do not mee
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ from icekeeper.errors import LocationRefused, PolicyError, TableUnsupported
 from icekeeper.machine.clock import stopwatch
 from icekeeper.metadata.document import TableMetadata, branch_head, require_writable, schema_digest
 from icekeeper.metadata.table_reader import delete_index
-from icekeeper.model import DataFile, LiveEntry, ManifestContent, ManifestFile, Nothing
+from icekeeper.model import LiveEntry, ManifestContent, ManifestFile, Nothing
 from icekeeper.operations.compaction.candidates import FileScope, TableState, Tally
 from icekeeper.operations.compaction.payback import rewrite_price
 from icekeeper.operations.compaction.plan_groups import (
@@ -40,15 +40,14 @@ from icekeeper.operations.compaction.preview import (
 from icekeeper.operations.compaction.recipe import ClusterRecipe, choose_recipe, has_order, table_recipe
 from icekeeper.operations.compaction.run_groups import GroupOutcomes, commit_results, commits_of, rewrite_and_commit
 from icekeeper.operations.compaction.where import file_scope, why_not_rewritten
-from icekeeper.operations.compaction.written_settings import BY_FOOTER, WantedSettings, files_lacking, wanted_settings
+from icekeeper.operations.compaction.written_settings import BY_FOOTER, files_lacking, wanted_settings
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation, Policy, Strategy
 from icekeeper.policy.values import RewriteReason
 from icekeeper.report.outcome import OperationOutcome, Status, skipped, succeeded, with_left_out
 from icekeeper.rows.arrow_schema import leaf_columns
-from icekeeper.state.store import IdleSince, UnreadableFile
+from icekeeper.state.store import IdleSince
 from icekeeper.state.table_memory import TableMemory
-from icekeeper.storage.storage import Storage
 
 _OPERATION = Operation.COMPACT
 _SAMPLE = 16
@@ -75,7 +74,7 @@ def compact(context: OperationContext) -> OperationOutcome:
         recipe = choose_recipe(metadata, context.policy)
         sample = FileSample(context.is_written, _lacks_order(context, metadata))
         in_scope = file_scope(context.policy, metadata, context.started_ms)
-        unreadable = UnreadableFiles.of(context.memory, metadata)
+        unreadable = UnreadableFiles(context.memory, metadata)
         entries, lacking = _entries(context, loaded, manifests, in_scope)
         state = TableState(
             metadata,
@@ -119,9 +118,14 @@ def compact(context: OperationContext) -> OperationOutcome:
 def _planned(
     context: OperationContext, loaded: LoadedTable, plan: CompactionPlan, sample: FileSample
 ) -> OperationOutcome:
+    if plan.groups:
+        outputs = sum(group.output_count for group in plan.groups)
+        summary = f"would compact {len(plan.input_files)} files into {outputs} (across {len(plan.groups)} bins)"
+    else:
+        summary = f"would drop {sum(count == 0 for count in plan.delete_needs.values())} delete file(s)"
     planned = {"compact.bytes_planned": sum(group.total_bytes for group in plan.groups)}
     metrics = {**_counters(plan), **planned, **planned_depth(plan)}
-    would = succeeded(_OPERATION, _preview(plan), metrics=metrics, files_planned=plan.input_files)
+    would = succeeded(_OPERATION, summary, metrics=metrics, files_planned=plan.input_files)
     context.would_commit(_OPERATION, partial(_commit_expected, context, loaded, plan))
     return replace(would, plan=_dry_run_document(context, loaded, plan, sample))
 
@@ -192,16 +196,53 @@ def _dry_run_document(
         document |= left_document(plan.left)
     lacking = _lacking_settings(context, loaded, sample) if context.reads_footers else []
     if not (isinstance(plan, CompactionPlan) and plan.groups and plan.recipe):
-        lacking = [*lacking, *order_document(sample, context.policy)]
+        lacking = [*lacking, *_lacking_order(sample, context.policy)]
     return (document | ({"settings": lacking} if lacking else {})) or None
 
 
 def _lacking_settings(context: OperationContext, loaded: LoadedTable, sample: FileSample) -> list[dict[str, Any]]:
+    """``settings`` in ``plan --json``: one entry per setting that sampled files do not meet; sums are estimates."""
     with suppress(PolicyError, LocationRefused):  # of a property or a folder: the rewrite itself reports it
-        loaded.allowed.require(sample.paths())
+        chosen = sample.paths()
+        loaded.allowed.require(chosen)
         wanted = wanted_settings(loaded.metadata.current_schema, loaded.metadata.properties)
-        return settings_document(sample, wanted, context.storage(loaded), context.policy)
+        found = files_lacking(chosen, wanted, context.storage(loaded))
+        return [
+            _setting(
+                reason.value,
+                len(chosen),
+                count,
+                round(sample.count * count / len(chosen)),
+                round(sample.bytes * count / len(chosen)),
+                f"rewrite_reason={reason.value}",
+                context.policy,
+            )
+            for reason, count in sorted(Counter(reason for lacks in found.values() for reason in lacks).items())
+        ]
     return []
+
+
+def _lacking_order(sample: FileSample, policy: Policy) -> list[dict[str, Any]]:
+    """``settings`` for a sort order that no file of the table has yet; passes sort new files, not existing ones."""
+    if not sample.unsorted or sample.unsorted < sample.all.files:
+        return []
+    how = "strategy=sort, rewrite_all=true" if policy.strategy is Strategy.BINPACK else "rewrite_all=true"
+    files = sample.all.files
+    return [_setting("sort_order", files, sample.unsorted, files, sample.all.bytes, how, policy)]
+
+
+def _setting(
+    reason: str, sampled: int, lacking: int, files: int, size_bytes: int, how: str, policy: Policy
+) -> dict[str, Any]:
+    return {
+        "reason": reason,
+        "sampled": sampled,
+        "lacking": lacking,
+        "files": files,
+        "bytes": size_bytes,
+        "cost_usd": round(rewrite_price(size_bytes, policy), 9),
+        "how": how,
+    }
 
 
 def _commit_expected(context: OperationContext, loaded: LoadedTable, plan: CompactionPlan) -> None:
@@ -225,12 +266,12 @@ def _lacks_order(context: OperationContext, metadata: TableMetadata) -> Callable
 def _outcome(
     plan: CompactionPlan, outcomes: GroupOutcomes, properties: Mapping[str, str], policy: Policy
 ) -> OperationOutcome:
-    groups = [group for group in plan.groups if group.group_id in outcomes.outputs]
-    written = [file for group in groups for file in outcomes.outputs[group.group_id]]
+    groups = [group for group in plan.groups if group.group_id in outcomes.committed]
+    results = [outcomes.committed[group.group_id] for group in groups]
+    written = [file for result in results for file in result.written]
     merged = sum(len(group.files) for group in groups)
     # Copied row groups have the size that writers gave them.
-    encoded = [group.group_id for group in groups if not outcomes.bytes_copied[group.group_id]]
-    cut = cut_row_groups((file for group_id in encoded for file in outcomes.outputs[group_id]), properties)
+    cut = cut_row_groups((file for result in results if not result.bytes_copied for file in result.written), properties)
     metrics = {
         **_counters(plan),
         "compact.files_merged": merged,
@@ -238,10 +279,10 @@ def _outcome(
         "compact.bins": len(groups),
         "compact.bytes_read": sum(group.total_bytes for group in groups),
         "compact.bytes_written": sum(file.file_size_in_bytes for file in written),
-        "compact.bytes_copied": sum(outcomes.bytes_copied.values()),
-        "compact.bytes_unread": outcomes.bytes_unread,
+        "compact.bytes_copied": sum(result.bytes_copied for result in results),
+        "compact.bytes_unread": sum(result.bytes_unread for result in results),
         "compact.rows_rewritten": sum(group.record_count for group in groups),
-        "compact.rows_deleted": outcomes.rows_deleted,
+        "compact.rows_deleted": sum(result.rows_deleted for result in results),
         "compact.delete_files_removed": outcomes.deletes_removed,
         "compact.bins_dropped": len(outcomes.dropped),
         "compact.bins_failed": outcomes.failed_groups,
@@ -287,13 +328,6 @@ def _idle_since(
     return replace(idle, run_id=context.run_id)  # the plan did not include commits of others since
 
 
-def _preview(plan: CompactionPlan) -> str:
-    if not plan.groups:
-        return f"would drop {sum(count == 0 for count in plan.delete_needs.values())} delete file(s)"
-    outputs = sum(group.output_count for group in plan.groups)
-    return f"would compact {len(plan.input_files)} files into {outputs} (across {len(plan.groups)} bins)"
-
-
 def _counters(plan: CompactionPlan) -> dict[str, int]:
     return {
         "compact.files_considered": plan.files_considered,
@@ -302,106 +336,53 @@ def _counters(plan: CompactionPlan) -> dict[str, int]:
     }
 
 
-@dataclass(slots=True)
 class UnreadableFiles:
     """The files of one table that earlier passes could not read (rule: retry-unreadable-files-weekly)."""
 
-    memory: TableMemory
-    schema_digest: str
-    known: Mapping[str, UnreadableFile]
-    live: set[str] = field(default_factory=set)
-    """The known files that the table still has; complete once :attr:`saw_all` is true."""
-    saw_all: bool = False
-
-    @classmethod
-    def of(cls, memory: TableMemory, metadata: TableMetadata) -> UnreadableFiles:
-        """Read the record of a table.
-
-        Raises:
-            StorageError: the state cannot be read.
-        """
-        return cls(memory, schema_digest(metadata), memory.unreadable_files())
+    def __init__(self, memory: TableMemory, metadata: TableMetadata) -> None:
+        """Raises StorageError: the state cannot be read."""
+        self._memory = memory
+        self._schema_digest = schema_digest(metadata)
+        self._known = memory.unreadable_files()
+        # The known files that the table still has; complete once all entries were watched.
+        self._live: set[str] = set()
+        self._saw_all = False
 
     def waiting(self) -> dict[str, str]:
         """The files that this pass does not try again: path → a sentence that names it."""
-        return self.memory.waiting_of(self.known, self.schema_digest)
+        return self._memory.waiting_of(self._known, self._schema_digest)
 
-    def watch(self, entries: Iterable[LiveEntry]) -> Iterable[LiveEntry]:
+    def watch(self, entries: Iterable[LiveEntry]) -> Iterator[LiveEntry]:
         """Return all ``entries`` of live data files unchanged, and note those of known files."""
-        return self._noting(entries) if self.known else entries
-
-    def _noting(self, entries: Iterable[LiveEntry]) -> Iterator[LiveEntry]:
         for live in entries:
-            if live.entry.file.file_path in self.known:
-                self.live.add(live.entry.file.file_path)
+            if live.entry.file.file_path in self._known:
+                self._live.add(live.entry.file.file_path)
             yield live
-        self.saw_all = True
+        self._saw_all = True
 
     def forget_gone(self, delete_files: Iterable[str]) -> None:
         """Forget files that the table no longer has; ``delete_files`` are the paths of all its live delete files."""
-        if self.saw_all:
-            self._forget(self.known.keys() - self.live - set(delete_files))
+        if self._saw_all:
+            self._forget(self._known.keys() - self._live - set(delete_files))
 
     def note(self, plan: CompactionPlan, outcomes: GroupOutcomes) -> None:
         """Remember files that could not be read, and forget known files that could."""
         if outcomes.unreadable:
-            self.memory.remember_unreadable(outcomes.unreadable, self.schema_digest)
-        if self.known:
-            merged = [c for group in plan.groups if group.group_id in outcomes.outputs for c in group.files]
+            self._memory.remember_unreadable(outcomes.unreadable, self._schema_digest)
+        if self._known:
+            merged = [c for group in plan.groups if group.group_id in outcomes.committed for c in group.files]
             read = {c.file.file_path for c in merged} | {e.file.file_path for c in merged for e in c.deletes}
-            self._forget(self.known.keys() & read)
+            self._forget(self._known.keys() & read)
 
-    def _forget(self, paths: Iterable[str]) -> None:
-        found = sorted(paths)
-        if found:
-            self.memory.forget_unreadable(found)
-
-
-def settings_document(
-    sample: FileSample, wanted: WantedSettings, storage: Storage, policy: Policy
-) -> list[dict[str, Any]]:
-    """``settings`` in ``plan --json``: one entry per setting that sampled files do not meet; sums are estimates."""
-    chosen = sample.paths()
-    counts = Counter(reason for lacks in files_lacking(chosen, wanted, storage).values() for reason in lacks)
-    return [
-        {
-            "reason": reason.value,
-            "sampled": len(chosen),
-            "lacking": count,
-            "files": round(sample.count * count / len(chosen)),
-            "bytes": round(sample.bytes * count / len(chosen)),
-            "cost_usd": round(rewrite_price(round(sample.bytes * count / len(chosen)), policy), 9),
-            "how": f"rewrite_reason={reason.value}",
-        }
-        for reason, count in sorted(counts.items())
-    ]
-
-
-def order_document(sample: FileSample, policy: Policy) -> list[dict[str, Any]]:
-    """``settings`` for a sort order that no file of the table has yet; passes sort new files, not existing ones."""
-    if not sample.unsorted or sample.unsorted < sample.all.files:
-        return []
-    return [
-        {
-            "reason": "sort_order",
-            "sampled": sample.all.files,
-            "lacking": sample.unsorted,
-            "files": sample.all.files,
-            "bytes": sample.all.bytes,
-            "cost_usd": round(rewrite_price(sample.all.bytes, policy), 9),
-            "how": "strategy=sort, rewrite_all=true" if policy.strategy is Strategy.BINPACK else "rewrite_all=true",
-        }
-    ]
+    def _forget(self, paths: Collection[str]) -> None:
+        if paths:
+            self._memory.forget_unreadable(sorted(paths))
 
 
 class FileSample:
     """A few Parquet files, taken evenly from all entries; at most twice as many paths are held in memory."""
 
-    def __init__(
-        self,
-        is_written: Callable[[str], bool] = lambda path: True,
-        lacks_order: Callable[[LiveEntry], bool] = lambda live: False,
-    ) -> None:
+    def __init__(self, is_written: Callable[[str], bool], lacks_order: Callable[[LiveEntry], bool]) -> None:
         """``is_written``: whether a file exists; expected outputs of a dry run have no footer.
 
         ``lacks_order``: whether the rows of a file are not in the table's sort order.
@@ -421,17 +402,15 @@ class FileSample:
         for live in entries:
             self.all.add(live.entry.file)
             self.unsorted += self._lacks_order(live)
-            if live.entry.file.file_format.upper() == "PARQUET" and self._is_written(live.entry.file.file_path):
-                self._add(live.entry.file)
+            file = live.entry.file
+            if file.file_format.upper() == "PARQUET" and self._is_written(file.file_path):
+                if self.count % self._step == 0:
+                    self._kept.append(file.file_path)
+                self.count += 1
+                self.bytes += file.file_size_in_bytes
+                if len(self._kept) > 2 * _SAMPLE:
+                    self._kept, self._step = self._kept[::2], 2 * self._step
             yield live
 
     def paths(self) -> list[str]:
         return self._kept[:: max(1, -(-len(self._kept) // _SAMPLE))]
-
-    def _add(self, file: DataFile) -> None:
-        if self.count % self._step == 0:
-            self._kept.append(file.file_path)
-        self.count += 1
-        self.bytes += file.file_size_in_bytes
-        if len(self._kept) > 2 * _SAMPLE:
-            self._kept, self._step = self._kept[::2], 2 * self._step

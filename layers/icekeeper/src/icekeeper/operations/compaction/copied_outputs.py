@@ -26,14 +26,6 @@ class CopyableInput:
     """The other row groups, each an input of its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedOutput:
-    """One output: the numbers of its decoded and its copied inputs."""
-
-    decoded: tuple[int, ...]
-    copied: tuple[int, ...]
-
-
 def plan_outputs(
     sizes: Sequence[int],
     outputs: int,
@@ -41,29 +33,27 @@ def plan_outputs(
     copying: Copying,
     nullability: bytes,
     row_group_bytes: int,
-) -> list[PlannedOutput] | None:
-    """The outputs, at least one of which copies something; ``None``: all inputs are decoded.
+) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """The numbers of the decoded and of the copied inputs of each output; empty: all inputs are decoded.
 
     ``sizes`` are the bytes of the inputs; ``copyable`` maps the numbers of some to what can be copied.  Decoded rows
     have the required columns of ``nullability``, and row groups of about ``row_group_bytes``.
     """
     bare = frozenset(i for i, one in copyable.items() if not one.file.has_page_index)
     parts = _divided(sizes, outputs, bare, copying)
-    if parts is None:
-        return None
-    planned = []
-    for part in parts:
+    least, full = copying.min_row_group_bytes, copying.full_row_group_memory
+    planned: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+    for part in parts or ():
         copied = _alike([i for i in part if i in copyable], len(part), copyable, nullability)
         decoded = tuple(i for i in part if i not in copied)
-        row_groups = sum(copyable[i].file.row_groups for i in copied)
-        old_bytes = {i: copyable[i].file.copied_bytes for i in copied}
+        files = [copyable[i].file for i in copied]
         new_bytes = sum(sizes[i] for i in decoded)
-        new_bytes += sum(max(0, sizes[i] - old_bytes[i]) for i in copied if copyable[i].decoded)
-        size = new_bytes + sum(_counted(copyable[i].file, copying) for i in copied)
-        if size < copying.min_row_group_bytes * (row_groups + -(-new_bytes // row_group_bytes)):
+        new_bytes += sum(max(0, sizes[i] - copyable[i].file.copied_bytes) for i in copied if copyable[i].decoded)
+        size = new_bytes + sum(counted_bytes(file.copied_bytes, file.memory_bytes, least, full) for file in files)
+        if size < least * (sum(file.row_groups for file in files) + -(-new_bytes // row_group_bytes)):
             copied, decoded = (), tuple(part)
-        planned.append(PlannedOutput(decoded, copied))
-    return planned if any(one.copied for one in planned) else None
+        planned.append((decoded, copied))
+    return planned if any(copied for _, copied in planned) else []
 
 
 def assign(sizes: Sequence[int], outputs: int, smallest: int, largest: int) -> list[range] | None:
@@ -108,11 +98,6 @@ def _divided(
         if len(found) == outputs and all(smallest <= sum(sizes[i] for i in part) <= largest for part in found):
             return found
     return in_order
-
-
-def _counted(file: CopyableFile, copying: Copying) -> int:
-    least, full = copying.min_row_group_bytes, copying.full_row_group_memory
-    return counted_bytes(file.copied_bytes, file.memory_bytes, least, full)
 
 
 def _alike(

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,41 +19,32 @@ from icekeeper.errors import RowsNotKept
 from icekeeper.machine.metering import WorkThreads
 from icekeeper.metadata.single_value import decimal_unscaled
 from icekeeper.model import DataFile, FileContent
-from icekeeper.operations.compaction.copied_outputs import CopyableInput, PlannedOutput, plan_outputs
+from icekeeper.operations.compaction.copied_outputs import CopyableInput, plan_outputs
 from icekeeper.operations.compaction.proof import write_proven
-from icekeeper.operations.compaction.rewrite_task import Copying, RewriteTask
+from icekeeper.operations.compaction.rewrite_task import Copying, RewriteResult, RewriteTask
 from icekeeper.operations.compaction.write_file import write_data_file
 from icekeeper.operations.compaction.write_properties import codec_name, metrics_modes, row_group_bytes
 from icekeeper.operations.compaction.written_settings import wanted_settings
 from icekeeper.policy.values import RewriteReason
-from icekeeper.row_group_copy.copyable import CopyableFile, CopyableRowGroup, CopyTarget, copy_target
+from icekeeper.row_group_copy.copyable import CopyableFile, CopyTarget, copy_target
 from icekeeper.row_group_copy.footer_structs import CannotCopy, NotCopyable
 from icekeeper.row_group_copy.merge_files import copyable_file, copyable_part, merge_files
 from icekeeper.rows.apply_deletes import DeletedRows
 from icekeeper.rows.arrow_schema import LeafColumn
 from icekeeper.rows.equality_deletes import ColumnRange
 from icekeeper.rows.file_rows import reading
-from icekeeper.rows.read import Tally
 from icekeeper.rows.read_task import InputFile
 from icekeeper.storage.storage import Storage
 
 _FOOTERS_AT_ONCE = 16
 
-
-@dataclass(slots=True)
-class CopiedGroup:
-    """The files that were written for a group."""
-
-    files: list[DataFile] = field(default_factory=list)
-    tally: Tally = field(default_factory=Tally)
-    bytes_copied: int = 0
-    bytes_unread: int = 0
-    """Those of these bytes that the store itself copied."""
+_Output: TypeAlias = tuple[list[InputFile], list[tuple[DataFile, CopyableFile]]]
+"""The inputs of an output that are decoded, and those that are copied, with their manifest entries."""
 
 
 def write_copied(
     task: RewriteTask, copying: Copying, deletes: DeletedRows | None, storage: Storage
-) -> CopiedGroup | None:
+) -> RewriteResult | None:
     """Write and prove the outputs of a task; ``None``: all rows must be decoded, and no file is left.
 
     ``deletes`` is the result of :func:`.deleted_rows_of`.
@@ -70,44 +61,40 @@ def write_copied(
     )
     judged = _judged(task, copying, target, storage)
     if copying.pieces:
-        parts = _pieces(judged.get(0), copying, target)
-        cuts = [_Writer(task, copying, target, {0: CopyableInput(part)}, None, storage) for part in parts]
-        return _write_all([(writer, PlannedOutput((), (0,))) for writer in cuts], task, storage) if cuts else None
-    copyable = without_deleted_rows(judged, task, target, deletes, storage)
-    outputs = plan_outputs(
-        copying.sizes,
-        task.output_count,
-        copyable,
-        copying,
-        target.schema.nullability,
-        row_group_bytes(task.table_properties),
-    )
-    if outputs is None:
+        outputs: list[_Output] = [([], [(copying.entries[0], part)]) for part in _pieces(judged, copying, target)]
+    else:
+        copyable = without_deleted_rows(judged, task, target, deletes, storage)
+        row_group = row_group_bytes(task.table_properties)
+        planned = plan_outputs(
+            copying.sizes, task.output_count, copyable, copying, target.schema.nullability, row_group
+        )
+        outputs = [
+            (
+                [task.inputs[i] for i in decoded] + [part for i in copied for part in copyable[i].decoded],
+                [(copying.entries[i], copyable[i].file) for i in copied],
+            )
+            for decoded, copied in planned
+        ]
+    if not outputs:
         return None
-    writer = _Writer(task, copying, target, copyable, deletes, storage)
-    return _write_all([(writer, output) for output in outputs], task, storage)
-
-
-def _write_all(
-    outputs: Sequence[tuple[_Writer, PlannedOutput]], task: RewriteTask, storage: Storage
-) -> CopiedGroup | None:
-    done = CopiedGroup()
+    result = RewriteResult(group_id=task.group_id)
     paths = [task.outputs.path(number) for number in range(len(outputs))]
     try:
-        is_whole = all(writer.write(one, path, done) for (writer, one), path in zip(outputs, paths, strict=True))
+        numbered = zip(outputs, paths, strict=True)
+        if all(_write_output(*one, path, task, target, deletes, storage, result) for one, path in numbered):
+            return result
     except RowsNotKept:
         raise
     except BaseException:
         storage.delete(paths)
         raise
-    if not is_whole:
-        storage.delete(paths)
-        return None
-    return done
+    storage.delete(paths)
+    return None
 
 
-def _pieces(file: CopyableFile | None, copying: Copying, target: CopyTarget) -> list[CopyableFile]:
+def _pieces(judged: Mapping[int, CopyableFile], copying: Copying, target: CopyTarget) -> list[CopyableFile]:
     """The pieces of a large file that is cut; empty if one of its row groups cannot be copied."""
+    file = judged.get(0)
     if file is None or [group.number for group in file.groups] != list(range(sum(copying.pieces))):
         return []
     bounds = [0, *accumulate(copying.pieces)]
@@ -143,61 +130,56 @@ def _judged(task: RewriteTask, copying: Copying, target: CopyTarget, storage: St
         return {i: found for i, found in zip(asked, answers, strict=True) if found is not None}
 
 
-@dataclass(frozen=True, slots=True)
-class _Writer:
-    task: RewriteTask
-    copying: Copying
-    target: CopyTarget
-    copyable: dict[int, CopyableInput]
-    deletes: DeletedRows | None
-    storage: Storage
-
-    def write(self, output: PlannedOutput, path: str, done: CopiedGroup) -> bool:
-        """Write one output and add it to ``done``; ``False``: an input cannot be copied after all."""
-        copied = [self.copyable[i] for i in output.copied]
-        decoded = [self.task.inputs[i] for i in output.decoded] + [part for one in copied for part in one.decoded]
-        if not copied:
-            done.files += self._decode(decoded, path, done.tally)
-            return True
-        with tempfile.TemporaryDirectory(prefix="icekeeper-decoded-") as folder:
-            parts = []
-            beside = replace(self, storage=self.storage.with_scratch(folder))
-            for entry in beside._decode_beside(decoded, Path(folder), done.tally):
-                # Its row groups may be small: it has no more rows.
-                judged = copyable_file(entry, replace(self.target, min_row_group_bytes=0), beside.storage)
-                if isinstance(judged, NotCopyable):
-                    return False
-                parts.append((entry, judged))
-            parts += [(self.copying.entries[i], self.copyable[i].file) for i in output.copied]
-            unread: list[int] = []
-            written = merge_files(parts, path, self.target, beside.storage, unread.append)
-        if isinstance(written, NotCopyable):
-            return False
-        if written is not None:
-            done.files.append(replace(written, partition=self.task.partition))
-        done.tally.read += sum(one.file.row_count for one in copied)
-        done.bytes_copied += sum(one.file.copied_bytes for one in copied)
-        done.bytes_unread += sum(unread)
+def _write_output(
+    decoded: Sequence[InputFile],
+    copied: Sequence[tuple[DataFile, CopyableFile]],
+    path: str,
+    task: RewriteTask,
+    target: CopyTarget,
+    deletes: DeletedRows | None,
+    storage: Storage,
+    result: RewriteResult,
+) -> bool:
+    """Write one output and add it to ``result``; ``False``: an input cannot be copied after all."""
+    task = replace(task, inputs=tuple(decoded))
+    if not copied:
+        result.written += _decoded(task, path, deletes, storage, result)
         return True
-
-    def _decode_beside(self, inputs: Sequence[InputFile], folder: Path, tally: Tally) -> list[DataFile]:
-        """As :meth:`_decode`, to a temporary file in ``folder``."""
+    with tempfile.TemporaryDirectory(prefix="icekeeper-decoded-") as folder:
+        storage = storage.with_scratch(folder)
+        parts: list[tuple[DataFile, CopyableFile]] = []
         try:
-            return self._decode(inputs, str(folder / "decoded.parquet"), tally)
+            beside = _decoded(task, str(Path(folder) / "decoded.parquet"), deletes, storage, result)
         except RowsNotKept as error:
             raise RowsNotKept(error.problem, ()) from error
+        for entry in beside:
+            # Its row groups may be small: it has no more rows.
+            judged = copyable_file(entry, replace(target, min_row_group_bytes=0), storage)
+            if isinstance(judged, NotCopyable):
+                return False
+            parts.append((entry, judged))
+        unread: list[int] = []
+        written = merge_files([*parts, *copied], path, target, storage, unread.append)
+    if isinstance(written, NotCopyable):
+        return False
+    if written is not None:
+        result.written += (replace(written, partition=task.partition),)
+    result.rows_read += sum(file.row_count for _, file in copied)
+    result.bytes_copied += sum(file.copied_bytes for _, file in copied)
+    result.bytes_unread += sum(unread)
+    return True
 
-    def _decode(self, inputs: Sequence[InputFile], path: str, tally: Tally) -> list[DataFile]:
-        """Write the live rows of ``inputs`` to a file; no file if there are none."""
-        if not inputs:
-            return []
-        part = replace(self.task, inputs=tuple(inputs))
 
-        def write(rows: Iterator[pa.RecordBatch]) -> tuple[DataFile, ...]:
-            file = write_data_file(path, rows, part, self.storage)
-            return () if file is None else (file,)
+def _decoded(
+    task: RewriteTask, path: str, deletes: DeletedRows | None, storage: Storage, result: RewriteResult
+) -> tuple[DataFile, ...]:
+    """Write the live rows of a task to one file; no file if there are none."""
 
-        return list(write_proven(part, self.storage, tally, write, self.deletes) or ())
+    def write(rows: Iterator[pa.RecordBatch]) -> tuple[DataFile, ...]:
+        file = write_data_file(path, rows, task, storage)
+        return () if file is None else (file,)
+
+    return (write_proven(task, storage, result, write, deletes) or ()) if task.inputs else ()
 
 
 # Only row groups with deleted rows are decoded (rule: copy-under-keys-only-if-none-match).  Position deletes and
@@ -207,21 +189,6 @@ class _Writer:
 # If keys are spread evenly and a row group holds two on average, one of seven (e ** -2) holds none.  The key columns
 # are a smaller share of a row group than that, so reading them is worth it.
 _KEYS_A_ROW_GROUP = 2
-
-
-@dataclass(frozen=True, slots=True)
-class _RowGroup:
-    """A row group of a file with deletes."""
-
-    number: int
-    """The number of its file among the inputs."""
-    group: CopyableRowGroup
-    input: InputFile
-    """The row group as an input of its own."""
-    is_deleted_at: bool
-    """Whether a position in it is deleted."""
-    keys: int
-    """The number of deleted keys that its rows may have; 0 also if a position is deleted."""
 
 
 def without_deleted_rows(
@@ -243,18 +210,18 @@ def without_deleted_rows(
     if deletes is None or task.copying is None:
         return live
     under_deletes = {i: file for i, file in found.items() if i not in live}
-    groups = [group for i, file in under_deletes.items() for group in _row_groups(i, file, task, target, deletes)]
-    looked_at = worth_a_look([group.keys for group in groups])
-    touched: dict[int, list[_RowGroup]] = {}
-    for place, group in enumerate(groups):
-        if group.is_deleted_at or (
-            group.keys and (place not in looked_at or deletes.match_rows_of(group.input, storage))
-        ):
-            touched.setdefault(group.number, []).append(group)
+    groups = [(i, *one) for i, file in under_deletes.items() for one in _row_groups(i, file, task, target, deletes)]
+    looked_at = worth_a_look([keys or 0 for _, _, keys in groups])
+    decoded: dict[int, list[InputFile]] = {i: [] for i in under_deletes}
+    for place, (i, part, keys) in enumerate(groups):
+        if keys is None or (keys and (place not in looked_at or deletes.match_rows_of(part, storage))):
+            decoded[i].append(part)
     for i, file in under_deletes.items():
-        part = _live_part(i, file, touched.get(i, ()), target, task.copying)
-        if part is not None:
-            live[i] = part
+        kept = {group.number for group in file.groups} - {part.row_group for part in decoded[i]}
+        if kept:
+            copied = copyable_part(task.copying.entries[i], file, kept, target) if decoded[i] else file
+            if not isinstance(copied, NotCopyable):
+                live[i] = CopyableInput(copied, tuple(decoded[i]))
     return live
 
 
@@ -266,7 +233,11 @@ def worth_a_look(keys: Sequence[int]) -> frozenset[int]:
 
 def _row_groups(
     number: int, file: CopyableFile, task: RewriteTask, target: CopyTarget, deletes: DeletedRows
-) -> Iterator[_RowGroup]:
+) -> Iterator[tuple[InputFile, int | None]]:
+    """Each row group as an input of its own, and how many deleted keys its rows may have.
+
+    ``None``: a position in it is deleted.
+    """
     source = task.inputs[number]
     by_keys = any(task.deletes[i].content is FileContent.EQUALITY_DELETES for i in source.deletes)
     try:
@@ -274,26 +245,13 @@ def _row_groups(
     except CannotCopy:
         footer = None
     for group in file.groups:
-        is_deleted_at = deletes.are_deleted(source.path, group.positions)
-        ranges = {} if footer is None else column_ranges(footer.row_group(group.number), target.schema.data_leaves)
-        yield _RowGroup(
-            number,
-            group,
-            replace(source, record_count=group.row_count, row_group=group.number, first_row=group.first_row),
-            is_deleted_at,
-            deletes.keys_within(source, ranges) if by_keys and not is_deleted_at else 0,
-        )
-
-
-def _live_part(
-    number: int, file: CopyableFile, touched: Sequence[_RowGroup], target: CopyTarget, copying: Copying
-) -> CopyableInput | None:
-    """The copied and the decoded row groups of a file; ``None``: all are decoded."""
-    kept = {group.number for group in file.groups} - {one.group.number for one in touched}
-    if not kept:
-        return None
-    part = copyable_part(copying.entries[number], file, kept, target) if touched else file
-    return None if isinstance(part, NotCopyable) else CopyableInput(part, tuple(one.input for one in touched))
+        keys: int | None = 0
+        if deletes.are_deleted(source.path, group.positions):
+            keys = None
+        elif by_keys:
+            ranges = {} if footer is None else column_ranges(footer.row_group(group.number), target.schema.data_leaves)
+            keys = deletes.keys_within(source, ranges)
+        yield replace(source, record_count=group.row_count, row_group=group.number, first_row=group.first_row), keys
 
 
 def column_ranges(row_group: pq.RowGroupMetaData, leaves: Sequence[LeafColumn]) -> dict[int, ColumnRange]:
@@ -312,12 +270,10 @@ def _range(leaf: LeafColumn, statistics: Any) -> ColumnRange:
         # Bounds are also missing if values are long, or NaN.
         may_have_values = not statistics.has_null_count or statistics.num_values > 0
         return ColumnRange(may_be_null=may_be_null, may_have_values=may_have_values)
-    least, most = _raw(leaf, statistics.min_raw), _raw(leaf, statistics.max_raw)
+    least, most = statistics.min_raw, statistics.max_raw
+    if leaf.iceberg_type.startswith("decimal"):
+        least, most = decimal_unscaled(least), decimal_unscaled(most)
     # NaN, or a least value above the greatest, shows that the writer compared in another order.
     if not leaf.has_bounds or not least <= most:
         return ColumnRange(may_be_null=may_be_null)
     return ColumnRange(least, most, may_be_null)
-
-
-def _raw(leaf: LeafColumn, bound: Any) -> Any:
-    return decimal_unscaled(bound) if leaf.iceberg_type.startswith("decimal") else bound

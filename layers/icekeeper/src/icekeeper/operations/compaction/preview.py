@@ -132,7 +132,7 @@ def expected_result(group: FileGroup, stem: str, types: Mapping[int, str]) -> Re
         )
         for number in range(count)
     )
-    return RewriteResult(group_id=group.group_id, written=written, rows_read=group.record_count, seconds=0.0)
+    return RewriteResult(group_id=group.group_id, written=written, rows_read=group.record_count)
 
 
 def _shared_out(counts: Sequence[Mapping[int, int] | None], outputs: int) -> dict[int, int]:

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from icekeeper.errors import MaintenanceError, OutputUnproved, RowsNotKept
 from icekeeper.metadata.types import NUMBERS
 from icekeeper.model import DataFile
-from icekeeper.operations.compaction.rewrite_task import RewriteTask
+from icekeeper.operations.compaction.rewrite_task import RewriteResult, RewriteTask
 from icekeeper.operations.compaction.write_properties import row_group_bytes
 from icekeeper.rows.apply_deletes import DeletedRows
 from icekeeper.rows.arrow_schema import as_list, fields_with, leaf_columns, leaf_values
@@ -44,13 +44,13 @@ _BATCHES_PER_ROW_GROUP = 32
 def write_proven(
     task: RewriteTask,
     storage: Storage,
-    tally: Tally,
+    result: RewriteResult,
     write: Callable[[Iterator[pa.RecordBatch]], tuple[DataFile, ...] | None],
     deletes: DeletedRows | None = None,
 ) -> tuple[DataFile, ...] | None:
     """Pass the live rows to ``write``, prove the files that it returns, and return them; ``None`` is not proven.
 
-    ``tally`` is increased by the rows that were read; ``deletes`` is as for :func:`.read_rows`.
+    The rows that were read are added to ``result``; ``deletes`` is as for :func:`.read_rows`.
 
     Raises:
         StorageError: an input cannot be read or an output cannot be written.
@@ -60,74 +60,31 @@ def write_proven(
     """
     counted = Tally()
     proof = RowProof(task.schema, task.proof)
+    # A small part of a row group, because a row group ends with a batch.
+    row_group = min(row_group_bytes(task.table_properties), task.row_group_memory_bytes)
+    batch_bytes = min(_MOST_BATCH_BYTES, row_group // _BATCHES_PER_ROW_GROUP)
     try:
         # Closing ends the reader's threads (rule: decode-ahead-in-order).
         with closing(read_rows(task, storage, counted, deletes)) as rows:
-            files = write(proof.watch(joined_batches(rows, _batch_bytes(task))))
+            files = write(proof.watch(rows, batch_bytes))
     finally:
-        tally.read += counted.read
-        tally.deleted += counted.deleted
-    problem = None if files is None else _disproof(task, counted, proof, files, storage)
-    if problem is not None:
-        raise RowsNotKept(problem, [file.file_path for file in files or ()])
-    return files
-
-
-def _batch_bytes(task: RewriteTask) -> int:
-    """The size of batches: a small part of a row group, because a row group ends with a batch."""
-    row_group = min(row_group_bytes(task.table_properties), task.row_group_memory_bytes)
-    return min(_MOST_BATCH_BYTES, row_group // _BATCHES_PER_ROW_GROUP)
-
-
-def _disproof(
-    task: RewriteTask, tally: Tally, proof: RowProof, files: Sequence[DataFile], storage: Storage
-) -> str | None:
-    """Why the written files do not hold the rows that were read; ``None``: they do."""
+        result.rows_read += counted.read
+        result.rows_deleted += counted.deleted
+    if files is None:
+        return None
+    paths = [file.file_path for file in files]
     try:
-        found = [proof_of_file(file.file_path, task.schema, storage, task.proof) for file in files]
+        written = sum([proof_of_file(path, task.schema, storage, task.proof) for path in paths], Evidence())
     except (MaintenanceError, pa.ArrowException, OSError, ValueError) as error:
         if failed_by_store(error):
-            storage.delete([file.file_path for file in files])
+            storage.delete(paths)
             raise OutputUnproved(error) from error
-        return f"what was written cannot be read back: {error}"
-    return disproof(
-        proof.evidence,
-        sum(found, Evidence()),
-        proof.names,
-        promised=sum(source.record_count for source in task.inputs),
-        rows_read=tally.read,
-        rows_deleted=tally.deleted,
-    )
-
-
-def joined_batches(batches: Iterable[pa.RecordBatch], enough_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Join small batches into batches of about ``enough_bytes``, to save work per batch; rows keep their order.
-
-    Larger batches are returned without a copy.  Batches without rows are left out.
-    """
-    held: list[pa.RecordBatch] = []
-    held_bytes = 0
-    for batch in batches:
-        if not batch.num_rows:
-            continue
-        size = batch.nbytes
-        if held and size >= enough_bytes:
-            yield _one_batch(held)
-            held_bytes = 0
-        held.append(batch)
-        held_bytes += size
-        if held_bytes >= enough_bytes:
-            yield _one_batch(held)
-            held_bytes = 0
-    if held:
-        yield _one_batch(held)
-
-
-def _one_batch(held: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """All batches as one; the list is emptied to free the parts."""
-    batch = held[0] if len(held) == 1 else pa.concat_batches(held)
-    held.clear()
-    return batch
+        problem: str | None = f"what was written cannot be read back: {error}"
+    else:
+        problem = disproof(task, proof.evidence, written, rows_read=counted.read, rows_deleted=counted.deleted)
+    if problem is not None:
+        raise RowsNotKept(problem, paths)
+    return files
 
 
 COUNTS = "counts"
@@ -186,31 +143,29 @@ def _joined(first: Mapping[int, Range | None], second: Mapping[int, Range | None
     joined = dict(first)
     for field_id, other in second.items():
         known = joined.get(field_id, other)
-        joined[field_id] = None if known is None or other is None else _wider(known, other)
+        if known is None or other is None:
+            joined[field_id] = None
+        else:
+            joined[field_id] = min(known[0], other[0]), max(known[1], other[1])
     return joined
-
-
-def _wider(first: Range, second: Range) -> Range:
-    return min(first[0], second[0]), max(first[1], second[1])
 
 
 def _range(bounds: tuple[Any, ...]) -> str:
     return f"from {bounds[0]} to {bounds[1]}" if bounds else "nothing"
 
 
-def disproof(
-    read: Evidence, written: Evidence, names: Mapping[int, str], *, promised: int, rows_read: int, rows_deleted: int
-) -> str | None:
-    """Why the written files do not hold the live rows of the inputs; ``None``: they do.
+def disproof(task: RewriteTask, read: Evidence, written: Evidence, *, rows_read: int, rows_deleted: int) -> str | None:
+    """Why the written files do not hold the live rows of a task's inputs; ``None``: they do.
 
-    ``promised`` is the number of rows of the inputs by their manifest entries, ``rows_read`` the number found in them.
+    ``rows_read`` is the number of rows found in the inputs, ``rows_deleted`` that of deleted ones among them.
     """
+    promised = sum(source.record_count for source in task.inputs)
     if rows_read != promised or rows_read - rows_deleted != read.rows:
         return (
             f"rows do not add up: {promised} promised, {rows_read} read, {rows_deleted} of them deleted, "
             f"{read.rows} written"
         )
-    return read.contradiction(written, names)
+    return read.contradiction(written, {leaf.field_id: leaf.name for leaf in leaf_columns(task.schema)})
 
 
 class RowProof:
@@ -223,11 +178,34 @@ class RowProof:
         self._present = {leaf.field_id: 0 for leaf in self._leaves}
         self._bounds: dict[int, Range | None] = {}
 
-    def watch(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Add each batch and yield it unchanged."""
+    def watch(self, batches: Iterable[pa.RecordBatch], enough_bytes: int = 0) -> Iterator[pa.RecordBatch]:
+        """Add and yield all rows in their order, with small batches joined into ones of about ``enough_bytes``.
+
+        Joined batches save work per batch.  Larger ones are not copied; those without rows are left out.
+        """
+        held: list[pa.RecordBatch] = []
+        held_bytes = 0
         for batch in batches:
-            self.add(batch)
-            yield batch
+            if not batch.num_rows:
+                continue
+            size = batch.nbytes
+            if held and size >= enough_bytes:
+                yield self._added(held)
+                held_bytes = 0
+            held.append(batch)
+            held_bytes += size
+            if held_bytes >= enough_bytes:
+                yield self._added(held)
+                held_bytes = 0
+        if held:
+            yield self._added(held)
+
+    def _added(self, held: list[pa.RecordBatch]) -> pa.RecordBatch:
+        """Add all batches as one and return it; the list is emptied to free the parts."""
+        batch = held[0] if len(held) == 1 else pa.concat_batches(held)
+        held.clear()
+        self.add(batch)
+        return batch
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add the evidence of one batch."""
@@ -249,11 +227,6 @@ class RowProof:
     def evidence(self) -> Evidence:
         checksum = self._checksum % WORD if self._full else None
         return Evidence(self._rows, dict(self._present), dict(self._bounds), checksum)
-
-    @property
-    def names(self) -> dict[int, str]:
-        """Names of leaf columns by field id."""
-        return {leaf.field_id: leaf.name for leaf in self._leaves}
 
 
 def _least_and_greatest(values: pa.Array) -> Range | None:

@@ -8,9 +8,10 @@ find out (rule: old-specs-move-only-to-fewer-files).
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,68 +43,33 @@ def rewrite_group(task: RewriteTask, storage: Storage | None = None) -> RewriteR
     The outputs are proven before the result reports them.  Errors of this group alone are in the result, not raised.
     ``storage`` may be shared with other tasks; ``None``: the task opens its own.
     """
-    started = time.perf_counter()
-    work = _Work(task, storage or Storage(task.io_properties))
-    error: str | None = None
-    unreadable: Mapping[str, str] = {}
+    storage = storage or Storage(task.io_properties)
+    result = RewriteResult(group_id=task.group_id)
     try:
-        work.run()
-    except (RowsNotKept, OutputUnproved) as problem:
-        error = str(problem)
-    except FileUnreadable as problem:
-        error, unreadable = str(problem), unreadable_files(task, work.storage)
-    except (MaintenanceError, pa.ArrowException, OSError, ValueError) as problem:
-        error = f"{type(problem).__name__}: {problem}"
-    return RewriteResult(
-        group_id=task.group_id,
-        written=() if error or work.files is None else work.files,
-        rows_read=work.tally.read,
-        rows_deleted=work.tally.deleted,
-        bytes_copied=work.bytes_copied,
-        bytes_unread=work.bytes_unread,
-        spec_id=None if work.routing is None else work.routing.spec_id,
-        seconds=time.perf_counter() - started,
-        error=error,
-        unreadable=unreadable,
-        too_large=work.files is None and error is None,
-    )
-
-
-@dataclass(slots=True)
-class _Work:
-    """One attempt at a task, and its results so far."""
-
-    task: RewriteTask
-    storage: Storage
-    tally: Tally = field(default_factory=Tally)
-    routing: Routing | None = None
-    bytes_copied: int = 0
-    bytes_unread: int = 0
-    files: tuple[DataFile, ...] | None = ()
-    """``None``: the rows must be sorted and do not fit into this worker."""
-
-    def run(self) -> None:
-        task = self.task
-        deletes = deleted_rows_of(task, self.storage)
+        deletes = deleted_rows_of(task, storage)
         if task.copying is not None:
             # Imported here, so that workers that only decode start without it and without Thrift.
             from icekeeper.operations.compaction.copy_row_groups import write_copied
 
-            copied = write_copied(task, task.copying, deletes, self.storage)
+            copied = write_copied(task, task.copying, deletes, storage)
             if copied is not None:
-                self.files, self.tally, self.bytes_copied = tuple(copied.files), copied.tally, copied.bytes_copied
-                self.bytes_unread = copied.bytes_unread
-                return
-        if task.routing is not None and makes_fewer_files(task, task.routing, self.storage):
-            self.routing = task.routing
-        self.files = write_proven(task, self.storage, self.tally, self._write, deletes)
-
-    def _write(self, rows: Iterator[pa.RecordBatch]) -> tuple[DataFile, ...] | None:
-        if self.task.recipe is not None:
-            return write_clustered(rows, self.task, self.task.recipe, self.storage)
-        if self.routing is not None:
-            return write_partitions(rows, self.task, self.routing, self.storage)
-        return write_evenly(rows, self.task, self.storage)
+                return copied
+        write: Callable[[Iterator[pa.RecordBatch]], tuple[DataFile, ...] | None]
+        write = partial(write_evenly, task=task, storage=storage)
+        if task.routing is not None and makes_fewer_files(task, task.routing, storage):
+            result.spec_id = task.routing.spec_id
+            write = partial(write_partitions, task=task, routing=task.routing, storage=storage)
+        if task.recipe is not None:
+            write = partial(write_clustered, task=task, recipe=task.recipe, storage=storage)
+        files = write_proven(task, storage, result, write, deletes)
+        result.written, result.too_large = files or (), files is None
+    except (RowsNotKept, OutputUnproved) as problem:
+        result.error = str(problem)
+    except FileUnreadable as problem:
+        result.error, result.unreadable = str(problem), unreadable_files(task, storage)
+    except (MaintenanceError, pa.ArrowException, OSError, ValueError) as problem:
+        result.error = f"{type(problem).__name__}: {problem}"
+    return result
 
 
 _IPC = pa.ipc.IpcWriteOptions(compression="lz4")
@@ -142,19 +108,15 @@ class PartitionRouter:
         start = 0
         for end in ends:
             rows = batch.take(order.slice(start, end - start))
-            yield self._partition(rows), rows
+            first = rows.slice(0, 1)
+            values: list[PartitionValue] = []
+            for transform in self._fields:
+                raw = None
+                if transform.name != "void":
+                    raw = _raw_value(column_values(transform.source_id, self._schema, first), transform.kind)
+                values.append(None if raw is None else transform.apply(raw))
+            yield tuple(values), rows
             start = end
-
-    def _partition(self, rows: pa.RecordBatch) -> tuple[PartitionValue, ...]:
-        first = rows.slice(0, 1)
-        values: list[PartitionValue] = []
-        for transform in self._fields:
-            if transform.name == "void":
-                values.append(None)
-                continue
-            raw = _raw_value(column_values(transform.source_id, self._schema, first), transform.kind)
-            values.append(None if raw is None else transform.apply(raw))
-        return tuple(values)
 
 
 def makes_fewer_files(task: RewriteTask, routing: Routing, storage: Storage) -> bool:
@@ -189,67 +151,36 @@ def write_partitions(
         StorageError: an input cannot be read or an output cannot be written; no output of this attempt remains.
     """
     router = PartitionRouter(routing, task.schema)
+    waiting: dict[object, tuple[tuple[PartitionValue, ...], Path, pa.ipc.RecordBatchStreamWriter]] = {}
     written: list[DataFile] = []
     paths: list[str] = []
-    with scratch_folder("icekeeper-partitions-") as folder, _WaitingRows(folder) as waiting:
+    with scratch_folder("icekeeper-partitions-") as folder, ExitStack() as streams:
         for batch in batches:
             for partition, rows in router.split(batch):
-                waiting.add(partition, rows)
+                key = partition_key(0, partition)
+                if key not in waiting:
+                    stored = folder / str(len(waiting))
+                    stream = streams.enter_context(pa.ipc.new_stream(str(stored), rows.schema, options=_IPC))
+                    waiting[key] = partition, stored, stream
+                waiting[key][2].write_batch(rows)
+        streams.close()
         try:
-            for number, (partition, rows_again) in enumerate(waiting.partitions()):
+            for number, (partition, stored, _) in enumerate(waiting.values()):
                 names = replace(task.outputs, partition_path=partition_path(routing.spec, partition, routing.schemas))
                 there = replace(task, partition=partition, outputs=names)
                 paths.append(names.path(number))
-                file = write_data_file(paths[-1], rows_again, there, storage)
+                file = write_data_file(paths[-1], _stored_rows(stored), there, storage)
                 written += [] if file is None else [file]
+                stored.unlink()
         except BaseException:
             storage.delete(paths)
             raise
     return tuple(written)
 
 
-class _WaitingRows:
-    """Rows in a folder, one Arrow IPC stream per partition."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._numbers: dict[object, int] = {}
-        self._partitions: list[tuple[PartitionValue, ...]] = []
-        self._streams: list[pa.ipc.RecordBatchStreamWriter] = []
-
-    def __enter__(self) -> _WaitingRows:
-        return self
-
-    def __exit__(self, *reason: object) -> None:
-        self._close()
-
-    def add(self, partition: tuple[PartitionValue, ...], rows: pa.RecordBatch) -> None:
-        key = partition_key(0, partition)
-        if key not in self._numbers:
-            self._numbers[key] = len(self._partitions)
-            self._partitions.append(partition)
-            path = str(self._path(self._numbers[key]))
-            self._streams.append(pa.ipc.new_stream(path, rows.schema, options=_IPC))
-        self._streams[self._numbers[key]].write_batch(rows)
-
-    def partitions(self) -> Iterator[tuple[tuple[PartitionValue, ...], Iterator[pa.RecordBatch]]]:
-        """Yield each partition with its rows, which can be read once."""
-        self._close()
-        for number, partition in enumerate(self._partitions):
-            yield partition, self._read(number)
-            self._path(number).unlink()
-
-    def _read(self, number: int) -> Iterator[pa.RecordBatch]:
-        with pa.OSFile(str(self._path(number))) as file, pa.ipc.open_stream(file) as stream:
-            yield from stream
-
-    def _close(self) -> None:
-        for stream in self._streams:
-            stream.close()
-        self._streams.clear()
-
-    def _path(self, number: int) -> Path:
-        return self._folder / str(number)
+def _stored_rows(path: Path) -> Iterator[pa.RecordBatch]:
+    with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as stream:
+        yield from stream
 
 
 def _raw_value(values: pa.Array, kind: str) -> PartitionValue:

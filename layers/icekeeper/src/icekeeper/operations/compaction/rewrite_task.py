@@ -56,16 +56,13 @@ class OutputNames:
 
     def file(self, number: int = 0) -> PlannedFile:
         """Output file ``number`` of the task, for any attempt."""
-        return PlannedFile(self._stem(self._name(number)), "parquet", self.attempts)
+        return PlannedFile(self._stem(f"{self.stem}-{number:05d}"), "parquet", self.attempts)
 
     def file_of_any_partition(self, number: int) -> PlannedFile:
         """The same where rows are divided among partitions, so that only the worker knows the folder."""
         if self.layout is Layout.HASHED_FLAT:
             return self.file(number)
-        return PlannedFile.anywhere_below(self.folder, self._name(number), "parquet")
-
-    def _name(self, number: int) -> str:
-        return f"{self.stem}-{number:05d}"
+        return PlannedFile.anywhere_below(self.folder, f"{self.stem}-{number:05d}", "parquet")
 
     def _stem(self, name: str) -> str:
         """The path without attempt and suffix.  The hash does not include the attempt, so all share one folder."""
@@ -161,13 +158,13 @@ class RewriteTask(ReadTask):
         return min(MAX_PARTITIONS, len(self.inputs) - 1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class RewriteResult:
     """The result of one task: written files (none if the inputs have no live rows) or an error."""
 
     group_id: int
-    written: tuple[DataFile, ...]
-    rows_read: int
+    written: tuple[DataFile, ...] = ()
+    rows_read: int = 0
     rows_deleted: int = 0
     bytes_copied: int = 0
     """Bytes of row groups that were copied and not decoded."""
@@ -175,7 +172,6 @@ class RewriteResult:
     """Those of these bytes that the store itself copied, so their page checksums were not verified."""
     spec_id: int | None = None
     """The spec of the written files, if it is another than the group's."""
-    seconds: float
     error: str | None = None
     unreadable: Mapping[str, str] = field(default_factory=dict)
     """Inputs and their delete files that cannot be read, if that is the error: path → a sentence with it."""

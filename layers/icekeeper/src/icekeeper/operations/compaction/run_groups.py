@@ -9,14 +9,13 @@ from __future__ import annotations
 import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import accumulate
 from typing import Any, TypeVar
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.conflict_detection import ClaimedFile, GroupClaim, PlanningState, RebaseResult
 from icekeeper.commit.snapshot import FileReplacement
-from icekeeper.commit.transaction import Committed
 from icekeeper.errors import MaintenanceError
 from icekeeper.machine.metering import WorkThreads
 from icekeeper.metadata.document import TableMetadata
@@ -32,13 +31,12 @@ from icekeeper.operations.compaction.candidates import (
 )
 from icekeeper.operations.compaction.clustering.exchange import cluster_groups, fits_one_worker
 from icekeeper.operations.compaction.plan_groups import CompactionPlan, FileGroup, depth_with
-from icekeeper.operations.compaction.recipe import ClusterRecipe
 from icekeeper.operations.compaction.rewrite import rewrite_group
 from icekeeper.operations.compaction.rewrite_task import Copying, RewriteResult, RewriteTask, Routing, planned_files
 from icekeeper.operations.compaction.write_properties import misread_columns, output_names, output_properties
 from icekeeper.pass_context.context import OperationContext, Rewrite, commit_rewrite
 from icekeeper.policy import Policy
-from icekeeper.rows.arrow_schema import LeafColumn, leaf_columns, stored_schema
+from icekeeper.rows.arrow_schema import leaf_columns, stored_schema
 from icekeeper.rows.read_task import OPEN_FILE_BYTES, make_read_task, with_lineage
 from icekeeper.storage.paths import is_local
 from icekeeper.storage.storage import Storage
@@ -50,12 +48,8 @@ class GroupOutcomes:
 
     delete_needs: dict[FileKey, int]
     """Live delete file → how many live data files still need it."""
-    outputs: dict[int, tuple[DataFile, ...]] = field(default_factory=dict)
-    """Id of a committed group → its output files."""
-    bytes_copied: dict[int, int] = field(default_factory=dict)
-    """Id of a committed group → bytes of copied row groups."""
-    bytes_unread: int = 0
-    """Those of these bytes that the store itself copied, so their page checksums were not verified."""
+    committed: dict[int, RewriteResult] = field(default_factory=dict)
+    """Id of a committed group → its result."""
     dropped: dict[int, str] = field(default_factory=dict)
     """Id of a group that conflicts with other commits → reason."""
     errors: list[str] = field(default_factory=list)
@@ -69,7 +63,6 @@ class GroupOutcomes:
     """Groups that are left to the next run, because of :attr:`why_left`."""
     why_left: str = ""
     snapshot_ids: list[int] = field(default_factory=list)
-    rows_deleted: int = 0
     deletes_removed: int = 0
     depth: float | None = None
     """The clustering depth after the last commit; ``None``: nothing was committed, or rows are not clustered."""
@@ -188,18 +181,27 @@ def _rewritten(
     groups: Sequence[FileGroup],
     time_left: TimeLeft | None,
 ) -> _Rewritten:
-    if time_left is None:
-        return _in_rounds(context, loaded, plan, groups)
+    """Rewrite the groups with all workers, a round at a time, until the pass must stop.
+
+    Where time is limited, one after the other and small ones together, while there is time for a commit.
+    """
     results: list[RewriteResult] = []
-    # The first group runs alone, to measure the speed.
-    sized = small_together(groups[1:], lambda group: group.total_bytes + len(group.files) * OPEN_FILE_BYTES)
-    waiting = deque([groups[:1], *sized] if groups else ())
+    if time_left is None:
+        waiting = deque(_rounds(groups))
+    else:
+        # The first group runs alone, to measure the speed.
+        sized = small_together(groups[1:], lambda group: group.total_bytes + len(group.files) * OPEN_FILE_BYTES)
+        waiting = deque([list(groups[:1]), *sized] if groups else ())
     while waiting:
         together = waiting.popleft()
         size = sum(group.total_bytes for group in together)
-        if not time_left.is_enough_for(size):
+        left = len(together) + sum(map(len, waiting))
+        if time_left is None:
+            if results and (reason := context.why_stop()) is not None:
+                return _Rewritten(results, unstarted=left, why_unstarted=f"as {reason}")
+        elif not time_left.is_enough_for(size):
             if len(together) == 1:
-                return _Rewritten(results, unstarted=1 + sum(map(len, waiting)))
+                return _Rewritten(results, unstarted=left)
             waiting.extendleft([group] for group in reversed(together))
             continue
         try:
@@ -207,27 +209,9 @@ def _rewritten(
         except MaintenanceError as error:
             if not results:
                 raise
-            return _Rewritten(results, broken=len(together) + sum(map(len, waiting)), error=error)
-        time_left.note(size)
-    return _Rewritten(results)
-
-
-def _in_rounds(
-    context: OperationContext, loaded: LoadedTable, plan: CompactionPlan, groups: Sequence[FileGroup]
-) -> _Rewritten:
-    """Rewrite the groups with all workers, a round at a time, until the pass must stop."""
-    results: list[RewriteResult] = []
-    rounds = _rounds(groups)
-    for number, together in enumerate(rounds):
-        left = sum(map(len, rounds[number:]))
-        if number and (reason := context.why_stop()) is not None:
-            return _Rewritten(results, unstarted=left, why_unstarted=f"as {reason}")
-        try:
-            results += rewrite_groups(context, loaded, plan, together)
-        except MaintenanceError as error:
-            if not results:
-                raise
             return _Rewritten(results, broken=left, error=error)
+        if time_left is not None:
+            time_left.note(size)
     return _Rewritten(results)
 
 
@@ -301,24 +285,28 @@ def rewrite_groups(
     """
     if not groups:
         return []
-    proof, stored = context.policy.proof.value, stored_schema(loaded.metadata.current_schema)
-    leaves = leaf_columns(stored)
-    tasks = [
-        replace(
-            _task(loaded, plan, group, stored, leaves, proof, context.policy.verify_page_checksums),
-            row_group_memory_bytes=context.policy.row_group_memory_bytes,
-            copying=_copying(plan, group, context.policy),
-        )
-        for group in groups
-    ]
+    stored = stored_schema(loaded.metadata.current_schema)
+    tasks = [_task(loaded, plan, group, stored, context.policy) for group in groups]
     # All workers together sort a group that is too large for one.
     is_small = {task.group_id: task.recipe is None or fits_one_worker(task) for task in tasks}
     small = [task for task in tasks if is_small[task.group_id]]
     large = [task for task in tasks if not is_small[task.group_id]]
+    batches = in_batches(small)
     context.will_write(file.record for task in small for file in planned_files(task))
     context.progress(_PROGRESS, 0, len(tasks))
     try:
-        results = _mapped(context, small, len(tasks))
+        if len(batches) == len(small):
+            results = context.engine.map(
+                rewrite_group, small, lambda done: context.progress(_PROGRESS, done, len(tasks))
+            )
+        else:
+            ended = [0, *accumulate(len(batch.tasks) for batch in batches)]  # an estimate: batches end in any order
+            by_batch = context.engine.map(
+                rewrite_batch,
+                batches,
+                lambda done: context.progress(_PROGRESS, ended[min(done, len(batches))], len(tasks)),
+            )
+            results = [result for batch in by_batch for result in batch]
         # Under other file names, because an attempt of the first try may still run and write.
         large += [
             replace(task, outputs=replace(task.outputs, stem=f"{task.outputs.stem}-sorted"))
@@ -339,51 +327,34 @@ def rewrite_groups(
         raise
 
 
-def _mapped(context: OperationContext, tasks: Sequence[RewriteTask], of: int) -> list[RewriteResult]:
-    """Return the result of each task, in their order; ``of`` is the total number of groups for the progress report."""
-    batches = in_batches(tasks)
-    if len(batches) == len(tasks):
-        return context.engine.map(rewrite_group, tasks, lambda done: context.progress(_PROGRESS, done, of))
-    done_tasks = [0, *accumulate(len(batch.tasks) for batch in batches)]  # an estimate: batches end in any order
-    results = context.engine.map(
-        rewrite_batch, batches, lambda done: context.progress(_PROGRESS, done_tasks[min(done, len(batches))], of)
-    )
-    return [result for batch in results for result in batch]
-
-
 def _task(
-    loaded: LoadedTable,
-    plan: CompactionPlan,
-    group: FileGroup,
-    stored: Mapping[str, Any],
-    leaves: Sequence[LeafColumn],
-    proof: str,
-    verify_checksums: bool,
+    loaded: LoadedTable, plan: CompactionPlan, group: FileGroup, stored: Mapping[str, Any], policy: Policy
 ) -> RewriteTask:
-    """The group's task; ``stored`` is the schema of output files, ``leaves`` are its columns."""
+    """The group's task; ``stored`` is the schema of output files."""
     metadata, to = loaded.metadata, group.route_to
     schema = with_lineage(stored) if group.has_lineage else stored
-    rows = make_read_task(metadata, group.files, schema, loaded.io_properties, verify_checksums=verify_checksums)
+    verify = policy.verify_page_checksums
+    rows = make_read_task(metadata, group.files, schema, loaded.io_properties, verify_checksums=verify)
+    most_files = None
+    if plan.recipe is not None and all(candidate.is_clustered for candidate in group.files):
+        # Without a limit, clustered files could be rewritten into as many files as before, and every pass would select
+        # them again.
+        most_files = plan.recipe.output_count(group.total_bytes)
     stem = f"compact-{plan.snapshot_id}-{group.group_id:05d}-{uuid.uuid4()}"
     return RewriteTask(
+        **{each.name: getattr(rows, each.name) for each in fields(rows)},
         group_id=group.group_id,
-        inputs=rows.inputs,
-        schema=rows.schema,
-        name_mapping=rows.name_mapping,
-        by_position=rows.by_position,
-        deletes=rows.deletes,
-        key_fields=rows.key_fields,
-        io_properties=rows.io_properties,
-        verify_checksums=rows.verify_checksums,
         partition=group.partition,
         outputs=output_names(metadata, group.spec_id, group.partition, stem),
         table_properties=output_properties(metadata),
-        proof=proof,
+        proof=policy.proof.value,
         recipe=plan.recipe,
         output_count=group.output_count,
+        copying=_copying(plan, group, policy),
         routing=None if to is None else Routing(to, metadata.specs[to], metadata.schemas_current_first),
-        most_files=_most_files(plan.recipe, group),
-        misread_columns=misread_columns((candidate.file for candidate in group.files), leaves),
+        most_files=most_files,
+        row_group_memory_bytes=policy.row_group_memory_bytes,
+        misread_columns=misread_columns((candidate.file for candidate in group.files), leaf_columns(stored)),
     )
 
 
@@ -406,16 +377,6 @@ def _copying(plan: CompactionPlan, group: FileGroup, policy: Policy) -> Copying 
         largest_output_bytes=int(LARGEST_OUTPUT * policy.target_file_size_bytes),
         pieces=cut,
     )
-
-
-def _most_files(recipe: ClusterRecipe | None, group: FileGroup) -> int | None:
-    """The largest number of outputs of clustered inputs; ``None``: no limit, because an input is not clustered yet.
-
-    Without it, clustered files could be rewritten into as many files as before, and every pass would select them again.
-    """
-    if recipe is None or not all(candidate.is_clustered for candidate in group.files):
-        return None
-    return recipe.output_count(group.total_bytes)
 
 
 # A table may have thousands of partitions of tiny files.  If each group were a task of its own, each would open its own
@@ -475,21 +436,15 @@ def small_together(groups: Iterable[Item], size_of: Callable[[Item], int]) -> li
 def rewrite_batch(batch: RewriteBatch) -> list[RewriteResult]:
     """Rewrite all groups of a batch; an error of a group is in its result, as with :func:`.rewrite_group`."""
     storage = Storage(batch.tasks[0].io_properties)
-    if len(batch.tasks) == 1 or not any(_waits(task) for task in batch.tasks):
+    paths = (path for task in batch.tasks for path in (task.outputs.folder, *(source.path for source in task.inputs)))
+    if len(batch.tasks) == 1 or all(is_local(path) for path in paths):
         return [rewrite_group(task, storage) for task in batch.tasks]
-    with WorkThreads(_at_once(batch), thread_name_prefix="small-groups") as pool:
+    # As many groups as fit into memory at once, whichever of the batch they are.
+    largest = max(sum(source.file_size_in_bytes for source in task.inputs) for task in batch.tasks)
+    at_once = max(1, min(_AT_ONCE, _AT_ONCE_BYTES // max(1, largest)))
+    with WorkThreads(at_once, thread_name_prefix="small-groups") as pool:
         running = [pool.submit(rewrite_group, task, storage) for task in batch.tasks]
         return [one.result() for one in running]
-
-
-def _at_once(batch: RewriteBatch) -> int:
-    """The number of groups, of any size in the batch, that fit into memory at once; at least one."""
-    largest = max(sum(source.file_size_in_bytes for source in task.inputs) for task in batch.tasks)
-    return max(1, min(_AT_ONCE, _AT_ONCE_BYTES // max(1, largest)))
-
-
-def _waits(task: RewriteTask) -> bool:
-    return not all(is_local(source.path) for source in task.inputs) or not is_local(task.outputs.folder)
 
 
 def commit_results(
@@ -515,15 +470,7 @@ def commit_results(
     if not groups and 0 not in outcomes.delete_needs.values():
         outcomes.nothing = f"every file group failed: {outcomes.errors[0]}"
         return
-    planned = PlanningState(
-        metadata=loaded.metadata,
-        snapshot_id=plan.snapshot_id,
-        manifests=plan.planning_manifests,
-        delete_needs=outcomes.delete_needs,
-        own_snapshots=outcomes.snapshot_ids,
-    )
-    outputs = {group_id: [file.file_path for file in result.written] for group_id, result in done.items()}
-    rewrite = Rewrite(loaded, planned, _claims(loaded.metadata, groups, done), outputs)
+    rewrite = _rewrite(loaded, plan, groups, done, outcomes)
     depth: float | None = None
 
     def replacement_on(head: TableMetadata, rebased: RebaseResult) -> tuple[FileReplacement, Collection[str]] | Nothing:
@@ -531,48 +478,34 @@ def commit_results(
             return Nothing(next(iter(rebased.dropped.values()), "no delete file is without use any more"))
         nonlocal depth
         kept = [group for group in groups if group.group_id in rebased.kept]
-        depth = depth_with(plan, outcomes.outputs | {g.group_id: done[g.group_id].written for g in kept})
-        replacement = FileReplacement(
+        committed = outcomes.committed | {group.group_id: done[group.group_id] for group in kept}
+        depth = depth_with(plan, {group_id: result.written for group_id, result in committed.items()})
+        return FileReplacement(
             removed=rebased.unneeded_deletes.union(c.file.key for group in kept for c in group.files),
             added=tuple(added for group in kept for added in _added(group, done[group.group_id])),
             data_sequence_number=plan.sequence_number,
             recipe=None if plan.recipe is None else plan.recipe.text,
             clustering_depth=depth,
             noted=_noted(plan, kept, done),
-        )
-        return replacement, rebased.affected
+        ), rebased.affected
 
-    committed, rebased = commit_rewrite(context, rewrite, replacement_on)
+    landed, rebased = commit_rewrite(context, rewrite, replacement_on)
     outcomes.dropped |= rebased.dropped
-    if isinstance(committed, Nothing):
-        outcomes.nothing = committed.reason
+    if isinstance(landed, Nothing):
+        outcomes.nothing = landed.reason
         return
-    _note(outcomes, committed, rebased, groups, done)
     outcomes.depth = depth
-    if plan.recipe is not None and rebased.kept and not context.dry_run:
-        context.memory.remember_clustering(outcomes.snapshot_ids[-1], plan.recipe.text)
-
-
-def _note(
-    outcomes: GroupOutcomes,
-    committed: Committed,
-    rebased: RebaseResult,
-    groups: Sequence[FileGroup],
-    done: Mapping[int, RewriteResult],
-) -> None:
-    outcomes.snapshot_ids.append(committed.prepared.snapshot_id or 0)
+    outcomes.snapshot_ids.append(landed.prepared.snapshot_id or 0)
     outcomes.deletes_removed += len(rebased.unneeded_deletes)
     for key in rebased.unneeded_deletes:
         outcomes.delete_needs.pop(key)
-    for group in groups:
-        if group.group_id in rebased.kept:
-            outcomes.outputs[group.group_id] = done[group.group_id].written
-            outcomes.bytes_copied[group.group_id] = done[group.group_id].bytes_copied
-            outcomes.bytes_unread += done[group.group_id].bytes_unread
-            outcomes.rows_deleted += done[group.group_id].rows_deleted
-            for key, count in _needed(group).items():
-                if key in outcomes.delete_needs:
-                    outcomes.delete_needs[key] -= count
+    kept = [group for group in groups if group.group_id in rebased.kept]
+    outcomes.committed |= {group.group_id: done[group.group_id] for group in kept}
+    for key, count in _needed(*kept).items():
+        if key in outcomes.delete_needs:
+            outcomes.delete_needs[key] -= count
+    if plan.recipe is not None and rebased.kept and not context.dry_run:
+        context.memory.remember_clustering(outcomes.snapshot_ids[-1], plan.recipe.text)
 
 
 def _noted(plan: CompactionPlan, kept: Sequence[FileGroup], done: Mapping[int, RewriteResult]) -> dict[str, str]:
@@ -595,9 +528,22 @@ def _added(group: FileGroup, result: RewriteResult) -> list[tuple[int, DataFile]
     return [(spec_id, file) for file in result.written]
 
 
-def _claims(planned: TableMetadata, groups: Sequence[FileGroup], done: Mapping[int, RewriteResult]) -> list[GroupClaim]:
-    held = frozenset(leaf.field_id for leaf in leaf_columns(planned.current_schema))
-    return [
+def _rewrite(
+    loaded: LoadedTable,
+    plan: CompactionPlan,
+    groups: Sequence[FileGroup],
+    done: Mapping[int, RewriteResult],
+    outcomes: GroupOutcomes,
+) -> Rewrite:
+    planned = PlanningState(
+        metadata=loaded.metadata,
+        snapshot_id=plan.snapshot_id,
+        manifests=plan.planning_manifests,
+        delete_needs=outcomes.delete_needs,
+        own_snapshots=outcomes.snapshot_ids,
+    )
+    held = frozenset(leaf.field_id for leaf in leaf_columns(loaded.metadata.current_schema))
+    claims = [
         GroupClaim(
             group_id=group.group_id,
             output_scopes=frozenset((spec_id, file.partition) for spec_id, file in _added(group, done[group.group_id])),
@@ -609,7 +555,9 @@ def _claims(planned: TableMetadata, groups: Sequence[FileGroup], done: Mapping[i
         )
         for group in groups
     ]
+    outputs = {group_id: [file.file_path for file in result.written] for group_id, result in done.items()}
+    return Rewrite(loaded, planned, claims, outputs)
 
 
-def _needed(group: FileGroup) -> Counter[FileKey]:
-    return Counter(entry.file.key for candidate in group.files for entry in candidate.deletes)
+def _needed(*groups: FileGroup) -> Counter[FileKey]:
+    return Counter(entry.file.key for group in groups for candidate in group.files for entry in candidate.deletes)

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -63,22 +63,13 @@ def column_runs(sizes: Sequence[int], parts: int) -> list[range]:
     return runs
 
 
-ChunkFacts = tuple[Any, ...]
+ChunkFacts: TypeAlias = tuple[Any, ...]
 """Arrow's metadata of a column chunk; the offsets of its data pages and its dictionary page, if any, come first."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlacedChunk:
-    """A column chunk with its offsets in the output, and its parts of the end of the file, as bytes.
-
-    The chunk does not have the offsets of these parts yet; an offset index has the offsets of pages in the output.
-    """
-
-    chunk: ColumnChunk
-    facts: ChunkFacts
-    bloom_filter: bytes | None
-    column_index: bytes | None
-    offset_index: bytes | None
+Parts: TypeAlias = tuple[bytes | None, bytes | None, bytes | None]
+"""The Bloom filter, column index and offset index of a column chunk, which belong to the end of the file."""
+PlacedChunk: TypeAlias = tuple[ColumnChunk, ChunkFacts, Parts]
+"""A column chunk with its offsets in the output, but those of its parts; pages have the output's offsets in its parts,
+too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +87,30 @@ class EncodedColumns:
         """The bytes of the column chunks, one after the other."""
         return self.data[len(MAGIC) : data_pages(self.chunks[-1].meta_data).end]
 
-    def placed(self, start: int) -> list[PlacedChunk]:
+    def placed(self, start: int) -> Iterator[PlacedChunk]:
         """The column chunks in an output in which :attr:`pages` begin at byte ``start``.
 
         Raises:
             CannotCopy: the small file's indexes or footer contradict themselves.
         """
         by = start - len(MAGIC)
-        return [_placed(chunk, facts, by, self.data) for chunk, facts in zip(self.chunks, self.facts, strict=True)]
+        for chunk, (data_page, dictionary_page, *others) in zip(self.chunks, self.facts, strict=True):
+            meta = chunk.meta_data
+            places = self._bytes(offset_index(chunk))
+            if places is not None:
+                places = _moved_index(places, Piece(meta.data_page_offset, data_pages(meta).end), by)
+            moved = replace(
+                meta,
+                data_page_offset=meta.data_page_offset + by,
+                dictionary_page_offset=meta.dictionary_page_offset and meta.dictionary_page_offset + by,
+                bloom_filter_offset=None,
+            )
+            facts = (data_page + by, None if dictionary_page is None else dictionary_page + by, *others)
+            parts = self._bytes(bloom_filter(meta)), self._bytes(column_index(chunk)), places
+            yield ColumnChunk(chunk.file_path, chunk.file_offset, moved), facts, parts
+
+    def _bytes(self, piece: Piece | None) -> bytes | None:
+        return None if piece is None else bytes(self.data[piece.start : piece.end])
 
 
 def encoded_columns(table: pa.Table, options: Mapping[str, Any]) -> EncodedColumns:
@@ -115,7 +122,8 @@ def encoded_columns(table: pa.Table, options: Mapping[str, Any]) -> EncodedColum
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, row_group_size=table.num_rows, **options)
     data = memoryview(sink.getvalue())
-    footer = _footer_in(data)
+    start = len(data) - FRAME - int.from_bytes(data[-FRAME:-4], "little")
+    footer = Footer("what Arrow wrote", len(data), start, bytes(data[start:-FRAME]))
     groups = footer.metadata().row_groups
     if len(groups) != 1:
         raise CannotCopy(f"has {table.num_rows} rows, which Arrow does not write as one row group")
@@ -126,12 +134,6 @@ def encoded_columns(table: pa.Table, options: Mapping[str, Any]) -> EncodedColum
             raise CannotCopy(f"has a column chunk at byte {piece.start}, where {end} was expected")
         end = piece.end
     return EncodedColumns(data, footer, tuple(chunks), tuple(next(chunk_facts(footer.seen_by_arrow()))))
-
-
-def _footer_in(data: memoryview) -> Footer:
-    """The footer of a Parquet file in memory."""
-    start = len(data) - FRAME - int.from_bytes(data[-FRAME:-4], "little")
-    return Footer("what Arrow wrote", len(data), start, bytes(data[start:-FRAME]))
 
 
 def chunk_facts(footer: pq.FileMetaData) -> Iterator[list[ChunkFacts]]:
@@ -158,29 +160,6 @@ def _facts(chunk: Any) -> ChunkFacts:
         None if found is None else (found.has_null_count, found.null_count),
         (found.min_raw, found.max_raw) if has_bounds else None,
     )
-
-
-def _placed(chunk: ColumnChunk, facts: ChunkFacts, by: int, data: memoryview) -> PlacedChunk:
-    meta = chunk.meta_data
-    places = _bytes(offset_index(chunk), data)
-    if places is not None:
-        places = _moved_index(places, Piece(meta.data_page_offset, data_pages(meta).end), by)
-    dictionary = meta.dictionary_page_offset and meta.dictionary_page_offset + by
-    moved = replace(
-        meta, data_page_offset=meta.data_page_offset + by, dictionary_page_offset=dictionary, bloom_filter_offset=None
-    )
-    first, second, *others = facts
-    return PlacedChunk(
-        ColumnChunk(chunk.file_path, chunk.file_offset, moved),
-        (first + by, None if second is None else second + by, *others),
-        _bytes(bloom_filter(meta), data),
-        _bytes(column_index(chunk), data),
-        places,
-    )
-
-
-def _bytes(piece: Piece | None, data: memoryview) -> bytes | None:
-    return None if piece is None else bytes(data[piece.start : piece.end])
 
 
 def _moved_index(found: bytes, pages: Piece, by: int) -> bytes:
@@ -222,8 +201,8 @@ class _Written:
     """A row group whose pages are in the output, with its parts of the end of the file."""
 
     row_group: bytes
-    parts: tuple[tuple[bytes | None, bytes | None, bytes | None], ...]
-    """Bloom filter, column index and offset index of every column chunk."""
+    parts: tuple[Parts, ...]
+    """Those of every column chunk."""
     facts: tuple[int, ...]
     """A hash of the :data:`ChunkFacts` of every column chunk, because the facts of a large file take much memory."""
 
@@ -286,7 +265,7 @@ class SideBySideWriter:
         return _as_written(count, placed)
 
     def _appended(self, encoded: EncodedColumns) -> list[PlacedChunk]:
-        placed = encoded.placed(int(self._sink.tell()))
+        placed = list(encoded.placed(int(self._sink.tell())))
         self._sink.write(encoded.pages)
         return placed
 
@@ -343,7 +322,7 @@ def _encoded_part(part: list[pa.Table], options: Mapping[str, Any]) -> EncodedCo
 
 
 def _as_written(rows: int, placed: list[PlacedChunk]) -> _Written:
-    chunks = [one.chunk for one in placed]
+    chunks = [chunk for chunk, _, _ in placed]
     group = RowGroup(
         columns=chunks,
         total_byte_size=sum(chunk.meta_data.total_uncompressed_size for chunk in chunks),
@@ -351,5 +330,5 @@ def _as_written(rows: int, placed: list[PlacedChunk]) -> _Written:
         file_offset=data_pages(chunks[0].meta_data).start,
         total_compressed_size=sum(chunk.meta_data.total_compressed_size for chunk in chunks),
     )
-    parts = tuple((one.bloom_filter, one.column_index, one.offset_index) for one in placed)
-    return _Written(write_struct(group), parts, tuple(hash(one.facts) for one in placed))
+    parts = tuple(parts for _, _, parts in placed)
+    return _Written(write_struct(group), parts, tuple(hash(facts) for _, facts, _ in placed))

@@ -12,7 +12,8 @@ import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -21,7 +22,7 @@ import pyarrow.parquet as pq
 
 from icekeeper.machine.resources import task_cores
 from icekeeper.metadata.single_value import comparable, encode, is_utf8, truncated_lower, truncated_upper
-from icekeeper.model import DataFile, FileContent
+from icekeeper.model import DataFile, FileContent, PartitionValue
 from icekeeper.operations.compaction.rewrite_task import RewriteTask
 from icekeeper.operations.compaction.write_properties import (
     dictionary_bytes,
@@ -30,7 +31,7 @@ from icekeeper.operations.compaction.write_properties import (
     row_group_bytes,
     writer_options,
 )
-from icekeeper.rows.arrow_schema import LeafColumn, arrow_schema, leaf_columns, leaf_values
+from icekeeper.rows.arrow_schema import LeafColumn, arrow_schema, column_at, leaf_columns, leaf_values
 from icekeeper.storage.arrow_files import WriteOnly
 from icekeeper.storage.storage import Storage
 
@@ -42,39 +43,30 @@ def write_evenly(rows: Iterator[pa.RecordBatch], task: RewriteTask, storage: Sto
         StorageError: an input cannot be read or an output cannot be written; no output of this attempt remains.
     """
     per_file = max(1, math.ceil(sum(source.record_count for source in task.inputs) / task.output_count))
-    source = _Rows(rows)
+    source = rows
+
+    def rows_of_one_file() -> Iterator[pa.RecordBatch]:
+        """The next rows; ``rows`` are then the remaining ones, the rest of the last batch first."""
+        nonlocal rows
+        wanted = per_file
+        while wanted > 0 and (batch := next(rows, None)) is not None:
+            if batch.num_rows > wanted:
+                rows = chain([batch.slice(wanted)], source)
+                batch = batch.slice(0, wanted)
+            wanted -= batch.num_rows
+            yield batch
+
     paths = [task.outputs.path(number) for number in range(task.output_count)]
+    files: list[DataFile] = []
     try:
-        files = [
+        for path in paths:
             # The last file takes all remaining rows, in case manifest entries have a too small count.
-            write_data_file(path, source.next_rows(None if path == paths[-1] else per_file), task, storage)
-            for path in paths
-        ]
+            file = write_data_file(path, rows if path == paths[-1] else rows_of_one_file(), task, storage)
+            files += [] if file is None else [file]
     except BaseException:
         storage.delete(paths)
         raise
-    return tuple(file for file in files if file is not None)
-
-
-class _Rows:
-    """Batches that can be cut at any row."""
-
-    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
-        self._batches = batches
-        self._left: pa.RecordBatch | None = None
-
-    def next_rows(self, count: int | None) -> Iterator[pa.RecordBatch]:
-        """The next ``count`` rows; ``None``: all remaining ones."""
-        while count is None or count > 0:
-            batch = self._left if self._left is not None else next(self._batches, None)
-            self._left = None
-            if batch is None:
-                return
-            if count is not None and batch.num_rows > count:
-                self._left = batch.slice(count)
-                batch = batch.slice(0, count)
-            count = None if count is None else count - batch.num_rows
-            yield batch
+    return tuple(files)
 
 
 # Bytes of memory beside the rows of a row group.  Data of the file that waits for its upload: less than Arrow's own
@@ -105,21 +97,17 @@ def write_data_file(
         StorageError: the file cannot be written.
         PolicyError: a ``write.parquet.*`` property is malformed.
     """
-    leaves = leaf_columns(task.schema)
-    schema = arrow_schema(task.schema)
-    counts = PassingCounts(leaves)
-    counts.prepare(schema)
+    counts = PassingCounts(task.schema)
 
     def options(first: pa.Table) -> dict[str, Any]:
         # The first row group is counted by now; for later ones only the entries of the inputs are known.
         unmeasured = task.misread_columns | counts.misread_columns
-        plain = columns_without_dictionary(first, leaves, dictionary_bytes(task.table_properties))
-        return writer_options(task.table_properties, leaves, first.num_rows, unmeasured, plain)
+        plain = columns_without_dictionary(first, counts.leaves, dictionary_bytes(task.table_properties))
+        return writer_options(task.table_properties, counts.leaves, first.num_rows, unmeasured, plain)
 
-    memory = _row_group_memory(path, task, storage)
     pending: list[pa.RecordBatch] = []
     pending_bytes = 0
-    with _Output(path, schema, options, row_group_bytes(task.table_properties), memory, storage) as output:
+    with _Output(path, task, options, storage) as output:
         for batch in batches:
             if not batch.num_rows:
                 continue
@@ -133,7 +121,10 @@ def write_data_file(
                     on_row_group(output.size)
         if pending:
             output.write(pending)
-    return None if output.footer is None else _data_file(path, output.size, output.footer, counts, task)
+    if output.footer is None:
+        return None
+    modes = metrics_modes(task.schema, task.table_properties)
+    return entry_of_file(path, output.size, task.partition, output.footer, counts, modes)
 
 
 def _row_group_memory(path: str, task: RewriteTask, storage: Storage) -> int:
@@ -148,49 +139,22 @@ def _row_group_memory(path: str, task: RewriteTask, storage: Storage) -> int:
     return max(task.row_group_memory_bytes // 2, task.row_group_memory_bytes - besides)
 
 
-def _data_file(path: str, size: int, footer: pq.FileMetaData, counts: PassingCounts, task: RewriteTask) -> DataFile:
-    metrics = file_metrics(footer, counts, metrics_modes(task.schema, task.table_properties))
-    return DataFile(
-        content=FileContent.DATA,
-        file_path=path,
-        file_format="PARQUET",
-        partition=task.partition,
-        record_count=footer.num_rows,
-        file_size_in_bytes=size,
-        column_sizes=metrics.column_sizes,
-        value_counts=metrics.value_counts,
-        null_value_counts=metrics.null_value_counts,
-        nan_value_counts=metrics.nan_value_counts,
-        lower_bounds=metrics.lower_bounds,
-        upper_bounds=metrics.upper_bounds,
-        split_offsets=metrics.split_offsets,
-    )
-
-
 class _Output:
     """The file being written; it is opened with the first row group, so that without rows there is no file."""
 
     def __init__(
-        self,
-        path: str,
-        schema: pa.Schema,
-        options: Callable[[pa.Table], Mapping[str, Any]],
-        row_group_bytes: int,
-        row_group_memory: int,
-        storage: Storage,
+        self, path: str, task: RewriteTask, options: Callable[[pa.Table], Mapping[str, Any]], storage: Storage
     ) -> None:
-        """``options`` returns the writer's options for the rows of the first row group.
-
-        ``row_group_bytes`` is the target size of a row group in the file, ``row_group_memory`` the largest size of its
-        rows in memory, where they are several times larger.
-        """
-        self.schema = schema
+        """``options`` returns the writer's options for the rows of the first row group."""
         self.size = 0
         self.footer: pq.FileMetaData | None = None
         self._path = path
+        self._schema = arrow_schema(task.schema)
         self._options = options
         self._storage = storage
-        self._row_group_bytes, self._row_group_memory = row_group_bytes, row_group_memory
+        # The target size in the file, and the largest size in memory, where rows are several times larger.
+        self._row_group_bytes = row_group_bytes(task.table_properties)
+        self._row_group_memory = _row_group_memory(path, task, storage)
         self._arrow_bytes = 0
         self._opened = ExitStack()
         self._sink: Any = None
@@ -208,18 +172,26 @@ class _Output:
 
     def write(self, batches: list[pa.RecordBatch]) -> None:
         """Write the batches as one row group; the list is emptied."""
-        table = pa.Table.from_batches(batches, self.schema)
+        table = pa.Table.from_batches(batches, self._schema)
         batches.clear()
         with self._storage.translated(self._path):
             if self._writer is None:
                 options = self._options(table)
-                self._sink = self._opened.enter_context(_opened(self._storage, self._path))
+                self._sink = self._opened.enter_context(self._open())
                 self._writer = row_group_writer(self._sink, table, options)
             self._arrow_bytes += table.nbytes
             rows = [table]
             del table
             self._writer.write_row_group(rows)
             self.size = self._sink.tell()
+
+    def _open(self) -> AbstractContextManager[Any]:
+        if self._storage.uses_boto3(self._path):
+            from icekeeper.storage.multipart import bounded_output  # only needed for S3
+
+            return bounded_output(self._storage, self._path, _ROOM)
+        stream: AbstractContextManager[Any] = self._storage.open_output(self._path)
+        return stream
 
     def __enter__(self) -> _Output:
         return self
@@ -233,15 +205,6 @@ class _Output:
             if self._writer is not None:
                 self.footer = self._writer.close()
                 self.size = self._sink.tell()
-
-
-def _opened(storage: Storage, path: str) -> AbstractContextManager[Any]:
-    if storage.uses_boto3(path):
-        from icekeeper.storage.multipart import bounded_output  # only needed for S3
-
-        return bounded_output(storage, path, _ROOM)
-    stream: AbstractContextManager[Any] = storage.open_output(path)
-    return stream
 
 
 # All cores of the task encode a row group if that pays; the bytes are the same (rule: same-bytes-on-any-cores).
@@ -328,21 +291,15 @@ class _ColumnByColumn:
         end = self._held_back.keep()
         self._writer.close()
         (footer,) = self._footers
-        self._sink.write(_with_one_voice(end, footer))
+        if footer.num_row_groups > 1:
+            # A column has bounds in all row groups or in none (rule: uniform-footers).
+            from icekeeper.row_group_copy.footer import FRAME, framed
+            from icekeeper.row_group_copy.new_footer import with_one_voice
+
+            start = len(end) - FRAME - int.from_bytes(end[-FRAME:-4], "little")
+            end[start:] = framed(with_one_voice(bytes(end[start:-FRAME]), footer))
+        self._sink.write(end)
         return footer
-
-
-def _with_one_voice(end: bytearray, footer: pq.FileMetaData) -> bytearray:
-    """The end of a file, with a footer that has bounds of a column in all row groups or in none
-    (rule: uniform-footers)."""
-    if footer.num_row_groups > 1:
-        from icekeeper.row_group_copy.footer import FRAME, framed
-        from icekeeper.row_group_copy.new_footer import with_one_voice
-
-        start = len(end) - FRAME - int.from_bytes(end[-FRAME:-4], "little")
-        thrift = bytes(end[start:-FRAME])
-        end[start:] = framed(with_one_voice(thrift, footer))
-    return end
 
 
 # Metrics of a manifest entry (specification, "Manifests"; Java's ``ParquetMetrics``).  Counts and bounds come from the
@@ -353,24 +310,11 @@ def _with_one_voice(end: bytearray, footer: pq.FileMetaData) -> bytearray:
 # (:attr:`.LeafColumn.has_bounds`) (rule: no-uuid-bounds).
 
 
-@dataclass(frozen=True, slots=True)
-class FileMetrics:
-    """The metrics of a manifest entry, by field id; sizes in bytes."""
-
-    column_sizes: Mapping[int, int]
-    value_counts: Mapping[int, int]
-    null_value_counts: Mapping[int, int]
-    nan_value_counts: Mapping[int, int]
-    lower_bounds: Mapping[int, bytes]
-    upper_bounds: Mapping[int, bytes]
-    split_offsets: tuple[int, ...]
-
-
 @dataclass(slots=True)
 class _Column:
-    """Counts of one column; ``path`` are the positions that lead to it through structs."""
+    """Counts of one column; ``path`` leads to it through structs."""
 
-    path: list[int]
+    path: tuple[int, ...]
     is_float: bool
     nulls: int = 0
     nans: int = 0
@@ -388,42 +332,24 @@ class _Column:
             self.range = (low, high) if self.range is None else (min(low, self.range[0]), max(high, self.range[1]))
 
 
-@dataclass(slots=True)
 class PassingCounts:
-    """Counts values that a footer may lack while batches are written; ``columns`` is by field id.
+    """Counts values that a footer may lack while batches of an Iceberg schema are written; ``columns`` is by field id.
 
     It counts float columns, and the nulls of columns without bounds, outside of lists and maps.
     """
 
-    leaves: Sequence[LeafColumn]
-    columns: dict[int, _Column] = field(default_factory=dict)
-
-    def prepare(self, schema: pa.Schema) -> None:
-        """Find these columns once, from the schema of the batches."""
-        ids = iter(self.leaves)
-        for index, column in enumerate(schema):
-            self._find(column.type, [index], ids)
-
-    def _find(self, kind: pa.DataType, path: list[int], ids: Any) -> None:
-        if pa.types.is_struct(kind):
-            for i in range(kind.num_fields):
-                self._find(kind.field(i).type, [*path, i], ids)
-        elif pa.types.is_map(kind):
-            self._find(kind.key_type, path, ids)
-            self._find(kind.item_type, path, ids)
-        elif pa.types.is_list(kind):
-            self._find(kind.value_type, path, ids)
-        else:
-            leaf = next(ids)
-            if not leaf.repeated and (leaf.is_float or not leaf.has_bounds):
-                self.columns[leaf.field_id] = _Column(path, leaf.is_float)
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self.leaves = leaf_columns(schema)
+        paths = dict(_paths(schema["fields"]))
+        self.columns = {
+            leaf.field_id: _Column(paths[leaf.field_id], leaf.is_float)
+            for leaf in self.leaves
+            if not leaf.repeated and (leaf.is_float or not leaf.has_bounds)
+        }
 
     def add(self, batch: pa.RecordBatch) -> None:
         for column in self.columns.values():
-            array = batch.column(column.path[0])
-            for index in column.path[1:]:
-                array = pc.struct_field(array, [index])  # nulls of the parent are nulls here
-            column.add(array)
+            column.add(column_at(batch, column.path))
 
     @property
     def misread_columns(self) -> frozenset[int]:
@@ -432,8 +358,25 @@ class PassingCounts:
         return frozenset(i for i, found, nans in seen if found is not None and is_misread(*found, nans))
 
 
-def file_metrics(footer: pq.FileMetaData, counts: PassingCounts, modes: Mapping[int, str]) -> FileMetrics:
-    """Metrics of a whole file from its footer, whose columns are in the order of ``counts.leaves``."""
+def _paths(fields: Sequence[Mapping[str, Any]], above: tuple[int, ...] = ()) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """The field id and the path (:func:`.column_at`) of each primitive column outside of lists and maps."""
+    for position, field in enumerate(fields):
+        kind, path = field["type"], (*above, position)
+        if isinstance(kind, str):
+            yield int(field["id"]), path
+        elif kind["type"] == "struct":
+            yield from _paths(kind["fields"], path)
+
+
+def entry_of_file(
+    path: str,
+    size: int,
+    partition: tuple[PartitionValue, ...],
+    footer: pq.FileMetaData,
+    counts: PassingCounts,
+    modes: Mapping[int, str],
+) -> DataFile:
+    """The manifest entry of a file; the columns of its footer are in the order of ``counts.leaves``."""
     sizes: dict[int, int] = {}
     values: dict[int, int] = {}
     nulls: dict[int, int] = {}
@@ -457,15 +400,25 @@ def file_metrics(footer: pq.FileMetaData, counts: PassingCounts, modes: Mapping[
             nulls[leaf.field_id] = sum(s.null_count for s in statistics)
         if mode == "counts":
             continue
-        if passed is not None and passed.is_float:
-            bounds = _float_bounds(leaf.iceberg_type, passed.range)
-        else:
+        if passed is None or not passed.is_float:
             bounds = _bounds(leaf.iceberg_type, statistics, mode)
+        elif passed.range is None:
+            continue
+        else:
+            # A zero becomes -0.0 and 0.0, as in footers (platform: java-signed-zero-and-nan).
+            low, high = passed.range[0] or -0.0, passed.range[1] or 0.0
+            bounds = encode(leaf.iceberg_type, low), encode(leaf.iceberg_type, high)
         if bounds is not None:
             lower[leaf.field_id] = bounds[0]
             if bounds[1] is not None:
                 upper[leaf.field_id] = bounds[1]
-    return FileMetrics(
+    return DataFile(
+        content=FileContent.DATA,
+        file_path=path,
+        file_format="PARQUET",
+        partition=partition,
+        record_count=footer.num_rows,
+        file_size_in_bytes=size,
         column_sizes=sizes,
         value_counts=values,
         null_value_counts=nulls,
@@ -474,14 +427,6 @@ def file_metrics(footer: pq.FileMetaData, counts: PassingCounts, modes: Mapping[
         upper_bounds=upper,
         split_offsets=tuple(sorted(_first_offset(group.column(0)) for group in groups if group.num_columns)),
     )
-
-
-def _float_bounds(iceberg_type: str, found: tuple[float, float] | None) -> tuple[bytes, bytes | None] | None:
-    """The bounds of floats, encoded; a zero becomes -0.0 as lower and 0.0 as upper bound, as in footers
-    (platform: java-signed-zero-and-nan)."""
-    if found is None:
-        return None
-    return encode(iceberg_type, found[0] or -0.0), encode(iceberg_type, found[1] or 0.0)
 
 
 def _bounds(iceberg_type: str, statistics: Sequence[Any], mode: str) -> tuple[bytes, bytes | None] | None:
@@ -573,7 +518,8 @@ def _pays(sampled: pa.Array, scale: float, limit: int) -> bool:
     values = present * scale
     distinct = _likely_distinct(int(pc.count_distinct(sampled, mode="only_valid").as_py()), present, values)
     dictionary = distinct * width
-    return dictionary <= _MARGIN * limit and dictionary + values * _index_bits(distinct) / 8 < values * width
+    index_bits = max(1, math.ceil(math.log2(max(2.0, distinct))))
+    return dictionary <= _MARGIN * limit and dictionary + values * index_bits / 8 < values * width
 
 
 def _likely_distinct(seen: int, sampled: int, values: float) -> float:
@@ -609,15 +555,7 @@ def _plain_bytes(values: pa.Array) -> float:
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         return 4.0 * present + float(pc.sum(pc.binary_length(values)).as_py() or 0)
     if pa.types.is_decimal(kind):
-        return float(present * _decimal_bytes(int(kind.precision)))
+        # Parquet format, "DECIMAL": the size of an integer that holds all digits, else the fewest bytes.
+        bits = math.ceil(math.log2(10 ** int(kind.precision))) + 1
+        return float(present * next((size for size in (4, 8) if bits <= 8 * size), math.ceil(bits / 8)))
     return float(present * kind.bit_width / 8)
-
-
-def _decimal_bytes(precision: int) -> int:
-    """Parquet format, "DECIMAL": the size of an integer that holds all digits, else the fewest bytes."""
-    bits = math.ceil(math.log2(10**precision)) + 1
-    return next((size for size in (4, 8) if bits <= 8 * size), math.ceil(bits / 8))
-
-
-def _index_bits(distinct: float) -> int:
-    return max(1, math.ceil(math.log2(max(2.0, distinct))))

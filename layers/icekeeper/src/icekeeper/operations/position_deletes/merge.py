@@ -153,9 +153,9 @@ def _collect(
         StorageError: the store failed.
     """
     rows_read, targets = 0, task.targets
-    for rows in _rows(delete, storage, task.verify_checksums):
-        rows_read += rows.count
-        for path, positions in rows.by_path:
+    for rows, by_path in _rows(delete, storage, task.verify_checksums):
+        rows_read += rows
+        for path, positions in by_path:
             is_about_it = delete.named_file in (None, path)
             # A delete reaches data files that are as old as itself or older (rule: deletes-reach-by-sequence-number).
             if is_about_it and path in targets and targets[path] <= delete.sequence_number:
@@ -174,7 +174,7 @@ def _rows(delete: PositionDeletes, storage: Storage, verify_checksums: bool) -> 
         yield from position_rows(delete.path, delete.file_format, storage, verify_checksums=verify_checksums)
         return
     positions = vector_positions(delete.path, *delete.blob, delete.record_count, storage)
-    yield PositionRows(len(positions), ((delete.named_file, pa.array(positions.to_array(), pa.int64())),))
+    yield len(positions), [(delete.named_file, pa.array(positions.to_array(), pa.int64()))]
 
 
 def _write(task: MergeTask, by_path: Mapping[str, BitMap64], storage: Storage) -> tuple[DataFile, ...]:

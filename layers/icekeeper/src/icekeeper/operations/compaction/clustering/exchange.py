@@ -128,9 +128,6 @@ def _plan(task: RewriteTask, samples: Sequence[Sample]) -> _Exchange | RewriteRe
     if error is not None:
         return RewriteResult(
             group_id=task.group_id,
-            written=(),
-            rows_read=0,
-            seconds=0.0,
             error=error,
             unreadable=_unreadable(samples),
         )
@@ -215,10 +212,9 @@ def _result(task: RewriteTask, lanes: Sequence[LaneResult], discard: Callable[[I
         discard(file.file_path for file in written)
     if error is None:
         problem = disproof(
+            task,
             sum((r.evidence for r in reports), Evidence()),
             sum((lane.evidence for lane in lanes), Evidence()),
-            {leaf.field_id: leaf.name for leaf in leaf_columns(task.schema)},
-            promised=sum(source.record_count for source in task.inputs),
             rows_read=read,
             rows_deleted=deleted,
         )
@@ -230,7 +226,6 @@ def _result(task: RewriteTask, lanes: Sequence[LaneResult], discard: Callable[[I
         written=() if error is not None else written,
         rows_read=read,
         rows_deleted=deleted,
-        seconds=sum(r.seconds for r in reports) + sum(lane.seconds for lane in lanes),
         error=error,
         unreadable=_unreadable(reports),
     )
