@@ -77,9 +77,7 @@ def live(all_files: list[File]) -> dict[str, LiveEntry]:
 def deletes_of(paths: list[str]) -> DeleteIndex:
     builder = DeleteIndexBuilder()
     for path in paths:
-        file = replace(
-            data_file(f"d-{path}", 1, ["p"]), content=FileContent.POSITION_DELETES, referenced_data_file=path
-        )
+        file = data_file(f"d-{path}", 1, ["p"], content=FileContent.POSITION_DELETES, referenced_data_file=path)
         builder.add(0, ManifestEntry(EntryStatus.ADDED, HEAD, 60, 60, file), is_unpartitioned=False)
     return builder.build()
 

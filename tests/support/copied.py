@@ -21,7 +21,7 @@ from botocore.awsrequest import AWSResponse
 
 from icekeeper.model import DataFile, FileContent
 from icekeeper.row_group_copy.copyable import CopyableFile, CopyTarget, copy_target
-from icekeeper.row_group_copy.footer import data_pages, framed
+from icekeeper.row_group_copy.footer import data_pages, framed, read_footer
 from icekeeper.row_group_copy.footer_decisions import states_bounds
 from icekeeper.row_group_copy.footer_structs import (
     ColumnMetaData,
@@ -37,6 +37,7 @@ from icekeeper.row_group_copy.merge_files import copyable_file, merge_files
 from icekeeper.rows.arrow_schema import arrow_schema, leaf_columns
 from icekeeper.rows.read_task import with_lineage
 from icekeeper.storage.storage import Storage
+from support.plans import data_file
 from support.rewrites import rows, struct
 
 # Parquet files to copy, and copies of them.
@@ -139,6 +140,10 @@ def pages(path: Path) -> Iterator[tuple[PageHeader, int, int]]:
             header, size = read_struct(PageHeader, data[place:end])
             begin, place = place + size, place + size + header.compressed_page_size
             yield header, begin, place
+
+
+def footer_of(path: Path | str) -> FileMetaData:
+    return read_footer(str(path), STORAGE).metadata()
 
 
 def flipped(path: Path, to: Path, bit: int) -> Path:
@@ -282,14 +287,7 @@ def large_file(first: int, count: int = 700_000, seed: int = 0, *, page_index: b
 def stored_entry(storage: Storage, path: str, data: bytes) -> DataFile:
     """The file in the store, and its manifest entry without metrics."""
     storage.write(path, data)
-    return DataFile(
-        content=FileContent.DATA,
-        file_path=path,
-        file_format="PARQUET",
-        partition=(),
-        record_count=pq.read_metadata(io.BytesIO(data)).num_rows,
-        file_size_in_bytes=len(data),
-    )
+    return data_file(path, len(data), records=pq.read_metadata(io.BytesIO(data)).num_rows)
 
 
 def judged(

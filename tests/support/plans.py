@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from icekeeper.metadata.document import TableMetadata
@@ -72,11 +72,13 @@ def data_file(
     partition: Sequence[PartitionValue] = (),
     *,
     records: int = 10,
+    content: FileContent = FileContent.DATA,
     file_format: str = "PARQUET",
     **more: Any,
 ) -> DataFile:
+    """A file of rows, or of deletes."""
     return DataFile(
-        content=FileContent.DATA,
+        content=content,
         file_path=path,
         file_format=file_format,
         partition=tuple(partition),
@@ -142,6 +144,18 @@ def spec(spec_id: int, *fields: tuple[str, str]) -> dict[str, Any]:
 def partitioned(*specs: dict[str, Any]) -> TableMetadata:
     """The last spec is the current one."""
     return table(3, schemas=[SCHEMA], **{"partition-specs": list(specs), "default-spec-id": specs[-1]["spec-id"]})
+
+
+def partitioned_by(columns: Mapping[int, str], *fields: tuple[int, str]) -> TableMetadata:
+    """Columns ``cN`` by field id and type, partitioned by these sources and transforms, the fields named ``p0``, …"""
+    named = [{"id": i, "name": f"c{i}", "required": False, "type": kind} for i, kind in columns.items()]
+    of = [
+        {"source-id": source, "field-id": 1000 + n, "name": f"p{n}", "transform": transform}
+        for n, (source, transform) in enumerate(fields)
+    ]
+    schema = {"type": "struct", "schema-id": 0, "fields": named}
+    specs = [{"spec-id": 0, "fields": of}]
+    return TableMetadata(new_document("s3://b/t", 2, schemas=[schema], **{"partition-specs": specs}))
 
 
 def times(metadata: TableMetadata, **settings: str) -> PartitionTimes:

@@ -19,7 +19,7 @@ from icekeeper.state.identity import TableIdentity
 from icekeeper.state.items import Item
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.staging import StagedLoad
-from icekeeper.state.store import Pin, StateStore
+from icekeeper.state.store import Pin, ScheduleRun, StateStore
 from local_stack.moto_server import REGION, MotoServer
 
 # State tables in moto's DynamoDB, each a fresh one.
@@ -80,6 +80,11 @@ def _dynamodb(request: pytest.FixtureRequest) -> OpenStore:
 
 STORES: Mapping[str, Callable[[pytest.FixtureRequest], OpenStore]] = {"dynamodb": _dynamodb, "sqlite": _sqlite}
 """Each makes an empty store; servers are started by fixtures, and only when they are needed."""
+
+
+def turn(name: str, at_ms: int, *, idle: bool = False) -> ScheduleRun:
+    """A run of a schedule, or a sweep, that no snapshot came of."""
+    return ScheduleRun(schedule=name, counted_ms=at_ms, finished_ms=at_ms, snapshot_id=None, fingerprint="", idle=idle)
 
 
 # What reaches DynamoDB: the items of a table, answers lost on their way, operations asked for, and two records.

@@ -22,6 +22,7 @@ from icekeeper.report.outcome import OperationOutcome
 from icekeeper.storage.storage import Storage
 from support.deletes import create_by_region, rows_of
 from support.maintained_table import MaintainedTable, local_path, maintained_table, outcome_of
+from support.plans import data_file
 from support.readers import duckdb_rows
 
 # A table of format v3 without Java: upgraded by hand, written to by another writer, its lineage read naively.
@@ -63,15 +64,7 @@ def append(table: MaintainedTable, first: int, count: int, region: str) -> str:
     ]
     with Storage(loaded.io_properties).open_output(path) as sink:
         pq.write_table(content.cast(pa.schema(fields)), sink)
-    file = DataFile(
-        content=FileContent.DATA,
-        file_path=path,
-        file_format="PARQUET",
-        partition=(region,),
-        record_count=count,
-        file_size_in_bytes=local_path(path).stat().st_size,
-    )
-    _commit(table, [file], {})
+    _commit(table, [data_file(path, local_path(path).stat().st_size, (region,), records=count)], {})
     return path
 
 

@@ -241,7 +241,7 @@ def planned(
     metadata, builder = table(), DeleteIndexBuilder()
     for path in deletes_of:
         for number in range(3):
-            delete = replace(data_file(f"{path}-{number}", 1000, records=1), content=FileContent.POSITION_DELETES)
+            delete = data_file(f"{path}-{number}", 1000, records=1, content=FileContent.POSITION_DELETES)
             entry = ManifestEntry(EntryStatus.EXISTING, HEAD, 9, 9, replace(delete, referenced_data_file=path))
             builder.add(0, entry, is_unpartitioned=True)
     live = [live_file(file) for file in files]
@@ -487,8 +487,8 @@ SPEC = {"spec-id": 0, "fields": [{"name": "day", "transform": "identity", "sourc
 def previewed(files: list[LiveEntry], deleted: dict[str, int], clustering: Clustering | None = None) -> CompactionPlan:
     builder = DeleteIndexBuilder()
     for path, rows in deleted.items():
-        file = data_file(f"d-{path}", 1000, (), records=rows)
-        delete = replace(file, content=FileContent.POSITION_DELETES, referenced_data_file=path)
+        of = {"referenced_data_file": path}
+        delete = data_file(f"d-{path}", 1000, records=rows, content=FileContent.POSITION_DELETES, **of)
         builder.add(0, ManifestEntry(EntryStatus.ADDED, HEAD, 60, 60, delete), is_unpartitioned=True)
     state = TableState(TABLE, TABLE.snapshots[HEAD], [manifest()], files, builder.build())
     plan = plan_compaction(state, policy(), now_ms=HEAD_MS, clustering=clustering)
@@ -637,7 +637,7 @@ def rewritten_under_deletes(**settings: object) -> set[str]:
     """Of twelve small files, two of which have a delete file each."""
     builder = DeleteIndexBuilder()
     for path in ("f0", "f7"):
-        delete = replace(data_file(f"d-{path}", 1000), content=FileContent.POSITION_DELETES, referenced_data_file=path)
+        delete = data_file(f"d-{path}", 1000, content=FileContent.POSITION_DELETES, referenced_data_file=path)
         builder.add(0, ManifestEntry(EntryStatus.ADDED, HEAD, 60, 60, delete), is_unpartitioned=True)
     files = [live_file(data_file(f"f{i}", MB), age=i) for i in range(12)]
     state = TableState(table(), table().snapshots[HEAD], [manifest()], files, builder.build())
