@@ -353,11 +353,6 @@ SETTINGS = {"target_file_size_mb": str(TARGET / 2**20), "min_input_files": "5"}
 TEXTS = [hashlib.sha256(str(number).encode()).hexdigest() for number in range(300)]
 
 
-@pytest.fixture
-def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
-    return new_table(local_catalog, tmp_path)
-
-
 def write(table: MaintainedTable, files: int, *, first: int = 0) -> None:
     """Files of a fifth of the target, of which half are the texts."""
     chance = random.Random(first)

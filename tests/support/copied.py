@@ -314,21 +314,6 @@ def merged_by_the_store(
 
 
 @contextmanager
-def requests_of(storage: Storage) -> Iterator[list[str]]:
-    """The names of requests that boto3 sends meanwhile; what Arrow sends is not among them."""
-    seen: list[str] = []
-
-    def note(model: Any, **_: Any) -> None:
-        seen.append(model.name)
-
-    storage.s3.meta.events.register("before-call.s3", note)
-    try:
-        yield seen
-    finally:
-        storage.s3.meta.events.unregister("before-call.s3", note)
-
-
-@contextmanager
 def answering(storage: Storage, call: str, status: int, code: str, first: int = 1) -> Iterator[None]:
     """Requests of that name are answered with an error, from the ``first`` one on, and do not reach the store."""
     count = 0

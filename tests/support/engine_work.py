@@ -10,8 +10,6 @@ from pathlib import Path
 
 from icekeeper.machine.resources import task_cores
 
-# Work for engines that only counts, or dies.  Workers import this module alone, which takes them no time.
-
 
 def double(number: int) -> int:
     return number * 2
@@ -34,9 +32,6 @@ def numbers(part: str, items: Iterator[tuple[int, bytes]]) -> tuple[str, list[in
 
 def end_process_in_split(number: int) -> Iterator[tuple[int, tuple[int, bytes]]]:
     yield 0, (end_process(number), b"")
-
-
-# Work for engines that tells where and with what it runs.
 
 
 @dataclass(frozen=True)

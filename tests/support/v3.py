@@ -155,8 +155,6 @@ def _rows(table: MaintainedTable, entry: ManifestEntry) -> Iterator[tuple[int, i
 
 # Passes over a table of format v3, and what must hold of its rows afterwards.
 
-KEEPING = {"snapshot_retention_hours": "1000"}
-
 
 @contextmanager
 def upgraded_table(folder: Path) -> Iterator[MaintainedTable]:

@@ -22,8 +22,6 @@ from support.tables import new_document, snapshot
 
 # What a pass may rewrite: deletes alone on a budget, caps, and the order of jobs.
 
-NEW = HEAD + 1
-
 
 def delete_entry(number: int = 60, *, rows: int = 1, **more: Any) -> ManifestEntry:
     file = data_file(f"delete-{number}", 1000, records=rows, **more)
