@@ -109,15 +109,8 @@ def copied(
     inputs: Sequence[Path | DataFile], path: Path, target: CopyTarget | None = None
 ) -> DataFile | NotCopyable | None:
     """Copy files into one at ``path``, unless one of them cannot be copied."""
-    wanted = target or target_of()
-    judged = []
-    for one in inputs:
-        entry = one if isinstance(one, DataFile) else entry_of(one)
-        file = copyable_file(entry, wanted, STORAGE)
-        if isinstance(file, NotCopyable):
-            return file
-        judged.append((entry, file))
-    return merge_files(judged, str(path), wanted, STORAGE)
+    entries = [one if isinstance(one, DataFile) else entry_of(one) for one in inputs]
+    return merged([Input(entry, None) for entry in entries], path, target or target_of())
 
 
 def with_metadata(path: Path, change: Any) -> Path:
@@ -163,7 +156,7 @@ class Input(NamedTuple):
     """A data file by its entry, with its data sequence number; of some only certain row groups are copied."""
 
     entry: DataFile
-    sequence_number: int
+    sequence_number: int | None
     only: Collection[int] | None = None
 
 
