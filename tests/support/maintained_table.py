@@ -260,10 +260,7 @@ class MaintainedTable:
 
     def live_files(self) -> set[str]:
         """Data and delete files of the current snapshot, as it spells them."""
-        reader = self.reader
-        snapshot = reader.metadata.current_snapshot
-        assert snapshot is not None
-        return set(reader.live_paths(reader.manifests(snapshot)))
+        return {entry.file.file_path for entry in self.entries()}
 
     def live_deletes(self) -> Counter[str]:
         """Delete files of the current snapshot by content."""

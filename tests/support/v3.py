@@ -45,7 +45,7 @@ def live(table: MaintainedTable) -> list[tuple[str, ManifestEntry]]:
 
 
 def data_files(table: MaintainedTable) -> list[DataFile]:
-    return [e.file for _, e in live(table) if e.file.content is FileContent.DATA]
+    return [file for file in table.data_files() if file.content is FileContent.DATA]
 
 
 def vectors(table: MaintainedTable) -> dict[str, ManifestEntry]:
