@@ -23,8 +23,8 @@ from support.tables import new_document, snapshot
 # What a pass may rewrite: deletes alone on a budget, caps, and the order of jobs.
 
 
-def delete_entry(number: int = 60, *, rows: int = 1, **more: Any) -> ManifestEntry:
-    file = data_file(f"delete-{number}", 1000, records=rows, **more)
+def delete_entry(number: int = 60, *, rows: int = 1, content: FileContent, **more: Any) -> ManifestEntry:
+    file = data_file(f"delete-{number}", 1000, records=rows, content=content, **more)
     return ManifestEntry(EntryStatus.ADDED, HEAD, number, number, file)
 
 
