@@ -10,12 +10,15 @@ from typing import Any
 
 import pyiceberg.catalog
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
 from icekeeper.storage.storage import Storage
 from local_stack.moto_server import MotoServer
 from support.catalog_lakes import Lake
+from support.maintained_table import new_table
+from support.scripted_rest import ScriptedRest, scripted_rest
 from support.state_stores import STORES, OpenStore
 from support.tables import new_document
 
@@ -24,6 +27,13 @@ from support.tables import new_document
 def open_store(request: pytest.FixtureRequest) -> OpenStore:
     """Opens the same store anew, as another process would."""
     return STORES[request.param](request)
+
+
+@pytest.fixture
+def server(local_catalog: SqlCatalog, tmp_path: Path) -> Iterator[ScriptedRest]:
+    """A REST catalog with one table, whose answers a test scripts."""
+    with scripted_rest(new_table(local_catalog, tmp_path).catalog) as server:
+        yield server
 
 
 @pytest.fixture

@@ -39,6 +39,7 @@ from support.catalog_lakes import (
     set_property,
 )
 from support.proxies import FaultyProxy, closed_port, faulty_proxy
+from support.settings import forget_credentials
 
 # A commit to every catalog lands once and whole, or is a conflict: of two on one base exactly one lands.
 
@@ -272,12 +273,7 @@ def test_a_server_that_is_no_catalog_does_not_open(moto_server: MotoServer) -> N
 def test_signing_without_credentials_is_an_error_that_says_so(
     table_bucket: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.delenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", raising=False)  # of a local stack of this process
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    forget_credentials(monkeypatch, tmp_path)
     properties = {key: value for key, value in table_bucket.items() if not key.startswith("client.")}
     with pytest.raises(StorageError, match="catalog lake signs its requests, but no AWS credentials are configured"):
         open_catalog("lake", {**properties, "client.region": "us-east-1"})

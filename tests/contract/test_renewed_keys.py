@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import requests
-from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.aws.session import aws_session
 from icekeeper.aws.settings import current_properties
@@ -29,8 +28,8 @@ from local_stack.moto_server import REGION, MotoServer
 from support.expiring_reads import ReadTwice, read_twice
 from support.guarded_aws import GuardedAws, guarded
 from support.interrupted_process import wait_until
-from support.maintained_table import NAME, new_table
-from support.scripted_rest import ScriptedRest, scripted_rest
+from support.maintained_table import NAME
+from support.scripted_rest import ScriptedRest
 from support.state_stores import a_table
 from support.tables import new_document
 
@@ -200,12 +199,6 @@ class Clock:
 
     def __call__(self) -> int:
         return self.now_ms
-
-
-@pytest.fixture
-def server(local_catalog: SqlCatalog, tmp_path: Path) -> Iterator[ScriptedRest]:
-    with scripted_rest(new_table(local_catalog, tmp_path).catalog) as server:
-        yield server
 
 
 @pytest.fixture

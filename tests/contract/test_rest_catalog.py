@@ -38,12 +38,6 @@ from support.scripted_rest import CommitScript, ScriptedRest, error_document, sc
 UPDATES = [{"action": "set-properties", "updates": {"ours": "yes"}}]
 
 
-@pytest.fixture
-def server(local_catalog: SqlCatalog, tmp_path: Path) -> Iterator[ScriptedRest]:
-    with scripted_rest(new_table(local_catalog, tmp_path).catalog) as server:
-        yield server
-
-
 def commit(server: ScriptedRest, script: CommitScript, **properties: str) -> LoadedTable:
     server.scripts.append(script)
     catalog = server.open(**properties)

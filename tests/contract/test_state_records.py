@@ -34,7 +34,7 @@ from icekeeper.state.store import (
 )
 from local_stack.moto_server import MotoServer
 from support.examples import examples
-from support.state_stores import COPY, IDENTITY, OTHERS, SPELLINGS, WITHOUT_UUID, OpenStore, a_table
+from support.state_stores import COPY, IDENTITY, OTHERS, SPELLINGS, WITHOUT_UUID, OpenStore, a_table, turn
 
 # What every store of cut-off tables does, and how long they wait (rule: cut-off-endless-tables).
 
@@ -436,10 +436,6 @@ def test_a_glance_shows_them_beside_the_last_pass(open_store: OpenStore) -> None
 
 
 # What is remembered of sweeps stands beside the turns of schedules, in every store.
-
-
-def turn(name: str, at_ms: int, *, idle: bool = False) -> ScheduleRun:
-    return ScheduleRun(schedule=name, counted_ms=at_ms, finished_ms=at_ms, snapshot_id=None, fingerprint="", idle=idle)
 
 
 def test_sweeps_are_remembered_beside_schedules(open_store: OpenStore) -> None:

@@ -11,6 +11,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.sql import SqlCatalog as OurSqlCatalog
+from icekeeper.engines.engine import Engine
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.model import TableName
 from local_stack.moto_server import REGION, MotoServer
 from support.command import Command
@@ -40,6 +42,21 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     monkeypatch.setattr(OurSqlCatalog, "load", loading)
     return counted
+
+
+@pytest.fixture(params=["local", "local-one", "spark"])
+def engine(request: pytest.FixtureRequest) -> Engine:
+    if request.param == "spark":
+        from icekeeper.engines.spark import SparkEngine
+
+        return SparkEngine(request.getfixturevalue("spark_session").sparkContext)
+    return LocalEngine(2 if request.param == "local" else 1)
+
+
+@pytest.fixture
+def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
+    """A local table without rows."""
+    return new_table(local_catalog, tmp_path)
 
 
 @pytest.fixture

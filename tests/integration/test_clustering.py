@@ -50,11 +50,6 @@ from support.readers import canonical, duckdb_rows, pyiceberg_rows
 
 
 @pytest.fixture
-def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
-    return new_table(local_catalog, tmp_path)
-
-
-@pytest.fixture
 def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     limit_memory(monkeypatch)
 

@@ -30,11 +30,6 @@ from support.readers import canonical, duckdb_rows
 LEAST = "10000"
 
 
-@pytest.fixture
-def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
-    return new_table(local_catalog, tmp_path)
-
-
 def texts(first: int, rows: int) -> pa.Table:
     """Rows that do not compress: each takes about 40 bytes of a file."""
     ids = list(range(first, first + rows))

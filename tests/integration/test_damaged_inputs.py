@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType
 
@@ -36,7 +35,7 @@ from icekeeper.storage import arrow_files as whole_reads
 from icekeeper.storage.storage import Storage
 from support.clustered_tables import column
 from support.copied import flipped, pages
-from support.maintained_table import NAME, MaintainedTable, maintained_table, new_table
+from support.maintained_table import NAME, MaintainedTable, maintained_table
 from support.proxies import served_by
 from support.rewrites import rows, struct, task
 
@@ -84,11 +83,6 @@ def overwrite(path: Path, rows: pa.Table, *, with_ids: bool) -> None:
 
 def on_disk(path: str) -> Path:
     return Path(path.removeprefix("file://"))
-
-
-@pytest.fixture
-def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
-    return new_table(local_catalog, tmp_path)
 
 
 def filled(table: MaintainedTable, files: int) -> list[str]:

@@ -17,7 +17,7 @@ from icekeeper.errors import LeaseHeld, LeaseLost, StorageError
 from icekeeper.machine.clock import HOUR_MS, ServerClock, system_clock
 from icekeeper.model import TableName
 from icekeeper.state import items
-from icekeeper.state.claims import CutOff, CutWork, TableClaims
+from icekeeper.state.claims import CutOff, CutWork
 from icekeeper.state.dynamodb.table import DynamoTable, open_table
 from icekeeper.state.identity import TableAddress, TableIdentity
 from icekeeper.state.items import Item
@@ -25,23 +25,12 @@ from icekeeper.state.leases import Lease
 from icekeeper.state.staging import LoadState, StagedLoad
 from icekeeper.state.store import LakeStats, LastSeen, MaintenanceRequest, PassRecord, StateStore
 from local_stack.moto_server import REGION, MotoServer
-from support.state_stores import IDENTITY, LOAD, PIN, a_table, counted, lost_answers, stored
+from support.proxies import requests_of
+from support.state_stores import CLAIMS, IDENTITY, LOAD, PIN, a_table, lost_answers, stored
 
 # Items of the state table that somebody changed by hand: one sentence that names the item
 # (rule: bad-state-items-stop-readers).
 
-FOLDERS = frozenset({"s3://b/t/data"})
-CLAIMS = TableClaims(
-    catalog="c",
-    warehouse="w",
-    table=IDENTITY.table,
-    uuid="u",
-    location="s3://b/t",
-    folders=FOLDERS,
-    data_roots=FOLDERS,
-    seen_sequence_number=1,
-    seen_ms=1,
-)
 PASS = PassRecord(identity=IDENTITY, run_id="r", started_ms=1, finished_ms=2, status="failed", summary="", engine="")
 
 READS: dict[str, Callable[[StateStore], Any]] = {
@@ -270,7 +259,7 @@ def test_a_look_at_a_table_is_one_query(table: DynamoTable) -> None:
     store.remember(IDENTITY, LastSeen(snapshot_id=1, fingerprint="f", finished_ms=1, idle=True))
     store.staging.stage(LOAD, ["s3://b/1"])
     store.record_clustering(IDENTITY, 1, "sort(1)")
-    with counted(table) as asked:
+    with requests_of(table.client) as asked:
         glance = store.glance(IDENTITY, now_ms=0)
     assert asked == ["Query"]
     assert (len(glance.pins), len(glance.loads)) == (1, 1)
@@ -282,7 +271,7 @@ def test_a_catalogs_stats_are_read_a_megabyte_at_a_time(table: DynamoTable) -> N
         identity = replace(IDENTITY, table=TableName(("ns",), f"t{number:02d}"))
         policy = {"where": "x" * 60_000}
         store.record(LakeStats(identity=identity, observed_ms=1, snapshot_id=None, counters={}, policy=policy))
-    with counted(table) as asked:
+    with requests_of(table.client) as asked:
         assert len(list(store.of_catalog(IDENTITY.catalog, IDENTITY.warehouse))) == 30
     assert asked == ["Query", "Query"]
 
@@ -493,7 +482,7 @@ def one_more(calls: list[Any]) -> Any:
 
 
 def test_an_item_that_is_made_is_a_transaction_and_one_that_is_replaced_a_single_write(table: DynamoTable) -> None:
-    with counted(table) as asked:
+    with requests_of(table.client) as asked:
         table.change("p", "s", one_more([]))
         table.change("p", "s", one_more([]))
         table.change("p", "s", lambda found: {})
@@ -528,7 +517,7 @@ def test_a_replacement_that_another_one_forestalled_is_decided_anew(table: Dynam
 def test_a_lease_is_prolonged_once_although_the_answer_was_lost(table: DynamoTable) -> None:
     leases = StateStore(table).leases
     lease = leases.acquire("fleet", "a", now_ms=0, ttl_ms=100, name="ns.t")
-    with lost_answers(table, "UpdateItem") as sent, counted(table) as asked:
+    with lost_answers(table, "UpdateItem") as sent, requests_of(table.client) as asked:
         assert leases.renew(lease, now_ms=50, ttl_ms=100).expires_ms == 150
     assert (len(sent), asked) == (2, ["UpdateItem"])
     held = leases.current("fleet", now_ms=149)

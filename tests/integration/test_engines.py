@@ -67,14 +67,6 @@ from support.rewrites import input_file, rows, struct, task
 # The engines: one work unit, the same results whoever runs it, and memory that does not grow with the group.
 
 
-@pytest.fixture(params=["local", "local-one", "spark"])
-def engine(request: pytest.FixtureRequest) -> Engine:
-    if request.param == "spark":
-        session: SparkSession = request.getfixturevalue("spark_session")
-        return SparkEngine(session.sparkContext)
-    return LocalEngine(2 if request.param == "local" else 1)
-
-
 def test_results_come_in_the_order_of_the_tasks_and_progress_ends_at_all(engine: Engine) -> None:
     """Results are in task order, and the last progress call says that every task is done."""
     seen: list[int] = []

@@ -15,11 +15,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
-from pyspark.sql import SparkSession
 
 from icekeeper.engines.engine import Engine
-from icekeeper.engines.local_engine import LocalEngine
-from icekeeper.engines.spark import SparkEngine
 from icekeeper.operations.compaction.rewrite import rewrite_group
 from icekeeper.operations.compaction.rewrite_task import OutputNames, RewriteTask
 from icekeeper.policy import Operation
@@ -38,14 +35,6 @@ SCHEMA = {
         {"id": 2, "name": "text", "required": False, "type": "string"},
     ],
 }
-
-
-@pytest.fixture(params=["local", "local-one", "spark"])
-def engine(request: pytest.FixtureRequest) -> Engine:
-    if request.param == "spark":
-        session: SparkSession = request.getfixturevalue("spark_session")
-        return SparkEngine(session.sparkContext)
-    return LocalEngine(2 if request.param == "local" else 1)
 
 
 def write_inputs(folder: Path, count: int, rows: int) -> list[InputFile]:

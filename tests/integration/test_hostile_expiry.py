@@ -35,11 +35,6 @@ from support.scripted_catalog import ScriptedCatalog, once
 EXPIRE = Operation.EXPIRE_SNAPSHOTS
 
 
-@pytest.fixture
-def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
-    return new_table(local_catalog, tmp_path)
-
-
 def test_a_file_that_was_added_twice_stays_while_a_tag_needs_it(table: MaintainedTable) -> None:
     """One snapshot lists the file in two manifests; the tag keeps one of them, the other expires."""
     table.append(1, 2)

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
-
-import pytest
-from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.catalogs.catalog import identity_of
 from icekeeper.detection.assess import assess_table
 from icekeeper.detection.proposal import Proposal
-from support.maintained_table import MaintainedTable, new_table
+from support.maintained_table import MaintainedTable
 
 SETTINGS: dict[str, Any] = {
     "operations": "compact,rewrite_position_deletes,rewrite_manifests",
     "min_input_files": "4",
     "min_manifests_to_rewrite": "5",
 }
-
-
-@pytest.fixture
-def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
-    return new_table(local_catalog, tmp_path)
 
 
 def told(table: MaintainedTable) -> tuple[str, ...] | str:

@@ -18,7 +18,6 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.errors import PolicyError
-from icekeeper.model import DataFile, FileContent
 from icekeeper.operations.compaction.candidates import SIZES_KEY
 from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn
 from icekeeper.operations.compaction.rewrite import rewrite_group
@@ -28,6 +27,7 @@ from icekeeper.policy import Operation, Strategy
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.rows.arrow_schema import leaf_columns
 from support.maintained_table import ID_AND_PART, MaintainedTable, new_table
+from support.plans import data_file
 from support.rewrites import input_file, rewritten, rows, struct, task, written
 
 # Output files as the table's properties ask: codec, pages, row groups of the encoded size, the place they go to.
@@ -339,16 +339,7 @@ def test_bounds_of_a_narrower_type_are_read_by_their_width() -> None:
     """Manifests keep those of a ``float`` column that became a ``double``; what is no number says nothing."""
     leaves = leaf_columns(FLOATS)
     narrow = {2: binary.pack("<f", 0.0), 4: b"?"}
-    file = DataFile(
-        content=FileContent.DATA,
-        file_path="a",
-        file_format="PARQUET",
-        partition=(),
-        record_count=1,
-        file_size_in_bytes=1,
-        lower_bounds=narrow,
-        upper_bounds=narrow,
-    )
+    file = data_file("a", 1, records=1, lower_bounds=narrow, upper_bounds=narrow)
     assert misread_columns([file], leaves) == {2}
     assert misread_columns([replace(file, lower_bounds=None)], leaves) == frozenset()
 
@@ -360,11 +351,6 @@ TARGET = 100_000
 SETTINGS = {"target_file_size_mb": str(TARGET / 2**20), "min_input_files": "5"}
 # Every file has all of these texts, so that of a merged file they take no more than of one.
 TEXTS = [hashlib.sha256(str(number).encode()).hexdigest() for number in range(300)]
-
-
-@pytest.fixture
-def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
-    return new_table(local_catalog, tmp_path)
 
 
 def write(table: MaintainedTable, files: int, *, first: int = 0) -> None:

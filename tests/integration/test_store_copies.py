@@ -33,10 +33,10 @@ from support.copied import (
     large_file,
     merged_by_the_store,
     mixed_fields,
-    requests_of,
     stored_entry,
     target_of,
 )
+from support.proxies import requests_of
 
 # One file made of several by the store itself: SeaweedFS copies the row groups, we send page indexes and a footer.
 
@@ -80,7 +80,7 @@ def uploads(storage: Storage, folder: str) -> list[Any]:
 def test_the_store_copies_and_a_reader_finds_every_row(storage: Storage, folder: str, inputs: list[Any]) -> None:
     """And the bytes are those that streaming writes."""
     unread: list[int] = []
-    with requests_of(storage) as requests:
+    with requests_of(storage.s3) as requests:
         made = merged_by_the_store(storage, inputs, f"{folder}/new.parquet", note_unread=unread.append)
     assert isinstance(made, DataFile)
     assert unread == [sum(file.copied_bytes for _, file in inputs)]
@@ -106,7 +106,7 @@ def test_inputs_of_different_habits_get_a_footer_of_one_voice(storage: Storage, 
     """Assembled or streamed, byte for byte: one input has no page index, so none has (rule: uniform-footers)."""
     bare = stored_entry(storage, f"{folder}/bare.parquet", large_file(2_000_000, seed=3, page_index=False))
     mixed = [inputs[0], *judged(storage, [bare])]
-    with requests_of(storage) as requests:
+    with requests_of(storage.s3) as requests:
         made = merged_by_the_store(storage, mixed, f"{folder}/new.parquet")
     assert isinstance(made, DataFile)
     assert requests.count("UploadPartCopy") >= 2
@@ -132,7 +132,7 @@ def test_where_the_store_does_not_copy_the_bytes_are_streamed(
     assert isinstance(made, DataFile)
     assert pq.read_table(io.BytesIO(storage.read(made.file_path))).equals(all_rows()[:1_400_000])
     assert uploads(storage, folder) == []
-    with requests_of(storage) as requests:
+    with requests_of(storage.s3) as requests:
         merged_by_the_store(storage, inputs[:2], f"{folder}/next.parquet")
     assert ("UploadPartCopy" in requests) == (status == 500)
 
@@ -159,7 +159,7 @@ def test_a_small_neighbour_rides_in_a_part_that_is_sent(storage: Storage, folder
     between = judged(storage, [stored_entry(storage, f"{folder}/small.parquet", small)])
     twice = large_file(0, 1_450_000)
     large = judged(storage, [stored_entry(storage, f"{folder}/large.parquet", twice)])
-    with requests_of(storage) as requests:
+    with requests_of(storage.s3) as requests:
         made = merged_by_the_store(storage, [*large, *between, inputs[0]], f"{folder}/new.parquet")
     assert isinstance(made, DataFile)
     assert (requests.count("UploadPartCopy"), requests.count("UploadPart")) == (2, 2)
@@ -170,7 +170,7 @@ def test_a_small_neighbour_rides_in_a_part_that_is_sent(storage: Storage, folder
 def test_small_files_are_streamed(storage: Storage, folder: str) -> None:
     """More than a third of their bytes would be sent."""
     small = [stored_entry(storage, f"{folder}/s{n}.parquet", large_file(n * 1000, 1000)) for n in range(2)]
-    with requests_of(storage) as requests:
+    with requests_of(storage.s3) as requests:
         made = merged_by_the_store(storage, judged(storage, small), f"{folder}/new.parquet")
     assert isinstance(made, DataFile)
     assert "CreateMultipartUpload" not in requests
@@ -265,7 +265,7 @@ def test_rows_keep_their_ids_in_what_the_store_copies(seaweedfs: SeaweedFSServer
         assert isinstance(file, CopyableFile)
         inputs.append((entry, file if number == 0 else file.only([1])))
 
-    with requests_of(storage) as requests:
+    with requests_of(storage.s3) as requests:
         made = merged_by_the_store(storage, inputs, f"{folder}/new.parquet", target)
 
     assert isinstance(made, DataFile)

@@ -15,11 +15,20 @@ from pyspark.sql import SparkSession
 from icekeeper.commit.snapshot import FileReplacement, SnapshotWriter
 from icekeeper.metadata.document_files import parse_document
 from icekeeper.model import DataFile
-from icekeeper.row_group_copy.footer import read_footer
-from icekeeper.row_group_copy.footer_structs import FileMetaData, NotCopyable
+from icekeeper.row_group_copy.footer_structs import NotCopyable
 from icekeeper.row_group_copy.merge_files import copyable_file, copyable_part, merge_files
 from icekeeper.storage.storage import Storage
-from support.copied import STORAGE, Input, copied, lineage_target, merged, mixed_fields, parquet_file, target_of
+from support.copied import (
+    STORAGE,
+    Input,
+    copied,
+    footer_of,
+    lineage_target,
+    merged,
+    mixed_fields,
+    parquet_file,
+    target_of,
+)
 from support.iceberg_java import IcebergJava
 from support.java_table import JavaTable
 from support.maintained_table import MaintainedTable, local_path, registered_table
@@ -49,11 +58,6 @@ FILTERS: dict[str, Callable[[Any], bool]] = {
     "id = 731 OR point.x = 17": lambda row: row.id == 731 or row.point.x == 17,
     "text = 'text 203'": lambda row: row.text == "text 203",
 }
-
-
-def footer_of(path: Path | str) -> FileMetaData:
-    footer = read_footer(str(path), STORAGE)
-    return footer.metadata()
 
 
 def ordinals(path: Path | str) -> list[int | None]:

@@ -21,7 +21,7 @@ from botocore.awsrequest import AWSResponse
 
 from icekeeper.model import DataFile, FileContent
 from icekeeper.row_group_copy.copyable import CopyableFile, CopyTarget, copy_target
-from icekeeper.row_group_copy.footer import data_pages, framed
+from icekeeper.row_group_copy.footer import data_pages, framed, read_footer
 from icekeeper.row_group_copy.footer_decisions import states_bounds
 from icekeeper.row_group_copy.footer_structs import (
     ColumnMetaData,
@@ -37,6 +37,7 @@ from icekeeper.row_group_copy.merge_files import copyable_file, merge_files
 from icekeeper.rows.arrow_schema import arrow_schema, leaf_columns
 from icekeeper.rows.read_task import with_lineage
 from icekeeper.storage.storage import Storage
+from support.plans import data_file
 from support.rewrites import rows, struct
 
 # Parquet files to copy, and copies of them.
@@ -108,15 +109,8 @@ def copied(
     inputs: Sequence[Path | DataFile], path: Path, target: CopyTarget | None = None
 ) -> DataFile | NotCopyable | None:
     """Copy files into one at ``path``, unless one of them cannot be copied."""
-    wanted = target or target_of()
-    judged = []
-    for one in inputs:
-        entry = one if isinstance(one, DataFile) else entry_of(one)
-        file = copyable_file(entry, wanted, STORAGE)
-        if isinstance(file, NotCopyable):
-            return file
-        judged.append((entry, file))
-    return merge_files(judged, str(path), wanted, STORAGE)
+    entries = [one if isinstance(one, DataFile) else entry_of(one) for one in inputs]
+    return merged([Input(entry, None) for entry in entries], path, target or target_of())
 
 
 def with_metadata(path: Path, change: Any) -> Path:
@@ -141,6 +135,10 @@ def pages(path: Path) -> Iterator[tuple[PageHeader, int, int]]:
             yield header, begin, place
 
 
+def footer_of(path: Path | str) -> FileMetaData:
+    return read_footer(str(path), STORAGE).metadata()
+
+
 def flipped(path: Path, to: Path, bit: int) -> Path:
     """A copy of a file, with one bit of it changed."""
     data = bytearray(path.read_bytes())
@@ -158,7 +156,7 @@ class Input(NamedTuple):
     """A data file by its entry, with its data sequence number; of some only certain row groups are copied."""
 
     entry: DataFile
-    sequence_number: int
+    sequence_number: int | None
     only: Collection[int] | None = None
 
 
@@ -282,14 +280,7 @@ def large_file(first: int, count: int = 700_000, seed: int = 0, *, page_index: b
 def stored_entry(storage: Storage, path: str, data: bytes) -> DataFile:
     """The file in the store, and its manifest entry without metrics."""
     storage.write(path, data)
-    return DataFile(
-        content=FileContent.DATA,
-        file_path=path,
-        file_format="PARQUET",
-        partition=(),
-        record_count=pq.read_metadata(io.BytesIO(data)).num_rows,
-        file_size_in_bytes=len(data),
-    )
+    return data_file(path, len(data), records=pq.read_metadata(io.BytesIO(data)).num_rows)
 
 
 def judged(
@@ -313,21 +304,6 @@ def merged_by_the_store(
 ) -> DataFile | NotCopyable | None:
     """One file of the inputs at ``path``."""
     return merge_files(inputs, path, target, storage, note_unread)
-
-
-@contextmanager
-def requests_of(storage: Storage) -> Iterator[list[str]]:
-    """The names of requests that boto3 sends meanwhile; what Arrow sends is not among them."""
-    seen: list[str] = []
-
-    def note(model: Any, **_: Any) -> None:
-        seen.append(model.name)
-
-    storage.s3.meta.events.register("before-call.s3", note)
-    try:
-        yield seen
-    finally:
-        storage.s3.meta.events.unregister("before-call.s3", note)
 
 
 @contextmanager

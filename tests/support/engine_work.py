@@ -11,8 +11,6 @@ from pathlib import Path
 from icekeeper.machine.metering import RequestKind, note_request
 from icekeeper.machine.resources import task_cores
 
-# Work for engines that only counts, or dies.  Workers import this module alone, which takes them no time.
-
 
 def double(number: int) -> int:
     return number * 2

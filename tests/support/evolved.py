@@ -291,8 +291,7 @@ class Compacted:
 
     def files(self) -> dict[str, DataFile]:
         """Live data files by path."""
-        found = self.table.reader.entries(self.manifests())
-        return {e.file.file_path: e.file for _, entries in found for e in entries if e.is_live}
+        return {file.file_path: file for file in self.table.data_files()}
 
     def outputs(self) -> dict[str, DataFile]:
         """Those that we wrote."""

@@ -10,7 +10,8 @@ from icekeeper.errors import StorageError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_list
 from icekeeper.metadata.table_reader import TableReader
-from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
+from icekeeper.model import EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
+from support.plans import data_file
 from support.tables import CREATED_MS, new_document, snapshot
 
 LOCATION = "s3://b/t"
@@ -105,17 +106,11 @@ def _entry(status: EntryStatus, file: File, deletes: bool) -> ManifestEntry:
     more: dict[str, Any] = {}
     if offset is not None:
         more = {
+            "file_format": "PUFFIN",
             "content_offset": offset,
             "content_size_in_bytes": 40,
             "referenced_data_file": path_of("data/x.parquet"),
         }
-    made = DataFile(
-        content=FileContent.POSITION_DELETES if deletes else FileContent.DATA,
-        file_path=path_of(name),
-        file_format="PARQUET" if offset is None else "PUFFIN",
-        partition=(),
-        record_count=1,
-        file_size_in_bytes=FILE_BYTES,
-        **more,
-    )
+    content = FileContent.POSITION_DELETES if deletes else FileContent.DATA
+    made = data_file(path_of(name), FILE_BYTES, records=1, content=content, **more)
     return ManifestEntry(status, 1, 1, 1, made)

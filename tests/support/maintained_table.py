@@ -27,7 +27,7 @@ from icekeeper.maintenance.run_pass import run_pass
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import parse_document
 from icekeeper.metadata.table_reader import TableReader, reachable_files
-from icekeeper.model import DataFile, ManifestContent, ManifestEntry, TableName
+from icekeeper.model import DataFile, FileContent, ManifestEntry, TableName
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status, in_turn
 from icekeeper.runtime import Runtime
@@ -260,18 +260,11 @@ class MaintainedTable:
 
     def live_files(self) -> set[str]:
         """Data and delete files of the current snapshot, as it spells them."""
-        reader = self.reader
-        snapshot = reader.metadata.current_snapshot
-        assert snapshot is not None
-        return set(reader.live_paths(reader.manifests(snapshot)))
+        return {entry.file.file_path for entry in self.entries()}
 
     def live_deletes(self) -> Counter[str]:
         """Delete files of the current snapshot by content."""
-        reader = self.reader
-        snapshot = reader.metadata.current_snapshot
-        assert snapshot is not None
-        deletes = [m for m in reader.manifests(snapshot) if m.content is ManifestContent.DELETES]
-        return Counter(e.file.content.name for _, entries in reader.entries(deletes) for e in entries if e.is_live)
+        return Counter(e.file.content.name for e in self.entries() if e.file.content is not FileContent.DATA)
 
     def rows(self, snapshot_id: int | None = None) -> CanonicalRows:
         """Read with PyIceberg."""

@@ -85,7 +85,7 @@ class PaperS3:
         self.parts.clear()
 
 
-def storage_over(client: PaperS3) -> Storage:
+def storage_over(client: Any) -> Storage:
     storage = Storage({})
     storage.__dict__["s3"] = client
     return storage

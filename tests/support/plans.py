@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from icekeeper.metadata.delete_scope import DeleteIndexBuilder
@@ -85,8 +84,9 @@ def table_state(
 
 def position_delete(path: str, of: str, partition: Sequence[PartitionValue] = (), *, rows: int = 10) -> ManifestEntry:
     """A delete file of ``rows`` rows of one data file."""
-    file = replace(data_file(path, 1000, partition, records=rows), content=FileContent.POSITION_DELETES)
-    return ManifestEntry(EntryStatus.ADDED, HEAD, 60, 60, replace(file, referenced_data_file=of))
+    content = FileContent.POSITION_DELETES
+    file = data_file(path, 1000, partition, records=rows, content=content, referenced_data_file=of)
+    return ManifestEntry(EntryStatus.ADDED, HEAD, 60, 60, file)
 
 
 def data_file(
@@ -95,11 +95,13 @@ def data_file(
     partition: Sequence[PartitionValue] = (),
     *,
     records: int = 10,
+    content: FileContent = FileContent.DATA,
     file_format: str = "PARQUET",
     **more: Any,
 ) -> DataFile:
+    """A file of rows, or of deletes."""
     return DataFile(
-        content=FileContent.DATA,
+        content=content,
         file_path=path,
         file_format=file_format,
         partition=tuple(partition),
@@ -165,6 +167,18 @@ def spec(spec_id: int, *fields: tuple[str, str]) -> dict[str, Any]:
 def partitioned(*specs: dict[str, Any]) -> TableMetadata:
     """The last spec is the current one."""
     return table(3, schemas=[SCHEMA], **{"partition-specs": list(specs), "default-spec-id": specs[-1]["spec-id"]})
+
+
+def partitioned_by(columns: Mapping[int, str], *fields: tuple[int, str]) -> TableMetadata:
+    """Columns ``cN`` by field id and type, partitioned by these sources and transforms, the fields named ``p0``, …"""
+    named = [{"id": i, "name": f"c{i}", "required": False, "type": kind} for i, kind in columns.items()]
+    of = [
+        {"source-id": source, "field-id": 1000 + n, "name": f"p{n}", "transform": transform}
+        for n, (source, transform) in enumerate(fields)
+    ]
+    schema = {"type": "struct", "schema-id": 0, "fields": named}
+    specs = [{"spec-id": 0, "fields": of}]
+    return TableMetadata(new_document("s3://b/t", 2, schemas=[schema], **{"partition-specs": specs}))
 
 
 def times(metadata: TableMetadata, **settings: str) -> PartitionTimes:

@@ -275,3 +275,22 @@ def served_by(handler: type[BaseHTTPRequestHandler], *, one_by_one: bool = False
         server.shutdown()
         server.server_close()
         thread.join(5)
+
+
+# What a client of boto3 asks for, whoever answers.
+
+
+@contextmanager
+def requests_of(client: Any) -> Iterator[list[str]]:
+    """The operations that a client asks for meanwhile."""
+    seen: list[str] = []
+    event = f"before-call.{client.meta.service_model.service_id.hyphenize()}"
+
+    def note(model: Any, **_: Any) -> None:
+        seen.append(model.name)
+
+    client.meta.events.register(event, note)
+    try:
+        yield seen
+    finally:
+        client.meta.events.unregister(event, note)

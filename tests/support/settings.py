@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -26,6 +27,16 @@ def refusal(table: Mapping[str, str] = NONE, environment: Mapping[str, str] = NO
     with pytest.raises(PolicyError) as caught:
         resolved(table, environment, **sets)
     return str(caught.value)
+
+
+def forget_credentials(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """This process finds no AWS credentials anywhere."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", raising=False)  # of a local stack of this process
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(folder / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(folder / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
 
 
 def policy(**values: object) -> ResolvedPolicy:

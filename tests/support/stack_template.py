@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -187,6 +188,11 @@ class Grant:
     def statements(self) -> list[Mapping[str, Any]]:
         found: list[Mapping[str, Any]] = self.document["Statement"]
         return found
+
+    @property
+    def length(self) -> int:
+        """Characters as IAM counts them: without white space."""
+        return len("".join(json.dumps(self.document).split()))
 
 
 @dataclass(frozen=True)

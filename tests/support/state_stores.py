@@ -14,12 +14,13 @@ import pytest
 from botocore.exceptions import ReadTimeoutError
 
 from icekeeper.model import TableName
+from icekeeper.state.claims import TableClaims
 from icekeeper.state.dynamodb.table import DynamoTable, create_table
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.items import Item
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.staging import StagedLoad
-from icekeeper.state.store import Pin, StateStore
+from icekeeper.state.store import Pin, ScheduleRun, StateStore
 from local_stack.moto_server import REGION, MotoServer
 
 # State tables in moto's DynamoDB, each a fresh one.
@@ -82,9 +83,25 @@ STORES: Mapping[str, Callable[[pytest.FixtureRequest], OpenStore]] = {"dynamodb"
 """Each makes an empty store; servers are started by fixtures, and only when they are needed."""
 
 
-# What reaches DynamoDB: the items of a table, answers lost on their way, operations asked for, and two records.
+def turn(name: str, at_ms: int, *, idle: bool = False) -> ScheduleRun:
+    """A run of a schedule, or a sweep, that no snapshot came of."""
+    return ScheduleRun(schedule=name, counted_ms=at_ms, finished_ms=at_ms, snapshot_id=None, fingerprint="", idle=idle)
+
+
+# What reaches DynamoDB: the items of a table, answers lost on their way, and three records.
 
 LOAD = StagedLoad(identity=IDENTITY, name="L", changed_ms=5)
+CLAIMS = TableClaims(
+    catalog="c",
+    warehouse="w",
+    table=IDENTITY.table,
+    uuid="u",
+    location="s3://b/t",
+    folders=frozenset({"s3://b/t/data"}),
+    data_roots=frozenset({"s3://b/t/data"}),
+    seen_sequence_number=1,
+    seen_ms=1,
+)
 PIN = Pin(identity=IDENTITY, name="p", snapshot_id=1, metadata_location="m", expires_ms=100)
 
 
@@ -115,16 +132,3 @@ def lost_answers(table: DynamoTable, operation: str, count: int = 1) -> Iterator
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session, "send", lose)
         yield bodies
-
-
-@contextmanager
-def counted(table: DynamoTable) -> Iterator[list[str]]:
-    """The operations that are asked of DynamoDB."""
-    asked: list[str] = []
-
-    def note(model: Any, **_: Any) -> None:
-        asked.append(model.name)
-
-    table.client.meta.events.register("before-call.dynamodb", note)
-    yield asked
-    table.client.meta.events.unregister("before-call.dynamodb", note)

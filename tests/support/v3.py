@@ -22,6 +22,7 @@ from icekeeper.report.outcome import OperationOutcome
 from icekeeper.storage.storage import Storage
 from support.deletes import create_by_region, rows_of
 from support.maintained_table import MaintainedTable, local_path, maintained_table, outcome_of
+from support.plans import data_file
 from support.readers import duckdb_rows
 
 # A table of format v3 without Java: upgraded by hand, written to by another writer, its lineage read naively.
@@ -44,7 +45,7 @@ def live(table: MaintainedTable) -> list[tuple[str, ManifestEntry]]:
 
 
 def data_files(table: MaintainedTable) -> list[DataFile]:
-    return [e.file for _, e in live(table) if e.file.content is FileContent.DATA]
+    return [file for file in table.data_files() if file.content is FileContent.DATA]
 
 
 def vectors(table: MaintainedTable) -> dict[str, ManifestEntry]:
@@ -63,15 +64,7 @@ def append(table: MaintainedTable, first: int, count: int, region: str) -> str:
     ]
     with Storage(loaded.io_properties).open_output(path) as sink:
         pq.write_table(content.cast(pa.schema(fields)), sink)
-    file = DataFile(
-        content=FileContent.DATA,
-        file_path=path,
-        file_format="PARQUET",
-        partition=(region,),
-        record_count=count,
-        file_size_in_bytes=local_path(path).stat().st_size,
-    )
-    _commit(table, [file], {})
+    _commit(table, [data_file(path, local_path(path).stat().st_size, (region,), records=count)], {})
     return path
 
 
@@ -161,8 +154,6 @@ def _rows(table: MaintainedTable, entry: ManifestEntry) -> Iterator[tuple[int, i
 
 
 # Passes over a table of format v3, and what must hold of its rows afterwards.
-
-KEEPING = {"snapshot_retention_hours": "1000"}
 
 
 @contextmanager

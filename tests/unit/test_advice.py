@@ -438,7 +438,7 @@ def test_keys_are_identifier_fields_and_those_of_equality_deletes() -> None:
     assert (identified.name, identified.is_key) == ("id", True)
     assert identified.depth is not None
     assert (identified.depth.deepest, identified.depth.files) == (2, 3)
-    delete = replace(data_file("d", 1), content=FileContent.EQUALITY_DELETES, equality_ids=(2,))
+    delete = data_file("d", 1, content=FileContent.EQUALITY_DELETES, equality_ids=(2,))
     (deleted,) = of(metadata({}), data, [live_file(delete)]).columns
     assert (deleted.name, deleted.is_key, deleted.depth is not None) == ("sku", True, True)
 

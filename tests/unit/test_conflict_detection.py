@@ -159,12 +159,11 @@ def lake_with(*paths: str, manifest: str = "m-planned") -> Lake:
 
 
 def position_delete(spec_partition: tuple[PartitionValue, ...] = (), **more: Any) -> DataFile:
-    return replace(data_file("delete.parquet", 10, spec_partition, **more), content=FileContent.POSITION_DELETES)
+    return data_file("delete.parquet", 10, spec_partition, content=FileContent.POSITION_DELETES, **more)
 
 
 def equality_delete(ids: tuple[int, ...], spec_partition: tuple[PartitionValue, ...] = ()) -> DataFile:
-    file = data_file("delete.parquet", 10, spec_partition, equality_ids=ids)
-    return replace(file, content=FileContent.EQUALITY_DELETES)
+    return data_file("delete.parquet", 10, spec_partition, content=FileContent.EQUALITY_DELETES, equality_ids=ids)
 
 
 # What another commit may do to the ground under a rewritten group (rule: inputs-unchanged-at-commit), decided from

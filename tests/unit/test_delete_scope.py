@@ -18,9 +18,10 @@ from icekeeper.metadata.delete_scope import (
     named_file,
     partition_key,
 )
-from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestEntry
+from icekeeper.model import EntryStatus, FileContent, ManifestEntry
 from icekeeper.operations.compaction.candidates import well_spelled
 from icekeeper.rows.apply_deletes import SpelledFiles
+from support.plans import data_file
 
 # Which delete reaches which data file: one test per clause of the specification's scan planning.
 
@@ -28,14 +29,7 @@ LONGS = {1: "long"}
 
 
 def entry(content: FileContent, path: str, number: int, **more: Any) -> ManifestEntry:
-    file = DataFile(
-        content=content,
-        file_path=path,
-        file_format="PARQUET",
-        record_count=1,
-        file_size_in_bytes=1,
-        **{"partition": ("a",), **more},
-    )
+    file = data_file(path, 1, records=1, content=content, **{"partition": ("a",), **more})
     return ManifestEntry(EntryStatus.ADDED, 1, number, number, file)
 
 
@@ -233,18 +227,8 @@ OTHERS = ["s3://b/t/g", "s3://c/t/f", "s3://b/u/f", "/w/u/f"]
 
 
 def vector(of: str) -> ManifestEntry:
-    file = DataFile(
-        content=FileContent.POSITION_DELETES,
-        file_path="s3://b/t/v.puffin",
-        file_format="PUFFIN",
-        partition=(),
-        record_count=1,
-        file_size_in_bytes=1,
-        referenced_data_file=of,
-        content_offset=4,
-        content_size_in_bytes=40,
-    )
-    return ManifestEntry(EntryStatus.ADDED, 1, 1, 1, file)
+    where = {"referenced_data_file": of, "content_offset": 4, "content_size_in_bytes": 40}
+    return position(1, partition=(), file_format="PUFFIN", **where)
 
 
 @pytest.mark.parametrize(("named", "live"), PAIRS)

@@ -17,7 +17,7 @@ from icekeeper.row_group_copy.copyable import judge_file
 from icekeeper.row_group_copy.footer import column_index, offset_index, read_footer
 from icekeeper.row_group_copy.footer_decisions import DECISIONS, Decision
 from icekeeper.row_group_copy.footer_structs import Empty, FileMetaData, KeyValue, NotCopyable, RowGroup, SortingColumn
-from support.copied import STORAGE, copied, entry_of, mixed_fields, parquet_file, target_of, with_metadata
+from support.copied import STORAGE, copied, entry_of, footer_of, mixed_fields, parquet_file, target_of, with_metadata
 from support.rewrites import rows, struct
 
 _FIELDS = Path(__file__).parents[1] / "support" / "parquet_footer_fields.txt"
@@ -143,7 +143,7 @@ def test_inputs_that_disagree_about_a_field_make_a_file_that_does_not(field: Fie
     if decision is Decision.REFUSED:
         assert isinstance(copied(paths, tmp_path / "copy.parquet", target_of(FLAT)), NotCopyable)
         return
-    before = [_there(read, field) for path in paths for read in [_footer(path)]]
+    before = [_there(read, field) for path in paths for read in [footer_of(path)]]
     after = _there(merged_footer(paths, tmp_path), field)
     if decision is Decision.GIVEN:
         assert after
@@ -164,11 +164,6 @@ def _without(metadata: FileMetaData, index: str) -> None:
         for chunk in group.columns:
             setattr(chunk, f"{index}_offset", None)
             setattr(chunk, f"{index}_length", None)
-
-
-def _footer(path: Path) -> FileMetaData:
-    footer = read_footer(str(path), STORAGE)
-    return footer.metadata()
 
 
 def _there(metadata: FileMetaData, field: Field) -> list[bool]:
@@ -305,7 +300,7 @@ MIXED: dict[str, tuple[Callable[[FileMetaData], None], list[str]]] = {
 def test_what_a_footer_mixes_is_named(what: str, tmp_path: Path) -> None:
     """The comparison by which other tests judge footers (rule: uniform-footers)."""
     change, words = MIXED[what]
-    metadata = _footer(flat_file(tmp_path / "a.parquet", 0))
+    metadata = footer_of(flat_file(tmp_path / "a.parquet", 0))
     change(metadata)
     assert mixed_fields(metadata) == words
     del metadata.row_groups[1:]
@@ -315,7 +310,7 @@ def test_what_a_footer_mixes_is_named(what: str, tmp_path: Path) -> None:
 def test_row_groups_without_values_mix_nothing(tmp_path: Path) -> None:
     """Those of nulls state no bounds, and those without rows say nothing."""
     path = flat_file(tmp_path / "a.parquet", 0, lambda n: None if n < 25 else float(n))
-    metadata = _footer(path)
+    metadata = footer_of(path)
     assert mixed_fields(metadata) == []
     empty = replace(metadata.row_groups[0], num_rows=0, ordinal=0)
     metadata.row_groups.append(empty)

@@ -30,7 +30,7 @@ from icekeeper.metadata.manifest_write import (
     encode_manifest_list,
     entry_blocks,
 )
-from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
+from icekeeper.model import EntryStatus, ManifestContent, ManifestEntry, ManifestFile
 from icekeeper.operations.manifests.lanes import ManifestsOfTable, SplitTask, split_entries
 from support.manifests import drawn_table, encoded
 from support.plans import data_file, table
@@ -291,15 +291,7 @@ def test_zero_and_minus_zero_are_two_places() -> None:
 
 
 def entry(status: EntryStatus, snapshot_id: int | None, number: int | None, file_number: int | None) -> ManifestEntry:
-    file = DataFile(
-        content=FileContent.DATA,
-        file_path="s3://b/f.parquet",
-        file_format="PARQUET",
-        partition=(),
-        record_count=1,
-        file_size_in_bytes=1,
-    )
-    return ManifestEntry(status, snapshot_id, number, file_number, file)
+    return ManifestEntry(status, snapshot_id, number, file_number, data_file("s3://b/f.parquet", 1, records=1))
 
 
 @pytest.mark.parametrize("status", [EntryStatus.EXISTING, EntryStatus.DELETED])

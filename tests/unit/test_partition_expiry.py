@@ -18,8 +18,7 @@ from icekeeper.operations.old_partitions import (
     goes_with,
     partitions_sharing_files,
 )
-from support.plans import data_file, partitioned, spec, times
-from support.tables import new_document
+from support.plans import data_file, partitioned, partitioned_by, spec, times
 
 # Which partitions are dropped, and which delete files go with them.
 
@@ -65,15 +64,7 @@ def test_a_plan_that_would_empty_the_table_is_refused(days: list[PartitionValue]
 
 
 def delete(content: FileContent, day: int, **more: Any) -> DataFile:
-    return DataFile(
-        content=content,
-        file_path="d",
-        file_format="PARQUET",
-        partition=(day,),
-        record_count=1,
-        file_size_in_bytes=1,
-        **more,
-    )
+    return data_file("d", 1, (day,), records=1, content=content, **more)
 
 
 def test_delete_files_go_with_all_that_they_could_apply_to() -> None:
@@ -114,15 +105,7 @@ MAY_1_MS = MAY_1 * 86_400_000
 
 
 def table(*fields: tuple[int, str]) -> TableMetadata:
-    columns = [{"id": i, "name": f"c{i}", "required": False, "type": kind} for i, kind in COLUMNS.items()]
-    spec = [
-        {"source-id": source, "field-id": 1000 + n, "name": f"p{n}", "transform": transform}
-        for n, (source, transform) in enumerate(fields)
-    ]
-    schema = {"type": "struct", "schema-id": 0, "fields": columns}
-    return TableMetadata(
-        new_document("s3://b/t", 2, schemas=[schema], **{"partition-specs": [{"spec-id": 0, "fields": spec}]})
-    )
+    return partitioned_by(COLUMNS, *fields)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ BY_ID = {"spec-id": 0, "fields": [{"name": "id", "transform": "identity", "sourc
 
 
 def delete(path: str, size: int = MB, partition: Sequence[Any] = ("a",), number: int = 9, **more: Any) -> LiveEntry:
-    file = replace(data_file(path, size, partition, **more), content=FileContent.POSITION_DELETES)
+    file = data_file(path, size, partition, content=FileContent.POSITION_DELETES, **more)
     return LiveEntry(DELETES, ManifestEntry(EntryStatus.EXISTING, HEAD, number, number, file))
 
 

@@ -24,6 +24,7 @@ from icekeeper.rows.file_rows import read_parquet_footer
 from icekeeper.storage.s3_reads import ObjectPart
 from icekeeper.storage.storage import Storage
 from support.engine_work import sends
+from support.paper_s3 import storage_over
 from support.source_tree import MODULES
 from support.tables import new_document
 
@@ -95,15 +96,9 @@ class Listings:
         return found
 
 
-def storage_with(client: Any) -> Storage:
-    storage = Storage({})
-    storage.__dict__["s3"] = client
-    return storage
-
-
 def test_a_listing_tells_by_itself_that_it_is_not_allowed() -> None:
     client = Listings("AccessDenied")
-    storage = storage_with(client)
+    storage = storage_over(client)
     assert storage.list_if_allowed(WHERE) is None
     assert storage.list_if_allowed(WHERE) is None
     assert not storage.can_list(WHERE)
@@ -112,7 +107,7 @@ def test_a_listing_tells_by_itself_that_it_is_not_allowed() -> None:
 
 def test_one_that_is_allowed_is_not_asked_for_again() -> None:
     client = Listings({"Contents": [{"Key": "t/metadata/a", "Size": 3}]})
-    storage = storage_with(client)
+    storage = storage_over(client)
     assert [found.path for found in storage.list_if_allowed(WHERE) or ()] == [f"{WHERE}/a"]
     assert storage.can_list(WHERE)
     assert client.asked == 1
@@ -122,7 +117,7 @@ def test_one_that_is_allowed_is_not_asked_for_again() -> None:
 def test_a_listing_that_fails_or_breaks_off_is_no_empty_one(answers: list[Any]) -> None:
     """Files below a folder that may not be listed are not known: they must not count as absent."""
     with pytest.raises(StorageError):
-        storage_with(Listings(*answers)).list_if_allowed(WHERE)
+        storage_over(Listings(*answers)).list_if_allowed(WHERE)
 
 
 def test_a_footer_takes_one_request_and_a_long_one_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,7 @@ from icekeeper.pipeline.request_pass import (
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.store import LastSeen, MaintenanceRequest, PassRecord
+from support.settings import forget_credentials
 
 # Waiting for a requested pass: what is asked, how long, and what is made of the answers.
 
@@ -427,12 +428,7 @@ def test_what_aws_refuses_is_one_sentence(
 
 
 def test_without_credentials_nothing_is_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.delenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", raising=False)  # of a local stack of this process
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    forget_credentials(monkeypatch, tmp_path)
     with pytest.raises(StorageError, match=r"^AWS Step Functions cannot be reached: no AWS credentials"):
         StateMachine.open(MACHINE_ARN).start("request-1", {})
     monkeypatch.setenv("AWS_PROFILE", "nobody")

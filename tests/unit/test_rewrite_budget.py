@@ -22,12 +22,10 @@ from support.tables import new_document, snapshot
 
 # What a pass may rewrite: deletes alone on a budget, caps, and the order of jobs.
 
-NEW = HEAD + 1
-
 
 def delete_entry(number: int = 60, *, rows: int = 1, content: FileContent, **more: Any) -> ManifestEntry:
-    file = data_file(f"delete-{number}", 1000, (), records=rows)
-    return ManifestEntry(EntryStatus.ADDED, HEAD, number, number, replace(file, content=content, **more))
+    file = data_file(f"delete-{number}", 1000, records=rows, content=content, **more)
+    return ManifestEntry(EntryStatus.ADDED, HEAD, number, number, file)
 
 
 def global_equality_delete(number: int = 60, *, rows: int = 1) -> ManifestEntry:
@@ -229,7 +227,7 @@ def rewritten(deletes: int, *, sizes: Sequence[int], new_mb: int = 0, rows: int 
     """Sizes in MB of the files that are rewritten under so many global equality deletes."""
     builder = DeleteIndexBuilder()
     for number in range(deletes):
-        file = replace(data_file(f"d{number}", 1000, records=rows), content=FileContent.EQUALITY_DELETES)
+        file = data_file(f"d{number}", 1000, records=rows, content=FileContent.EQUALITY_DELETES)
         entry = ManifestEntry(EntryStatus.ADDED, 1, 10 + number, 10 + number, replace(file, equality_ids=(1,)))
         builder.add(0, entry, is_unpartitioned=True)
     files = [live_file(data_file(f"f{n:03}", mb * MB, records=1_000_000), age=1) for n, mb in enumerate(sizes)]
@@ -291,7 +289,7 @@ def worst_dead_share(table: PaperTable) -> float:
 
 def test_the_last_file_of_many_is_not_taken_for_full_of_deleted_rows() -> None:
     """Nine of ten files were rewritten since the delete came; a tenth of its rows, not all, are in the one left."""
-    delete = replace(data_file("d", 1000, (), records=1000), content=FileContent.EQUALITY_DELETES, equality_ids=(1,))
+    delete = data_file("d", 1000, records=1000, content=FileContent.EQUALITY_DELETES, equality_ids=(1,))
     files = [live_file(data_file(f"f{i}", 200 * MB, records=1000), age=40 if i else 1) for i in range(10)]
     state = table_state(files, [ManifestEntry(EntryStatus.ADDED, HEAD, 30, 30, delete)])
     found = select_candidates(state, policy(), now_ms=HEAD_MS)

@@ -274,32 +274,23 @@ def test_who_never_had_a_pass_waits_since_its_oldest_snapshot() -> None:
 # The scan of one catalog as `icekeeper detect` tells it; filters; what an assessor asks.
 
 
-@pytest.fixture
-def sqlite_state(tmp_path: Path) -> SqliteStateStore:
-    return SqliteStateStore(tmp_path / "state.db")
-
-
-def named_by(metadata: TableMetadata, uuid: str) -> TableMetadata:
-    return TableMetadata({**metadata.document, "table-uuid": uuid})
-
-
-def detected(catalog: PreparedCatalog, sqlite_state: SqliteStateStore, **settings: str) -> FleetReport:
+def detected(catalog: PreparedCatalog, state: CountedState, **settings: str) -> FleetReport:
     """What ``icekeeper detect`` finds."""
-    return Runtime(catalog, sqlite_state, environment={}, clock=lambda: NOW_MS).detect(settings)
+    return Runtime(catalog, state, environment={}, clock=lambda: NOW_MS).detect(settings)
 
 
-def test_a_report_ranks_proposals_and_gives_a_reason_for_every_other_table(sqlite_state: SqliteStateStore) -> None:
+def test_a_report_ranks_proposals_and_gives_a_reason_for_every_other_table(state: CountedState) -> None:
     catalog = PreparedCatalog(
         {
             "ns.few": table(small_files(10, MB)),
-            "ns.many": named_by(table(small_files(1000, MB)), "u1"),
-            "ns.also_many": named_by(table(small_files(1000, MB)), "u2"),
+            "ns.many": with_uuid(table(small_files(1000, MB)), "u1"),
+            "ns.also_many": with_uuid(table(small_files(1000, MB)), "u2"),
             "ns.quiet": table(),
             "a.damaged": MetadataUnreadable("metadata file m cannot be parsed: it ends early"),
             "a.odd": KeyError("snapshot-id"),
         }
     )
-    assert detection_json("C", detected(catalog, sqlite_state, max_jobs_per_detection="2")) == {
+    assert detection_json("C", detected(catalog, state, max_jobs_per_detection="2")) == {
         "catalog": "C",
         "scanned": 6,
         "proposals": [
@@ -324,27 +315,27 @@ def test_a_report_ranks_proposals_and_gives_a_reason_for_every_other_table(sqlit
     }
 
 
-def test_a_catalog_that_cannot_be_listed_fails_the_scan(sqlite_state: SqliteStateStore) -> None:
+def test_a_catalog_that_cannot_be_listed_fails_the_scan(state: CountedState) -> None:
     class Unreachable(PreparedCatalog):
         def list_tables(self) -> Iterator[TableName]:
             raise StorageError("it does not answer")
 
     with pytest.raises(StorageError, match=r"^C: the catalog cannot be scanned: it does not answer$"):
-        detected(Unreachable({}), sqlite_state)
+        detected(Unreachable({}), state)
 
 
-def test_the_command_scans_as_the_pipeline_does(sqlite_state: SqliteStateStore) -> None:
+def test_the_command_scans_as_the_pipeline_does(state: CountedState) -> None:
     """It records how tables look, puts first what people asked for, and leaves out what is being maintained."""
     busy = table(small_files(9, MB))
-    tables = {"ns.a": named_by(busy, "ns.a"), "ns.b": named_by(busy, "ns.b"), "ns.quiet": table()}
+    tables = {"ns.a": with_uuid(busy, "ns.a"), "ns.b": with_uuid(busy, "ns.b"), "ns.quiet": table()}
     catalog = PreparedCatalog(tables)
     asked, held = (identity_of(catalog, catalog.load(TableName.parse(name))) for name in ("ns.b", "ns.a"))
-    sqlite_state.requests.file(MaintenanceRequest(identity=asked, requested_ms=1))
-    sqlite_state.leases.acquire(held.lease_key, "run-7", now_ms=NOW_MS - 1, ttl_ms=1000)
-    report = detected(catalog, sqlite_state)
+    state.requests.file(MaintenanceRequest(identity=asked, requested_ms=1))
+    state.leases.acquire(held.lease_key, "run-7", now_ms=NOW_MS - 1, ttl_ms=1000)
+    report = detected(catalog, state)
     assert [(found.table, found.reasons[0]) for found in report.proposals] == [("ns.b", "requested by a person")]
     assert report.skipped[0] == Skip("ns.a", "being maintained by run-7", catalog="C")
-    seen = sqlite_state.lake_stats.of_catalog("C", catalog.warehouse)
+    seen = state.lake_stats.of_catalog("C", catalog.warehouse)
     assert sorted(str(stats.identity.table) for stats in seen) == ["ns.a", "ns.b", "ns.quiet"]
 
 
@@ -506,24 +497,19 @@ TABLES = 60
 
 
 @pytest.fixture
-def gathering_state(tmp_path: Path) -> SqliteStateStore:
-    return SqliteStateStore(tmp_path / "state.db")
-
-
-@pytest.fixture
 def fleet() -> PreparedCatalog:
     """Young tables, whose first sweep is due later."""
     return PreparedCatalog({f"ns.t{n:02}": with_uuid(table(small_files(9, MB)), f"u{n}") for n in range(TABLES)})
 
 
-def scan(gathering_state: SqliteStateStore, fleet: PreparedCatalog) -> FleetReport:
-    return detect([source(fleet)], gathering_state, TablePolicies({}), clock=lambda: NOW_MS, threads=4)
+def scan(state: CountedState, fleet: PreparedCatalog) -> FleetReport:
+    return detect([source(fleet)], state, TablePolicies({}), clock=lambda: NOW_MS, threads=4)
 
 
-def remembered(gathering_state: SqliteStateStore) -> tuple[int, int]:
+def remembered(state: CountedState) -> tuple[int, int]:
     """Of how many tables the health is known, and when their first sweep is due."""
-    known = [one.identity for one in gathering_state.lake_stats.of_catalog("C", "s3://prod-lake/")]
-    sweeps = [FIRST_SWEEP in gathering_state.schedules.of_table(identity) for identity in known]
+    known = [one.identity for one in state.lake_stats.of_catalog("C", "s3://prod-lake/")]
+    sweeps = [FIRST_SWEEP in state.schedules.of_table(identity) for identity in known]
     return len(known), sum(sweeps)
 
 
@@ -542,7 +528,7 @@ def test_every_record_is_written_once_and_some_at_a_time(monkeypatch: pytest.Mon
 
 
 def test_a_scan_writes_in_few_transactions_what_it_remembers_of_many_tables(
-    gathering_state: SqliteStateStore, fleet: PreparedCatalog, monkeypatch: pytest.MonkeyPatch
+    state: CountedState, fleet: PreparedCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What protects a table is written before its caller continues (rule: protection-is-written-at-once)."""
     begun = []
@@ -557,16 +543,16 @@ def test_a_scan_writes_in_few_transactions_what_it_remembers_of_many_tables(
 
     monkeypatch.setattr(gathered, "_AT_ONCE", TABLES // 2)
     monkeypatch.setattr(SqliteFile, "transaction", counted)
-    scan(gathering_state, fleet)
-    assert remembered(gathering_state) == (TABLES, TABLES)
+    scan(state, fleet)
+    assert remembered(state) == (TABLES, TABLES)
     assert 2 <= len(begun) <= 6
     begun.clear()
-    scan(gathering_state, fleet)  # nothing is new
+    scan(state, fleet)  # nothing is new
     assert not begun
 
 
 def test_a_scan_opens_the_state_once_for_each_thread(
-    gathering_state: SqliteStateStore, fleet: PreparedCatalog, monkeypatch: pytest.MonkeyPatch
+    state: CountedState, fleet: PreparedCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[SqliteFile] = []
     plain = SqliteFile._open
@@ -576,12 +562,12 @@ def test_a_scan_opens_the_state_once_for_each_thread(
         return plain(file)
 
     monkeypatch.setattr(SqliteFile, "_open", counted)
-    scan(gathering_state, fleet)
+    scan(state, fleet)
     assert 0 < len(opened) <= 4 + 1 + 1  # its threads, the caller, and what asks before whether it can write
 
 
 def test_what_a_scan_could_not_record_the_next_one_does(
-    gathering_state: SqliteStateStore,
+    state: CountedState,
     fleet: PreparedCatalog,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -591,23 +577,23 @@ def test_what_a_scan_could_not_record_the_next_one_does(
         raise StorageError("the disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(gathering_state.lake_stats, "record", lost)
-        patch.setattr(gathering_state.schedules, "record_all", lost)
-        report = scan(gathering_state, fleet)
+        patch.setattr(state.lake_stats, "record", lost)
+        patch.setattr(state.schedules, "record_all", lost)
+        report = scan(state, fleet)
     assert sorted(caplog.messages) == [
         "lake stats cannot be written, so this scan leaves them: the disk is full",
         "the times of first sweeps could not be recorded; the next scan decides them again: the disk is full",
     ]
-    assert remembered(gathering_state) == (0, 0)
-    assert names(scan(gathering_state, fleet)) == names(report)
-    assert remembered(gathering_state) == (TABLES, TABLES)
+    assert remembered(state) == (0, 0)
+    assert names(scan(state, fleet)) == names(report)
+    assert remembered(state) == (TABLES, TABLES)
 
 
-def test_rows_of_which_one_is_wrong_are_all_left_out(gathering_state: SqliteStateStore) -> None:
+def test_rows_of_which_one_is_wrong_are_all_left_out(state: CountedState) -> None:
     """And the message names the file."""
     with pytest.raises(StorageError, match=r"state\.db cannot be used: "):
-        gathering_state.table.put_all([{"pk": "a", "sk": "s"}, {"pk": "b", "sk": None}])
-    assert gathering_state.table.get("a", "s") is None
+        state.table.put_all([{"pk": "a", "sk": "s"}, {"pk": "b", "sk": None}])
+    assert state.table.get("a", "s") is None
 
 
 # What a person asked for comes first in a scan, whatever the table was called, and is refused or kept for a reason.

@@ -25,7 +25,6 @@ from icekeeper.model import TableName
 from icekeeper.pass_context.table_policy import TablePolicies
 from icekeeper.runtime import Runtime
 from icekeeper.state.claims import CutOff, CutWork
-from icekeeper.state.sqlite.store import SqliteStateStore
 from support.scans import IDLE, CountedState, PreparedCatalog, names, request, scanned, scanner_of, source, with_uuid
 from support.settings import MB, NOW_MS, policy, small_files, table
 
@@ -223,24 +222,19 @@ class HalfListed(PreparedCatalog):
         raise PartlyListed("catalog C: the tables of 1 database(s) must not be listed (hr)")
 
 
-@pytest.fixture
-def sqlite_state(tmp_path: Path) -> SqliteStateStore:
-    return SqliteStateStore(tmp_path / "state.db")
+def scanned_catalog(state: CountedState, catalog: PreparedCatalog, **source: Any) -> FleetReport:
+    return detect([CatalogSource(catalog.name, lambda: catalog, **source)], state, TablePolicies({}))
 
 
-def scanned_catalog(sqlite_state: SqliteStateStore, catalog: PreparedCatalog, **source: Any) -> FleetReport:
-    return detect([CatalogSource(catalog.name, lambda: catalog, **source)], sqlite_state, TablePolicies({}))
-
-
-def test_a_configured_catalog_without_tables_is_told(sqlite_state: SqliteStateStore) -> None:
+def test_a_configured_catalog_without_tables_is_told(state: CountedState) -> None:
     """Under Lake Formation a listing holds what was granted: without grants nothing, and no error
     (rule: partial-listings-delete-nothing)."""
-    report = scanned_catalog(sqlite_state, PreparedCatalog({}))
+    report = scanned_catalog(state, PreparedCatalog({}))
     assert (report.warnings, report.empty_catalogs, report.errors) == ((NONE,), 1, 0)
 
 
-def test_a_bucket_that_was_only_found_may_be_empty(sqlite_state: SqliteStateStore) -> None:
-    report = scanned_catalog(sqlite_state, PreparedCatalog({}), may_be_empty=True)
+def test_a_bucket_that_was_only_found_may_be_empty(state: CountedState) -> None:
+    report = scanned_catalog(state, PreparedCatalog({}), may_be_empty=True)
     assert (report.warnings, report.empty_catalogs) == ((), 0)
     (named,) = named_addresses({"ICEKEEPER_TABLE_BUCKETS": ARN}, {})
     (found,) = add_found((), [ARN], {})
@@ -248,21 +242,21 @@ def test_a_bucket_that_was_only_found_may_be_empty(sqlite_state: SqliteStateStor
     assert [one.is_found for one in add_found([named], [ARN], {})] == [False]
 
 
-def test_what_may_be_listed_is_maintained_and_the_rest_is_told(sqlite_state: SqliteStateStore) -> None:
+def test_what_may_be_listed_is_maintained_and_the_rest_is_told(state: CountedState) -> None:
     few, other = (with_uuid(table(small_files(10, MB)), uuid) for uuid in ("u1", "u2"))
-    whole = scanned_catalog(sqlite_state, PreparedCatalog({"ns.few": few, "hr.few": other}))
+    whole = scanned_catalog(state, PreparedCatalog({"ns.few": few, "hr.few": other}))
     assert {one.table for one in whole.proposals} == {"ns.few", "hr.few"}
     half = HalfListed({"ns.few": few})
-    report = scanned_catalog(sqlite_state, half)
+    report = scanned_catalog(state, half)
     assert [one.table for one in report.proposals] == ["ns.few"]
     assert report.warnings == ("catalog C: the tables of 1 database(s) must not be listed (hr)",)
     assert (report.errors, report.empty_catalogs) == (0, 0)
     # What was remembered of tables that are not listed just now stays.
-    assert {str(one.identity.table) for one in sqlite_state.lake_stats.of_catalog("C", half.warehouse)} == {
+    assert {str(one.identity.table) for one in state.lake_stats.of_catalog("C", half.warehouse)} == {
         "ns.few",
         "hr.few",
     }
-    found = detect_catalog(half, sqlite_state, TablePolicies({}))
+    found = detect_catalog(half, state, TablePolicies({}))
     assert (found.note, found.scanned) == (report.warnings[0], 1)
 
 

@@ -193,7 +193,7 @@ def test_manifests_of_a_v3_snapshot_have_row_ids_or_hold_deletes() -> None:
 
 def vector(**more: Any) -> DataFile:
     about = {"referenced_data_file": "d", "content_offset": 4, "content_size_in_bytes": 6}
-    return replace(data_file("p", 10, file_format="puffin", **{**about, **more}), content=FileContent.POSITION_DELETES)
+    return data_file("p", 10, content=FileContent.POSITION_DELETES, file_format="puffin", **{**about, **more})
 
 
 def test_a_vector_says_where_it_is_and_of_what() -> None:
@@ -220,7 +220,7 @@ def test_a_data_file_has_one_vector() -> None:
 def summary(before: Mapping[str, str], counted: Mapping[str, int] | None = None) -> dict[str, str]:
     """Two data files of 10 rows become one, and a delete file of 3 rows goes."""
     parent = Snapshot(snapshot(1, format_version=2, summary={"operation": "append", **before}))
-    delete = replace(data_file("d", 30, records=3), content=FileContent.EQUALITY_DELETES)
+    delete = data_file("d", 30, records=3, content=FileContent.EQUALITY_DELETES)
     removed = [(0, data_file("a", 100)), (0, data_file("b", 200)), (0, delete)]
     return snapshot_summary("replace", parent, [(0, data_file("c", 250, records=20))], removed, {}, counted or {})
 

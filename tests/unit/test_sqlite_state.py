@@ -37,7 +37,7 @@ from icekeeper.state.store import (
     ScheduleRun,
     UnreadableFile,
 )
-from support.state_stores import IDENTITY
+from support.state_stores import CLAIMS, IDENTITY
 
 # What is particular to the SQLite state store: its place, its errors, and processes that share it.
 
@@ -220,20 +220,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> SqliteStateStore:
     store.schedules.record(IDENTITY, run)
     store.unreadable_files.record(IDENTITY, [UnreadableFile(path="p", why="w", schema_digest="d", tried_ms=1)])
     store.quarantine.see(IDENTITY, "r", ["s3://b/o"], now_ms=1)
-    folders = frozenset({"s3://b/t/data"})
-    store.claims.record(
-        TableClaims(
-            catalog="c",
-            warehouse="w",
-            table=IDENTITY.table,
-            uuid="u",
-            location="s3://b/t",
-            folders=folders,
-            data_roots=folders,
-            seen_sequence_number=1,
-            seen_ms=1,
-        )
-    )
+    store.claims.record(CLAIMS)
     store.lake_stats.record(
         LakeStats(identity=IDENTITY, observed_ms=1, snapshot_id=1, counters={"n": 1}, warnings={}, policy={})
     )

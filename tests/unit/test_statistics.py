@@ -271,7 +271,7 @@ def test_an_unreadable_data_file_is_named(file: DataFile, why: str) -> None:
 
 def test_an_encrypted_delete_file_is_named() -> None:
     table = ListedManifests()
-    delete = replace(data_file(path_of("data/d"), 10), content=FileContent.EQUALITY_DELETES, equality_ids=(1,))
+    delete = data_file(path_of("data/d"), 10, content=FileContent.EQUALITY_DELETES, equality_ids=(1,))
     manifests = [manifest_of(table, data_file(path_of("data/a"), 10)), manifest_of(table, delete)]
     assert len(live_files(table.reader, manifests)) == 1
     manifests[1] = manifest_of(table, replace(delete, key_metadata=b"key"))
@@ -285,15 +285,7 @@ TYPES = {1: "long", 2: "string"}
 
 
 def row_file(path: str) -> RowFile:
-    file = DataFile(
-        content=FileContent.DATA,
-        file_path=path,
-        file_format="PARQUET",
-        partition=(),
-        record_count=1,
-        file_size_in_bytes=1,
-    )
-    return RowFile(file, 0, 1)
+    return RowFile(data_file(path, 1, records=1), 0, 1)
 
 
 EVERYTHING = (row_file("everything"),)

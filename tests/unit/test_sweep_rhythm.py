@@ -28,17 +28,13 @@ from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.store import ScheduleRun
 from support.scans import IDLE, PreparedCatalog, names, scanned, with_uuid
 from support.settings import NOW_MS, policy, refusal, table
-from support.state_stores import IDENTITY
+from support.state_stores import IDENTITY, turn
 
 # When a table is swept for orphans again: what is remembered of the last sweep decides, and what that is in words.
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 KEY = "5a3d83f2-2f5a-4b0e-8f5b-000000000000"
-
-
-def turn(name: str, at_ms: int, *, idle: bool = False) -> ScheduleRun:
-    return ScheduleRun(schedule=name, counted_ms=at_ms, finished_ms=at_ms, snapshot_id=None, fingerprint="", idle=idle)
 
 
 def remembered(**hours_ago: float) -> SweepMemory:

@@ -14,7 +14,7 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import PartitionValue
 from icekeeper.operations.compaction.where import row_filter
 from icekeeper.policy.relative_time import parse_relative
-from support.plans import data_file
+from support.plans import data_file, partitioned_by
 from support.tables import new_document
 
 # Files that a filter leaves in scope: judged by partition where bounds do not tell, and never wrongly left out.
@@ -25,15 +25,7 @@ ONE = uuid.UUID(int=1)
 
 def table(*fields: tuple[int, str]) -> TableMetadata:
     """Partitioned by these sources and transforms; the last column is in the spec alone."""
-    columns = [{"id": i, "name": f"c{i}", "required": False, "type": kind} for i, kind in COLUMNS.items()]
-    spec = [
-        {"source-id": source, "field-id": 1000 + n, "name": f"p{n}", "transform": transform}
-        for n, (source, transform) in enumerate(fields)
-    ]
-    schema = {"type": "struct", "schema-id": 0, "fields": columns}
-    return TableMetadata(
-        new_document("s3://b/t", 2, schemas=[schema], **{"partition-specs": [{"spec-id": 0, "fields": spec}]})
-    )
+    return partitioned_by(COLUMNS, *fields)
 
 
 @pytest.mark.parametrize(

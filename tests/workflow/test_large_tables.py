@@ -17,7 +17,7 @@ from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import StorageError
 from icekeeper.machine.clock import system_clock
 from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_list
-from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
+from icekeeper.model import EntryStatus, ManifestContent, ManifestEntry, ManifestFile
 from icekeeper.pipeline import glue_job as run_wave_module
 from icekeeper.pipeline.control_bucket import ControlBucket, table_folder
 from icekeeper.pipeline.deployment import Deployment
@@ -26,6 +26,7 @@ from icekeeper.pipeline.wave import read_wave
 from local_stack.stack import LocalStack, not_in_one_call
 from support.local_lake import POLICY_FILE, LocalLake
 from support.maintained_table import ID_AND_PART
+from support.plans import data_file
 from support.scripted_pipeline import ScriptedPipeline
 
 # A table of 30,000 files: what states hand to each other stays far below the 256 KB of Step Functions.
@@ -124,15 +125,7 @@ def _grow(lake: LocalLake) -> None:
 
 
 def _entry(path: str) -> ManifestEntry:
-    file = DataFile(
-        content=FileContent.DATA,
-        file_path=path,
-        file_format="PARQUET",
-        partition=(),
-        record_count=1,
-        file_size_in_bytes=1_000,
-    )
-    return ManifestEntry(EntryStatus.ADDED, SNAPSHOT, 1, 1, file)
+    return ManifestEntry(EntryStatus.ADDED, SNAPSHOT, 1, 1, data_file(path, 1_000, records=1))
 
 
 # A scheduled run over real tables too large for functions; its job is the real one without Spark

@@ -18,35 +18,33 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from support.hostile import parsers as metadata
-from support.hostile import parsers as rows
-from support.hostile import parsers as settings
+from support.hostile import parsers
 
 Group = Callable[[Path], tuple[Callable[[bytes], object], Mapping[str, Callable[[], bytes]]]]
 """Makes a parser, which may use a folder, and what is sent to it by the name of the case."""
 
 FAMILIES: Mapping[str, Mapping[str, Group]] = {
     "metadata": {
-        "metadata.json": metadata.metadata_json,
-        "manifest list": metadata.manifest_list,
-        "manifest": metadata.manifest,
-        "Puffin": metadata.puffin_footer,
-        "deletion vector": metadata.deletion_vector,
-        "sketch": metadata.sketch,
+        "metadata.json": parsers.metadata_json,
+        "manifest list": parsers.manifest_list,
+        "manifest": parsers.manifest,
+        "Puffin": parsers.puffin_footer,
+        "deletion vector": parsers.deletion_vector,
+        "sketch": parsers.sketch,
     },
     "rows": {
-        "Avro rows": rows.avro_rows,
-        "Parquet rows": rows.parquet_rows,
-        "Parquet footer": rows.parquet_footer,
-        "ORC rows": rows.orc_rows,
+        "Avro rows": parsers.avro_rows,
+        "Parquet rows": parsers.parquet_rows,
+        "Parquet footer": parsers.parquet_footer,
+        "ORC rows": parsers.orc_rows,
     },
     "settings": {
-        "policy file": settings.policy_file,
-        "inventory": settings.inventory,
-        "S3 Inventory": settings.inventory_manifest,
-        "control document": settings.control_document,
-        "state item": settings.state_item,
-        "state file": settings.state_file,
+        "policy file": parsers.policy_file,
+        "inventory": parsers.inventory,
+        "S3 Inventory": parsers.inventory_manifest,
+        "control document": parsers.control_document,
+        "state item": parsers.state_item,
+        "state file": parsers.state_file,
     },
 }
 """Groups of cases that share a child."""
