@@ -184,13 +184,8 @@ class RelativeTime:
         return micros
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """A literal date or time of a filter; ``nanos`` count from 1970, in UTC if no zone is written."""
-
-    nanos: int
-    has_time: bool
-    has_zone: bool
+Moment: TypeAlias = tuple[int, bool]
+"""A literal date or time of a filter: nanoseconds from 1970, in UTC if no zone is written; whether one is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +285,7 @@ def parse_moment(text: str) -> Moment:
         digits = zone[1:].replace(":", "")
         ahead = (int(digits[:2]) * 60 + int(digits[2:])) * 60
         seconds += ahead if zone[0] == "-" else -ahead
-    return Moment(seconds * 10**9 + int((found[7] or "").ljust(9, "0")), found[4] is not None, bool(zone))
+    return seconds * 10**9 + int((found[7] or "").ljust(9, "0")), bool(zone)
 
 
 def span_of(transform: str, value: int) -> tuple[int, int]:
