@@ -87,9 +87,9 @@ def _delete_file(
 def _vectors(folder: Path, deleted: Sequence[tuple[str, Sequence[int]]]) -> list[DataFile]:
     """All in one Puffin file."""
     vectors = [(path, BitMap64(positions)) for path, positions in deleted]
-    puffin = encode_puffin(vectors, {})
+    data, blobs = encode_puffin(vectors, {})
     path = folder / "data" / "00000-deletes.puffin"
-    path.write_bytes(puffin.data)
+    path.write_bytes(data)
     return [
         DataFile(
             content=FileContent.POSITION_DELETES,
@@ -97,12 +97,12 @@ def _vectors(folder: Path, deleted: Sequence[tuple[str, Sequence[int]]]) -> list
             file_format="PUFFIN",
             partition=(),
             record_count=len(bitmap),
-            file_size_in_bytes=len(puffin.data),
+            file_size_in_bytes=len(data),
             referenced_data_file=data_path,
             content_offset=blob.offset,
             content_size_in_bytes=blob.length,
         )
-        for (data_path, bitmap), blob in zip(vectors, puffin.blobs, strict=True)
+        for (data_path, bitmap), blob in zip(vectors, blobs, strict=True)
     ]
 
 

@@ -494,6 +494,7 @@ def test_remote_signing_alone_is_one_sentence(server: HostileRest, sent: Mapping
         server_settings.file_settings("ns.t: catalog c", {}, settings, (sent,), in_s3=True)
     assert files_of(server.open()) is not None  # of a local table
     for own in ({"client.profile-name": "ours"}, {"s3.anonymous": "true"}, OURS):
-        assert server_settings.file_settings("ns.t", own, settings, (sent,), in_s3=True).vended == {}
-    found = server_settings.file_settings("ns.t", {}, settings, ({**sent, **PAIR},), in_s3=True)
-    assert found.vended == PAIR
+        _, vended, _ = server_settings.file_settings("ns.t", own, settings, (sent,), in_s3=True)
+        assert vended == {}
+    _, vended, _ = server_settings.file_settings("ns.t", {}, settings, ({**sent, **PAIR},), in_s3=True)
+    assert vended == PAIR

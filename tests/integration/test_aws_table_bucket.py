@@ -405,7 +405,7 @@ def test_the_rest_endpoint_of_a_table_bucket_is_known_by_its_arn(
     maintenance = maintenance_behind({**properties, "warehouse": maintained_lake.runtime.catalog.warehouse})
     assert maintenance is not None
     found = maintenance.read(OWNED_NAME)
-    assert [(kind.value, state.is_enabled) for kind, state in found.states.items()] == [
+    assert [(kind.value, is_enabled) for kind, is_enabled in found.is_enabled.items()] == [
         (COMPACTION, False),
         (SNAPSHOTS, True),
         (FILES, False),

@@ -85,7 +85,7 @@ FILES: dict[str, tuple[bytes, Parse]] = {
     "gz.metadata.json": (gzipped(json.dumps(DOCUMENT).encode()), lambda _, data: parse_document(data, "s3://b/m.json")),
     "manifest list": (write_avro(LIST, [LINE] * 5, {}), lambda _, data: decode_manifest_list(data, "s3://b/l.avro")),
     "Puffin": (
-        encode_puffin([("s3://b/f", BitMap64(range(9)))], {"a": "b"}).data,
+        encode_puffin([("s3://b/f", BitMap64(range(9)))], {"a": "b"})[0],
         lambda _, data: decode_footer(data, "s3://b/p.puffin"),
     ),
     "Parquet footer": (parquet(), footer),

@@ -85,9 +85,9 @@ def delete_positions(
         if data_path in before:
             bitmap |= _positions(storage, before[data_path].file)
         merged.append((data_path, bitmap))
-    puffin = encode_puffin(merged, {})
+    data, blobs = encode_puffin(merged, {})
     path = f"{loaded.metadata.data_location}/{uuid.uuid4()}-deletes.puffin"
-    storage.write(path, puffin.data)
+    storage.write(path, data)
     added = [
         DataFile(
             content=FileContent.POSITION_DELETES,
@@ -95,12 +95,12 @@ def delete_positions(
             file_format="PUFFIN",
             partition=partitions[data_path] if under is None else under,
             record_count=len(bitmap),
-            file_size_in_bytes=len(puffin.data),
+            file_size_in_bytes=len(data),
             referenced_data_file=data_path,
             content_offset=blob.offset,
             content_size_in_bytes=blob.length,
         )
-        for (data_path, bitmap), blob in zip(merged, puffin.blobs, strict=True)
+        for (data_path, bitmap), blob in zip(merged, blobs, strict=True)
     ]
     replaced = {entry.file.key: data_path for data_path, entry in before.items() if data_path in positions}
     _commit(table, added, replaced)

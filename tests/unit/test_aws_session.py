@@ -199,6 +199,6 @@ def test_what_waiting_would_not_change_is_told_with_the_answer(
 ) -> None:
     wire = Wire(monkeypatch, answer(status, code))
     bucket = maintenance(wire)
-    assert (bucket.read(TABLE).states, bucket.read(TABLE).unreadable) == ({}, dict.fromkeys(BuiltIn, words))
+    assert (bucket.read(TABLE).is_enabled, bucket.read(TABLE).unreadable) == ({}, dict.fromkeys(BuiltIn, words))
     assert bucket.with_jobs(BucketMaintenance(), TABLE) == BucketMaintenance(jobs_unreadable=words)
     assert wire.pauses_s == []

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from icekeeper.commit.conflict_detection import ClaimedFile, GroupClaim, PlanningState, RebaseResult, Scope, rebase
+from icekeeper.commit.conflict_detection import GroupClaim, PlanningState, RebaseResult, Scope, rebase
 from icekeeper.errors import MetadataUnreadable, PlanStale, StorageError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_list
@@ -137,7 +137,7 @@ def claim(
 ) -> GroupClaim:
     """A group of one partition; ``to``: where its rows moved, if they did."""
     own = (spec_id, partition)
-    inputs: dict[FileKey, ClaimedFile] = {(path, None): ClaimedFile(manifest, identity or KNOWN) for path in paths}
+    inputs: dict[FileKey, tuple[str, FileIdentity]] = {(path, None): (manifest, identity or KNOWN) for path in paths}
     return GroupClaim(group_id, frozenset({to or own}), frozenset({own}), inputs, LEAVES)
 
 

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from icekeeper.demo import seaweedfs
-from icekeeper.demo.measure import Contents, Figures, TableChecksum
+from icekeeper.demo.measure import Figures, TableChecksum
 from icekeeper.demo.run import print_contents, print_figures
 from icekeeper.demo.tables import MessyTable
 from icekeeper.errors import StorageError
@@ -28,7 +28,7 @@ def test_figures_and_verdicts_fit_eighty_columns() -> None:
     console = Console(file=stream, width=80, force_terminal=True, color_system=None)
     events = MessyTable("events", "", tag="quarter-close")
     print_figures(console, [(MessyTable("customers", ""), BEFORE, AFTER)])
-    print_contents(console, [(events, Contents(ROWS, ROWS), Contents(ROWS, FEWER))])
+    print_contents(console, [(events, (ROWS, ROWS), (ROWS, FEWER))])
     told = [" ".join(line.split()) for line in stream.getvalue().splitlines()]
     assert "shop.customers 60 → 1 2,950 → 1,748 60 → 1 60 → 1 15 → 0 62 → 3" in told
     assert told[-3:] == [

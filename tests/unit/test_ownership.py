@@ -19,8 +19,6 @@ from icekeeper.policy.ownership import (
     OWNED,
     OWNED_FOR_ALL_TABLES,
     BucketMaintenance,
-    BuiltInState,
-    Job,
     Owners,
     bucket_layers,
     decide_owners,
@@ -30,8 +28,7 @@ from icekeeper.policy.ownership import (
 # Who does what in a table bucket that maintains its tables itself, and what its settings mean for ours.
 
 COMPACTION, SNAPSHOTS, FILES = BuiltIn
-ON, OFF = BuiltInState(is_enabled=True), BuiltInState(is_enabled=False)
-ALL_ON = BucketMaintenance(dict.fromkeys(BuiltIn, ON))
+ALL_ON = BucketMaintenance(dict.fromkeys(BuiltIn, True))
 
 
 def test_what_the_bucket_has_enabled_is_the_buckets() -> None:
@@ -53,14 +50,14 @@ def test_what_the_bucket_has_enabled_is_the_buckets() -> None:
     ],
 )
 def test_each_built_in_owns_its_operations_alone(enabled: BuiltIn, owned: set[Operation]) -> None:
-    states = {**dict.fromkeys(BuiltIn, OFF), enabled: ON}
+    states = {**dict.fromkeys(BuiltIn, False), enabled: True}
     assert set(decide_owners(BucketMaintenance(states), Ownership.AUTO).owned) == owned
 
 
 def test_where_storage_maintains_nothing_everything_is_ours() -> None:
     for ownership in Ownership:
         assert decide_owners(None, ownership) == decide_owners(
-            BucketMaintenance(dict.fromkeys(BuiltIn, OFF)), ownership
+            BucketMaintenance(dict.fromkeys(BuiltIn, False)), ownership
         )
         assert decide_owners(None, ownership).owned == decide_owners(None, ownership).taken_over == {}
 
@@ -79,7 +76,7 @@ def test_taking_over_spares_what_is_set_for_the_whole_bucket() -> None:
 @pytest.mark.parametrize("ownership", Ownership)
 def test_what_cannot_be_read_is_nobodys_to_touch(ownership: Ownership) -> None:
     """Also where we were told to take over: who does not know what runs cannot switch it off."""
-    bucket = BucketMaintenance({COMPACTION: OFF, SNAPSHOTS: OFF}, {FILES: "S3 Tables failed with 500"})
+    bucket = BucketMaintenance({COMPACTION: False, SNAPSHOTS: False}, {FILES: "S3 Tables failed with 500"})
     assert decide_owners(bucket, ownership).owned == {
         Operation.REMOVE_ORPHANS: "whether the table bucket does this itself cannot be read (S3 Tables failed with "
         "500); allow s3tables:GetTableBucketMaintenanceConfiguration"
@@ -104,10 +101,10 @@ def stated(**settings: object) -> BucketMaintenance:
         FILES: ("unreferencedDays", "nonCurrentDays"),
     }
     return BucketMaintenance(
-        {
-            built_in: BuiltInState(False, {name: settings[name] for name in names if name in settings})
-            for built_in, names in of.items()
-        }
+        dict.fromkeys(of, False),
+        settings={
+            built_in: {name: settings[name] for name in names if name in settings} for built_in, names in of.items()
+        },
     )
 
 
@@ -180,7 +177,7 @@ def test_a_warm_function_sees_that_the_bucket_began_to_do_it_itself() -> None:
     maintenance = TableBucketMaintenance(ARN, lambda: service, {}, lambda: now_s[0])
 
     def is_enabled() -> bool:
-        return maintenance.read(TableName(("ns",), "t")).states[BuiltIn.UNREFERENCED_FILE_REMOVAL].is_enabled
+        return maintenance.read(TableName(("ns",), "t")).is_enabled[BuiltIn.UNREFERENCED_FILE_REMOVAL]
 
     assert not is_enabled()
     service.of_bucket = {}
@@ -226,16 +223,15 @@ PASSING = (
 )
 
 
-def owners(jobs: dict[BuiltIn, Job], ownership: Ownership = Ownership.AUTO) -> Owners:
+def owners(jobs: dict[BuiltIn, tuple[str, str]], ownership: Ownership = Ownership.AUTO) -> Owners:
     """Of a bucket in which everything is switched on, as AWS begins."""
-    on = BuiltInState(is_enabled=True)
-    return decide_owners(BucketMaintenance(dict.fromkeys(BuiltIn, on), jobs=jobs), ownership)
+    return decide_owners(BucketMaintenance(dict.fromkeys(BuiltIn, True), jobs=jobs), ownership)
 
 
 @pytest.mark.parametrize("built_in", BuiltIn)
 @pytest.mark.parametrize("status", ["Not_Yet_Run", "Successful", "A_Word_To_Come"])
 def test_what_runs_is_the_buckets(built_in: BuiltIn, status: str) -> None:
-    found = owners({built_in: Job(status)})
+    found = owners({built_in: (status, "")})
     assert (set(found.owned), found.warnings) == (set.union(*OPERATIONS.values()), {})
     assert set(found.owned.values()) == {OWNED}
 
@@ -244,7 +240,7 @@ def test_what_runs_is_the_buckets(built_in: BuiltIn, status: str) -> None:
 def test_what_is_disabled_is_ours_although_it_is_configured(built_in: BuiltIn) -> None:
     """AWS disables snapshot management for a table with a retention of a branch or tag
     (platform: bucket-maintenance-may-stall)."""
-    found = owners({built_in: Job("Disabled")})
+    found = owners({built_in: ("Disabled", "")})
     assert set(found.owned) == set.union(*OPERATIONS.values()) - OPERATIONS[built_in]
     assert (found.taken_over, found.warnings) == ({}, {})
 
@@ -252,7 +248,7 @@ def test_what_is_disabled_is_ours_although_it_is_configured(built_in: BuiltIn) -
 @pytest.mark.parametrize("message", [TAGS, PROPERTIES, TAGS.upper()])
 def test_what_fails_for_good_is_ours_and_told(message: str) -> None:
     """Otherwise nobody ever expires the snapshots of such a table (rule: leave-bucket-its-jobs)."""
-    found = owners({SNAPSHOTS: Job("Failed", message)})
+    found = owners({SNAPSHOTS: ("Failed", message)})
     assert set(found.owned) == {Operation.COMPACT, Operation.REWRITE_POSITION_DELETES, Operation.REMOVE_ORPHANS}
     assert found.warnings == {
         "bucket_jobs_failed": "of the table bucket's own maintenance icebergSnapshotManagement failed: "
@@ -264,7 +260,7 @@ def test_what_fails_for_good_is_ours_and_told(message: str) -> None:
 @pytest.mark.parametrize("built_in", BuiltIn)
 def test_what_failed_once_stays_the_buckets_and_is_told(built_in: BuiltIn, message: str) -> None:
     """It comes again; and where gc.enabled is false, we may delete nothing either."""
-    found = owners({built_in: Job("Failed", message)})
+    found = owners({built_in: ("Failed", message)})
     told = message or "it does not say why"
     assert {operation: found.owned[operation] for operation in OPERATIONS[built_in]} == dict.fromkeys(
         OPERATIONS[built_in], f"{OWNED}; the bucket's own last run failed: {told}"
@@ -276,11 +272,11 @@ def test_what_failed_once_stays_the_buckets_and_is_told(built_in: BuiltIn, messa
 
 @pytest.mark.parametrize("built_in", [COMPACTION, FILES])
 def test_a_message_lasts_only_for_what_it_is_about(built_in: BuiltIn) -> None:
-    assert OPERATIONS[built_in] <= set(owners({built_in: Job("Failed", TAGS)}).owned)
+    assert OPERATIONS[built_in] <= set(owners({built_in: ("Failed", TAGS)}).owned)
 
 
-@pytest.mark.parametrize("job", [Job("Disabled"), Job("Failed", TAGS), Job("Successful")])
-def test_taking_over_switches_off_also_what_stands_still(job: Job) -> None:
+@pytest.mark.parametrize("job", [("Disabled", ""), ("Failed", TAGS), ("Successful", "")])
+def test_taking_over_switches_off_also_what_stands_still(job: tuple[str, str]) -> None:
     """It begins again when the tag is gone."""
     found = owners({SNAPSHOTS: job}, Ownership.ICEKEEPER)
     assert found.taken_over[Operation.EXPIRE_SNAPSHOTS] is SNAPSHOTS
@@ -288,8 +284,7 @@ def test_taking_over_switches_off_also_what_stands_still(job: Job) -> None:
 
 
 def test_jobs_that_may_not_be_read_are_taken_to_run() -> None:
-    on = BuiltInState(is_enabled=True)
-    bucket = BucketMaintenance({SNAPSHOTS: on}, jobs_unreadable="S3 Tables failed with AccessDenied")
+    bucket = BucketMaintenance({SNAPSHOTS: True}, jobs_unreadable="S3 Tables failed with AccessDenied")
     found = decide_owners(bucket, Ownership.AUTO)
     assert found.owned[Operation.EXPIRE_SNAPSHOTS] == OWNED
     assert found.warnings == {
@@ -310,16 +305,18 @@ def test_what_may_not_be_read_is_told_in_one_sentence() -> None:
     ("enabled", "job", "expires"),
     [
         (True, None, True),
-        (True, Job("Successful"), True),
-        (True, Job("Failed", "Internal error"), True),
-        (True, Job("Failed", TAGS), False),
-        (True, Job("Disabled"), False),
-        (False, Job("Disabled"), False),
+        (True, ("Successful", ""), True),
+        (True, ("Failed", "Internal error"), True),
+        (True, ("Failed", TAGS), False),
+        (True, ("Disabled", ""), False),
+        (False, ("Disabled", ""), False),
     ],
 )
-def test_a_pin_holds_only_where_the_bucket_does_not_expire(enabled: bool, job: Job | None, expires: bool) -> None:
+def test_a_pin_holds_only_where_the_bucket_does_not_expire(
+    enabled: bool, job: tuple[str, str] | None, expires: bool
+) -> None:
     jobs = {} if job is None else {SNAPSHOTS: job}
-    bucket = BucketMaintenance({SNAPSHOTS: BuiltInState(enabled)}, jobs=jobs)
+    bucket = BucketMaintenance({SNAPSHOTS: enabled}, jobs=jobs)
     assert (why_bucket_expires(bucket) is not None) is expires
     assert why_bucket_expires(None) is None
 

@@ -13,8 +13,8 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import DataFile, FileContent, Nothing, PartitionValue
 from icekeeper.operations.compaction.where import whole_partitions
 from icekeeper.operations.old_partitions import (
-    ChosenPartitions,
     LivePartitions,
+    chosen_partitions,
     goes_with,
     partitions_sharing_files,
 )
@@ -172,17 +172,17 @@ def test_partitions_by_a_dropped_column_are_never_dropped_whole() -> None:
 
 def test_a_filter_drops_the_last_partition_only_where_it_is_the_only_one() -> None:
     """Neither a slip in a filter nor a wrong clock empties a table (rule: drop-only-fully-matched-partitions)."""
-    found = ChosenPartitions(lambda spec_id, partition: partition[0] != "keep")
-    found.add(0, ("a",))
-    last = found.plan(None, "c2 != 'keep'")
+
+    def plan(*values: str, limit: int | None = None, where: str = "c2 != 'keep'") -> frozenset[PartitionKey] | Nothing:
+        live = ((0, (value,)) for value in values)
+        return chosen_partitions(live, lambda spec_id, partition: partition[0] != "keep", limit, where)
+
+    last = plan("a")
     assert last == frozenset({partition_key(0, ("a",))})
     with pytest.raises(OperationRefused, match=r"the last partition of the table matches where .* goes by the clock"):
-        found.plan(None, "c2 != 'keep' and c5 < now()")
-    found.add(0, ("b",))
+        plan("a", where="c2 != 'keep' and c5 < now()")
     with pytest.raises(OperationRefused, match="every partition of the table matches where"):
-        found.plan(None, "c2 != 'keep'")
-    found.add(0, ("keep",))
-    plan = found.plan(None, "c2 != 'keep'")
-    assert plan == frozenset({partition_key(0, ("a",)), partition_key(0, ("b",))})
-    first = found.plan(1, "c2 != 'keep'")
+        plan("a", "b")
+    assert plan("a", "b", "keep") == frozenset({partition_key(0, ("a",)), partition_key(0, ("b",))})
+    first = plan("a", "b", "keep", limit=1)
     assert first == frozenset({partition_key(0, ("a",))})

@@ -20,7 +20,7 @@ from icekeeper.operations.compaction.candidates import TableState
 from icekeeper.operations.compaction.plan_groups import plan_compaction
 from icekeeper.operations.compaction.where import file_scope
 from icekeeper.policy.partition_time import NO_TIME_FIELD, partition_times
-from icekeeper.policy.relative_time import parse_time_pattern
+from icekeeper.policy.relative_time import end_by_pattern, parse_time_pattern
 from support.plans import HEAD_MS, MB, data_file, live_file, ms, partitioned, policy, spec, times
 from support.plans import table as any_table
 
@@ -142,7 +142,8 @@ def test_what_the_table_is_not_partitioned_by_is_an_error(settings: dict[str, st
     ],
 )
 def test_text_is_read_as_a_whole_or_not_at_all(pattern: str, value: str, end: int | None) -> None:
-    assert parse_time_pattern(pattern).end_ms([value]) == end
+    _, expressions = parse_time_pattern(pattern)
+    assert end_by_pattern(expressions, [value]) == end
 
 
 def test_a_pattern_may_read_several_fields() -> None:
@@ -189,7 +190,8 @@ def test_ends_agree_with_the_calendar(moment: dt.datetime, finest: str) -> None:
     text = f"{moment.year:04}" + start.strftime(pattern.removeprefix("%Y"))
     end = start + dt.timedelta(**{length: 1})
     since = end - dt.datetime(1970, 1, 1)
-    assert parse_time_pattern(pattern).end_ms([text]) == since // dt.timedelta(milliseconds=1)
+    _, expressions = parse_time_pattern(pattern)
+    assert end_by_pattern(expressions, [text]) == since // dt.timedelta(milliseconds=1)
 
 
 # ``min_partition_age_hours``: partitions are left alone until so long after their own end, to the millisecond.

@@ -46,7 +46,7 @@ FRAMED = [
 ]
 BITMAPS = ["64map32bitvals.bin", "64mapempty.bin", "64mapspreadvals.bin"]
 BLOB = encode_deletion_vector(BitMap64([1, 2, 3, 2**33]))
-PUFFIN = encode_puffin([("a", BitMap64([1])), ("b", BitMap64([2, 3]))], {"created-by": "me"})
+PUFFIN, PUFFIN_BLOBS = encode_puffin([("a", BitMap64([1])), ("b", BitMap64([2, 3]))], {"created-by": "me"})
 
 
 def framed(bitmap: bytes) -> bytes:
@@ -129,16 +129,16 @@ def test_the_cardinality_must_be_what_the_manifest_says() -> None:
 
 def test_a_puffin_file_says_what_it_holds() -> None:
     """Blob after blob, each for one data file; snapshot and sequence number are not known when it is written."""
-    first, second = PUFFIN.blobs
+    first, second = PUFFIN_BLOBS
     assert first.offset == 4
     assert second.offset == 4 + first.length
-    assert decode_footer(PUFFIN.data, "x") == PUFFIN.blobs
+    assert decode_footer(PUFFIN, "x") == PUFFIN_BLOBS
     assert (second.type, second.fields) == (DELETION_VECTOR, (2147483645,))
     assert second.properties == {"referenced-data-file": "b", "cardinality": "2"}
     assert (second.snapshot_id, second.sequence_number, second.compression_codec) == (-1, -1, None)
-    blob = PUFFIN.data[second.offset : second.offset + second.length]
+    blob = PUFFIN[second.offset : second.offset + second.length]
     assert decode_deletion_vector(blob, "x", 2) == BitMap64([2, 3])
-    assert json.loads(PUFFIN.data[4 + first.length + second.length + 4 : -12])["properties"] == {"created-by": "me"}
+    assert json.loads(PUFFIN[4 + first.length + second.length + 4 : -12])["properties"] == {"created-by": "me"}
 
 
 def test_footers_of_other_writers_are_read() -> None:
@@ -174,7 +174,7 @@ def test_footers_of_other_writers_are_read() -> None:
 )
 def test_a_damaged_footer_names_its_file(damage: Callable[[bytes], bytes], said: str) -> None:
     with pytest.raises(MetadataUnreadable, match=f"x.puffin is not a readable Puffin file: .*{said}"):
-        decode_footer(damage(PUFFIN.data), "x.puffin")
+        decode_footer(damage(PUFFIN), "x.puffin")
 
 
 # Theta sketches: Apache's own hashes and bytes, exact below the nominal entries, damage by name.
@@ -277,9 +277,8 @@ IDS = struct_type((1, "id", "long"))
 )
 def test_a_vector_that_cannot_lie_there_fails_its_group(offset: int | None, size: int, tmp_path: Path) -> None:
     source = input_file(tmp_path / "in.parquet", rows(IDS, {"id": [1, 2, 3]}))
-    puffin = encode_puffin([(source.path, BitMap64([1]))], {})
-    (tmp_path / "deletes.puffin").write_bytes(puffin.data)
-    (blob,) = puffin.blobs
+    data, (blob,) = encode_puffin([(source.path, BitMap64([1]))], {})
+    (tmp_path / "deletes.puffin").write_bytes(data)
     vector = DeleteFile(
         path=str(tmp_path / "deletes.puffin"),
         file_format="PUFFIN",

@@ -163,19 +163,19 @@ def test_a_file_without_rows(file_format: PartitionFileFormat) -> None:
 
 PATH = "s3://b/t/metadata/1.stats"
 BLOBS = [(PuffinBlob("kind", (n,), 0, 0, {"ndv": "3"}, snapshot_id=1, sequence_number=4), b"blob") for n in (1, 2)]
-PUFFIN = encode_blobs(BLOBS, {})
-FOOTER_SIZE = footer_size(PUFFIN.data, "x")
+PUFFIN, PUFFIN_BLOBS = encode_blobs(BLOBS, {})
+FOOTER_SIZE = footer_size(PUFFIN, "x")
 
 
 def told(change: Callable[[dict[str, Any]], object] = lambda entry: None) -> StatisticsFile:
     """What the table says, changed."""
-    entry = statistics_entry(1, PATH, PUFFIN)
+    entry = statistics_entry(1, PATH, PUFFIN, PUFFIN_BLOBS)
     change(entry)
     (file,) = statistics_by_snapshot(TableMetadata(new_document("s3://b/t", 2, statistics=[entry]))).values()
     return file
 
 
-def problems(file: StatisticsFile, data: bytes = PUFFIN.data) -> list[tuple[ProblemKind, str]]:
+def problems(file: StatisticsFile, data: bytes = PUFFIN) -> list[tuple[ProblemKind, str]]:
     found: list[Problem] = list(statistics_problems(file, data[-file.footer_size :]))
     assert {problem.path for problem in found} <= {PATH}
     return [(problem.kind, problem.detail) for problem in found]
@@ -215,13 +215,13 @@ def test_a_footer_of_another_size() -> None:
 
 
 def test_a_blob_that_reaches_into_the_footer() -> None:
-    data = PUFFIN.data.replace(b'"length": 4', b'"length": 9')
+    data = PUFFIN.replace(b'"length": 4', b'"length": 9')
     found = problems(told(), data)
     assert found == [(ProblemKind.STATISTICS, "a blob kind reaches into the footer")] * 2
 
 
 def test_a_compressed_footer_is_legal_but_not_looked_into() -> None:
-    data = bytearray(PUFFIN.data)
+    data = bytearray(PUFFIN)
     data[-8] = 1
     assert problems(told(lambda entry: entry["blob-metadata"].clear()), bytes(data)) == []
 

@@ -24,7 +24,7 @@ from icekeeper.catalogs.aws_service import AWS_ERRORS, is_throttle, outlast_thro
 from icekeeper.errors import StorageError
 from icekeeper.model import TableName
 from icekeeper.operation_facts import BuiltIn
-from icekeeper.policy.ownership import BucketMaintenance, BuiltInState, Job
+from icekeeper.policy.ownership import BucketMaintenance
 from icekeeper.storage.failures import describe_failure, is_transient
 from icekeeper.text import mask
 
@@ -69,7 +69,11 @@ class TableBucketMaintenance:
                 _BUCKET_WIDE, lambda client: client.get_table_bucket_maintenance_configuration(tableBucketARN=self._arn)
             )
             self._bucket_wide, self._asked_s = (None if shared.unreadable else shared), now_s
-        return BucketMaintenance({**own.states, **shared.states}, {**own.unreadable, **shared.unreadable})
+        return BucketMaintenance(
+            {**own.is_enabled, **shared.is_enabled},
+            {**own.unreadable, **shared.unreadable},
+            {**own.settings, **shared.settings},
+        )
 
     def with_jobs(self, bucket: BucketMaintenance, table: TableName) -> BucketMaintenance:
         """The same with the last runs of the bucket's own operations on a table, or why they cannot be read.
@@ -83,7 +87,7 @@ class TableBucketMaintenance:
             return replace(bucket, jobs_unreadable=self._lasting(error))
         found = {built_in: answer[built_in.value] for built_in in BuiltIn if built_in.value in answer}
         jobs = {
-            built_in: Job(str(job.get("status")), " ".join(str(job.get("failureMessage") or "").split()))
+            built_in: (str(job.get("status")), " ".join(str(job.get("failureMessage") or "").split()))
             for built_in, job in found.items()
         }
         return replace(bucket, jobs=jobs)
@@ -100,12 +104,12 @@ class TableBucketMaintenance:
             found = self.read(table)
         except StorageError as error:
             raise StorageError(f"its settings cannot be read: {error}") from error
-        state = found.states.get(built_in)
-        if state is None:  # a request without its settings would erase them, such as how long snapshots are kept
+        settings = found.settings.get(built_in)
+        if settings is None:  # a request without its settings would erase them, such as how long snapshots are kept
             raise StorageError(f"its settings cannot be read: {found.unreadable[built_in]}")
         value: dict[str, Any] = {"status": "disabled"}
-        if state.settings:
-            value["settings"] = {built_in.value: dict(state.settings)}
+        if settings:
+            value["settings"] = {built_in.value: dict(settings)}
         try:
             self._client.put_table_maintenance_configuration(**self._address(table), type=built_in.value, value=value)
         except AWS_ERRORS as error:
@@ -116,7 +120,13 @@ class TableBucketMaintenance:
             configuration = get(self._client).get("configuration") or {}
         except AWS_ERRORS as error:
             return BucketMaintenance(unreadable=dict.fromkeys(asked, self._lasting(error)))
-        return BucketMaintenance({built_in: _state(configuration.get(built_in.value), built_in) for built_in in asked})
+        is_enabled: dict[BuiltIn, bool] = {}
+        settings: dict[BuiltIn, Mapping[str, object]] = {}
+        for built_in in asked:
+            value = configuration.get(built_in.value) or {}
+            is_enabled[built_in] = value.get("status") != "disabled"
+            settings[built_in] = (value.get("settings") or {}).get(built_in.value) or {}
+        return BucketMaintenance(is_enabled, settings=settings)
 
     @cached_property
     def _client(self) -> Any:
@@ -160,9 +170,3 @@ def s3tables_client(properties: Mapping[str, str], session: Any, *, attempts: in
     )
     outlast_throttles(client)
     return client
-
-
-def _state(value: Mapping[str, Any] | None, built_in: BuiltIn) -> BuiltInState:
-    value = value or {}
-    settings = (value.get("settings") or {}).get(built_in.value) or {}
-    return BuiltInState(is_enabled=value.get("status") != "disabled", settings=settings)

@@ -23,13 +23,7 @@ from icekeeper.catalogs.addresses import CatalogKind, file_io_properties
 from icekeeper.catalogs.bucket_maintenance import maintenance_behind
 from icekeeper.catalogs.catalog import LoadedTable, TableBounds, missing_table
 from icekeeper.catalogs.commit_answer import CommitAnswer, answer_of_rest, error_of, read_error
-from icekeeper.catalogs.server_settings import (
-    FileSettings,
-    ServerSettings,
-    file_settings,
-    log_ignored,
-    server_settings,
-)
+from icekeeper.catalogs.server_settings import Sent, ServerSettings, file_settings, log_ignored, server_settings
 from icekeeper.errors import CommitStateUnknown, MetadataUnreadable, PartlyListed, PolicyError, StorageError
 from icekeeper.machine.foreign_bytes import FileLimits, parsed_json
 from icekeeper.metadata.document import TableMetadata, same_table
@@ -235,10 +229,9 @@ class RestCatalog:
         if not isinstance(document, dict) or not isinstance(location, str):
             raise MetadataUnreadable(f"{table}: catalog {self.name} answered without a metadata file")
         if io_properties is None:
-            files = self._files(table, answer, location)
-            log_ignored(self.name, self._uri, files.ignored, vends=bool(files.vended))
-            remember_vendor(files.vended, lambda: self._vended(table))
-            io_properties = files.properties
+            io_properties, vended, ignored = self._files(table, answer, location)
+            log_ignored(self.name, self._uri, ignored, vends=bool(vended))
+            remember_vendor(vended, lambda: self._vended(table))
         try:
             require_shape(document)
         except MetadataUnreadable as error:
@@ -248,7 +241,10 @@ class RestCatalog:
         bound = self._bounds.of(table, location)
         return LoadedTable(table, metadata, location, location, bound.put_into(io_properties))
 
-    def _files(self, table: TableName, answer: Mapping[str, Any], location: str) -> FileSettings:
+    def _files(
+        self, table: TableName, answer: Mapping[str, Any], location: str
+    ) -> tuple[dict[str, str], dict[str, str], Sent]:
+        """As :func:`.file_settings`."""
         try:
             config = dict(answer.get("config") or {})
             vended = rest_credentials(answer.get("storage-credentials") or (), location)
@@ -266,7 +262,8 @@ class RestCatalog:
         answer = _json(response)
         if not isinstance(answer, dict) or not isinstance(answer.get("metadata-location"), str):
             raise MetadataUnreadable(f"{table}: catalog {self.name} answered without a metadata file")
-        return self._files(table, answer, answer["metadata-location"]).vended
+        _, vended, _ = self._files(table, answer, answer["metadata-location"])
+        return vended
 
     def _message(self, response: requests.Response) -> str:
         error = read_error(_json(response))

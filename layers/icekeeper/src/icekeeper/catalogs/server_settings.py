@@ -99,16 +99,6 @@ class ServerSettings:
     ignored: Sent = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class FileSettings:
-    """The FileIO properties for the files of one table."""
-
-    properties: Mapping[str, str] = field(repr=False)
-    vended: Mapping[str, str] = field(repr=False)
-    """Those of the server's vended keys; empty where the operator's are used."""
-    ignored: Sent = field(repr=False)
-
-
 def server_settings(own: Sent, defaults: Sent, overrides: Sent) -> ServerSettings:
     """The admitted part of a server's configuration; a ``uri`` only if it has the origin of the operator's."""
     connection: dict[str, str] = {}
@@ -134,8 +124,10 @@ def _of_files(sent: Sent) -> dict[str, Any]:
 
 def file_settings(
     what: str, own: Mapping[str, str], server: ServerSettings, table: Sequence[Sent], *, in_s3: bool
-) -> FileSettings:
-    """The properties for a table's files: the operator's, and the admitted ones of the server.
+) -> tuple[dict[str, str], dict[str, str], Sent]:
+    """The FileIO properties for a table's files: the operator's, and the admitted ones of the server.
+
+    Also returns those of the server's vended keys (empty where the operator's are used), and what was ignored.
 
     ``what`` names table and catalog, and begins messages.  ``table``: the server's settings for the table, strongest
     last.  ``in_s3``: whether the table's files are on S3.
@@ -168,7 +160,7 @@ def file_settings(
         )
     endpoint = {} if named is None else _endpoint(what, named, own, vends=bool(keys))
     mine = without_keys(own) if keys else own
-    return FileSettings({**weaker, **mine, **stronger, **endpoint, **keys}, keys, ignored)
+    return {**weaker, **mine, **stronger, **endpoint, **keys}, keys, ignored
 
 
 def _names_keys(own: Mapping[str, str]) -> bool:

@@ -205,10 +205,10 @@ def demo(
 
     if explore is not None:
         run.explore(explore, people(as_json=as_json))
-    healthy = run.run_demo(keep, product_engine(engine), people(as_json=as_json))
+    document = run.run_demo(keep, product_engine(engine), people(as_json=as_json))
     if as_json:
-        print_json({**healthy.to_json(), "catalog": run.CATALOG, "status": "succeeded" if healthy.ok else "failed"})
-    return EXIT_OK if healthy.ok else print_failed("the demonstration did not leave every table healthy")
+        print_json({**document, "catalog": run.CATALOG, "status": "succeeded" if document["ok"] else "failed"})
+    return EXIT_OK if document["ok"] else print_failed("the demonstration did not leave every table healthy")
 
 
 def _start_logging() -> None:

@@ -18,14 +18,6 @@ Scope = tuple[int, tuple[PartitionValue, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimedFile:
-    """An input file as it was at planning: its manifest, and which file it is."""
-
-    manifest_path: str
-    identity: FileIdentity
-
-
-@dataclass(frozen=True, slots=True)
 class GroupClaim:
     """What must still hold for a rewritten group to be committed: its inputs, and what its outputs contain."""
 
@@ -33,7 +25,8 @@ class GroupClaim:
     output_scopes: frozenset[Scope]
     """Spec and partition of its outputs; empty when all its rows are deleted."""
     input_scopes: frozenset[Scope]
-    inputs: Mapping[FileKey, ClaimedFile]
+    inputs: Mapping[FileKey, tuple[str, FileIdentity]]
+    """Each as it was at planning: the path of its manifest, and which file it is."""
     output_field_ids: frozenset[int]
     deletes: Mapping[FileKey, int] = field(default_factory=dict)
     """Delete file that was applied → how many of the inputs needed it."""
@@ -211,7 +204,7 @@ def _locate(
     here = {m.manifest_path for m in manifests}
     numbered = {m.manifest_path for m in manifests if m.first_row_id is not None}
     claimed = {key: file for group in groups for key, file in group.inputs.items()}
-    location = {key: file.manifest_path for key, file in claimed.items() if file.manifest_path in here}
+    location = {key: manifest_path for key, (manifest_path, _) in claimed.items() if manifest_path in here}
     changed: set[FileKey] = set()
     if len(location) == len(claimed):
         return _Inputs(location, changed, numbered)
@@ -219,7 +212,8 @@ def _locate(
         for key, identity in found:
             if key not in claimed:
                 continue
-            if key in location or not claimed[key].identity.is_same(identity):
+            _, planned = claimed[key]
+            if key in location or not planned.is_same(identity):
                 changed.add(key)
             location[key] = manifest.manifest_path
     return _Inputs(location, changed, numbered)

@@ -131,15 +131,8 @@ class Figures:
         return asdict(self)
 
 
-@dataclass(frozen=True, slots=True)
-class Contents:
-    """The rows at the head and at a tag (``None``: the table has none), counted and hashed by DuckDB."""
-
-    head: TableChecksum
-    tagged: TableChecksum | None
-
-    def to_json(self) -> dict[str, Any]:
-        return {"head": asdict(self.head), "tagged": None if self.tagged is None else asdict(self.tagged)}
+Contents: TypeAlias = tuple[TableChecksum, TableChecksum | None]
+"""The rows at the head and at a tag (``None``: the table has none), counted and hashed by DuckDB."""
 
 
 def measure(loaded: LoadedTable, storage: Storage) -> Figures:
@@ -175,4 +168,4 @@ def read_contents(tables: Sequence[tuple[LoadedTable, str | None]], s3: Mapping[
         if tag is not None:
             snapshots.append((loaded.metadata_location, loaded.metadata.refs[tag].snapshot_id))
     found = iter(read_checksums(snapshots, s3=s3))
-    return [Contents(next(found), None if tag is None else next(found)) for _, tag in tables]
+    return [(next(found), None if tag is None else next(found)) for _, tag in tables]

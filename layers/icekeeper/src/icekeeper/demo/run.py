@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -68,9 +68,10 @@ def print_contents(console: Console, stories: Sequence[tuple[MessyTable, Content
         table.add_column(heading, no_wrap=True)
     for messy, before, after in stories:
         name = f"{NAMESPACE}.{messy.name}"
-        pairs = [(name, before.head, after.head)]
-        if before.tagged is not None and after.tagged is not None:
-            pairs.append((f"{name} @ {messy.tag}", before.tagged, after.tagged))
+        (head_before, tagged_before), (head_after, tagged_after) = before, after
+        pairs = [(name, head_before, head_after)]
+        if tagged_before is not None and tagged_after is not None:
+            pairs.append((f"{name} @ {messy.tag}", tagged_before, tagged_after))
         for label, was, is_now in pairs:
             if was == is_now:
                 table.add_row(label, str(was.rows), was.checksum, Text("same", style="green"))
@@ -119,41 +120,28 @@ class TableStory:
     def ok(self) -> bool:
         return self.same_rows and self.outcome is not None and self.outcome.status is PassStatus.SUCCEEDED
 
-
-@dataclass(frozen=True, slots=True)
-class DemoResult:
-    """All tables before and after; ``seconds`` is the time of the whole demonstration."""
-
-    stories: tuple[TableStory, ...]
-    seconds: float
-
-    @property
-    def ok(self) -> bool:
-        """Whether every table was proposed and maintained, and its rows are unchanged."""
-        return all(story.ok for story in self.stories)
-
     def to_json(self) -> dict[str, Any]:
         return {
-            "ok": self.ok,
-            "seconds": round(self.seconds, 1),
-            "tables": [
-                {
-                    "table": f"{NAMESPACE}.{story.table.name}",
-                    "mess": story.table.mess,
-                    "status": None if story.outcome is None else story.outcome.status.value,
-                    "same_rows": story.same_rows,
-                    "before": story.before.to_json(),
-                    "after": story.after.to_json(),
-                    "rows_before": story.rows_before.to_json(),
-                    "rows_after": story.rows_after.to_json(),
-                }
-                for story in self.stories
-            ],
+            "table": f"{NAMESPACE}.{self.table.name}",
+            "mess": self.table.mess,
+            "status": None if self.outcome is None else self.outcome.status.value,
+            "same_rows": self.same_rows,
+            "before": self.before.to_json(),
+            "after": self.after.to_json(),
+            "rows_before": _rows_json(self.rows_before),
+            "rows_after": _rows_json(self.rows_after),
         }
 
 
-def run_demo(keep: Path | None, engine: EngineName, console: Console) -> DemoResult:
+def _rows_json(contents: Contents) -> dict[str, Any]:
+    head, tagged = contents
+    return {"head": asdict(head), "tagged": None if tagged is None else asdict(tagged)}
+
+
+def run_demo(keep: Path | None, engine: EngineName, console: Console) -> dict[str, Any]:
     """Run the whole demonstration; everything that it starts and writes is removed at the end, except for ``keep``.
+
+    Returns the document for ``--json``; ``ok``: every table was proposed and maintained, and its rows are unchanged.
 
     Raises:
         PolicyError: ``keep`` already holds something.
@@ -187,18 +175,19 @@ def run_demo(keep: Path | None, engine: EngineName, console: Console) -> DemoRes
             )
             for table in tables
         )
-        result = DemoResult(stories, time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+    is_ok = all(story.ok for story in stories)
     print_figures(console, [(s.table, s.before, s.after) for s in stories])
     print_contents(console, [(s.table, s.rows_before, s.rows_after) for s in stories])
-    verdict = "Every table is healthy and holds the rows it held" if result.ok else "Something is wrong, see above"
+    verdict = "Every table is healthy and holds the rows it held" if is_ok else "Something is wrong, see above"
     console.print()
-    console.print(f"{verdict} ({result.seconds:.0f} s).")
+    console.print(f"{verdict} ({seconds:.0f} s).")
     if keep is None:
         told = f"To look around in the bucket, make it again and keep it: {_command()} demo --keep icekeeper-demo"
     else:
         told = f"The bucket is kept; look around with: {_command()} demo --explore {shlex.quote(str(keep))}"
     console.print(told, soft_wrap=True)
-    return result
+    return {"ok": is_ok, "seconds": round(seconds, 1), "tables": [story.to_json() for story in stories]}
 
 
 def explore(folder: Path, console: Console) -> NoReturn:

@@ -49,14 +49,6 @@ class PuffinBlob:
     compression_codec: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PuffinFile:
-    """The bytes of a file, and its blobs in order."""
-
-    data: bytes
-    blobs: tuple[PuffinBlob, ...]
-
-
 def footer_size(data: bytes, path: str) -> int:
     """Bytes from the footer's magic number to the end of the file; ``data`` is the file or its end.
 
@@ -161,8 +153,13 @@ def encode_deletion_vector(positions: BitMap64) -> bytes:
     return struct.pack(">I", len(body)) + body + struct.pack(">I", zlib.crc32(body))
 
 
-def encode_puffin(vectors: Sequence[tuple[str, BitMap64]], properties: Mapping[str, str]) -> PuffinFile:
-    """A Puffin file of deletion vectors, each with the path of its data file; ``properties`` are the file's own."""
+def encode_puffin(
+    vectors: Sequence[tuple[str, BitMap64]], properties: Mapping[str, str]
+) -> tuple[bytes, tuple[PuffinBlob, ...]]:
+    """A Puffin file of deletion vectors, each with the path of its data file, and its blobs in order.
+
+    ``properties`` are the file's own.
+    """
     contents = []
     for referenced, positions in vectors:
         about = {"referenced-data-file": referenced, "cardinality": str(len(positions))}
@@ -170,8 +167,10 @@ def encode_puffin(vectors: Sequence[tuple[str, BitMap64]], properties: Mapping[s
     return encode_blobs(contents, properties)
 
 
-def encode_blobs(contents: Iterable[tuple[PuffinBlob, bytes]], properties: Mapping[str, str]) -> PuffinFile:
-    """A Puffin file of these blobs; their offsets and lengths are set in the result."""
+def encode_blobs(
+    contents: Iterable[tuple[PuffinBlob, bytes]], properties: Mapping[str, str]
+) -> tuple[bytes, tuple[PuffinBlob, ...]]:
+    """A Puffin file of these blobs, and the blobs with their offsets and lengths."""
     data = bytearray(_MAGIC)
     blobs: list[PuffinBlob] = []
     for about, blob in contents:
@@ -179,7 +178,7 @@ def encode_blobs(contents: Iterable[tuple[PuffinBlob, bytes]], properties: Mappi
         data += blob
     payload = json.dumps({"blobs": [_footer_entry(blob) for blob in blobs], "properties": dict(properties)}).encode()
     data += _MAGIC + payload + _FOOTER_END.pack(len(payload), bytes(4), _MAGIC)
-    return PuffinFile(bytes(data), tuple(blobs))
+    return bytes(data), tuple(blobs)
 
 
 def _footer_entry(blob: PuffinBlob) -> dict[str, Any]:

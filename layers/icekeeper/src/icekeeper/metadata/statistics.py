@@ -6,13 +6,13 @@ Source: specification, "Table Statistics", and the Puffin specification.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.puffin import PuffinBlob, PuffinFile, footer_size
+from icekeeper.metadata.puffin import PuffinBlob, footer_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +76,13 @@ def blob_metadata(blob: PuffinBlob) -> BlobMetadata:
     return BlobMetadata(blob.type, blob.fields, blob.snapshot_id, blob.sequence_number, properties)
 
 
-def statistics_entry(snapshot_id: int, path: str, file: PuffinFile) -> dict[str, Any]:
-    """The entry in ``statistics`` for a Puffin file of a snapshot."""
+def statistics_entry(snapshot_id: int, path: str, data: bytes, blobs: Sequence[PuffinBlob]) -> dict[str, Any]:
+    """The entry in ``statistics`` for a snapshot's Puffin file of these bytes and blobs."""
     return {
         "snapshot-id": snapshot_id,
         "statistics-path": path,
-        "file-size-in-bytes": len(file.data),
-        "file-footer-size-in-bytes": footer_size(file.data, path),
+        "file-size-in-bytes": len(data),
+        "file-footer-size-in-bytes": footer_size(data, path),
         "blob-metadata": [
             {
                 "type": blob.type,
@@ -91,7 +91,7 @@ def statistics_entry(snapshot_id: int, path: str, file: PuffinFile) -> dict[str,
                 "fields": list(blob.fields),
                 "properties": dict(blob.properties),
             }
-            for blob in file.blobs
+            for blob in blobs
         ],
     }
 

@@ -24,9 +24,9 @@ from icekeeper.operations.old_partitions import (
     NO_RETENTION,
     NOTHING_TO_EXPIRE,
     WHERE_ALONE,
-    ChosenPartitions,
     LivePartitions,
     PartitionChoice,
+    chosen_partitions,
     goes_with,
     partitions_sharing_files,
 )
@@ -151,10 +151,8 @@ class _Attempts:
         if self.cutoff_ms is not None:
             partitions, old, unparsed = _plan_by_age(policy, reader, old, self.cutoff_ms, is_chosen)
         elif is_chosen is not None:
-            chosen = ChosenPartitions(is_chosen)
-            for manifest, entry in reader.live_entries(old):
-                chosen.add(manifest.partition_spec_id, entry.file.partition)
-            partitions = chosen.plan(policy.partition_expire_limit, policy.where or "")
+            live = ((manifest.partition_spec_id, entry.file.partition) for manifest, entry in reader.live_entries(old))
+            partitions = chosen_partitions(live, is_chosen, policy.partition_expire_limit, policy.where or "")
         if isinstance(partitions, Nothing):
             return partitions
         return _files_to_drop(head, reader, manifests, old, partitions, unparsed)

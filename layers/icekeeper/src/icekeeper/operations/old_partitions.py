@@ -80,40 +80,35 @@ class LivePartitions:
         return frozenset(key for _, _, key in chosen)
 
 
-@dataclass(slots=True)
-class ChosenPartitions:
-    """Collects the partitions of live data files, to drop the chosen ones whatever their age."""
+def chosen_partitions(
+    live: Iterable[tuple[int, tuple[PartitionValue, ...]]], is_chosen: PartitionChoice, limit: int | None, where: str
+) -> frozenset[PartitionKey] | Nothing:
+    """The partitions to drop whatever their age: the chosen ones, ``limit`` of them in the order of their values.
 
-    is_chosen: PartitionChoice
-    chosen: set[PartitionKey] = field(default_factory=set)
-    staying: set[PartitionKey] = field(default_factory=set)
+    ``live``: spec id and partition of each live data file.
 
-    def add(self, spec_id: int, partition: tuple[PartitionValue, ...]) -> None:
-        """Add the partition of a live data file."""
+    Raises:
+        OperationRefused: no partition would remain of several, or the last one would be dropped by the clock:
+            neither a wrong filter nor a wrong clock must empty a table.
+    """
+    chosen, staying = set[PartitionKey](), set[PartitionKey]()
+    for spec_id, partition in live:
         key = partition_key(spec_id, partition)
-        if key not in self.chosen and key not in self.staying:
-            (self.chosen if self.is_chosen(spec_id, partition) else self.staying).add(key)
-
-    def plan(self, limit: int | None, where: str) -> frozenset[PartitionKey] | Nothing:
-        """The chosen partitions, ``limit`` of them in the order of their values.
-
-        Raises:
-            OperationRefused: no partition would remain of several, or the last one would be dropped by the clock:
-                neither a wrong filter nor a wrong clock must empty a table.
-        """
-        if not self.chosen:
-            return Nothing(NOTHING_MATCHES)
-        if not self.staying and len(self.chosen) > 1:
-            raise OperationRefused(
-                f'every partition of the table matches where "{where}"; nothing was dropped: leave one out, which a '
-                "filter can drop afterwards by itself"
-            )
-        if not self.staying and parse_relative(where).times:
-            raise OperationRefused(
-                f'the last partition of the table matches where "{where}", which goes by the clock; nothing was '
-                "dropped: name its values to drop it"
-            )
-        return frozenset(sorted(self.chosen, key=repr)[:limit])
+        if key not in chosen and key not in staying:
+            (chosen if is_chosen(spec_id, partition) else staying).add(key)
+    if not chosen:
+        return Nothing(NOTHING_MATCHES)
+    if not staying and len(chosen) > 1:
+        raise OperationRefused(
+            f'every partition of the table matches where "{where}"; nothing was dropped: leave one out, which a '
+            "filter can drop afterwards by itself"
+        )
+    if not staying and parse_relative(where).times:
+        raise OperationRefused(
+            f'the last partition of the table matches where "{where}", which goes by the clock; nothing was '
+            "dropped: name its values to drop it"
+        )
+    return frozenset(sorted(chosen, key=repr)[:limit])
 
 
 def partitions_sharing_files(

@@ -142,7 +142,7 @@ def _leaves_work(bucket: BucketMaintenance, owners: Owners, resolved: ResolvedPo
     if resolved.why_disabled() is not None:
         return False
     wanted = {operation for part in resolved.parts() for operation in part.policy.operations}
-    return any(FACTS[one].built_in in bucket.states for one in wanted & owners.owned.keys())
+    return any(FACTS[one].built_in in bucket.is_enabled for one in wanted & owners.owned.keys())
 
 
 def read_policy_file(address: str, storage: Storage | None = None) -> PolicyRules:

@@ -30,20 +30,10 @@ _LASTING: Mapping[BuiltIn, tuple[str, ...]] = {
 _FAILED, _DISABLED = "Failed", "Disabled"
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """The last run of a bucket's own operation on a table."""
-
-    status: str
-    """``Not_Yet_Run``, ``Successful``, ``Failed`` or ``Disabled``; a newer word of the API is ignored."""
-    message: str = ""
-    """Why the run failed."""
-
-
-def lasts(built_in: BuiltIn, job: Job) -> bool:
-    """Whether the run failed in a way that lasts, so that the bucket does not maintain the table."""
-    said = job.message.lower()
-    return job.status == _FAILED and any(part in said for part in _LASTING.get(built_in, ()))
+def lasts(built_in: BuiltIn, status: str, message: str) -> bool:
+    """Whether a run failed in a way that lasts, so that the bucket does not maintain the table."""
+    said = message.lower()
+    return status == _FAILED and any(part in said for part in _LASTING.get(built_in, ()))
 
 
 OWNED = "owned by the table bucket"
@@ -58,30 +48,28 @@ _GET_ACTION: Mapping[BuiltIn, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class BuiltInState:
-    """A bucket's own operation: whether it is enabled, and its explicit settings."""
-
-    is_enabled: bool
-    settings: Mapping[str, object] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class BucketMaintenance:
-    """A bucket's own maintenance of one table: each :class:`BuiltIn` has a state, or a reason why it is unknown."""
+    """A bucket's own maintenance of one table: each :class:`BuiltIn` is known, or unreadable for a reason."""
 
-    states: Mapping[BuiltIn, BuiltInState] = field(default_factory=dict)
+    is_enabled: Mapping[BuiltIn, bool] = field(default_factory=dict)
     unreadable: Mapping[BuiltIn, str] = field(default_factory=dict)
-    jobs: Mapping[BuiltIn, Job] = field(default_factory=dict)
-    """The last runs of the enabled operations, if they were read."""
+    settings: Mapping[BuiltIn, Mapping[str, object]] = field(default_factory=dict)
+    """The explicit settings of each known operation."""
+    jobs: Mapping[BuiltIn, tuple[str, str]] = field(default_factory=dict)
+    """The last runs of the enabled operations, if they were read: status and message.
+
+    The status is ``Not_Yet_Run``, ``Successful``, ``Failed`` or ``Disabled``; a newer word of the API is ignored.  The
+    message says why the run failed.
+    """
     jobs_unreadable: str = ""
     """Why the runs could not be read; empty: they could, or nobody has tried."""
 
     def does(self, built_in: BuiltIn) -> bool:
         """Whether the bucket is known to run this operation on the table: it is enabled, and does not stand still."""
-        state, job = self.states.get(built_in), self.jobs.get(built_in)
-        if state is None or not state.is_enabled:
+        if not self.is_enabled.get(built_in):
             return False
-        return job is None or not (job.status == _DISABLED or lasts(built_in, job))
+        status, message = self.jobs.get(built_in, ("", ""))
+        return status != _DISABLED and not lasts(built_in, status, message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +98,13 @@ def decide_owners(bucket: BucketMaintenance | None, ownership: Ownership) -> Own
         built_in = facts.built_in
         if built_in is None:
             continue
-        state = bucket.states.get(built_in)
-        if state is None:
+        is_enabled = bucket.is_enabled.get(built_in)
+        if is_enabled is None:
             why = bucket.unreadable.get(built_in, "nothing was answered")
             owned[operation] = (
                 f"whether the table bucket does this itself cannot be read ({why}); allow {_GET_ACTION[built_in]}"
             )
-        elif not state.is_enabled:
+        elif not is_enabled:
             continue
         elif ownership is Ownership.ICEKEEPER and built_in is not BuiltIn.UNREFERENCED_FILE_REMOVAL:
             taken_over[operation] = built_in
@@ -130,7 +118,7 @@ def why_bucket_expires(bucket: BucketMaintenance | None) -> str | None:
     if bucket is None:
         return None
     built_in = BuiltIn.SNAPSHOT_MANAGEMENT
-    if built_in not in bucket.states:
+    if built_in not in bucket.is_enabled:
         why = bucket.unreadable.get(built_in, "nothing was answered")
         return f"whether the table bucket expires snapshots itself cannot be read ({why}); if it does, no pin keeps it"
     if not bucket.does(built_in):
@@ -142,11 +130,11 @@ def why_bucket_expires(bucket: BucketMaintenance | None) -> str | None:
 
 
 def _owned(bucket: BucketMaintenance, built_in: BuiltIn, ownership: Ownership) -> str:
-    job = bucket.jobs.get(built_in)
+    status, message = bucket.jobs.get(built_in, ("", ""))
     reason = OWNED_FOR_ALL_TABLES if ownership is Ownership.ICEKEEPER else OWNED
-    if job is None or job.status != _FAILED:
+    if status != _FAILED:
         return reason
-    return f"{reason}; the bucket's own last run failed: {job.message or 'it does not say why'}"
+    return f"{reason}; the bucket's own last run failed: {message or 'it does not say why'}"
 
 
 def _warnings(bucket: BucketMaintenance) -> Iterator[tuple[str, str]]:
@@ -161,10 +149,10 @@ def _warnings(bucket: BucketMaintenance) -> Iterator[tuple[str, str]]:
             "assumes that it does; allow s3tables:GetTableMaintenanceJobStatus",
         )
     failed = [
-        f"{built_in.value} failed: {job.message or 'it does not say why'}"
-        + (" (this will last, so Icekeeper does it)" if lasts(built_in, job) else "")
-        for built_in, job in bucket.jobs.items()
-        if job.status == _FAILED
+        f"{built_in.value} failed: {message or 'it does not say why'}"
+        + (" (this will last, so Icekeeper does it)" if lasts(built_in, status, message) else "")
+        for built_in, (status, message) in bucket.jobs.items()
+        if status == _FAILED
     ]
     if failed:
         yield "bucket_jobs_failed", f"of the table bucket's own maintenance {'; '.join(failed)}"
@@ -183,7 +171,7 @@ def bucket_layers(bucket: BucketMaintenance, sort_columns: Sequence[str]) -> lis
     any, these two strategies are ignored.
     """
     compaction, snapshots, files = (
-        bucket.states[built_in].settings if built_in in bucket.states else {}
+        bucket.settings.get(built_in, {})
         for built_in in (BuiltIn.COMPACTION, BuiltIn.SNAPSHOT_MANAGEMENT, BuiltIn.UNREFERENCED_FILE_REMOVAL)
     )
     values: dict[str, object] = {}

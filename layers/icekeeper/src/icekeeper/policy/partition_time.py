@@ -18,7 +18,7 @@ from icekeeper.metadata.transforms import CALENDAR, partition_type
 from icekeeper.metadata.types import TIMESTAMPS, UNITS_PER_DAY
 from icekeeper.model import Nothing, PartitionValue
 from icekeeper.policy import Policy
-from icekeeper.policy.relative_time import DAY_MS, TimePattern, days_of, parse_time_pattern
+from icekeeper.policy.relative_time import DAY_MS, TimePattern, days_of, end_by_pattern, parse_time_pattern
 
 NO_TIME_FIELD = "no partition field of this table tells a time; set partition_time_column or partition_time_pattern"
 _READ_BY_PATTERN = ("string", "int", "long")
@@ -58,12 +58,12 @@ class PartitionTimes:
             # All rows of the partition are within the span of each of its fields.
             return min((end for end in ends if end is not None), default=None)
         values = self._read(spec_id, partition)
-        return None if values is None else self.pattern.end_ms(values)
+        return None if values is None else end_by_pattern(self.pattern, values)
 
     def is_unparsed(self, spec_id: int, partition: Sequence[PartitionValue]) -> bool:
         """Whether the pattern applies to the partition but does not match."""
         values = self._read(spec_id, partition)
-        return self.pattern is not None and values is not None and self.pattern.end_ms(values) is None
+        return self.pattern is not None and values is not None and end_by_pattern(self.pattern, values) is None
 
     def _read(self, spec_id: int, partition: Sequence[PartitionValue]) -> list[str] | None:
         values = [partition[position] for position in (self.positions or {}).get(spec_id, ())]
@@ -77,7 +77,7 @@ def partition_times(metadata: TableMetadata, policy: Policy) -> PartitionTimes |
         PolicyError: the table is not partitioned by the column or field that the policy names, or not by its time.
     """
     if policy.partition_time_pattern is not None:
-        return _by_pattern(metadata, parse_time_pattern(policy.partition_time_pattern), policy.partition_time_column)
+        return _by_pattern(metadata, policy.partition_time_pattern, policy.partition_time_column)
     if policy.partition_time_column:
         source: int | None = _source(metadata, policy.partition_time_column)
     else:
@@ -97,8 +97,9 @@ def partition_times(metadata: TableMetadata, policy: Policy) -> PartitionTimes |
     return PartitionTimes(fields)
 
 
-def _by_pattern(metadata: TableMetadata, pattern: TimePattern, column: str | None) -> PartitionTimes:
-    names = [name or column for name in pattern.fields]
+def _by_pattern(metadata: TableMetadata, text: str, column: str | None) -> PartitionTimes:
+    fields, pattern = parse_time_pattern(text)
+    names = [name or column for name in fields]
     if None in names:
         raise PolicyError(
             "policy key partition_time_pattern needs partition_time_column, or the name of every field: dt=%Y-%m-%d"

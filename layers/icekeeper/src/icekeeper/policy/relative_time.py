@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
+from typing import TypeAlias
 
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.transforms import CALENDAR
@@ -24,29 +25,13 @@ _PATTERN_EXAMPLE = "as in %Y-%m-%d, or over several partition fields year=%Y,mon
 _DIRECTIVE = re.compile(r"%(.?)", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class TimePattern:
-    """Patterns of one or more partition values, which together give the end of a partition."""
-
-    fields: tuple[str | None, ...]
-    """Partition field or column of each pattern; ``None``: the one that ``partition_time_column`` names."""
-    expressions: tuple[re.Pattern[str], ...]
-
-    def end_ms(self, values: Sequence[str]) -> int | None:
-        """The first moment after the partition, as epoch milliseconds in UTC; ``None`` if a value does not match."""
-        found: dict[str, int] = {}
-        for expression, value in zip(self.expressions, values, strict=True):
-            match = expression.fullmatch(value)
-            if match is None:
-                return None
-            found |= {name: int(text) for name, text in match.groupdict().items()}
-        if any(not _LEAST_AND_MOST[name][0] <= number <= _LEAST_AND_MOST[name][1] for name, number in found.items()):
-            return None
-        return _end_ms(found)
+TimePattern: TypeAlias = tuple[re.Pattern[str], ...]
+"""Expressions for one or more partition values, which together give the end of a partition."""
 
 
-def parse_time_pattern(text: str) -> TimePattern:
-    """Parse the text of policy key ``partition_time_pattern``.
+def parse_time_pattern(text: str) -> tuple[list[str | None], TimePattern]:
+    """Parse the text of policy key ``partition_time_pattern``: the partition field or column of each expression, and
+    the expressions.  A field ``None`` is the one that ``partition_time_column`` names.
 
     Raises:
         ValueError: the text is not a pattern, or a directive lacks the coarser one that it needs.
@@ -62,7 +47,20 @@ def parse_time_pattern(text: str) -> TimePattern:
             raise ValueError(
                 f"%{needed} is missing{'' if needed == directive else f' beside %{directive}'}; {_PATTERN_EXAMPLE}"
             )
-    return TimePattern(tuple(name for name, _ in parts), expressions)
+    return [name for name, _ in parts], expressions
+
+
+def end_by_pattern(pattern: TimePattern, values: Sequence[str]) -> int | None:
+    """The first moment after the partition, as epoch milliseconds in UTC; ``None`` if a value does not match."""
+    found: dict[str, int] = {}
+    for expression, value in zip(pattern, values, strict=True):
+        match = expression.fullmatch(value)
+        if match is None:
+            return None
+        found |= {name: int(text) for name, text in match.groupdict().items()}
+    if any(not _LEAST_AND_MOST[name][0] <= number <= _LEAST_AND_MOST[name][1] for name, number in found.items()):
+        return None
+    return _end_ms(found)
 
 
 def _named(part: str) -> tuple[str, str]:
@@ -186,13 +184,8 @@ class RelativeTime:
         return micros
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """A literal date or time of a filter; ``nanos`` count from 1970, in UTC if no zone is written."""
-
-    nanos: int
-    has_time: bool
-    has_zone: bool
+Moment: TypeAlias = tuple[int, bool]
+"""A literal date or time of a filter: nanoseconds from 1970, in UTC if no zone is written; whether one is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +285,7 @@ def parse_moment(text: str) -> Moment:
         digits = zone[1:].replace(":", "")
         ahead = (int(digits[:2]) * 60 + int(digits[2:])) * 60
         seconds += ahead if zone[0] == "-" else -ahead
-    return Moment(seconds * 10**9 + int((found[7] or "").ljust(9, "0")), found[4] is not None, bool(zone))
+    return seconds * 10**9 + int((found[7] or "").ljust(9, "0")), bool(zone)
 
 
 def span_of(transform: str, value: int) -> tuple[int, int]:

@@ -23,7 +23,13 @@ from icekeeper.operations.compaction.copied_outputs import CopyableInput, plan_o
 from icekeeper.operations.compaction.proof import write_proven
 from icekeeper.operations.compaction.rewrite_task import Copying, RewriteResult, RewriteTask
 from icekeeper.operations.compaction.write_file import write_data_file
-from icekeeper.operations.compaction.write_properties import codec_name, metrics_modes, row_group_bytes, wanted_settings
+from icekeeper.operations.compaction.write_properties import (
+    codec_name,
+    metrics_modes,
+    row_group_bytes,
+    settings_lacking,
+    wanted_settings,
+)
 from icekeeper.policy.values import RewriteReason
 from icekeeper.row_group_copy.copyable import CopyableFile, CopyTarget, copy_target
 from icekeeper.row_group_copy.footer_structs import CannotCopy, NotCopyable
@@ -109,16 +115,17 @@ def _pieces(judged: Mapping[int, CopyableFile], copying: Copying, target: CopyTa
 def _judged(task: RewriteTask, copying: Copying, target: CopyTarget, storage: Storage) -> dict[int, CopyableFile]:
     """Number of an input → the file, for inputs that can be copied according to their footers."""
     wanted = wanted_settings(task.schema, task.table_properties)
+    _, bloom_columns = wanted
 
     def judge(number: int) -> CopyableFile | None:
         with reading(task.inputs[number].path, storage):
             found = copyable_file(copying.entries[number], target, storage, task.inputs[number].sequence_number)
         if isinstance(found, NotCopyable):
             return None
-        if not wanted.bloom_columns:
+        if not bloom_columns:
             return found
         try:
-            lacks_filters = RewriteReason.BLOOM in wanted.lacking(found.footer.seen_by_arrow())
+            lacks_filters = RewriteReason.BLOOM in settings_lacking(found.footer.seen_by_arrow(), wanted)
         except CannotCopy:
             return None
         return None if lacks_filters else found

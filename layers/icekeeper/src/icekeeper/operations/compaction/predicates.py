@@ -409,12 +409,12 @@ class Binding:
         if not isinstance(literal, str):
             raise ValueError(f"{said} is compared with a date or time, for example '2026-01-31' or current_date")
         typed = self.relative.typed.get(literal)
-        moment = parse_moment(literal) if typed is None else typed[1]
-        if moment.has_zone and not column.kind.startswith("timestamptz"):
+        nanos, has_zone = parse_moment(literal) if typed is None else typed[1]
+        if has_zone and not column.kind.startswith("timestamptz"):
             raise ValueError(f"{said} is {column.kind}, which has no time zone: leave the zone of '{literal}' out")
-        if column.kind == "date" and typed is None and moment.nanos % _NANOS_PER_DAY:
+        if column.kind == "date" and typed is None and nanos % _NANOS_PER_DAY:
             raise ValueError(f"{said} is date; write timestamp '{literal}' to compare its midnight")
-        return Fraction(moment.nanos, 1000)
+        return Fraction(nanos, 1000)
 
 
 def _has_buckets(kind: str) -> bool:

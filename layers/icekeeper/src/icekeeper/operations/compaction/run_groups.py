@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import Any, TypeVar
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.commit.conflict_detection import ClaimedFile, GroupClaim, PlanningState, RebaseResult
+from icekeeper.commit.conflict_detection import GroupClaim, PlanningState, RebaseResult
 from icekeeper.commit.snapshot import FileReplacement
 from icekeeper.errors import MaintenanceError
 from icekeeper.machine.metering import WorkThreads
@@ -548,7 +548,7 @@ def _rewrite(
             group_id=group.group_id,
             output_scopes=frozenset((spec_id, file.partition) for spec_id, file in _added(group, done[group.group_id])),
             input_scopes=group.scopes,
-            inputs={c.file.key: ClaimedFile(c.manifest_path, c.identity) for c in group.files},
+            inputs={c.file.key: (c.manifest_path, c.identity) for c in group.files},
             output_field_ids=held,
             deletes=_needed(group),
             without_row_ids=not group.has_lineage,

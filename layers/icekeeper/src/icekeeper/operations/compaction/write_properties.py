@@ -13,9 +13,8 @@ import math
 import re
 import uuid
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Context, Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import quote_plus
 
 from icekeeper.errors import MaintenanceError, PolicyError
@@ -246,28 +245,25 @@ _PARALLEL_FOOTERS = 16
 _FOOTER_NAMES = {"none": "UNCOMPRESSED", "lz4": "LZ4"}
 
 
-@dataclass(frozen=True, slots=True)
-class WantedSettings:
-    """The settings with which a rewrite would write a table's files now."""
+WantedSettings: TypeAlias = tuple[str, frozenset[str]]
+"""The settings with which a rewrite would write a table's files now: the codec's name in footers, and the Parquet paths
+of the columns that have a Bloom filter."""
 
-    codec: str
-    """Its name in footers."""
-    bloom_columns: frozenset[str]
-    """Parquet paths of the columns that have a Bloom filter."""
 
-    def lacking(self, footer: pq.FileMetaData) -> frozenset[RewriteReason]:
-        """The settings that a file with this footer does not meet; a column that it lacks needs no filter."""
-        chunks = [
-            footer.row_group(group).column(column)
-            for group in range(footer.num_row_groups)
-            for column in range(footer.num_columns)
-        ]
-        found = set()
-        if any(not chunk.compression.startswith(self.codec) for chunk in chunks):
-            found.add(RewriteReason.CODEC)
-        if any(chunk.path_in_schema in self.bloom_columns and not chunk.bloom_filter_length for chunk in chunks):
-            found.add(RewriteReason.BLOOM)
-        return frozenset(found)
+def settings_lacking(footer: pq.FileMetaData, wanted: WantedSettings) -> frozenset[RewriteReason]:
+    """The settings that a file with this footer does not meet; a column that it lacks needs no filter."""
+    codec, bloom_columns = wanted
+    chunks = [
+        footer.row_group(group).column(column)
+        for group in range(footer.num_row_groups)
+        for column in range(footer.num_columns)
+    ]
+    found = set()
+    if any(not chunk.compression.startswith(codec) for chunk in chunks):
+        found.add(RewriteReason.CODEC)
+    if any(chunk.path_in_schema in bloom_columns and not chunk.bloom_filter_length for chunk in chunks):
+        found.add(RewriteReason.BLOOM)
+    return frozenset(found)
 
 
 def wanted_settings(schema: Mapping[str, Any], properties: Mapping[str, str]) -> WantedSettings:
@@ -279,7 +275,7 @@ def wanted_settings(schema: Mapping[str, Any], properties: Mapping[str, str]) ->
     options = writer_options(properties, leaf_columns(schema), 1)
     codec = str(options["compression"])
     filters = options.get("bloom_filter_options", {})
-    return WantedSettings(_FOOTER_NAMES.get(codec, codec.upper()), frozenset(filters))
+    return _FOOTER_NAMES.get(codec, codec.upper()), frozenset(filters)
 
 
 def files_lacking(
@@ -293,7 +289,7 @@ def files_lacking(
 
     def look(path: str) -> frozenset[RewriteReason]:
         try:
-            return wanted.lacking(read_parquet_footer(path, storage))
+            return settings_lacking(read_parquet_footer(path, storage), wanted)
         except (MaintenanceError, pa.ArrowException, OSError) as error:
             log.warning("the footer of %s cannot be read, so the file is left alone: %s", path, error)
             return frozenset()

@@ -36,11 +36,10 @@ from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.table_reader import References, TableReader, manifests_of, reachable_paths
 from icekeeper.model import LiveFile, ManifestFile
 from icekeeper.operations.orphans.orphan_rules import (
-    DamagedMetadata,
     OrphanCandidates,
     OrphanPlan,
-    damaged_metadata,
     is_hidden,
+    kept_for_damaged,
     live_files,
     partition_folders_like_hidden,
     plan_orphans,
@@ -113,9 +112,10 @@ def delete_orphans(context: OperationContext, found: TableCandidates) -> Operati
         foreign = [one for one in foreign if one.path not in needs.shared and not needs.leave_alone(one.path)]
     foreign = unexplained(foreign, left_alone)
     unparsed = {one.path for one in foreign if one.is_damaged}
-    damaged = damaged_metadata(table.metadata, [one for one in unknown if one.path in unparsed])
-    protected.add((*damaged.files, *damaged.folders))
-    theirs = PathSet((*left_alone, *candidates.other_formats, *damaged.folders))
+    damaged = [one for one in unknown if one.path in unparsed]
+    of_damaged, since_ms = kept_for_damaged(table.metadata, damaged)
+    protected.add((*(one.path for one in damaged), *of_damaged))
+    theirs = PathSet((*left_alone, *candidates.other_formats, *of_damaged))
     folders = [folder for folder in folders if not theirs.may_contain(folder)]
     # Protected metadata files may belong to another head, too.
     needs.look_for_other_heads(found.candidates.metadata_files if found.is_current else None)
@@ -128,7 +128,7 @@ def delete_orphans(context: OperationContext, found: TableCandidates) -> Operati
         other_formats=candidates.other_formats,
         swept=swept_folders(table.metadata, known_data_roots(context, table), context.policy.orphan_sweep_prefixes),
         elsewhere=elsewhere,
-        since_ms=damaged.since_ms,
+        since_ms=since_ms,
         is_needed=needs.need,
     )
     _refuse_prefix_mismatches(context, table, candidates, needs.shared)
@@ -137,7 +137,7 @@ def delete_orphans(context: OperationContext, found: TableCandidates) -> Operati
     if former and len(former) == len(strangers):
         return _left_to_a_former_table(former)
     refuse_foreign(strangers)
-    return _delete(context, found, table, candidates, plan, damaged, needs, folders)
+    return _delete(context, found, table, candidates, plan, _tell_damaged(damaged, since_ms), needs, folders)
 
 
 def _left_to_a_former_table(found: Sequence[ForeignMetadata]) -> OperationOutcome:
@@ -158,13 +158,13 @@ def _delete(
     table: LoadedTable,
     candidates: OrphanCandidates,
     plan: OrphanPlan,
-    damaged: DamagedMetadata,
+    about_damaged: str,
     needs: FileNeeds,
     folders: Sequence[str],
 ) -> OperationOutcome:
     """Delete the orphans that enough passes have seen, unless there are too many; in a dry run only report them.
 
-    ``folders``: local folders to remove if they are empty, the deepest first.
+    ``about_damaged``: as :func:`_tell_damaged`; ``folders``: local ones to remove if they are empty, the deepest first.
     """
     storage, policy = context.storage(table), context.policy
     missing = _missing(context, found, table) if plan.orphans else None
@@ -182,7 +182,7 @@ def _delete(
     paths = tuple(orphan.path for orphan in ripe)
     left = (
         _left_alone(plan, candidates)
-        + _tell_damaged(damaged)
+        + about_damaged
         + tell_unswept(table.metadata, policy.orphan_sweep_prefixes)
         + "".join(f"; {sentence}" for sentence in needs.shared.left)
     )
@@ -278,11 +278,13 @@ def _left_alone(plan: OrphanPlan, candidates: OrphanCandidates) -> str:
     return text
 
 
-def _tell_damaged(damaged: DamagedMetadata) -> str:
-    if not damaged.files:
+def _tell_damaged(damaged: Sequence[ListedObject], since_ms: int | None) -> str:
+    """The summary's sentence about metadata files that cannot be parsed."""
+    if not damaged:
         return ""
-    newer = "" if damaged.since_ms is None else ", with all that is newer than the catalog's entry of the table"
-    return f"; {', '.join(damaged.files)} cannot be parsed, and stay(s){newer}: if no table is read by it, delete it"
+    newer = "" if since_ms is None else ", with all that is newer than the catalog's entry of the table"
+    paths = ", ".join(one.path for one in damaged)
+    return f"; {paths} cannot be parsed, and stay(s){newer}: if no table is read by it, delete it"
 
 
 def _refuse_prefix_mismatches(

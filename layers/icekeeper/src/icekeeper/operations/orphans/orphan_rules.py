@@ -208,29 +208,20 @@ def plan_orphans(
     return OrphanPlan(tuple(orphans), left, of_other_tables, elsewhere, formatted)
 
 
-@dataclass(frozen=True, slots=True)
-class DamagedMetadata:
-    """Unreferenced metadata files that cannot be parsed, and what is kept because of them."""
+def kept_for_damaged(metadata: TableMetadata, damaged: Iterable[ListedObject]) -> tuple[list[str], int | None]:
+    """What to keep because of unreferenced metadata files that cannot be parsed
+    (rule: damaged-metadata-stops-no-sweep).
 
-    files: tuple[str, ...] = ()
-    folders: tuple[str, ...] = ()
-    """Folders of tables to which they may belong."""
-    since_ms: int | None = None
-    """Files modified since (epoch milliseconds) may belong to a newer state of the table; ``None``: none do."""
-
-
-def damaged_metadata(metadata: TableMetadata, found: Iterable[ListedObject]) -> DamagedMetadata:
-    """What to keep because of metadata files that cannot be parsed (rule: damaged-metadata-stops-no-sweep).
+    Returns the folders of tables to which they may belong, and the time since when (epoch milliseconds) files may
+    belong to a newer state of the table; ``None``: none do.
 
     Raises:
         MetadataUnreadable: a file may belong to a table whose location contains this one.
     """
     own = {normalise(folder) for folder in (metadata.metadata_directory, f"{metadata.location}/metadata")}
-    files: list[str] = []
     folders: list[str] = []
     since_ms: int | None = None
-    for one in found:
-        files.append(one.path)
+    for one in damaged:
         folder = normalise(one.path).rpartition("/")[0]
         if folder in own:
             # It may be a torn commit or another head, whose files are younger than the entry's metadata.
@@ -245,7 +236,7 @@ def damaged_metadata(metadata: TableMetadata, found: Iterable[ListedObject]) -> 
                 f"if it is of no table, delete it by hand or name it in {WAIVER}"
             )
         folders.append(table)
-    return DamagedMetadata(tuple(files), tuple(folders), since_ms)
+    return folders, since_ms
 
 
 def _oldest_of_history_ms(metadata: TableMetadata) -> int:

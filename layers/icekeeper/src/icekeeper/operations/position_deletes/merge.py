@@ -232,8 +232,8 @@ def _batches(paths: list[str], by_path: Mapping[str, BitMap64]) -> Iterator[pa.R
 def _write_vectors(task: MergeTask, by_path: Mapping[str, BitMap64], storage: Storage) -> tuple[DataFile, ...]:
     """One Puffin file; an entry per vector."""
     vectors = [(path, by_path[path]) for path in sorted(by_path)]
-    puffin = encode_puffin(vectors, _CREATED_BY)
-    storage.write(task.path, puffin.data)
+    data, blobs = encode_puffin(vectors, _CREATED_BY)
+    storage.write(task.path, data)
     return tuple(
         DataFile(
             content=FileContent.POSITION_DELETES,
@@ -241,10 +241,10 @@ def _write_vectors(task: MergeTask, by_path: Mapping[str, BitMap64], storage: St
             file_format="PUFFIN",
             partition=task.partition,
             record_count=len(positions),
-            file_size_in_bytes=len(puffin.data),
+            file_size_in_bytes=len(data),
             referenced_data_file=path,
             content_offset=blob.offset,
             content_size_in_bytes=blob.length,
         )
-        for (path, positions), blob in zip(vectors, puffin.blobs, strict=True)
+        for (path, positions), blob in zip(vectors, blobs, strict=True)
     )

@@ -9,7 +9,7 @@ from functools import partial
 
 from icekeeper.aws.worker_keys import properties_for_workers
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.commit.conflict_detection import ClaimedFile, GroupClaim, PlanningState, RebaseResult
+from icekeeper.commit.conflict_detection import GroupClaim, PlanningState, RebaseResult
 from icekeeper.commit.snapshot import FileReplacement
 from icekeeper.commit.transaction import Committed
 from icekeeper.errors import MaintenanceError, PlanStale
@@ -183,9 +183,7 @@ def _claims(loaded: LoadedTable, groups: Sequence[DeleteGroup], done: Mapping[in
                 group_id=group.group_id,
                 output_scopes=frozenset({(group.spec_id, group.partition)}),
                 input_scopes=frozenset({(group.spec_id, group.partition)}),
-                inputs={
-                    (t.path, None): ClaimedFile(t.manifest_path, t.identity) for t in group.targets if t.path in named
-                },
+                inputs={(t.path, None): (t.manifest_path, t.identity) for t in group.targets if t.path in named},
                 # Equality deletes concern rows of data files, which do not change.
                 output_field_ids=columns,
                 deletes={entry.file.key: 1 for entry in group.deletes},

@@ -27,7 +27,7 @@ from icekeeper.metadata.document import (
     same_table,
     schema_digest,
 )
-from icekeeper.metadata.puffin import THETA_SKETCH, PuffinBlob, PuffinFile, decode_footer, encode_blobs
+from icekeeper.metadata.puffin import THETA_SKETCH, PuffinBlob, decode_footer, encode_blobs
 from icekeeper.metadata.statistics import (
     ThetaSketch,
     blob_metadata,
@@ -195,13 +195,13 @@ def _write_table_statistics(
     written: _Written,
 ) -> None:
     sketches, rows = computed_sketches(context, loaded, plan, bases)
-    file = statistics_file(plan, fetched, sketches)
+    data, blobs = statistics_file(plan, fetched, sketches)
     # Java's name; SeaweedFS accepts no other ending.  Only this process writes it, so the name needs no attempt number.
     path = f"{loaded.metadata.metadata_directory}/{plan.snapshot_id}-{uuid.uuid4()}.stats"
     written.paths.append(path)
     context.will_write([path])
-    context.storage(loaded).write(path, file.data)
-    entry = statistics_entry(plan.snapshot_id, path, file)
+    context.storage(loaded).write(path, data)
+    entry = statistics_entry(plan.snapshot_id, path, data, blobs)
     # The id outside the entry is deprecated, but servers before 1.8 need it.
     written.updates[path] = {"action": "set-statistics", "snapshot-id": plan.snapshot_id, "statistics": entry}
     written.metrics |= {
@@ -404,8 +404,8 @@ def statistics_file(
     plan: StatisticsPlan,
     fetched: _Blobs,
     computed: Mapping[int, tuple[str, ThetaSketch]],
-) -> PuffinFile:
-    """The Puffin file of a plan.  Carried blobs keep their snapshot; computed ones get the plan's."""
+) -> tuple[bytes, tuple[PuffinBlob, ...]]:
+    """The Puffin file of a plan, and its blobs.  Carried blobs keep their snapshot; computed ones get the plan's."""
     contents = [fetched[stored] for stored in plan.carried]
     for field_id, (kind, sketch) in computed.items():
         blob = PuffinBlob(
