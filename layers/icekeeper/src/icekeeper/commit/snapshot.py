@@ -33,8 +33,8 @@ from icekeeper.metadata.manifest_write import (
     partition_types,
 )
 from icekeeper.metadata.overlap_depth import DEPTH_KEY
-from icekeeper.metadata.single_value import split_by_section
 from icekeeper.metadata.table_reader import TableReader
+from icekeeper.metadata.types import split_by_section
 from icekeeper.metadata.writer_marks import carried_marks
 from icekeeper.model import (
     DataFile,

@@ -46,9 +46,18 @@ from pyiceberg.expressions.literals import Literal, StringLiteral
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import IcebergType, TimeType, UUIDType
 
-from icekeeper.metadata.single_value import comparable, decimal_unscaled, decode, encode, truncated_upper
 from icekeeper.metadata.transforms import CALENDAR, NO_BUCKETS, is_known
-from icekeeper.metadata.types import FLOATS, INTEGER_BITS, TIMESTAMPS, UNITS_PER_DAY
+from icekeeper.metadata.types import (
+    FLOATS,
+    INTEGER_BITS,
+    TIMESTAMPS,
+    UNITS_PER_DAY,
+    comparable,
+    decimal_unscaled,
+    decode,
+    encode,
+    truncated_upper,
+)
 from icekeeper.model import DataFile, PartitionValue
 from icekeeper.policy.relative_time import (
     MICROS_PER_DAY,
