@@ -105,7 +105,6 @@ PURE = (
     "icekeeper.policy.layers",
     "icekeeper.policy.ownership",
     "icekeeper.policy.partition_time",
-    "icekeeper.policy.policy_file",
     "icekeeper.policy.relative_time",
     "icekeeper.policy.resolve",
     "icekeeper.policy.table_settings",

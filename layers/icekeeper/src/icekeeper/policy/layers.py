@@ -1,4 +1,4 @@
-"""The layers of settings of a table, and the checks of each layer (rule: refuse-bad-settings).
+"""The layers of settings of a table, the policy file among them, and the checks of each (rule: refuse-bad-settings).
 
 The order is ``default`` → deployment environment → policy file → S3 Tables maintenance configuration → Iceberg's own
 table properties → table properties ``icekeeper.<key>`` → ``--set``; later layers win.
@@ -13,18 +13,20 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from pydantic import ValidationError
 
 from icekeeper.errors import PolicyError
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.machine.resources import variables_set
+from icekeeper.policy.allowed_prefixes import bucket_name, matches
 from icekeeper.policy.keys import DEPLOYMENT_KEYS, KEY_FACTS, MEGABYTE, POLICY_KEYS, Policy, nearest_keys
 from icekeeper.policy.values import amount_with_unit, did_you_mean, text_of
 
 if TYPE_CHECKING:
     from icekeeper.metadata.document import TableMetadata
+
 
 # The keys of other maintenance services.  Similar names may mean the opposite: at least ``snapshot_min_retained``
 # snapshots are kept, at most ``snapshot_retain_max``.
@@ -370,3 +372,108 @@ def parse_values(values: Mapping[str, object], sources: Mapping[str, str], prefi
 def _allowed(error: Any) -> str:
     text = str(error["msg"]).removeprefix("Value error, ")
     return text[:1].lower() + text[1:]
+
+
+# The policy file: ordered rules with settings for tables, selected by patterns of bucket, namespace and name::
+#
+#     rules:
+#     - settings:                      # matches every table
+#         snapshot_retention_hours: 72
+#     - bucket: prod-*
+#       namespace: analytics, finance.*
+#       table: events_?
+#       settings:
+#         target_file_size_mb: 512
+#
+# Later rules win.  The file is read as strict YAML: every value is text, as after ``--set``, and a duplicate key is an
+# error.  One mistake makes the whole file invalid: half a policy is another policy.
+
+_RULES = "rules"
+_SETTINGS = "settings"
+_PATTERNS = ("bucket", "namespace", "table")
+_FIELDS = (*_PATTERNS, _SETTINGS)
+
+
+PolicyRules: TypeAlias = tuple[tuple[Mapping[str, tuple[str, ...]], Layer], ...]
+"""The rules of one file in its order: patterns by field, and the settings for the tables that match all of them.  An
+omitted pattern matches every table."""
+
+
+def matching_layers(rules: PolicyRules, warehouse: str, namespace: str, table: str) -> list[Layer]:
+    """The layers of the rules that match one table, lowest first; ``warehouse`` is the catalog's."""
+    names = dict(zip(_PATTERNS, (bucket_name(warehouse), namespace, table), strict=True))
+    return [
+        layer
+        for patterns, layer in rules
+        if all(matches(name, patterns.get(field, ())) for field, name in names.items())
+    ]
+
+
+def parse_policy_file(text: str, source: str) -> PolicyRules:
+    """The rules of a file; ``source`` is its address in messages.
+
+    Raises:
+        PolicyError: the file is malformed, or a rule has an unknown field or key, a wrong value, or a setting of the
+            deployment.  The message names line, rule and key, and what is allowed.
+    """
+    import strictyaml  # most commands read no policy file
+
+    name = f"policy file {source}"
+    try:
+        document = strictyaml.load(text)
+    except strictyaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = "" if mark is None else f"line {mark.line + 1}: "
+        raise PolicyError(f"{name}: {where}{getattr(error, 'problem', None) or error}") from error
+    except RecursionError as error:
+        raise PolicyError(f"{name} is nested too deeply; a rule has two levels") from error
+    except AttributeError as error:  # strictyaml fails while it reports characters that YAML does not allow
+        raise PolicyError(f"{name} has characters that YAML does not allow") from error
+    if not document.is_mapping() or _RULES not in document.data:
+        raise PolicyError(f"{name} has no {_RULES}: it must begin with '{_RULES}:', then a list of rules")
+    for field in document.data:
+        if field == "bounds":
+            raise PolicyError(f"{name} cannot set bounds: they are the deployment's, as ICEKEEPER_BOUND_<KEY>")
+        if field != _RULES:
+            raise PolicyError(f"{name} has an unknown field '{field}'{did_you_mean(field, [_RULES])}; it has {_RULES}")
+    rules = document[_RULES]
+    if rules.data == "":
+        return ()
+    if not rules.is_sequence():
+        raise PolicyError(f"{name}: {_RULES} must be a list, each rule beginning with '- '")
+    return tuple(_rule(rule.data, f"{name} rule {number}") for number, rule in enumerate(rules, 1))
+
+
+def _rule(rule: Any, name: str) -> tuple[Mapping[str, tuple[str, ...]], Layer]:
+    if not isinstance(rule, Mapping):
+        _refuse(name, f"must be fields of {', '.join(_FIELDS)}, not '{rule}'")
+    for field in rule:
+        if field not in _FIELDS:
+            hint = f"; settings stand below '{_SETTINGS}:'" if field in POLICY_KEYS else ""
+            _refuse(name, f"has an unknown field '{field}'{did_you_mean(field, _FIELDS)}; fields are "
+                    f"{', '.join(_FIELDS)}{hint}")  # fmt: skip
+    patterns = {field: _patterns(rule[field], field, name) for field in _PATTERNS if field in rule}
+    shown = "/".join(",".join(patterns.get(field, ("*",))) for field in _PATTERNS)
+    name = f"{name} ({shown})"
+    settings = rule.get(_SETTINGS)
+    if not isinstance(settings, Mapping) or not settings:
+        _refuse(name, f"needs '{_SETTINGS}:' and below it KEY: VALUE lines")
+    for key, value in settings.items():
+        if key in DEPLOYMENT_KEYS:
+            _refuse(name, f"cannot set {key}: it is a setting of the deployment, as ICEKEEPER_{key.upper()}")
+        if not isinstance(value, str):
+            _refuse(name, f"has no plain text for {key}; lists are written with commas")
+    layer = Layer(name, dict(settings))
+    check_layer(layer)
+    return patterns, layer
+
+
+def _patterns(value: object, field: str, name: str) -> tuple[str, ...]:
+    parts = tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else ()
+    if not parts or not all(parts):
+        _refuse(name, f"needs for {field} a comma-separated list of patterns (* and ?), for example prod-*")
+    return parts
+
+
+def _refuse(name: str, what: str) -> NoReturn:
+    raise PolicyError(f"{name} {what}")
