@@ -99,7 +99,6 @@ PURE = (
     "icekeeper.pipeline.deployment",
     "icekeeper.pipeline.wave",
     "icekeeper.policy",
-    "icekeeper.policy.allowed_prefixes",
     "icekeeper.policy.due",
     "icekeeper.policy.keys",
     "icekeeper.policy.layers",
