@@ -21,8 +21,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from icekeeper.engines.choose import local_cores
-from icekeeper.engines.engine import DeferredSpark, Engine
+from icekeeper.engines.engine import DeferredSpark, Engine, local_cores
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.engines.spark import SparkEngine, local_session
 from icekeeper.engines.spark_tasks import WritesFiles

@@ -19,7 +19,7 @@ from pyiceberg.transforms import IdentityTransform, MonthTransform
 from pyiceberg.types import DateType, LongType, NestedField, StringType, TimestampType
 
 from icekeeper.metadata.manifest_write import partition_types
-from icekeeper.metadata.single_value import decode, encode
+from icekeeper.metadata.types import decode, encode
 from icekeeper.operations.compaction.write_properties import civil_date, partition_path
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status

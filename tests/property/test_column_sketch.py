@@ -10,8 +10,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icekeeper.metadata.single_value import encode
 from icekeeper.metadata.statistics import NOMINAL, ThetaSketch, union
+from icekeeper.metadata.types import encode
 from icekeeper.operations.statistics.column_sketch import ColumnSketch, can_sketch, hash_bytes
 
 LONGS = st.integers(-(2**63), 2**63 - 1)

@@ -17,7 +17,7 @@ from pyiceberg.types import PrimitiveType
 
 from icekeeper.metadata.manifest_read import decode_live_files, decode_manifest, decode_manifest_list
 from icekeeper.metadata.manifest_write import encode_manifest_list
-from icekeeper.metadata.single_value import (
+from icekeeper.metadata.types import (
     least_decimal,
     split_by_section,
     summarise_partitions,

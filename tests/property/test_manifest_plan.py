@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.metadata.manifest_write import EncodedManifest
-from icekeeper.metadata.single_value import uuid_section
+from icekeeper.metadata.types import uuid_section
 from icekeeper.model import EntryStatus, ManifestContent, ManifestFile, Nothing, PartitionFieldSummary
 from icekeeper.operations.manifests.layout import Place, even_cuts, lane_bounds
 from icekeeper.operations.manifests.plan_manifests import ManifestPlan, plan_manifests

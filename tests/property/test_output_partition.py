@@ -16,7 +16,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import parse_transform
 
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.single_value import decimal_unscaled, encode, truncated_lower, truncated_upper
+from icekeeper.metadata.types import decimal_unscaled, encode, truncated_lower, truncated_upper
 from icekeeper.model import PartitionValue
 from icekeeper.operations.compaction.output_partition import OutputPartitions
 from icekeeper.operations.compaction.rewrite import PartitionRouter

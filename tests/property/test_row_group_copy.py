@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icekeeper.errors import StorageError
-from icekeeper.metadata.single_value import encode
+from icekeeper.metadata.types import encode
 from icekeeper.model import DataFile
 from icekeeper.row_group_copy.footer import read_footer
 from icekeeper.row_group_copy.footer_structs import FileMetaData, NotCopyable

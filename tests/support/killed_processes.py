@@ -26,7 +26,7 @@ from icekeeper.pipeline.report_table import report_table
 from icekeeper.pipeline.run_leases import release_table_lease
 from icekeeper.pipeline.wave import WaveDocument
 from icekeeper.pipeline.whole_pass import CallLimits, WholePassEvent, run_whole_pass
-from icekeeper.state.sqlite.file import SqliteFile
+from icekeeper.state.sqlite.store import SqliteFile
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
 from icekeeper.verification.verify import verify_table

@@ -18,8 +18,8 @@ from icekeeper.errors import StorageError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_read import decode_manifest
 from icekeeper.metadata.manifest_write import EncodedManifest, encode_manifest
-from icekeeper.metadata.single_value import summarise_partitions
 from icekeeper.metadata.table_reader import TableReader
+from icekeeper.metadata.types import summarise_partitions
 from icekeeper.model import (
     DataFile,
     EntryStatus,

@@ -14,7 +14,7 @@ from icekeeper.catalogs.addresses import CatalogKind
 from icekeeper.catalogs.catalog import TableBounds
 from icekeeper.errors import LocationRefused, PolicyError, StorageError
 from icekeeper.model import TableName
-from icekeeper.policy.allowed_prefixes import allowed_prefixes
+from icekeeper.policy.layers import allowed_prefixes
 from icekeeper.storage import local_files as local
 from icekeeper.storage import storage as storage_module
 from icekeeper.storage.allowed_locations import ALLOWED_LOCATIONS, ALLOWED_PREFIXES, AllowedLocations

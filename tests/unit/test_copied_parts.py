@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from icekeeper.metadata.single_value import encode
+from icekeeper.metadata.types import encode
 from icekeeper.model import DataFile
 from icekeeper.operations.compaction.copy_row_groups import column_ranges
 from icekeeper.operations.compaction.rewrite import rewrite_group

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from pyiceberg.table.locations import ObjectStoreLocationProvider
 
 from icekeeper.engines import spark as java
-from icekeeper.engines.choose import (
+from icekeeper.engines.engine import (
     AutoEngine,
+    EngineName,
     Surroundings,
     choose,
     choose_for_sort,
@@ -23,8 +24,8 @@ from icekeeper.engines.choose import (
     local_cores,
     named_master,
     product_engine,
+    total_input_bytes,
 )
-from icekeeper.engines.engine import EngineName, total_input_bytes
 from icekeeper.engines.local_engine import SMALL_WORK_BYTES
 from icekeeper.engines.spark_tasks import in_attempt
 from icekeeper.errors import PolicyError, StorageError

@@ -17,7 +17,7 @@ import pytest
 
 from icekeeper.errors import FileUnreadable, StorageError, TableUnsupported
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.single_value import raw_from_json
+from icekeeper.metadata.types import raw_from_json
 from icekeeper.model import FileContent
 from icekeeper.operations.compaction.candidates import Candidate
 from icekeeper.report.outcome import Status

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icekeeper.errors import FileUnreadable, StorageError
-from icekeeper.metadata.single_value import encode
+from icekeeper.metadata.types import encode
 from icekeeper.model import DataFile
 from icekeeper.operations.compaction.copied_outputs import CopyableInput, assign, plan_outputs
 from icekeeper.operations.compaction.rewrite import rewrite_group

@@ -24,8 +24,7 @@ from icekeeper.policy.due import (
     next_count_ms,
     why_not_now,
 )
-from icekeeper.policy.layers import SCHEDULE_KEYS
-from icekeeper.policy.policy_file import matching_layers, parse_policy_file
+from icekeeper.policy.layers import SCHEDULE_KEYS, matching_layers, parse_policy_file
 from icekeeper.state.store import ScheduleRun
 from support.settings import NONE, NOW_MS, policy, table
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pyiceberg.conversions import to_bytes
 from pyiceberg.types import BinaryType, DecimalType, DoubleType, FloatType, IntegerType, LongType, StringType
 
-from icekeeper.metadata.single_value import comparable, encode, truncated_lower, truncated_upper
+from icekeeper.metadata.types import comparable, encode, truncated_lower, truncated_upper
 from support.corpus import corpus_root, require_corpus
 
 INTS = st.integers(-(2**31), 2**31 - 1)

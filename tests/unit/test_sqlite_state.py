@@ -25,8 +25,7 @@ from icekeeper.state.dynamodb.table import DynamoTable, open_table
 from icekeeper.state.identity import TableAddress, TableIdentity, parse_address, state_path
 from icekeeper.state.open import open_state, state_folder
 from icekeeper.state.sqlite import store as sqlite_store
-from icekeeper.state.sqlite.file import SqliteFile
-from icekeeper.state.sqlite.store import SqliteStateStore, SqliteTable
+from icekeeper.state.sqlite.store import SqliteFile, SqliteStateStore, SqliteTable
 from icekeeper.state.staging import StagedLoad
 from icekeeper.state.store import (
     LakeStats,

@@ -10,7 +10,6 @@ from pyiceberg.types import IcebergType
 import icekeeper
 from icekeeper.errors import TableUnsupported
 from icekeeper.metadata.avro_schemas import record_schema
-from icekeeper.metadata.single_value import decode, encode
 from icekeeper.metadata.transforms import applies, is_known, parse_transform, partition_type
 from icekeeper.metadata.types import (
     INTEGER_BITS,
@@ -19,6 +18,8 @@ from icekeeper.metadata.types import (
     TIMESTAMPS,
     UNITS_PER_DAY,
     decimal_of,
+    decode,
+    encode,
     fixed_length,
     is_primitive,
 )

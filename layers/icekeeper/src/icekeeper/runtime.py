@@ -51,8 +51,7 @@ def open_engine(name: EngineName) -> Iterator[Engine]:
     Raises:
         PolicyError: PySpark is not installed; on start: no suitable Java was found.
     """
-    from icekeeper.engines.choose import AutoEngine, spark_is_installed, surroundings
-    from icekeeper.engines.engine import DeferredSpark
+    from icekeeper.engines.engine import AutoEngine, DeferredSpark, spark_is_installed, surroundings
     from icekeeper.engines.local_engine import LocalEngine
 
     if name is EngineName.LOCAL:
@@ -203,7 +202,7 @@ class Runtime:
         progress: Progress = silent,
     ) -> OperationContext:
         """The context of one pass over one table; ``run_id`` defaults to a new UUID, ``started_ms`` to now."""
-        from icekeeper.engines.choose import AutoEngine
+        from icekeeper.engines.engine import AutoEngine
         from icekeeper.pass_context.context import OperationContext, SharedRun
         from icekeeper.pass_context.stores import Stores, shared_reads
         from icekeeper.state.table_memory import TableMemory

@@ -21,7 +21,7 @@ from icekeeper.errors import MaintenanceError, PolicyError
 from icekeeper.machine.clock import steady_s
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
-from icekeeper.policy.allowed_prefixes import allowed_prefixes, check_allowed_prefixes
+from icekeeper.policy.layers import allowed_prefixes, check_allowed_prefixes
 from icekeeper.state.identity import TableIdentity
 from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES, AllowedLocations
 from icekeeper.storage.paths import LOCAL_SCHEMES, S3_SCHEMES, normalise, split_path

@@ -52,7 +52,7 @@ from icekeeper.cli.passes import history, orphans, plan, request, requests_app, 
 from icekeeper.cli.policy import policy_app
 from icekeeper.cli.protection import claims_app, pin_app, stage_app
 from icekeeper.cli.reports import advise, cost, health, report
-from icekeeper.engines.engine import EngineName
+from icekeeper.engines.engine import EngineName, product_engine
 from icekeeper.errors import MaintenanceError, PolicyError
 from icekeeper.text import MaskingFormatter, counted
 
@@ -201,7 +201,6 @@ def demo(
 ) -> int:
     """Make a messy table bucket healthy, on this machine, and prove that no row changed."""
     from icekeeper.demo import run  # its readers and its server are optional to install
-    from icekeeper.engines.choose import product_engine
 
     if explore is not None:
         run.explore(explore, people(as_json=as_json))

@@ -32,7 +32,7 @@ from icekeeper.deletion.shared_references import (
 from icekeeper.errors import OperationRefused
 from icekeeper.metadata.table_reader import References, reachable_files
 from icekeeper.pass_context.context import OperationContext
-from icekeeper.pass_context.metadata_listing import read_listed_metadata
+from icekeeper.pass_context.stores import read_listed_metadata
 from icekeeper.policy import gc_enabled
 from icekeeper.state.claims import TableClaims
 from icekeeper.state.table_memory import TableMemory

@@ -14,7 +14,7 @@ from icekeeper.detection.proposal import Skip
 from icekeeper.errors import MaintenanceError, PartlyListed
 from icekeeper.model import TableName
 from icekeeper.policy import Policy, ResolvedPolicy
-from icekeeper.policy.allowed_prefixes import bucket_name, matches
+from icekeeper.policy.layers import bucket_name, matches
 from icekeeper.state.store import MaintenanceRequest
 
 log = logging.getLogger(__name__)

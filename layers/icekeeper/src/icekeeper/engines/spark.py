@@ -26,8 +26,15 @@ from pyspark import RDD, SparkConf, SparkContext, TaskContext
 from pyspark.sql import SparkSession
 from pyspark.util import inheritable_thread_target
 
-from icekeeper.engines.choose import UNDER_SUBMIT, is_elsewhere, local_cores, spark_settings_master
-from icekeeper.engines.engine import Done, current_pool, results_of
+from icekeeper.engines.engine import (
+    UNDER_SUBMIT,
+    Done,
+    current_pool,
+    is_elsewhere,
+    local_cores,
+    results_of,
+    spark_settings_master,
+)
 from icekeeper.engines.spark_tasks import SparkTasks
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.machine.resources import this_machine

@@ -32,7 +32,7 @@ from icekeeper.operation_facts import FACTS
 from icekeeper.operations.policy_fit import fitting
 from icekeeper.operations.statistics.staleness import why_not_planned
 from icekeeper.pass_context.context import OperationContext
-from icekeeper.pass_context.metadata_listing import deletes_after_commit
+from icekeeper.pass_context.stores import deletes_after_commit
 from icekeeper.policy import Operation, ResolvedPolicy
 from icekeeper.policy.due import FORMER_TABLES, SWEPT, TRIED, PolicyPart, next_count_ms, why_no_sweep
 from icekeeper.report.activity import operation_finished, operation_started, progress_of

@@ -21,7 +21,7 @@ from time import monotonic, sleep
 from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
 from icekeeper.catalogs.pointer import keeping_documents
 from icekeeper.commit.attempt import newest_run, snapshots_of_run
-from icekeeper.engines.choose import AutoEngine
+from icekeeper.engines.engine import AutoEngine
 from icekeeper.errors import LeaseHeld, MaintenanceError, PlanStale, PolicyError, StorageError, TableUnsupported
 from icekeeper.machine.metering import counting, joined_count
 from icekeeper.machine.resources import search_cycles_seldom

@@ -21,8 +21,7 @@ from typing import Any, TypeAlias
 
 from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.single_value import comparable
-from icekeeper.metadata.types import FLOATS, INTEGER_BITS, PRIMITIVES
+from icekeeper.metadata.types import FLOATS, INTEGER_BITS, PRIMITIVES, comparable
 from icekeeper.model import DataFile, FileContent, ManifestEntry, PartitionValue
 
 # Reserved field ids of position delete files (specification, "Reserved Field IDs").

@@ -31,8 +31,7 @@ from icekeeper.metadata.entry_columns import (
     entry_columns,
     require_type,
 )
-from icekeeper.metadata.single_value import least_decimal
-from icekeeper.metadata.types import TIMESTAMPS, UNITS_PER_DAY, column_type
+from icekeeper.metadata.types import TIMESTAMPS, UNITS_PER_DAY, column_type, least_decimal
 from icekeeper.model import (
     DataFile,
     EntryStatus,

@@ -46,8 +46,8 @@ from icekeeper.metadata.entry_columns import (
     layout_of,
 )
 from icekeeper.metadata.manifest_read import decode_manifest, entry_status, inherited_file_number, inherited_number
-from icekeeper.metadata.single_value import least_decimal, summarise_partitions
 from icekeeper.metadata.transforms import partition_type
+from icekeeper.metadata.types import least_decimal, summarise_partitions
 from icekeeper.model import EntryStatus, ManifestContent, ManifestEntry, ManifestFile, PartitionValue
 
 BLOCK_BYTES = 64_000

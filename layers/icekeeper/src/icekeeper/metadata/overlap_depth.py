@@ -17,7 +17,7 @@ from fractions import Fraction
 from itertools import accumulate
 from typing import Any, TypeAlias
 
-from icekeeper.metadata.single_value import comparable, decode
+from icekeeper.metadata.types import comparable, decode
 from icekeeper.model import DataFile
 
 Place: TypeAlias = tuple[Any, ...]

@@ -1,4 +1,4 @@
-"""Iceberg's primitive types, and the facts about them that other modules ask for (pure).
+"""Iceberg's primitive types, the facts about them that other modules ask for, and their single values (pure).
 
 A new primitive type needs a line in ``PRIMITIVES`` here, one in the Arrow types of ``rows/arrow_schema.py``, and tests.
 Types are spelled as in table metadata, for example ``decimal(9, 2)``.
@@ -7,10 +7,18 @@ Source: specification, "Primitive Types" and appendixes A (Avro) and D (single-v
 
 from __future__ import annotations
 
+import datetime
 import re
-from collections.abc import Mapping
+import struct
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from decimal import Context, Decimal
+from typing import Any, TypeAlias, TypeVar
+
+from icekeeper.errors import TableUnsupported
+from icekeeper.model import PartitionFieldSummary, PartitionValue
 
 _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)")
 _FIXED = re.compile(r"fixed\[(\d+)\]")
@@ -93,3 +101,302 @@ def column_type(struct: Mapping[str, Any], field_id: int) -> str | None:
             if found is not None:
                 return found
     return None
+
+
+# The single-value serialization, binary and JSON, and the partition summaries of a manifest.
+#
+# A raw value is what Avro or Parquet stores: dates as days, times and timestamps as integers, decimals as an unscaled
+# integer or its big-endian bytes, uuids, fixed and binary as bytes.  Source: specification, appendix D.
+
+_INTEGER_FORMATS = {name: "<i" if bits == 32 else "<q" for name, bits in INTEGER_BITS.items()}
+_MAX_CODE_POINT = 0x10FFFF
+_SURROGATES = range(0xD800, 0xE000)
+
+
+def encode(iceberg_type: str, raw: Any) -> bytes:
+    """The single-value bytes of a raw value of a primitive type."""
+    if iceberg_type in _INTEGER_FORMATS:
+        return struct.pack(_INTEGER_FORMATS[iceberg_type], raw)
+    if iceberg_type == "float":
+        return struct.pack("<f", raw)
+    if iceberg_type == "double":
+        return struct.pack("<d", raw)
+    if iceberg_type == "boolean":
+        return b"\x01" if raw else b"\x00"
+    if iceberg_type == "string":
+        return raw.encode() if isinstance(raw, str) else bytes(raw)
+    if iceberg_type.startswith("decimal"):
+        return _least_bytes(decimal_unscaled(raw))
+    return bytes(raw)
+
+
+def decode(iceberg_type: str, value: bytes) -> Any:
+    """The raw value of single-value bytes; values from before a type promotion have their old width
+    (rule: promoted-values-keep-old-width).
+
+    Raises:
+        ValueError: the bytes are not a value of that type.
+    """
+    if iceberg_type in NUMBERS:
+        if len(value) not in (4, 8):
+            raise ValueError(f"{len(value)} bytes are no {iceberg_type}")
+        if iceberg_type in FLOATS:
+            return struct.unpack("<f" if len(value) == 4 else "<d", value)[0]
+        units = UNITS_PER_DAY.get(iceberg_type, 1) if len(value) == 4 else 1
+        return int.from_bytes(value, "little", signed=True) * units
+    if iceberg_type == "boolean":
+        return value != b"\x00"
+    if iceberg_type == "uuid" and len(value) != 16:
+        raise ValueError(f"{len(value)} bytes are no uuid")
+    return value.decode() if iceberg_type == "string" else value
+
+
+def comparable(iceberg_type: str, raw: Any) -> Any:
+    """The raw value in a form that Python orders as Iceberg does: decimals as integers, -0.0 below 0.0."""
+    if iceberg_type.startswith("decimal"):
+        return decimal_unscaled(raw)
+    if iceberg_type in FLOATS:
+        return raw, 0 if struct.pack("<d", raw)[-1] & 0x80 else 1
+    if iceberg_type == "string":
+        return raw.encode() if isinstance(raw, str) else bytes(raw)
+    return raw
+
+
+def is_utf8(value: bytes) -> bool:
+    """Whether these bytes are UTF-8; some writers store text, and bounds, that is not (rule: text-byte-for-byte)."""
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def decimal_unscaled(raw: int | bytes) -> int:
+    """The unscaled integer of a decimal that is stored as an integer or as big-endian bytes."""
+    return raw if isinstance(raw, int) else int.from_bytes(raw, "big", signed=True)
+
+
+def least_decimal(raw: bytes | None) -> bytes | None:
+    """A decimal in as few bytes as possible, so that equal values have equal bytes."""
+    return None if raw is None else _least_bytes(decimal_unscaled(raw))
+
+
+def _least_bytes(unscaled: int) -> bytes:
+    magnitude = unscaled if unscaled >= 0 else ~unscaled
+    return unscaled.to_bytes(magnitude.bit_length() // 8 + 1, "big", signed=True)
+
+
+def truncated_lower(iceberg_type: str, value: bytes, length: int) -> bytes:
+    """A lower bound cut to ``length`` characters (strings) or bytes (binary); other types stay whole."""
+    if iceberg_type == "string":
+        return value.decode()[:length].encode()
+    return value[:length] if iceberg_type == "binary" else value
+
+
+def truncated_upper(iceberg_type: str, value: bytes, length: int) -> bytes | None:
+    """An upper bound cut like a lower one, then rounded up; ``None``: there is none so short.
+
+    Source: specification, "Bounds" notes, and Java's ``UnicodeUtil.truncateStringMax``.
+    """
+    if iceberg_type == "string":
+        text = value.decode()
+        if len(text) <= length:
+            return value
+        for end in range(length - 1, -1, -1):
+            code_point = ord(text[end]) + 1
+            if code_point in _SURROGATES:
+                code_point = _SURROGATES.stop
+            if code_point <= _MAX_CODE_POINT:
+                return (text[:end] + chr(code_point)).encode()
+        return None
+    if iceberg_type == "binary" and len(value) > length:
+        for end in range(length - 1, -1, -1):
+            if value[end] < 0xFF:
+                return value[:end] + bytes([value[end] + 1])
+        return None
+    return value
+
+
+# The JSON serialization, in which schemas store column defaults.
+
+_EPOCH = datetime.date(1970, 1, 1)
+_MOMENT = re.compile(
+    r"(?:(?P<date>[+-]?\d{4,}-\d\d-\d\d)T)?(?P<h>\d\d):(?P<m>\d\d)(?::(?P<s>\d\d)(?:\.(?P<frac>\d{1,9}))?)?"
+    r"(?P<zone>Z|[+-]\d\d:\d\d)?"
+)
+_DECIMALS = Context(prec=76)
+
+
+def raw_from_json(iceberg_type: str, value: Any) -> PartitionValue:
+    """The raw value of a JSON value of a primitive type; decimals as unscaled integers.
+
+    Raises:
+        TableUnsupported: it is not a value of that type.
+    """
+    try:
+        return _raw(iceberg_type, value)
+    except (ValueError, TypeError, ArithmeticError) as error:
+        raise TableUnsupported(f"the default {value!r} is no value of type {iceberg_type}") from error
+
+
+def _raw(iceberg_type: str, value: Any) -> PartitionValue:
+    if iceberg_type in ("int", "long"):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError(value)
+        return value
+    if iceberg_type in FLOATS:
+        return float(value)
+    if iceberg_type == "boolean":
+        if not isinstance(value, bool):
+            raise ValueError(value)
+        return value
+    if not isinstance(value, str):
+        raise ValueError(value)
+    if iceberg_type == "string":
+        return value
+    if iceberg_type == "date":
+        return (datetime.date.fromisoformat(value) - _EPOCH).days
+    if iceberg_type in TIMESTAMPS or iceberg_type == "time":
+        return _moment(iceberg_type, value)
+    if iceberg_type == "uuid":
+        return uuid.UUID(value).bytes
+    if iceberg_type == "binary" or iceberg_type.startswith("fixed"):
+        return bytes.fromhex(value)
+    if decimal := decimal_of(iceberg_type):
+        unscaled = Decimal(value).scaleb(decimal[1], _DECIMALS)
+        if unscaled != unscaled.to_integral_value():
+            raise ValueError(value)
+        return int(unscaled)
+    raise ValueError(iceberg_type)
+
+
+def _moment(iceberg_type: str, text: str) -> int:
+    """A time or timestamp in its stored unit; Python's own types have no nanoseconds."""
+    match = _MOMENT.fullmatch(text)
+    if match is None or (match["date"] is None) != (iceberg_type == "time"):
+        raise ValueError(text)
+    seconds = (int(match["h"]) * 60 + int(match["m"])) * 60 + int(match["s"] or 0)
+    if match["date"] is not None:
+        seconds += (datetime.date.fromisoformat(match["date"]) - _EPOCH).days * 86_400
+    if match["zone"] not in (None, "Z"):
+        hours, minutes = match["zone"][1:].split(":")
+        offset = (int(hours) * 60 + int(minutes)) * 60
+        seconds -= offset if match["zone"][0] == "+" else -offset
+    nanos = seconds * 1_000_000_000 + int((match["frac"] or "").ljust(9, "0"))
+    return nanos // (10**9 // PRIMITIVES[iceberg_type].per_second)
+
+
+# Bounds of uuids that hold in both orders that readers use
+# (rule: summaries-hold-for-every-reader, platform: java-orders-uuids-signed).
+#
+# The specification orders uuids as unsigned bytes.  Iceberg-Java up to 1.10 compares them like ``java.util.UUID``: as
+# two signed 64-bit numbers, the first and the second half.  A reader that gets bounds in the other order finds nothing
+# between them.
+#
+# A lower bound must not be above any value in either order.  Two facts decide whether there is one:
+#
+# * The first halves of the values and of the bound must have the same sign bit, because the orders disagree on halves
+#   of different sign bits.
+# * If the values with the least first half have second halves of both sign bits, no second half is below them in both
+#   orders.  Then the bound needs a lesser first half.  There is none below 0 and below the most negative number.
+#
+# The same holds for upper bounds, mirrored.  ``uuid_section`` divides uuids so that each section has both bounds.
+
+_HALF = 8
+_SIGN = 0x80
+_ZERO = bytes(_HALF)
+_ENDS = frozenset({_ZERO, b"\x7f" + b"\xff" * 7, b"\x80" + bytes(7), b"\xff" * _HALF})
+"""The least and the greatest first half of each sign bit."""
+
+
+def uuid_section(value: bytes) -> int:
+    """The section of a uuid, 0 to 3; uuids of one section always have bounds.
+
+    Nearly all uuids are in sections 0 and 2, by their first bit.  Those in 1 and 3 have an extreme first half, and
+    their 65th bit is set.
+    """
+    at_an_end = value[:_HALF] in _ENDS and value[_HALF] & _SIGN
+    return (2 if value[0] & _SIGN else 0) + (1 if at_an_end else 0)
+
+
+def uuid_bounds(values: Collection[bytes]) -> tuple[bytes, bytes] | None:
+    """The tightest bounds of one or more uuids in both orders; ``None``: there are none, never within one section."""
+    low, high = min(values), max(values)
+    if (low[0] ^ high[0]) & _SIGN:
+        return None
+    if _has_both_signs(values, low[:_HALF]):
+        if low[:_HALF] in _ENDS:
+            return None
+        low = _next(low, -1)
+    if _has_both_signs(values, high[:_HALF]):
+        if high[:_HALF] in _ENDS:
+            return None
+        high = _next(high, 1)
+    return low, high
+
+
+def _has_both_signs(values: Collection[bytes], first: bytes) -> bool:
+    """Whether values with this first half have second halves of both sign bits."""
+    return len({value[_HALF] & _SIGN for value in values if value[:_HALF] == first}) > 1
+
+
+def _next(value: bytes, step: int) -> bytes:
+    return (int.from_bytes(value[:_HALF], "big") + step).to_bytes(_HALF, "big") + _ZERO
+
+
+# Partition summaries of a manifest, for the manifest list (specification, "Manifest Lists", ``field_summary``).
+#
+# Readers take a summary without bounds for "all null" and skip the manifest.  So every field has bounds that hold for
+# every reader (rule: summaries-hold-for-every-reader), or the manifest has no summaries at all.  Readers understand the
+# second case, but Spark's ``manifests`` table does not (platform: missing-summary-bounds-mean-null).
+# ``split_by_section`` avoids it: partitions of one section always have bounds.
+
+Section: TypeAlias = tuple[int, ...]
+"""One number per uuid field.  Only partitions of one section may share a manifest; most specs have one section."""
+
+Entry = TypeVar("Entry")
+
+
+def section_of(types: Sequence[str], partition: Sequence[PartitionValue]) -> Section:
+    """The section of a partition; null counts as section 0.  ``types`` are the result types of the spec's fields."""
+    return tuple(
+        uuid_section(value) if isinstance(value, bytes) else 0
+        for kind, value in zip(types, partition, strict=True)
+        if kind == "uuid"
+    )
+
+
+def split_by_section(
+    types: Sequence[str], entries: Iterable[Entry], partition_of: Callable[[Entry], Sequence[PartitionValue]]
+) -> list[list[Entry]]:
+    """The entries by section, in order: those of one list may share a manifest."""
+    if "uuid" not in types:
+        return [list(entries)]
+    found: dict[Section, list[Entry]] = defaultdict(list)
+    for entry in entries:
+        found[section_of(types, partition_of(entry))].append(entry)
+    return [found[key] for key in sorted(found)]
+
+
+def summarise_partitions(
+    types: Sequence[str], partitions: Sequence[tuple[PartitionValue, ...]]
+) -> tuple[PartitionFieldSummary, ...] | None:
+    """One summary per partition field; ``None``: partitions of several sections leave a field without bounds."""
+    summaries = []
+    for i, kind in enumerate(types):
+        values = [partition[i] for partition in partitions]
+        present = [value for value in values if value is not None]
+        numbers = [value for value in present if value == value]  # NaN differs from itself
+        bounds = _bounds(kind, numbers) if numbers else (None, None)
+        if bounds is None:
+            return None
+        contains_null, contains_nan = len(present) < len(values), len(numbers) < len(present)
+        summaries.append(PartitionFieldSummary(contains_null, contains_nan, *bounds))
+    return tuple(summaries)
+
+
+def _bounds(kind: str, values: Sequence[PartitionValue]) -> tuple[bytes, bytes] | None:
+    if kind == "uuid":
+        return uuid_bounds([encode(kind, value) for value in values])
+    low, high = (choose(values, key=lambda v: comparable(kind, v)) for choose in (min, max))
+    return encode(kind, low), encode(kind, high)

@@ -17,8 +17,8 @@ from icekeeper.machine.clock import HOUR_MS, stopwatch
 from icekeeper.metadata.delete_scope import PartitionKey, is_unpartitioned, partition_key
 from icekeeper.metadata.document import TableMetadata, branch_head, require_writable
 from icekeeper.metadata.manifest_write import partition_types
-from icekeeper.metadata.single_value import decode
 from icekeeper.metadata.table_reader import TableReader
+from icekeeper.metadata.types import decode
 from icekeeper.model import DataFile, FileContent, FileKey, ManifestContent, ManifestFile, Nothing
 from icekeeper.operations.old_partitions import (
     NO_RETENTION,

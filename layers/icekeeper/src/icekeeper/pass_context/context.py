@@ -27,9 +27,15 @@ from icekeeper.machine.clock import Clock
 from icekeeper.metadata.document import TableMetadata, require_writable, table_digest
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import Nothing, TableName
-from icekeeper.pass_context.metadata_listing import metadata_of_other_entries, newer_metadata
 from icekeeper.pass_context.planned_table import PlannedTable
-from icekeeper.pass_context.stores import Footprint, MetadataCache, Stores, data_folders
+from icekeeper.pass_context.stores import (
+    Footprint,
+    MetadataCache,
+    Stores,
+    data_folders,
+    metadata_of_other_entries,
+    newer_metadata,
+)
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.report.activity import Progress
 from icekeeper.state.leases import HeldLease

@@ -15,10 +15,15 @@ from icekeeper.machine.resources import variables_set
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.operation_facts import FACTS
 from icekeeper.policy import ResolvedPolicy, layers_for, resolve
-from icekeeper.policy.allowed_prefixes import check_allowed_prefixes
-from icekeeper.policy.layers import ENVIRONMENT_PREFIX, Layer
+from icekeeper.policy.layers import (
+    ENVIRONMENT_PREFIX,
+    Layer,
+    PolicyRules,
+    check_allowed_prefixes,
+    matching_layers,
+    parse_policy_file,
+)
 from icekeeper.policy.ownership import BucketMaintenance, Owners, bucket_layers, decide_owners
-from icekeeper.policy.policy_file import PolicyRules, matching_layers, parse_policy_file
 from icekeeper.policy.resolve import requests_may, require_no_more
 from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES
 from icekeeper.storage.paths import S3_SCHEMES, split_path

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from icekeeper.metadata.single_value import comparable, decode, encode, truncated_lower, truncated_upper
+from icekeeper.metadata.types import comparable, decode, encode, truncated_lower, truncated_upper
 from icekeeper.model import DataFile
 from icekeeper.row_group_copy.copyable import CopyableFile
 from icekeeper.row_group_copy.footer_decisions import RowGroupFacts

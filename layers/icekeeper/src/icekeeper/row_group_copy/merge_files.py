@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icekeeper.errors import OutputUnproved, RowsNotKept, StorageError
-from icekeeper.metadata.single_value import encode
+from icekeeper.metadata.types import encode
 from icekeeper.model import DataFile, FileContent
 from icekeeper.row_group_copy.copy_proof import disproof, store_disproof
 from icekeeper.row_group_copy.copyable import CopyableFile, CopyTarget, FloatFacts, Layout, judge_file, lay_out

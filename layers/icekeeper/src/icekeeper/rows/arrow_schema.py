@@ -17,8 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icekeeper.errors import TableUnsupported
-from icekeeper.metadata.single_value import decimal_unscaled
-from icekeeper.metadata.types import decimal_of, fixed_length, is_primitive
+from icekeeper.metadata.types import decimal_of, decimal_unscaled, fixed_length, is_primitive
 from icekeeper.model import PartitionValue
 
 Result = TypeVar("Result")

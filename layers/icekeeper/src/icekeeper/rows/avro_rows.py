@@ -22,7 +22,7 @@ from icekeeper.errors import MaintenanceError, TableUnsupported
 from icekeeper.machine.foreign_bytes import CODECS, FileLimits, require_fitting
 from icekeeper.metadata.avro_files import strip_logical_types
 from icekeeper.metadata.avro_values import AvroTypes, require_bounded, require_possible
-from icekeeper.metadata.single_value import decimal_unscaled
+from icekeeper.metadata.types import decimal_unscaled
 from icekeeper.rows.arrow_schema import FIELD_ID_KEY
 
 # Decoded records are Python objects, many times larger than in Arrow, so batches are smaller than in other formats.

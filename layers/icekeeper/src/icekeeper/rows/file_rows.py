@@ -17,7 +17,7 @@ from pyarrow import orc
 
 from icekeeper.errors import FileUnreadable, MetadataUnreadable, StorageError, TableUnsupported
 from icekeeper.machine.resources import task_cores
-from icekeeper.metadata.single_value import decode
+from icekeeper.metadata.types import decode
 from icekeeper.model import DataFile, ManifestEntry
 from icekeeper.rows.avro_rows import AvroRows
 from icekeeper.rows.project import Projection

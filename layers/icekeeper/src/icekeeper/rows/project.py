@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from icekeeper.errors import TableUnsupported
-from icekeeper.metadata.single_value import raw_from_json
+from icekeeper.metadata.types import raw_from_json
 from icekeeper.model import PartitionValue
 from icekeeper.rows.arrow_schema import arrow_schema, arrow_type, field_id_of, raw_column
 

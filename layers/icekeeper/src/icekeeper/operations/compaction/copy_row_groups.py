@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from icekeeper.errors import RowsNotKept
 from icekeeper.machine.metering import WorkThreads
-from icekeeper.metadata.single_value import decimal_unscaled
+from icekeeper.metadata.types import decimal_unscaled
 from icekeeper.model import DataFile, FileContent
 from icekeeper.operations.compaction.copied_outputs import CopyableInput, plan_outputs
 from icekeeper.operations.compaction.proof import write_proven

@@ -29,8 +29,7 @@ from pyiceberg.types import DecimalType, IcebergType
 
 from icekeeper.metadata.delete_scope import decode_bound, partition_key
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.single_value import decimal_unscaled, encode, is_utf8
-from icekeeper.metadata.types import INTEGER_BITS, UNITS_PER_DAY, decimal_of
+from icekeeper.metadata.types import INTEGER_BITS, UNITS_PER_DAY, decimal_of, decimal_unscaled, encode, is_utf8
 from icekeeper.model import DataFile, PartitionValue
 from icekeeper.operations.compaction.write_properties import civil_date
 from icekeeper.rows.arrow_schema import leaf_columns

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.single_value import comparable, decode
+from icekeeper.metadata.types import comparable, decode
 from icekeeper.model import DataFile, FileContent
 from icekeeper.operations.compaction.bins import FileGroup, Reason
 from icekeeper.operations.compaction.candidates import Tally, known_deleted_rows

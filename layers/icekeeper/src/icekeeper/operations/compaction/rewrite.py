@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from icekeeper.errors import FileUnreadable, MaintenanceError, OutputUnproved, RowsNotKept, TableUnsupported
 from icekeeper.metadata.delete_scope import partition_key
-from icekeeper.metadata.single_value import encode
+from icekeeper.metadata.types import encode
 from icekeeper.model import DataFile, PartitionValue
 from icekeeper.operations.compaction.clustering.sort_keys import SortKeys, column_values, holds_column
 from icekeeper.operations.compaction.clustering.work import write_clustered

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from icekeeper.machine.resources import task_cores
-from icekeeper.metadata.single_value import comparable, encode, is_utf8, truncated_lower, truncated_upper
+from icekeeper.metadata.types import comparable, encode, is_utf8, truncated_lower, truncated_upper
 from icekeeper.model import DataFile, FileContent, PartitionValue
 from icekeeper.operations.compaction.rewrite_task import RewriteTask
 from icekeeper.operations.compaction.write_properties import (

@@ -21,9 +21,8 @@ from icekeeper.errors import MaintenanceError, PolicyError
 from icekeeper.machine.metering import WorkThreads
 from icekeeper.metadata.delete_scope import is_unpartitioned
 from icekeeper.metadata.document import TableMetadata, require_known_layout
-from icekeeper.metadata.single_value import decimal_unscaled, decode
 from icekeeper.metadata.transforms import partition_type
-from icekeeper.metadata.types import PRIMITIVES, TIMESTAMPS
+from icekeeper.metadata.types import PRIMITIVES, TIMESTAMPS, decimal_unscaled, decode
 from icekeeper.model import DataFile, PartitionValue
 from icekeeper.operations.compaction.rewrite_task import Layout, OutputNames
 from icekeeper.policy.values import RewriteReason

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 from icekeeper.errors import OperationRefused, PolicyError
-from icekeeper.metadata.document import MAIN, Ref, Snapshot, TableMetadata
-from icekeeper.metadata.writer_marks import marks_of
+from icekeeper.metadata.document import MAIN, Ref, Snapshot, TableMetadata, marks_of
 from icekeeper.model import Nothing
 from icekeeper.policy import Policy
 

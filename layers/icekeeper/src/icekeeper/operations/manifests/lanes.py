@@ -25,8 +25,8 @@ from icekeeper.metadata.manifest_write import (
     entry_blocks,
     partition_types,
 )
-from icekeeper.metadata.single_value import section_of
 from icekeeper.metadata.table_reader import ReadBytes, TableReader
+from icekeeper.metadata.types import section_of
 from icekeeper.model import ManifestContent, ManifestFile, PartitionValue
 from icekeeper.operations.manifests.layout import OrderKey, PartitionOrder, Place, even_cuts, partition_order
 from icekeeper.storage.paths import PlannedFile

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_write import partition_types
-from icekeeper.metadata.single_value import Section, comparable, decode, uuid_section
+from icekeeper.metadata.types import Section, comparable, decode, uuid_section
 from icekeeper.model import ManifestFile, PartitionFieldSummary, PartitionValue
 
 PartitionOrder: TypeAlias = tuple[tuple[int, Any], ...]

@@ -16,9 +16,8 @@ import struct
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from icekeeper.metadata.single_value import encode
 from icekeeper.metadata.statistics import ALL_HASHES, NOMINAL, SEED, ThetaSketch, sketch_of
-from icekeeper.metadata.types import NUMBERS, PRIMITIVES, decimal_of, is_primitive
+from icekeeper.metadata.types import NUMBERS, PRIMITIVES, decimal_of, encode, is_primitive
 
 _U64 = pa.uint64()
 _WORD = 2**64

@@ -21,8 +21,8 @@ from icekeeper.metadata.avro_files import write_avro
 from icekeeper.metadata.avro_schemas import avro_name, record_schema
 from icekeeper.metadata.delete_scope import PartitionKey, is_unpartitioned, partition_key
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.single_value import comparable, decimal_unscaled
 from icekeeper.metadata.transforms import partition_type
+from icekeeper.metadata.types import comparable, decimal_unscaled
 from icekeeper.model import FileContent, ManifestEntry, ManifestFile, PartitionValue
 from icekeeper.rows.arrow_schema import arrow_schema, arrow_type, raw_column
 
