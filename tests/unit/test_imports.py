@@ -63,8 +63,8 @@ HEAVY = (
     [
         ("icekeeper.operations.compaction.rewrite", 394),
         ("icekeeper.operations.compaction.clustering.work", 392),
-        ("icekeeper.operations.statistics.sketch_task", 364),
-        ("icekeeper.operations.position_deletes.merge", 360),
+        ("icekeeper.operations.statistics.sketch_task", 362),
+        ("icekeeper.operations.position_deletes.merge", 358),
         ("icekeeper.engines.worker_processes", 163),
     ],
 )
