@@ -7,9 +7,8 @@ from functools import partial
 
 import pytest
 
-from icekeeper.cli.passes import NO_RUN
 from icekeeper.machine.clock import HOUR_MS, system_clock
-from icekeeper.pipeline.request_pass import Waiting
+from icekeeper.pipeline.request_pass import NO_RUN, Waiting
 from icekeeper.state.leases import note_detection
 from icekeeper.state.open import open_state
 from icekeeper.state.sqlite.store import SqliteStateStore

@@ -40,7 +40,6 @@ from icekeeper.cli.console import (
 from icekeeper.engines.engine import EngineName
 from icekeeper.errors import PolicyError
 from icekeeper.machine.clock import iso_utc
-from icekeeper.state.leases import SEEN_FOR_HOURS
 from icekeeper.text import size_text, usd_text
 
 if TYPE_CHECKING:
@@ -172,13 +171,6 @@ def plan(
     return EXIT_OK if outcome.status is PassStatus.SUCCEEDED else print_failed(trouble(outcome))
 
 
-NEXT_RUN = "the next scheduled run takes it first"
-NO_RUN = (
-    f"nothing is scheduled: no run has looked for requests here in the last {SEEN_FOR_HOURS} hours; switch the stack's "
-    "schedule on, start icekeeper run, or give --state-machine to start a run at once"
-)
-
-
 def request(
     table: Table,
     catalog: CatalogName,
@@ -258,7 +250,7 @@ def _is_scheduled() -> bool:
 
 
 def _at_first(execution: str | None, *, is_scheduled: bool) -> Answer:
-    from icekeeper.pipeline.request_pass import Answer
+    from icekeeper.pipeline.request_pass import NEXT_RUN, NO_RUN, Answer
 
     if execution is None:
         return Answer(status="requested", summary=NEXT_RUN if is_scheduled else NO_RUN)

@@ -22,6 +22,7 @@ from icekeeper.model import TableName
 from icekeeper.pipeline.events import MachineInput, parse_event
 from icekeeper.pipeline.executions import Execution, StateMachine
 from icekeeper.runtime import Runtime
+from icekeeper.state.leases import SEEN_FOR_HOURS
 from icekeeper.state.store import MaintenanceRequest, PassRecord, StateStore
 
 FIRST_PAUSE_S = 1.0
@@ -36,6 +37,13 @@ Tell = Callable[[str], None]
 
 def _silent(_: str) -> None:
     """Discard a message."""
+
+
+NEXT_RUN = "the next scheduled run takes it first"
+NO_RUN = (
+    f"nothing is scheduled: no run has looked for requests here in the last {SEEN_FOR_HOURS} hours; switch the stack's "
+    "schedule on, start icekeeper run, or give --state-machine to start a run at once"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
