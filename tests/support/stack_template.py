@@ -313,6 +313,7 @@ TABLES = {
 }
 """These decide which policies there are and what they hold."""
 SINGLE = {
+    "AssumableRoleArns": "arn:aws:iam::210987654321:role/lake",
     "BucketFilter": "lake*",
     "NamespaceFilter": "sales",
     "TableFilter": "orders*",

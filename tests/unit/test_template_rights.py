@@ -104,6 +104,21 @@ class TestRights:
 
         assert found == JOBS_MAY
 
+    def test_who_reads_tables_may_take_the_roles_of_their_catalogs(self) -> None:
+        for properties in [*(one for _, one in FUNCTIONS.values()), *(one for _, one in JOBS.values())]:
+            named = referred(role_of(properties)["ManagedPolicyArns"])
+
+            assert ("AssumeRolesPolicy" in named) == ("ReadTablesPolicy" in named), properties["Description"]
+        (statement,) = statements(RESOURCES["AssumeRolesPolicy"])
+        assert (statement["Action"], statement["Resource"]) == ("sts:AssumeRole", {"Ref": "AssumableRoleArns"})
+
+    def test_glue_may_take_the_roles_of_jobs_without_naming_the_account(self) -> None:
+        """No page of AWS says that Glue sends ``aws:SourceAccount``; where it does, only this account counts."""
+        for _, properties in JOBS.values():
+            (statement,) = role_of(properties)["AssumeRolePolicyDocument"]["Statement"]
+
+            assert statement["Condition"] == {"StringEqualsIfExists": {"aws:SourceAccount": {"Ref": "AWS::AccountId"}}}
+
     def test_only_one_policy_allows_to_delete_files(self) -> None:
         deleting = {
             name
