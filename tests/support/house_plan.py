@@ -79,6 +79,7 @@ PURE = (
     "icekeeper.operations.compaction.output_partition",
     "icekeeper.operations.compaction.payback",
     "icekeeper.operations.compaction.plan_groups",
+    "icekeeper.operations.compaction.predicates",
     "icekeeper.operations.compaction.preview",
     "icekeeper.operations.compaction.recipe",
     "icekeeper.operations.compaction.rewrite_task",

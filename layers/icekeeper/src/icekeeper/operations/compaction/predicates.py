@@ -1,0 +1,581 @@
+"""Evaluates a filter on the possible values of its columns: three-valued logic over ranges of values (pure).
+
+:class:`Values` are the possible values of a column in rows of which only a partition or column bounds are known
+(specification, "Partition Transforms" and "Scan Planning").  :meth:`Binding.truth` makes a function from these to
+every truth value that the filter has for some possible row.  So "no row matches" and "every row matches" are both
+certain where they are the result (rule: skip-only-what-surely-misses, drop-only-fully-matched-partitions).
+"""
+
+from __future__ import annotations
+
+import decimal
+import math
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from fractions import Fraction
+from functools import lru_cache, partial, reduce
+from typing import Any, TypeAlias
+
+from pydantic import TypeAdapter
+from pyiceberg.expressions import (
+    AlwaysFalse,
+    AlwaysTrue,
+    And,
+    BooleanExpression,
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+    LiteralPredicate,
+    Not,
+    NotEqualTo,
+    NotIn,
+    NotNaN,
+    NotNull,
+    NotStartsWith,
+    Or,
+    SetPredicate,
+    StartsWith,
+    UnaryPredicate,
+)
+from pyiceberg.expressions.literals import Literal, StringLiteral
+from pyiceberg.transforms import BucketTransform
+from pyiceberg.types import IcebergType, TimeType, UUIDType
+
+from icekeeper.metadata.transforms import CALENDAR, NO_BUCKETS, is_known
+from icekeeper.metadata.types import (
+    FLOATS,
+    INTEGER_BITS,
+    TIMESTAMPS,
+    UNITS_PER_DAY,
+    comparable,
+    decimal_unscaled,
+    decode,
+    encode,
+    truncated_upper,
+)
+from icekeeper.model import DataFile, PartitionValue
+from icekeeper.policy.relative_time import (
+    MICROS_PER_DAY,
+    RelativeFilter,
+    TransformedColumn,
+    parse_moment,
+    span_of,
+)
+from icekeeper.policy.values import did_you_mean
+
+# Possible values include those of writers with known errors: Java's ``truncate`` underflows at the end of an integer
+# type (rule: judge-partitions-by-value-range), and releases before Iceberg 0.13 rounded times before 1970 up (Java,
+# ``ProjectionUtil.fixInclusiveTimeProjection``).
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column that a filter names."""
+
+    field_id: int
+    name: str
+    kind: str
+    """Its primitive type, or ``struct``, ``list`` or ``map``."""
+    required: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """A range of raw values, and whether nulls and NaN are possible too; decimals are unscaled integers."""
+
+    low: Any = None
+    """``None``: no lower limit."""
+    high: Any = None
+    is_open: bool = False
+    """Whether ``high`` itself is outside the range."""
+    has_values: bool = True
+    """Whether a value that is neither null nor NaN is possible."""
+    has_nulls: bool = True
+    has_nans: bool = False
+    parts: tuple[tuple[str, Any], ...] = ()
+    """Transforms of the column, such as ``bucket[16]``, with their known value."""
+
+    @property
+    def is_one(self) -> bool:
+        """Whether the range is a single value."""
+        return self.low is not None and not self.is_open and bool(self.low == self.high)
+
+    def narrowed(self, low: Any, high: Any, *, is_open: bool = False) -> Values:
+        """The values of this range that are also between ``low`` and ``high``."""
+        if self.low is not None and (low is None or self.low > low):
+            low = self.low
+        if high is None or (self.high is not None and (self.high, not self.is_open) < (high, not is_open)):
+            high, is_open = self.high, self.is_open
+        is_empty = low is not None and high is not None and (low > high or (is_open and low == high))
+        return replace(self, low=low, high=high, is_open=is_open, has_values=self.has_values and not is_empty)
+
+
+def anything(column: Column) -> Values:
+    """The values of a column of which nothing is known."""
+    bits = INTEGER_BITS.get(column.kind)
+    low, high = (None, None) if bits is None else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    return Values(low, high, has_nulls=not column.required, has_nans=column.kind in FLOATS)
+
+
+def within_partition(column: Column, fields: Iterable[tuple[str, PartitionValue]]) -> Values:
+    """The values in a partition; ``fields`` are its transforms of the column, each with its value."""
+    values = anything(column)
+    for transform, value in fields:
+        if transform == "void" or not is_known(transform):
+            continue
+        if value is None:
+            return Values(has_values=False)
+        values = _within_field(replace(values, has_nulls=False), column.kind, transform, value)
+    return values
+
+
+def within_bounds(column: Column, file: DataFile) -> Values:
+    """The values in a data file by its counts and bounds."""
+    field_id, is_float = column.field_id, column.kind in FLOATS
+    count = (file.value_counts or {}).get(field_id)
+    nulls = (file.null_value_counts or {}).get(field_id)
+    nans = (file.nan_value_counts or {}).get(field_id)
+    low = _bound(column.kind, (file.lower_bounds or {}).get(field_id))
+    high = _bound(column.kind, (file.upper_bounds or {}).get(field_id))
+    if column.kind == "uuid" and low != high:
+        low = high = None  # writers order uuids differently (platform: java-orders-uuids-signed)
+    return Values(
+        -0.0 if is_float and low == 0.0 else low,
+        high,
+        has_values=not (count and (nulls == count or nans == count)),
+        has_nulls=not column.required and nulls != 0,
+        has_nans=is_float and nans != 0 and not (count and nulls == count),
+    )
+
+
+def transformed(values: Values, kind: str, transform: str) -> Values:
+    """The values of ``bucket[N]`` or ``truncate[W]``, applied to ``values`` of type ``kind``."""
+    beside = replace(values, low=None, high=None, is_open=False, parts=())
+    known = dict(values.parts)
+    if transform in known:
+        return beside.narrowed(known[transform], known[transform])
+    width = _size(transform)
+    if transform.startswith("bucket"):
+        if values.is_one:
+            bucket = bucket_of(kind, width, values.low)
+            return beside.narrowed(bucket, bucket)
+        return beside.narrowed(0, width - 1)
+    low, high = (None if end is None else _truncated(end, width) for end in (values.low, values.high))
+    if kind in INTEGER_BITS and (low is None or low < -(2 ** (INTEGER_BITS[kind] - 1))):
+        return beside  # the least values are truncated to numbers that the type does not have
+    return beside.narrowed(low, high)
+
+
+def bucket_of(kind: str, buckets: int, value: Any) -> int:
+    """The bucket of a raw value (specification, "Bucket Transform Details")."""
+    if kind.startswith("decimal"):
+        scale = int(kind.partition(",")[2].strip(" )"))
+        value = decimal.Decimal(value).scaleb(-scale, decimal.Context(prec=76))
+    return int(_bucket_function(kind, buckets)(value))
+
+
+@lru_cache(maxsize=256)
+def _bucket_function(kind: str, buckets: int) -> Callable[[Any], Any]:
+    return BucketTransform(buckets).transform(TypeAdapter(IcebergType).validate_python(kind))
+
+
+def _size(transform: str) -> int:
+    return int(transform[transform.index("[") + 1 : -1])
+
+
+def _within_field(values: Values, kind: str, transform: str, value: Any) -> Values:
+    if isinstance(value, float) and math.isnan(value):
+        return replace(values, has_values=False)
+    values = replace(values, has_nans=False)
+    if transform == "identity":
+        value = decimal_unscaled(value) if kind.startswith("decimal") else value
+        return values.narrowed(value, value)
+    if transform.startswith("bucket"):
+        return replace(values, parts=(*values.parts, (transform, value)))
+    if transform.startswith("truncate"):
+        return _within_truncated(values, kind, transform, value)
+    if kind not in UNITS_PER_DAY:
+        return values
+    units = UNITS_PER_DAY[kind]
+    if kind == "date" and transform == "day":
+        return values.narrowed(value, value)
+    first, _ = span_of(transform, value - 1 if value <= 0 else value)
+    _, after = span_of(transform, value)
+    return values.narrowed(first * units // MICROS_PER_DAY, after * units // MICROS_PER_DAY - 1)
+
+
+def _within_truncated(values: Values, kind: str, transform: str, value: Any) -> Values:
+    width = _size(transform)
+    if kind in ("string", "binary"):
+        values = replace(values, parts=(*values.parts, (transform, value)))
+        if len(value) < width:
+            return values.narrowed(value, value)
+        after = truncated_upper(kind, encode(kind, value) + b"\0", len(value))
+        return values.narrowed(value, None if after is None else decode(kind, after), is_open=after is not None)
+    first = decimal_unscaled(value)
+    if kind in INTEGER_BITS and first % width and first > 0:
+        first -= 2 ** INTEGER_BITS[kind]  # it underflowed: it is no multiple of the width
+    if first % width:
+        return values
+    known = () if kind in INTEGER_BITS and first < -(2 ** (INTEGER_BITS[kind] - 1)) else ((transform, first),)
+    return replace(values.narrowed(first, first + width - 1), parts=(*values.parts, *known))
+
+
+def _truncated(value: Any, width: int) -> Any:
+    return value - value % width if isinstance(value, int) else value[:width]
+
+
+def _bound(kind: str, bound: bytes | None) -> Any:
+    """A bound as a raw value; ``None``: there is none, or it is not understood
+    (rule: promoted-values-keep-old-width)."""
+    if bound is None or (kind in TIMESTAMPS and len(bound) == 4):
+        return None
+    try:
+        value = decode(kind, bound)
+    except ValueError:
+        return None
+    if kind.startswith("decimal"):
+        return decimal_unscaled(value)
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+# Where engines disagree (the order of uuids, 0.0 and -0.0, a ``float`` and 0.1, NaN), both results are possible.  A
+# date is compared with a moment as its midnight in UTC, as in SQL.  A transformed column is compared by whole years,
+# months, days or hours on both sides: ``day(ts) < now()`` is every day before today.
+
+TRUE = 1
+"""The filter may be true for a row.  Truth values are flags: a set of them is their sum."""
+FALSE = 2
+NULL = 4
+
+ValuesOf: TypeAlias = Callable[[Column], Values]
+Truth: TypeAlias = Callable[[ValuesOf], int]
+"""From the possible values of columns to the possible truth values of a filter."""
+
+_Key: TypeAlias = Callable[[Any], Any]
+_Comparison: TypeAlias = Callable[[Values, _Key, Sequence[Any]], int]
+_NANOS_PER_DAY = 86_400 * 10**9
+
+
+def _not(truth: Truth) -> Truth:
+    def negated(values_of: ValuesOf) -> int:
+        truths = truth(values_of)
+        return (truths & NULL) | (FALSE if truths & TRUE else 0) | (TRUE if truths & FALSE else 0)
+
+    return negated
+
+
+def _and(left: Truth, right: Truth) -> Truth:
+    def both(values_of: ValuesOf) -> int:
+        a = left(values_of)
+        if a == FALSE:
+            return FALSE
+        b = right(values_of)
+        if not (a and b):
+            return 0
+        is_null = (a & NULL and b & (TRUE | NULL)) or (b & NULL and a & (TRUE | NULL))
+        return (a & b & TRUE) | ((a | b) & FALSE) | (NULL if is_null else 0)
+
+    return both
+
+
+def _or(left: Truth, right: Truth) -> Truth:
+    return _not(_and(_not(left), _not(right)))
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """The columns and times that a filter names."""
+
+    columns: Mapping[str, Column]
+    relative: RelativeFilter
+    now_ms: int
+    """Epoch milliseconds of ``now()``."""
+
+    def truth(self, expression: BooleanExpression) -> Truth:
+        """The truth values of ``expression``, parsed from ``relative.text``.
+
+        Raises:
+            ValueError: a column is missing, or a literal or transform does not fit its column.
+        """
+        match expression:
+            case AlwaysTrue():
+                return lambda values_of: TRUE
+            case AlwaysFalse():
+                return lambda values_of: FALSE
+            case And():
+                return _and(self.truth(expression.left), self.truth(expression.right))
+            case Or():
+                return _or(self.truth(expression.left), self.truth(expression.right))
+            case Not():
+                return _not(self.truth(expression.child))
+            case UnaryPredicate():
+                return self._unary(expression)
+            case SetPredicate():
+                return self._one_of(expression)
+            case LiteralPredicate():
+                return self._compared(type(expression), expression.term, expression.literal)
+            case _:
+                raise ValueError("'true' and 'false' stand alone")
+
+    def _column(self, term: Any) -> tuple[Column, TransformedColumn | None]:
+        found = self.relative.columns.get(term.name)
+        name = term.name if found is None else found.column
+        if name not in self.columns:
+            raise ValueError(f"the table has no column '{name}'{did_you_mean(name, self.columns)}")
+        return self.columns[name], found
+
+    def _unary(self, expression: UnaryPredicate) -> Truth:
+        column, _ = self._column(expression.term)
+        if isinstance(expression, IsNull | NotNull):
+            truth = _null_test(column)
+        elif column.kind in FLOATS:
+            truth = _nan_test(column)
+        else:
+            raise ValueError(f"only a float or double is NaN, but column {column.name} is {column.kind}")
+        return _not(truth) if isinstance(expression, NotNull | NotNaN) else truth
+
+    def _one_of(self, expression: SetPredicate) -> Truth:
+        column, found = self._column(expression.term)
+        literals = sorted(expression.literals, key=lambda literal: str(literal.value))
+        if found is not None and found.transform in CALENDAR:
+            each = [self._compared(EqualTo, expression.term, literal) for literal in literals]
+            truth = reduce(_or, each)
+        else:
+            values = [self._value(column, found, literal.value) for literal in literals]
+            truth = _value_test(column, found, _is_one_of, values)
+        return _not(truth) if isinstance(expression, NotIn) else truth
+
+    def _compared(self, kind: type[LiteralPredicate], term: Any, literal: Literal[Any]) -> Truth:
+        column, found = self._column(term)
+        if found is not None and found.transform in CALENDAR:
+            return self._compared_by_calendar(kind, column, found, literal.value)
+        comparison, is_opposite = _COMPARISONS[kind]
+        value = self._value(column, found, literal.value)
+        if comparison is _begins and column.kind != "string":
+            raise ValueError(f"LIKE needs text, but column {column.name} is {column.kind}")
+        truth = _value_test(column, found, comparison, [value])
+        return _not(truth) if is_opposite else truth
+
+    def _value(self, column: Column, found: TransformedColumn | None, literal: Any) -> Any:
+        """A literal as a raw value of the column, its bucket or its truncation."""
+        if found is not None and found.transform.startswith("bucket"):
+            if not _has_buckets(column.kind):
+                raise ValueError(f"{found.text} cannot be: column {column.name} is {column.kind}")
+            if not isinstance(literal, int):
+                raise ValueError(f"{found.text} is compared with a whole number")
+            return literal
+        if found is not None and not (column.kind in ("int", "long", "string") or column.kind.startswith("decimal")):
+            raise ValueError(f"{found.text} cannot be: column {column.name} is {column.kind}")
+        if column.kind in UNITS_PER_DAY:
+            micros = self._micros(column, f"column {column.name}", literal)
+            return _whole(micros * UNITS_PER_DAY[column.kind] / MICROS_PER_DAY)
+        time, typed = self.relative.times.get(str(literal)), self.relative.typed.get(str(literal))
+        if time is not None or typed is not None:
+            said = typed[0] if typed is not None else self.relative.as_written(str(literal))
+            raise ValueError(f"{said} needs a date or timestamp, but column {column.name} is {column.kind}")
+        return _raw(column, literal)
+
+    def _compared_by_calendar(
+        self, kind: type[LiteralPredicate], column: Column, found: TransformedColumn, literal: Any
+    ) -> Truth:
+        if column.kind not in UNITS_PER_DAY:
+            raise ValueError(f"{found.text} needs a date or timestamp, but column {column.name} is {column.kind}")
+        if found.transform == "hour" and column.kind == "date":
+            raise ValueError(f"column {column.name} is a date, which has no hour; write day({column.name})")
+        if found.counts and isinstance(literal, int):
+            if found.transform == "year" and literal >= 1970:
+                raise ValueError(f"{found.text} counts from 1970, as in Spark: {literal} is {literal - 1970}")
+            first, after = span_of(found.transform, literal)
+        else:
+            first, after = found.span(self._micros(column, found.text, literal).__floor__())
+        units = UNITS_PER_DAY[column.kind]
+        before, through = (
+            _value_test(column, None, _less, [Fraction(end * units, MICROS_PER_DAY)]) for end in (first, after)
+        )
+        truths = {
+            LessThan: before,
+            LessThanOrEqual: through,
+            GreaterThan: _not(through),
+            GreaterThanOrEqual: _not(before),
+            EqualTo: _and(_not(before), through),
+            NotEqualTo: _or(before, _not(through)),
+        }
+        if kind not in truths:
+            raise ValueError(f"{found.text} can only be compared by <, <=, =, !=, >=, >, BETWEEN and IN")
+        return truths[kind]
+
+    def _micros(self, column: Column, said: str, literal: Any) -> Fraction:
+        """The moment of a literal, in microseconds since 1970."""
+        time = self.relative.times.get(str(literal))
+        if time is not None:
+            return Fraction(time.at(self.now_ms))
+        if not isinstance(literal, str):
+            raise ValueError(f"{said} is compared with a date or time, for example '2026-01-31' or current_date")
+        typed = self.relative.typed.get(literal)
+        nanos, has_zone = parse_moment(literal) if typed is None else typed[1]
+        if has_zone and not column.kind.startswith("timestamptz"):
+            raise ValueError(f"{said} is {column.kind}, which has no time zone: leave the zone of '{literal}' out")
+        if column.kind == "date" and typed is None and nanos % _NANOS_PER_DAY:
+            raise ValueError(f"{said} is date; write timestamp '{literal}' to compare its midnight")
+        return Fraction(nanos, 1000)
+
+
+def _has_buckets(kind: str) -> bool:
+    return kind not in NO_BUCKETS | {"struct", "list", "map"}
+
+
+def _raw(column: Column, literal: Any) -> Any:
+    """A literal of another type than a time as a raw value; a fraction where an integer or decimal cannot hold it."""
+    kind = column.kind
+    try:
+        if kind == "string" and isinstance(literal, str):
+            return literal
+        if kind == "boolean" and str(literal).lower() in ("true", "false"):
+            return str(literal).lower() == "true"
+        if isinstance(literal, bool):
+            raise ValueError
+        if kind in FLOATS and not math.isnan(float(literal)):
+            return float(literal)
+        if kind in ("int", "long") or kind.startswith("decimal"):
+            scale = 0 if kind in ("int", "long") else int(kind.partition(",")[2].strip(" )"))
+            return _whole(Fraction(Decimal(literal)) * 10**scale)
+        if kind == "uuid":
+            return StringLiteral(literal).to(UUIDType()).value
+        if kind == "time":
+            return StringLiteral(literal).to(TimeType()).value
+    except (ValueError, ArithmeticError, TypeError):
+        pass
+    raise ValueError(f"Could not convert {literal} into a {kind}, which column {column.name} is")
+
+
+def _whole(value: Fraction) -> int | Fraction:
+    return value.numerator if value.denominator == 1 else value
+
+
+def _readings(kind: str, literals: Sequence[Any]) -> list[tuple[_Key, Sequence[Any]]]:
+    """Each way in which engines order values and read the literals, as a sort key and literals
+    (platform: java-orders-uuids-signed, java-signed-zero-and-nan)."""
+    if kind == "uuid":
+        return [(_same, literals), (_signed_halves, literals)]
+    if kind not in FLOATS:
+        return [(_same, literals)]
+    rounded = [_as_float(one) if kind == "float" else one for one in literals]
+    return [(key, wanted) for wanted in (literals, rounded) for key in (_same, _with_sign)]
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+_with_sign: _Key = partial(comparable, "double")
+_signed_halves: _Key = struct.Struct(">qq").unpack
+
+
+def _as_float(value: float) -> float:
+    try:
+        return float(struct.unpack("<f", struct.pack("<f", value))[0])
+    except OverflowError:
+        return value
+
+
+def _null_test(column: Column) -> Truth:
+    def test(values_of: ValuesOf) -> int:
+        values = values_of(column)
+        return (TRUE if values.has_nulls else 0) | (FALSE if values.has_values or values.has_nans else 0)
+
+    return test
+
+
+def _nan_test(column: Column) -> Truth:
+    def test(values_of: ValuesOf) -> int:
+        values = values_of(column)
+        of_null = FALSE | NULL if values.has_nulls else 0  # engines differ
+        return of_null | (TRUE if values.has_nans else 0) | (FALSE if values.has_values else 0)
+
+    return test
+
+
+def _value_test(
+    column: Column, found: TransformedColumn | None, comparison: _Comparison, literals: Sequence[Any]
+) -> Truth:
+    """Compare a column, its bucket or its truncation in every way in which engines do."""
+    if comparison is _is_one_of:
+        literals = [one for one in literals if not isinstance(one, Fraction)]  # no value is a fraction
+    readings = [(_same, literals)] if found is not None else _readings(column.kind, literals)
+    is_in_buckets = found is None and comparison is _is_one_of and _has_buckets(column.kind)
+
+    def test(values_of: ValuesOf) -> int:
+        values = values_of(column)
+        compared = values if found is None else transformed(values, column.kind, found.transform)
+        truths = (NULL if values.has_nulls else 0) | (TRUE | FALSE if values.has_nans else 0)
+        if not compared.has_values:
+            return truths
+        for key, wanted in readings:
+            if is_in_buckets and values.parts:
+                wanted = [one for one in wanted if _is_in_buckets(values, column.kind, one)]
+            truths |= comparison(compared, key, wanted)
+        return truths
+
+    return test
+
+
+def _is_in_buckets(values: Values, kind: str, literal: Any) -> bool:
+    """Whether ``literal`` may be a value of the column, by its range and the partition's buckets."""
+    if (values.low is not None and literal < values.low) or (values.high is not None and literal > values.high):
+        return False
+    buckets = ((_size(part), bucket) for part, bucket in values.parts if part.startswith("bucket"))
+    return all(bucket_of(kind, count, literal) == bucket for count, bucket in buckets)
+
+
+def _less(values: Values, key: _Key, literals: Sequence[Any]) -> int:
+    limit = key(literals[0])
+    may_be = values.low is None or key(values.low) < limit
+    may_not = values.high is None or (key(values.high) > limit if values.is_open else key(values.high) >= limit)
+    return (TRUE if may_be else 0) | (FALSE if may_not else 0)
+
+
+def _less_or_equal(values: Values, key: _Key, literals: Sequence[Any]) -> int:
+    limit = key(literals[0])
+    may_be = values.low is None or key(values.low) <= limit
+    may_not = values.high is None or key(values.high) > limit
+    return (TRUE if may_be else 0) | (FALSE if may_not else 0)
+
+
+def _is_one_of(values: Values, key: _Key, literals: Sequence[Any]) -> int:
+    wanted = [key(literal) for literal in literals]
+    if values.is_one:
+        return TRUE if key(values.low) in wanted else FALSE
+    low = None if values.low is None else key(values.low)
+    high = None if values.high is None else key(values.high)
+    for one in wanted:
+        reaches = high is None or (one < high if values.is_open else one <= high)
+        if reaches and (low is None or low <= one):
+            return TRUE | FALSE
+    return FALSE
+
+
+def _begins(values: Values, key: _Key, literals: Sequence[Any]) -> int:
+    (prefix,) = literals
+    after = truncated_upper("string", f"{prefix}\0".encode(), len(prefix))
+    within = values.narrowed(prefix, None if after is None else after.decode(), is_open=after is not None)
+    if not within.has_values:
+        return FALSE
+    return TRUE if within == values else TRUE | FALSE
+
+
+_COMPARISONS: Mapping[Any, tuple[_Comparison, bool]] = {
+    LessThan: (_less, False),
+    LessThanOrEqual: (_less_or_equal, False),
+    GreaterThan: (_less_or_equal, True),
+    GreaterThanOrEqual: (_less, True),
+    EqualTo: (_is_one_of, False),
+    NotEqualTo: (_is_one_of, True),
+    StartsWith: (_begins, False),
+    NotStartsWith: (_begins, True),
+}
