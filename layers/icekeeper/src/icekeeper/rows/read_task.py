@@ -106,10 +106,19 @@ class ReadTask:
         return 128 * 1024 * 1024
 
     @property
+    def record_count(self) -> int:
+        """Rows of the data files by their manifest entries, deleted ones included."""
+        return sum(source.record_count for source in self.inputs)
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of the data files."""
+        return sum(source.file_size_in_bytes for source in self.inputs)
+
+    @property
     def input_bytes(self) -> int:
         """Bytes of the data files, with an allowance for each data or delete file that is opened."""
-        files = len(self.inputs) + len(self.deletes)
-        return sum(source.file_size_in_bytes for source in self.inputs) + files * OPEN_FILE_BYTES
+        return self.file_bytes + (len(self.inputs) + len(self.deletes)) * OPEN_FILE_BYTES
 
     def readable(self, source: InputFile) -> ReadableFile:
         """One of the inputs, for :func:`.projected_rows`."""

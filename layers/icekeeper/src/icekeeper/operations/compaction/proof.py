@@ -159,7 +159,7 @@ def disproof(task: RewriteTask, read: Evidence, written: Evidence, *, rows_read:
 
     ``rows_read`` is the number of rows found in the inputs, ``rows_deleted`` that of deleted ones among them.
     """
-    promised = sum(source.record_count for source in task.inputs)
+    promised = task.record_count
     if rows_read != promised or rows_read - rows_deleted != read.rows:
         return (
             f"rows do not add up: {promised} promised, {rows_read} read, {rows_deleted} of them deleted, "

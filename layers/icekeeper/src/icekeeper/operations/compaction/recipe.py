@@ -119,12 +119,8 @@ def table_recipe(metadata: TableMetadata, policy: Policy) -> ClusterRecipe | Non
     return choose_recipe(metadata, policy.model_copy(update={"strategy": Strategy.AUTO}))
 
 
-def has_order(
-    live: LiveEntry, metadata: TableMetadata, clustered_by: Container[int] | None, order_id: int | None
-) -> bool:
+def has_order(live: LiveEntry, metadata: TableMetadata, clustered_by: Container[int], order_id: int | None) -> bool:
     """Whether a snapshot of ``clustered_by`` added the file, or the file of an expired snapshot claims ``order_id``."""
-    if clustered_by is None:
-        return False
     entry = live.entry
     claims_it = entry.file.sort_order_id == order_id is not None and entry.snapshot_id not in metadata.snapshots
     return claims_it or entry.snapshot_id in clustered_by

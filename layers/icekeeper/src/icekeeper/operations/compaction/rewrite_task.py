@@ -190,8 +190,7 @@ _SPARE_NAMES = 2
 def planned_files(task: RewriteTask) -> Iterator[PlannedFile]:
     """The files that a task may write if one worker runs it."""
     if task.recipe is not None:
-        size = sum(source.file_size_in_bytes for source in task.inputs)
-        yield from planned_sorted_files(task, 0, task.recipe.output_count(size))
+        yield from planned_sorted_files(task, 0, task.recipe.output_count(task.file_bytes))
         return
     yield from (task.outputs.file(number) for number in range(task.output_count))
     if task.routing is not None:

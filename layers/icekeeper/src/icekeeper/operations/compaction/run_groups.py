@@ -440,7 +440,7 @@ def rewrite_batch(batch: RewriteBatch) -> list[RewriteResult]:
     if len(batch.tasks) == 1 or all(is_local(path) for path in paths):
         return [rewrite_group(task, storage) for task in batch.tasks]
     # As many groups as fit into memory at once, whichever of the batch they are.
-    largest = max(sum(source.file_size_in_bytes for source in task.inputs) for task in batch.tasks)
+    largest = max(task.file_bytes for task in batch.tasks)
     at_once = max(1, min(_AT_ONCE, _AT_ONCE_BYTES // max(1, largest)))
     with WorkThreads(at_once, thread_name_prefix="small-groups") as pool:
         running = [pool.submit(rewrite_group, task, storage) for task in batch.tasks]

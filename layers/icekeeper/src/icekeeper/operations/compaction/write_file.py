@@ -42,7 +42,7 @@ def write_evenly(rows: Iterator[pa.RecordBatch], task: RewriteTask, storage: Sto
     Raises:
         StorageError: an input cannot be read or an output cannot be written; no output of this attempt remains.
     """
-    per_file = max(1, math.ceil(sum(source.record_count for source in task.inputs) / task.output_count))
+    per_file = max(1, math.ceil(task.record_count / task.output_count))
     source = rows
 
     def rows_of_one_file() -> Iterator[pa.RecordBatch]:

@@ -59,10 +59,9 @@ _TEXT_EXPANSION = 3
 def fits_one_worker(task: RewriteTask) -> bool:
     """Whether one worker can probably sort the rows in memory, by their number, their types and the file sizes."""
     leaves = leaf_columns(task.schema)
-    rows = sum(source.record_count for source in task.inputs)
-    fixed = rows * sum(_WIDTHS.get(leaf.iceberg_type, _OTHER_WIDTH) for leaf in leaves)
+    fixed = task.record_count * sum(_WIDTHS.get(leaf.iceberg_type, _OTHER_WIDTH) for leaf in leaves)
     has_text = any(leaf.iceberg_type in ("string", "binary") or leaf.repeated for leaf in leaves)
-    return fixed + has_text * _TEXT_EXPANSION * _disk_bytes(task) <= RANGE_BYTES
+    return fixed + has_text * _TEXT_EXPANSION * task.file_bytes <= RANGE_BYTES
 
 
 def cluster_groups(
@@ -111,7 +110,7 @@ def _error_of(samples: Sequence[Sample]) -> str | None:
 def _sample_tasks(task: RewriteTask) -> list[SampleTask]:
     firsts = _first_rows(task)
     filled = [i for i, source in enumerate(task.inputs) if source.record_count]
-    wanted = min(len(filled), max(_SAMPLED_FILES, 4 * _disk_bytes(task) // RANGE_BYTES))
+    wanted = min(len(filled), max(_SAMPLED_FILES, 4 * task.file_bytes // RANGE_BYTES))
     chosen = [filled[len(filled) * i // wanted] for i in range(wanted)]
     step = max(1, sum(task.inputs[i].record_count for i in chosen) // _SAMPLED_KEYS)
     return [
@@ -128,8 +127,8 @@ def _plan(task: RewriteTask, samples: Sequence[Sample]) -> tuple[list[SplitTask]
     """The tasks that sort one group, and the expected number of files of a lane."""
     recipe = task.recipe
     assert recipe is not None
-    disk_bytes, row_count = _disk_bytes(task), sum(source.record_count for source in task.inputs)
-    arrow_bytes = max(1.0, row_count * max(sample.row_bytes for sample in samples))
+    disk_bytes = task.file_bytes
+    arrow_bytes = max(1.0, task.record_count * max(sample.row_bytes for sample in samples))
     file_count = recipe.output_count(disk_bytes)
     lane_count = max(1, file_count // _FILES_PER_LANE)
     ranges_per_lane = max(1, math.ceil(arrow_bytes / RANGE_BYTES / lane_count))
@@ -190,10 +189,6 @@ def _with_inputs(task: RewriteTask, inputs: Sequence[InputFile]) -> RewriteTask:
 def _first_rows(task: RewriteTask) -> list[int]:
     """The number of each input's first row within the group, and the number of all rows."""
     return [0, *accumulate(source.record_count for source in task.inputs)]
-
-
-def _disk_bytes(task: RewriteTask) -> int:
-    return sum(source.file_size_in_bytes for source in task.inputs)
 
 
 def _result(task: RewriteTask, lanes: Sequence[LaneResult], discard: Callable[[Iterable[str]], None]) -> RewriteResult:

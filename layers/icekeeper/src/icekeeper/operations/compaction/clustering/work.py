@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import pickle
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
@@ -133,7 +132,6 @@ class SplitReport:
     rows_deleted: int
     evidence: Evidence
     """Evidence of the rows sent to lanes."""
-    seconds: float
     error: str | None = None
     unreadable: Mapping[str, str] = field(default_factory=dict)
     """As in :class:`.RewriteResult`."""
@@ -166,7 +164,6 @@ class LaneResult:
     evidence: Evidence
     """Evidence of the rows in the written files."""
     reports: tuple[SplitReport, ...]
-    seconds: float
     error: str | None = None
 
 
@@ -185,9 +182,7 @@ def write_clustered(
         return None
     batch = one_batch(held)
     order = RowOrder(recipe, task.schema, fitted_curve(recipe, task.schema, batch))
-    promised = sum(source.record_count for source in task.inputs)
-    input_bytes = sum(source.file_size_in_bytes for source in task.inputs)
-    disk_bytes = input_bytes * batch.num_rows / max(1, promised)
+    disk_bytes = task.file_bytes * batch.num_rows / max(1, task.record_count)
     sizes = FileSizes(recipe, task.most_files, batch.nbytes, disk_bytes)
     return tuple(write_sorted_files([sort_piece(batch, order)], task, storage, sizes))
 
@@ -197,7 +192,6 @@ def split_rows(work: SplitTask) -> Iterator[tuple[int, RunSlice | SplitReport]]:
 
     Errors of this group alone are in the report, not raised.
     """
-    started = time.perf_counter()
     tally = Tally()
     proof = RowProof(work.task.schema, work.task.proof)
     error: str | None = None
@@ -210,8 +204,7 @@ def split_rows(work: SplitTask) -> Iterator[tuple[int, RunSlice | SplitReport]]:
         error, unreadable = str(problem), unreadable_files(work.task, storage)
     except (MaintenanceError, pa.ArrowException, OSError, ValueError) as caught:
         error = f"{type(caught).__name__}: {caught}"
-    seconds = time.perf_counter() - started
-    yield work.lanes[0], SplitReport(tally.read, tally.deleted, proof.evidence, seconds, error, unreadable)
+    yield work.lanes[0], SplitReport(tally.read, tally.deleted, proof.evidence, error, unreadable)
 
 
 def _run_slices(work: SplitTask, rows: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, RunSlice]]:
@@ -235,7 +228,6 @@ def merge_lane(lane: LaneTask, items: Iterable[RunSlice | SplitReport]) -> LaneR
     Slices arrive in any order, so they wait in files of a temporary directory, one per range.  Errors of this group
     alone are in the result, not raised.
     """
-    started = time.perf_counter()
     task, recipe = lane.task, lane.task.recipe
     assert recipe is not None
     storage = Storage(task.io_properties)
@@ -262,8 +254,7 @@ def merge_lane(lane: LaneTask, items: Iterable[RunSlice | SplitReport]) -> LaneR
             )
     except (MaintenanceError, pa.ArrowException, OSError, ValueError) as caught:
         error = f"{type(caught).__name__}: {caught}"
-    seconds = time.perf_counter() - started
-    return LaneResult(task.group_id, tuple(written), found, tuple(reports), seconds, error)
+    return LaneResult(task.group_id, tuple(written), found, tuple(reports), error)
 
 
 def lane_files(lane: LaneTask, expected: int) -> Iterator[PlannedFile]:
