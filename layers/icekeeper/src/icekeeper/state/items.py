@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.machine.clock import HOUR_MS
@@ -21,6 +21,7 @@ from icekeeper.machine.foreign_bytes import FileLimits, parsed_json
 from icekeeper.state.identity import TableIdentity
 
 Item: TypeAlias = dict[str, Any]
+Stored = TypeVar("Stored")
 
 KEPT_MS = 400 * 24 * HOUR_MS
 """Records of tables that are gone expire after this time.  Pending deletions and orphans are then found again by
@@ -208,6 +209,25 @@ def understood(item: Mapping[str, Any]) -> Iterator[None]:
         yield
     except (AttributeError, OverflowError, PolicyError, RecursionError, TypeError, ValueError) as error:
         raise damaged(item, str(error)) from error
+
+
+def decoded_items(
+    found: Iterable[Stored], decode: Callable[[Stored], Item], passed_over: Callable[[StorageError], None] | None
+) -> Iterator[Item]:
+    """The items of a table's answer; damaged ones raise, unless ``passed_over`` is given: see :meth:`ItemTable.query`.
+
+    Raises:
+        StorageError: as ``decode`` does.
+    """
+    for stored in found:
+        try:
+            item = decode(stored)
+        except StorageError as error:
+            if passed_over is None:
+                raise
+            passed_over(error)
+        else:
+            yield item
 
 
 # Service quotas of Amazon DynamoDB, in bytes of UTF-8.

@@ -26,7 +26,7 @@ from icekeeper.errors import PolicyError, StorageError
 from icekeeper.machine.clock import TOLD_SKEW_MS, Clock, ServerClock, ahead_ms, system_clock
 from icekeeper.machine.metering import Amount, Meter, process_meter
 from icekeeper.state.identity import STATE_VARIABLE, TableAddress
-from icekeeper.state.items import Decision, FoundItem, Item
+from icekeeper.state.items import Decision, FoundItem, Item, decoded_items
 
 log = logging.getLogger(__name__)
 
@@ -339,15 +339,7 @@ class DynamoTable:
         while True:
             with self._translated():
                 answer = self.client.query(TableName=self.name, ConsistentRead=True, **request)
-            for attributes in answer["Items"]:
-                try:
-                    item = decoded(attributes)
-                except StorageError as error:
-                    if passed_over is None:
-                        raise
-                    passed_over(error)
-                else:
-                    yield item
+            yield from decoded_items(answer["Items"], decoded, passed_over)
             if "LastEvaluatedKey" not in answer:
                 return
             request["ExclusiveStartKey"] = answer["LastEvaluatedKey"]

@@ -21,7 +21,7 @@ from typing import Any
 from pydantic_core import from_json, to_json
 
 from icekeeper.errors import StorageError
-from icekeeper.state.items import Decision, FoundItem, Item, understood
+from icekeeper.state.items import Decision, FoundItem, Item, decoded_items, understood
 from icekeeper.state.store import StateStore
 
 SCHEMA_VERSION = 16
@@ -278,15 +278,7 @@ class SqliteTable:
         condition, start = "pk = ? AND sk >= ? ORDER BY sk", prefix
         while True:
             rows, is_all = self._page(condition, pk, start, prefix)
-            for row in rows:
-                try:
-                    item = self._item(row)
-                except StorageError as error:
-                    if passed_over is None:
-                        raise
-                    passed_over(error)
-                else:
-                    yield item
+            yield from decoded_items(rows, self._item, passed_over)
             if is_all:
                 return
             condition, start = "pk = ? AND sk > ? ORDER BY sk", rows[-1][1]
