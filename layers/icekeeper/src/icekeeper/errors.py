@@ -10,7 +10,8 @@
     ├── CommitConflict         another writer committed first: reload, revalidate, retry
     ├── CommitStateUnknown     the commit was sent and its outcome is unknown: resolve by run id
     ├── OperationRefused       a guard saw danger: nothing was deleted
-    │   ├── LeaseHeld          another run maintains the table now: wait, or try again later
+    │   ├── LeaseHeld          another run maintains the table now: try again later
+    │   │   └── TableBusy      … and this one was told to wait for its turn
     │   ├── FleetBusy          the deployment maintains its maximum number of tables now: wait
     │   └── LeaseLost          this run's lease expired and another run took it: nothing was committed
     └── StorageError           an object or endpoint could not be read or written
@@ -85,6 +86,10 @@ class OperationRefused(MaintenanceError):
 
 class LeaseHeld(OperationRefused):
     """Another run holds the lease; nothing was started."""
+
+
+class TableBusy(LeaseHeld):
+    """Another run holds the lease, and this one was told to wait: ask again."""
 
 
 class FleetBusy(OperationRefused):

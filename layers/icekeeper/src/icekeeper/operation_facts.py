@@ -49,6 +49,24 @@ class Limit(StrEnum):
     COMPACTION_BYTES = "ICEKEEPER_SMALL_COMPACTION_MB"
     MANIFEST_ENTRIES = "ICEKEEPER_SMALL_MANIFESTS"
     ORPHAN_REFERENCES = "ICEKEEPER_SMALL_ORPHANS"
+    STATISTICS_BYTES = "ICEKEEPER_SMALL_STATISTICS_MB"
+
+
+class Stage(StrEnum):
+    """A stage of the state machine behind planning, in the order in which they follow each other."""
+
+    SMALL = "small"
+    """A map: partitions expire, and small tables are compacted, in functions."""
+    COMPACTION = "compaction"
+    """One run of the Glue job ``compact_data_files``."""
+    SWEEP = "sweep"
+    """A map: snapshots expire, orphans go, manifests are merged, in functions."""
+    ORPHANS = "orphans"
+    """One run of the Glue job ``remove_orphans``."""
+    MANIFESTS = "manifests"
+    """One run of the Glue job ``rewrite_manifests``."""
+    STAGED = "staged"
+    """One call of the function ``clean_staged``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +75,7 @@ class GlueJob:
 
     script: str
     """``glue_jobs/SCRIPT.py``."""
+    stage: Stage
     measure: Measure
     limit: Limit
     times: int = 1
@@ -82,14 +101,12 @@ class StepFacts:
     """Its function needs the right to delete."""
     function: str
     """``functions/FUNCTION/handler.py``."""
+    stage: Stage
+    """In which its function runs."""
     lister: str | None = None
     """A function without the right to delete; it runs first and lists what there is to delete."""
     job: GlueJob | None = None
     """``None``: the step reads and writes metadata only, which always fits into a function."""
-    in_waves: bool = False
-    """A scheduled run starts one job for this step of all its large tables (``pipeline/run_wave``)."""
-    in_waves_of_buckets: bool = False
-    """For a table of a table bucket, a wave does this step, too, after the steps with ``in_waves``."""
 
     @property
     def is_destructive(self) -> bool:
@@ -105,6 +122,7 @@ STEP_FACTS: tuple[StepFacts, ...] = (
         commits=True,
         deletes_rows=True,
         function="expire_partitions",
+        stage=Stage.SMALL,
     ),
     StepFacts(
         name=Operation.COMPACT.value,
@@ -113,8 +131,13 @@ STEP_FACTS: tuple[StepFacts, ...] = (
         built_in=BuiltIn.COMPACTION,
         commits=True,
         function="compact_small",
-        job=GlueJob(script="compact_data_files", measure=Measure.BYTES_TO_COMPACT, limit=Limit.COMPACTION_BYTES),
-        in_waves=True,
+        stage=Stage.SMALL,
+        job=GlueJob(
+            script="compact_data_files",
+            stage=Stage.COMPACTION,
+            measure=Measure.BYTES_TO_COMPACT,
+            limit=Limit.COMPACTION_BYTES,
+        ),
     ),
     StepFacts(
         name=Operation.REWRITE_POSITION_DELETES.value,
@@ -123,11 +146,15 @@ STEP_FACTS: tuple[StepFacts, ...] = (
         built_in=BuiltIn.COMPACTION,
         commits=True,
         function="compact_small",
+        stage=Stage.SMALL,
         # The work depends on the size of the delete files, but a snapshot's summary has only their number.
         job=GlueJob(
-            script="compact_data_files", measure=Measure.BYTES_WITH_DELETES, limit=Limit.COMPACTION_BYTES, times=16
+            script="compact_data_files",
+            stage=Stage.COMPACTION,
+            measure=Measure.BYTES_WITH_DELETES,
+            limit=Limit.COMPACTION_BYTES,
+            times=16,
         ),
-        in_waves=True,
     ),
     StepFacts(
         name=Operation.EXPIRE_SNAPSHOTS.value,
@@ -137,7 +164,7 @@ STEP_FACTS: tuple[StepFacts, ...] = (
         commits=True,
         deletes_files=True,
         function="expire_snapshots",
-        in_waves_of_buckets=True,
+        stage=Stage.SWEEP,
     ),
     StepFacts(
         name=Operation.REMOVE_ORPHANS.value,
@@ -146,9 +173,9 @@ STEP_FACTS: tuple[StepFacts, ...] = (
         built_in=BuiltIn.UNREFERENCED_FILE_REMOVAL,
         deletes_files=True,
         function="remove_orphans",
+        stage=Stage.SWEEP,
         lister="list_orphans",
-        job=GlueJob(script="remove_orphans", measure=Measure.FILES, limit=Limit.ORPHAN_REFERENCES),
-        in_waves_of_buckets=True,
+        job=GlueJob(script="remove_orphans", stage=Stage.ORPHANS, measure=Measure.FILES, limit=Limit.ORPHAN_REFERENCES),
     ),
     StepFacts(
         name=Operation.REWRITE_MANIFESTS.value,
@@ -156,22 +183,28 @@ STEP_FACTS: tuple[StepFacts, ...] = (
         switches=("manifest_rewrite_enabled",),
         commits=True,
         function="rewrite_manifests",
-        job=GlueJob(script="rewrite_manifests", measure=Measure.FILES, limit=Limit.MANIFEST_ENTRIES),
-        in_waves_of_buckets=True,
+        stage=Stage.SWEEP,
+        job=GlueJob(
+            script="rewrite_manifests", stage=Stage.MANIFESTS, measure=Measure.FILES, limit=Limit.MANIFEST_ENTRIES
+        ),
     ),
     StepFacts(
         name=Operation.COMPUTE_STATISTICS.value,
         description="Count distinct values",
         is_opt_in=True,  # it costs a full read
         commits=True,
-        function="compact_small",
-        job=GlueJob(script="compact_data_files", measure=Measure.TOTAL_BYTES, limit=Limit.COMPACTION_BYTES),
+        function="rewrite_manifests",
+        stage=Stage.SWEEP,
+        job=GlueJob(
+            script="rewrite_manifests", stage=Stage.MANIFESTS, measure=Measure.TOTAL_BYTES, limit=Limit.STATISTICS_BYTES
+        ),
     ),
     StepFacts(
         name=CLEAN_STAGED,
         description="Delete the files of failed loads, from the record",
         deletes_files=True,
         function="clean_staged",
+        stage=Stage.STAGED,
     ),
 )
 """Every step of a pass, in the order in which they run."""
@@ -190,11 +223,6 @@ ALL_OPERATIONS: tuple[Operation, ...] = tuple(operation for operation in FACTS i
 def steps_of_function(function: str) -> frozenset[str]:
     """The steps that ``functions/FUNCTION`` does."""
     return frozenset(step.name for step in STEP_FACTS if step.function == function)
-
-
-def operations_of_waves() -> frozenset[Operation]:
-    """The operations that the job of a wave may do."""
-    return frozenset(one for one, facts in FACTS.items() if facts.in_waves or facts.in_waves_of_buckets)
 
 
 def operations_of_job(script: str) -> frozenset[Operation]:

@@ -1,26 +1,26 @@
-"""The control bucket: JSON documents by which functions and jobs hand a pass to each other."""
+"""The control bucket: JSON documents by which the functions and jobs of a run hand their work to each other."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import logging
-import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeVar
+from collections.abc import Mapping, Sequence, Set
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from icekeeper.errors import OperationRefused, PlanStale, StorageError
+from icekeeper.errors import OperationRefused, StorageError
 from icekeeper.machine.foreign_bytes import FileLimits, parsed_json
-from icekeeper.pipeline.events import MAX_SENTENCE, Failure, Item, PlanReference, Route
+from icekeeper.operation_facts import Stage
+from icekeeper.pipeline.events import MAX_SENTENCE, Item, Route, RunId
 from icekeeper.report.outcome import ListingWriter
 from icekeeper.state.store import LAST_MS
 from icekeeper.storage.failures import is_missing_bucket
 from icekeeper.storage.storage import Storage
 from icekeeper.text import masked
 
-# The control bucket: JSON documents that functions and jobs pass to each other by reference, each with its digest.
+log = logging.getLogger(__name__)
 
 AnyShape = TypeVar("AnyShape", bound=BaseModel)
 Checked = TypeVar("Checked")
@@ -141,8 +141,13 @@ class ControlBucket:
 
 
 def proposals_key(run_id: str) -> str:
-    """The key of a run's proposals, which the state machine's map reads."""
+    """The key of a run's tables, a list of :class:`Item`, which the map that plans them reads."""
     return f"runs/{run_id}/proposals.json"
+
+
+def stage_key(run_id: str, stage: Stage) -> str:
+    """The key of what a stage of a run has to do: a list of :class:`StageItem`, or the :class:`Work` of a job."""
+    return f"runs/{run_id}/{stage.value}.json"
 
 
 def report_key(run_id: str) -> str:
@@ -157,22 +162,6 @@ def table_folder(run_id: str, spelling: str) -> str:
     table names may have characters that keys should not have.
     """
     return f"runs/{run_id}/{hashlib.sha256(spelling.encode()).hexdigest()[:32]}"
-
-
-def require_of_run(key: str, run_id: str) -> str:
-    """The key, if it is that of a document of one of the run's tables (rule: documents-are-not-trusted).
-
-    Raises:
-        OperationRefused: it is not: no answer of a state of this run has named it.
-    """
-    if not re.fullmatch(rf"runs/{re.escape(run_id)}/[0-9a-f]{{32}}/[a-z0-9_-]+\.json", key):
-        raise OperationRefused(f"{key!r} is no document of a table of run {run_id}")
-    return key
-
-
-def digest_of(document: Any) -> str:
-    """The SHA-256 of a JSON document as it would be written, in hexadecimal digits."""
-    return _digest(_encoded(document))
 
 
 def _encoded(document: Any) -> bytes:
@@ -190,69 +179,19 @@ def _parse(data: bytes, path: str) -> Any:
         raise StorageError(f"{path} is no JSON document: {error}") from error
 
 
-# Why a Glue job failed, as the job itself wrote it into the control bucket.
-#
-# Glue tells the state machine one error name for every failure and a message of its own making
-# (platform: glue-hides-failure-cause): a guard that refused, or a lease that another run took, would look like a crash.
-
-log = logging.getLogger(__name__)
-
-_FAILED = "States.TaskFailed"
+# What the documents hold (rule: documents-are-not-trusted): whoever may write to the bucket may have changed them, so
+# each is checked when it is read, and none can make a step do more than the table's own policy, which every step reads
+# anew.  The work of a job is read by its digest, because it holds the deployment's settings.
 
 
-def write_job_failure(control: ControlBucket, folder: str, step: str, error: Exception, *, job_run: str | None) -> None:
-    """Write why a run of a job failed into a table's folder of documents; a failure to write is only logged."""
-    sentence = masked(" ".join(str(error).split()))[:MAX_SENTENCE]
-    document = {"error": type(error).__name__, "message": sentence, "job_run": job_run}
-    try:
-        control.write(_key(folder, step), document)
-    except StorageError as failure:
-        log.warning("why %s failed cannot be written to the control bucket: %s", step, failure)
+class _Document(BaseModel):
+    """A JSON object; fields that are not named here are as they were written."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
 
-def told_by_jobs(
-    control: ControlBucket, folder: str, routes: Mapping[str, Route], failures: Mapping[str, Failure]
-) -> dict[str, Failure]:
-    """The failures of a pass, those of Glue jobs in the jobs' own words where the same job run has left any.
-
-    Raises:
-        StorageError: the control bucket does not answer.
-    """
-    told = dict(failures)
-    for step, failure in failures.items():
-        if failure.Error != _FAILED or routes.get(step) != "glue":
-            continue
-        left = control.find_hint(_key(folder, step))
-        if isinstance(left, Mapping) and _is_of(left.get("job_run"), failure):
-            message = {"errorMessage": str(left.get("message", ""))}
-            told[step] = Failure(Error=str(left.get("error", _FAILED)), Cause=json.dumps(message))
-    return told
-
-
-def _is_of(job_run: object, failure: Failure) -> bool:
-    """Whether the job run that left a document is the one that Glue says failed: an earlier one says nothing of it."""
-    try:
-        named = json.loads(failure.Cause).get("Id")
-    except (ValueError, AttributeError):
-        named = None
-    return job_run is None or named is None or job_run == named
-
-
-def _key(folder: str, step: str) -> str:
-    return f"{folder}/{step}.failure.json"
-
-
-# The plan of one table's pass: what every function and job of the pass works by, kept in the control bucket.
-#
-# A plan holds no pins, staged loads or grace periods.  Every step reads pins and staged loads from the state, when it
-# plans and before each batch of deletions (rule: one-object-decides-deletions), and a policy that changed since makes
-# the plan stale.  A plan of another version that this one cannot read is stale, too (rule: runs-outlive-upgrades).
-
-
-class PlannedSchedule(BaseModel):
+class PlannedSchedule(_Document):
     """A schedule that the pass carries out."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     operations: tuple[str, ...]
     interval_ms: int
@@ -260,41 +199,28 @@ class PlannedSchedule(BaseModel):
     """Digest of its settings."""
 
 
-class PlanDocument(BaseModel):
-    """``head_id`` and ``started_ms`` are those from before the pass, also in a plan that was made again."""
+class PlanDocument(_Document):
+    """What planning found out about one table of a run.
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    It holds no pins, staged loads or grace periods.  Every step reads pins and staged loads from the state, when it
+    plans and before each batch of deletions (rule: one-object-decides-deletions); a step does nothing under a policy
+    that changed since the table was planned.
+    """
 
-    run_id: str
-    item: Item
-    attempt: int
-    requested_ms: int | None = None
+    requested_ms: int | None = Field(default=None, ge=0, le=LAST_MS)
     """When the request that the pass serves was filed (epoch milliseconds); ``None``: the pass serves none."""
-    started_ms: int
-    """What ``now()`` in the policy means for every step of the pass, however late it runs."""
-    planned_ms: int
-    metadata_location: str
-    """The metadata file that was planned on; empty: there is nothing to do, because of ``needless``."""
     needless: str = ""
     """Why the table needs no pass any more."""
-    head_id: int | None
+    head_id: int | None = None
     """The snapshot at the head of the maintained branch; ``None`` for an empty branch."""
-    fingerprint: str
-    """Digest of the policy; a table whose policy changed meanwhile is planned again."""
-    environment: Mapping[str, str]
-    """The deployment's settings, for jobs."""
-    routes: Mapping[str, Route]
-    """Where each step runs, by the step's name."""
+    fingerprint: str = ""
+    """Digest of the policy."""
+    routes: Mapping[str, Route] = Field(default_factory=dict)
+    """Where each step runs, by the step's name; a step that is not named does not run."""
     outcomes: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
     """Of operations that need no step, because planning found out how they end."""
-    compaction: Mapping[str, Any] | None = None
-    """What compaction would do, as ``maintain --dry-run --json`` has it."""
-    outgrown: tuple[str, ...] = ()
-    """The steps that were once too much for a function."""
-    left_out: bool = False
-    """Whether the run's wave did not get to a step of the pass, so that the table is due again."""
-    done: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
-    """Outcomes of steps, by name, that the call which planned had carried out when it wrote the plan."""
+    size_bytes: int = Field(default=0, ge=0)
+    """About how many bytes compaction is going to read."""
     schedules: Mapping[str, PlannedSchedule] = Field(default_factory=dict)
     """By name; no two have an operation in common."""
 
@@ -303,172 +229,193 @@ class PlanDocument(BaseModel):
         return next((name for name, planned in self.schedules.items() if step in planned.operations), None)
 
 
-def read_plan(document: Any) -> PlanDocument:
-    """Check the JSON document of a plan.
+class StageItem(_Document):
+    """A table in the list of a stage's map, or of the call that cleans up after failed loads."""
 
-    Raises:
-        PlanStale: another version of Icekeeper wrote it, and this one cannot read it: plan again.
-    """
-    try:
-        return PlanDocument.model_validate(document)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the plan"
-        raise PlanStale(f"the plan was written by another version of Icekeeper: {where}: {first['msg']}") from None
+    item: Item
+    steps: Mapping[str, Literal["function"]]
+    """The steps of this stage, by name: what a choice in the state machine asks for."""
 
 
-# What the documents must hold that steps of a pass leave for each other in the control bucket
-# (rule: documents-are-not-trusted).
-#
-# Plans and waves are read by their digest.  These are written by one call and found by another that knows only their
-# key, so that whoever may write to the bucket may have changed them.
+class WorkTable(_Document):
+    """A table of a job's work."""
+
+    item: Item
+    steps: tuple[str, ...]
+    """What the job does of its pass, in canonical order."""
+    size_bytes: int
+    """About how many bytes compaction is going to read."""
 
 
-class AnyObject(BaseModel):
-    """Any JSON object; fields that are not named here are as they were written."""
+class Work(_Document):
+    """What one run of a Glue job does; ``tables`` are in the order in which they begin."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+    run_id: RunId
+    started_ms: int = Field(ge=0, le=LAST_MS)
+    stage: Stage
+    tables: tuple[WorkTable, ...]
+    workers: int
+    """Of the Glue run, its driver included."""
+    environment: Mapping[str, str]
+    """The deployment's settings."""
 
 
-class EndedPass(AnyObject):
-    """How a table's pass ended, as its run's report has it."""
-
-    status: Literal["succeeded", "partial", "failed", "refused", "skipped"]
-    summary: str
-
-
-class EndedStep(AnyObject):
+class EndedStep(_Document):
     """The outcome of a step."""
 
     status: str
     summary: str
 
 
-class PassPlan(AnyObject):
-    """What is read of a pass's first plan by its key alone."""
-
-    started_ms: int = Field(default=0, ge=0, le=LAST_MS)
-    head_id: int | None = None
-    requested_ms: int | None = Field(default=None, ge=0, le=LAST_MS)
-    done: dict[str, EndedStep] = Field(default_factory=dict)
-
-
-class BegunStep(AnyObject):
+class BegunStep(_Document):
     """What the first attempt at a step noted before it began."""
 
     snapshot_ids: list[int]
 
 
-class ListedOrphans(AnyObject):
+class StepFailure(_Document):
+    """Why the newest attempt at a step, or at planning, raised."""
+
+    error: str
+    message: str
+
+
+class LeftStep(_Document):
+    """Why a step was left to a later run."""
+
+    why: str
+
+
+class ListedOrphans(_Document):
     """What was listed for the removal of orphans."""
 
-    plan: str
-    """The digest of the plan under which it was listed."""
     paths: list[str]
     metrics: dict[str, int | float]
     refused: str | None = None
     """Why others stay, of which a person must decide."""
 
 
-# The documents of one table's pass in the control bucket: its plan, and what each of its steps leaves.
-#
-# Functions and jobs that carry out one step each find each other's documents there.  A call that carries out a whole
-# pass keeps most of them in memory (``kept_pass``).
+class EndedPass(_Document):
+    """How a table's pass ended."""
 
-PLAN = "plan.json"
-"""The name of a pass's first plan; plans that are made again have names of their own."""
+    status: Literal["succeeded", "partial", "failed", "refused", "skipped"]
+    summary: str
 
 
-class PassDocuments(Protocol):
-    """Each method raises StorageError when the control bucket does not answer, or the document was changed."""
-
-    def first_plan(self) -> Mapping[str, Any]:
-        """The first plan of the pass as JSON, empty when there is none."""
-        ...
-
-    def carried_out(self, first: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-        """The outcomes, by step, that plans hold because the call which planned carried the steps out.
-
-        ``first`` is the first plan.
-        """
-        ...
-
-    def write_plan(self, document: PlanDocument) -> PlanReference: ...
-
-    def plan(self, reference: PlanReference) -> PlanDocument:
-        """The plan that a reference means.
-
-        Raises:
-            OperationRefused: it is not the one that was made.
-            PlanStale: another version of Icekeeper wrote it, and this one cannot read it.
-        """
-        ...
-
-    def outcome(self, step: str) -> Mapping[str, Any] | None:
-        """What a step that ended has left."""
-        ...
-
-    def write_outcome(self, step: str, document: Mapping[str, Any]) -> None: ...
-
-    def begun(self, step: str) -> Mapping[str, Any] | None:
-        """What the first attempt at a step noted before it began."""
-        ...
-
-    def write_begun(self, step: str, document: Mapping[str, Any]) -> None: ...
+PLAN = "plan"
+"""The name of planning among the steps that can fail."""
+LISTED_ORPHANS = "list_orphans"
 
 
-class StoredDocuments:
-    """:class:`PassDocuments` of which each is an object of the control bucket."""
+class PassDocuments:
+    """The documents of one table's pass, of which each is an object of the control bucket.
+
+    Each method raises StorageError when the bucket does not answer, or a document was changed so that it is none.
+    """
 
     def __init__(self, control: ControlBucket, run_id: str, item: Item) -> None:
-        self._control, self._after_wave = control, item.after_wave
-        self._folder = table_folder(run_id, item.identity.spelling)
+        self.control = control
+        self.folder = table_folder(run_id, item.identity.spelling)
 
-    def first_plan(self) -> Mapping[str, Any]:
-        return self._found(PLAN, PassPlan) or {}
+    def plan(self) -> PlanDocument | None:
+        """``None``: the table is not planned, or planning failed."""
+        return self._found(f"{PLAN}.json", PlanDocument)
 
-    def carried_out(self, first: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-        plans = [first, *([self._found(_after_wave(PLAN), PassPlan) or {}] if self._after_wave else [])]
-        return {step: outcome for plan in plans for step, outcome in plan.get("done", {}).items()}
-
-    def write_plan(self, document: PlanDocument) -> PlanReference:
-        reference = self.reference(document)
-        self._control.write(reference.key, document.model_dump(mode="json"))
-        return reference
-
-    def reference(self, document: PlanDocument) -> PlanReference:
-        """What says where a plan is once it is written."""
-        # Each attempt has a document of its own: if this answer is lost, the plan that the state machine knows remains.
-        name = PLAN if document.attempt == 1 else f"plan-{document.attempt}.json"
-        return PlanReference(
-            bucket=self._control.name,
-            key=f"{self._folder}/{_after_wave(name) if self._after_wave else name}",
-            digest=digest_of(document.model_dump(mode="json")),
-            attempt=document.attempt,
-            routes=dict(document.routes),
-            outgrown=document.outgrown,
-        )
-
-    def plan(self, reference: PlanReference) -> PlanDocument:
-        if reference.key.rpartition("/")[0] != self._folder:
-            raise OperationRefused(f"{reference.key!r} is no document of this pass, whose folder is {self._folder}")
-        return read_plan(self._control.read(reference.key, reference.digest))
+    def write_plan(self, document: PlanDocument) -> None:
+        self.control.write(f"{self.folder}/{PLAN}.json", document.model_dump(mode="json"))
 
     def outcome(self, step: str) -> Mapping[str, Any] | None:
-        return self._found(f"{step}.json", EndedStep)
+        """What a step that ended has left, as it was written."""
+        return self.control.find_object(f"{self.folder}/{step}.json", EndedStep)
 
     def write_outcome(self, step: str, document: Mapping[str, Any]) -> None:
-        self._control.write(f"{self._folder}/{step}.json", document)
+        self.control.write(f"{self.folder}/{step}.json", document)
 
-    def begun(self, step: str) -> Mapping[str, Any] | None:
+    def begun(self, step: str) -> BegunStep | None:
+        """What the first attempt at a step noted before it began; with no outcome behind it, it was broken off."""
         return self._found(f"{step}.begun.json", BegunStep)
 
-    def write_begun(self, step: str, document: Mapping[str, Any]) -> None:
-        self._control.write(f"{self._folder}/{step}.begun.json", document)
+    def write_begun(self, step: str, document: BegunStep) -> None:
+        self.control.write(f"{self.folder}/{step}.begun.json", document.model_dump(mode="json"))
 
-    def _found(self, name: str, shape: type[AnyObject]) -> Mapping[str, Any] | None:
-        return self._control.find_object(f"{self._folder}/{name}", shape)
+    def failure(self, step: str) -> StepFailure | None:
+        """Why the newest attempt at a step raised; it says nothing where a later attempt left an outcome."""
+        return self._found(f"{step}.failure.json", StepFailure)
+
+    def write_failure(self, step: str, error: Exception) -> None:
+        """Write why an attempt raised; a failure to write is only logged, for it must not hide the error."""
+        sentence = masked(" ".join(str(error).split()))[:MAX_SENTENCE]
+        document = StepFailure(error=type(error).__name__, message=sentence)
+        try:
+            self.control.write(f"{self.folder}/{step}.failure.json", document.model_dump(mode="json"))
+        except StorageError as failure:
+            log.warning("why %s failed cannot be written to the control bucket: %s", step, failure)
+
+    def left(self, step: str) -> str | None:
+        """Why a step was left to a later run."""
+        found = self._found(f"{step}.left.json", LeftStep)
+        return None if found is None else found.why
+
+    def write_left(self, step: str, why: str) -> None:
+        self.control.write(f"{self.folder}/{step}.left.json", LeftStep(why=why).model_dump(mode="json"))
+
+    def listed(self, digest: str) -> ListedOrphans:
+        """What was listed, by the digest that the list had when it was written.
+
+        Raises:
+            OperationRefused: it is another list by now.
+        """
+        return ListedOrphans.model_validate(self.control.read(f"{self.folder}/{LISTED_ORPHANS}.json", digest))
+
+    def write_listed(self, document: ListedOrphans) -> str:
+        """Write the list; its digest."""
+        return self.control.write(f"{self.folder}/{LISTED_ORPHANS}.json", document.model_dump(mode="json"))
+
+    def ended(self) -> EndedPass | None:
+        """How the pass ended, once it is reported."""
+        return self._found("pass.json", EndedPass)
+
+    def write_ended(self, document: Mapping[str, Any]) -> None:
+        self.control.write(f"{self.folder}/pass.json", document)
+
+    def listings(self) -> ListingWriter:
+        """A writer for lists of files that are too long to stand in an outcome."""
+        return self.control.listings(self.folder)
+
+    def _found(self, name: str, shape: type[AnyShape]) -> AnyShape | None:
+        key = f"{self.folder}/{name}"
+        found = self.control.find_object(key, shape)
+        return None if found is None else shape.model_validate(found)
 
 
-def _after_wave(name: str) -> str:
-    return f"after-wave-{name}"
+# Steps that were once too much for a function, by table; plans send them to a Glue job from then on.
+#
+# A plan chooses by what is known beforehand: the bytes and files that the table refers to.  How many files must be
+# listed, or how long rows take to sort, only shows when the step runs; a step that failed so must not fail every time.
+
+
+def outgrown_steps(control: ControlBucket, item: Item) -> frozenset[str]:
+    """The steps of a table that a function could not finish; forgotten with the runs' documents, after 90 days.
+
+    Raises:
+        StorageError: the control bucket does not answer.
+    """
+    found = control.find_hint(_outgrown_key(item))
+    return frozenset(map(str, found)) if isinstance(found, list) else frozenset()
+
+
+def note_outgrown(control: ControlBucket, item: Item, steps: Set[str]) -> None:
+    """Record steps that a function began and did not end: it ran out of time or memory.
+
+    A failure to write is only logged: the next pass then finds it out again.
+    """
+    if not steps:
+        return
+    try:
+        control.write(_outgrown_key(item), sorted(steps | outgrown_steps(control, item)))
+    except StorageError as error:
+        log.warning("%s: that %s is too much for a function was not noted: %s", item.table, ", ".join(steps), error)
+
+
+def _outgrown_key(item: Item) -> str:
+    return f"{table_folder('outgrown', item.identity.spelling)}.json"

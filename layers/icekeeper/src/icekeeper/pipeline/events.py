@@ -1,4 +1,4 @@
-"""The events that functions and jobs get, as checked models, within the limits of payloads."""
+"""The events that functions get, as checked models, within the limits of payloads."""
 
 from __future__ import annotations
 
@@ -7,14 +7,23 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from icekeeper.errors import PolicyError
 from icekeeper.model import TableName
-from icekeeper.policy import Operation
+from icekeeper.operation_facts import Stage
 from icekeeper.policy.keys import Scope, refuse_meaningless
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.store import MAX_SETTINGS, requested_table
+from icekeeper.state.store import LAST_MS, MAX_SETTINGS, requested_table
 
 # What fits into the payloads of the state machine, of which each holds 256 KB (platform: step-functions-payload-limit).
 # Pure.
@@ -28,15 +37,13 @@ def fits_payloads(settings: Mapping[str, str]) -> bool:
     return len(json.dumps(dict(settings))) <= MAX_SETTINGS
 
 
-# The events that functions and jobs get, as checked models: an unknown or malformed field is a PolicyError.
+# The events that functions get, as checked models: an unknown or malformed field is a PolicyError.
 #
 # The state machine (``functions/maintain_tables.asl.yaml``) builds these; people write :class:`MachineInput` in the
-# Step Functions console.  A run keeps the definition that it began with, so events of the version before must be
-# understood too: a new field has a default, and no field goes (rule: runs-outlive-upgrades).
+# Step Functions console.  A run keeps the definition that it began with, so the functions of the next version must
+# understand these events too: a new field has a default, and no field goes (rule: runs-outlive-upgrades).
 
-Route = Literal["none", "function", "glue", "wave"]
-WAITING = "waiting"
-"""The status of a table's execution that ended because the rest of its pass follows the run's wave."""
+Route = Literal["none", "function", "glue"]
 MAX_SENTENCE = 500
 """How many characters of a sentence travel through the state machine."""
 
@@ -106,10 +113,15 @@ class MachineInput(_Event):
 
 
 class DetectEvent(_Event):
-    """Find the tables of one run; ``run_id`` is the name of the execution."""
+    """Find the tables of one run; ``run_id`` is the name of the execution, ``started`` its beginning."""
 
     run_id: RunId
+    started: AwareDatetime
     input: MachineInput
+
+    @property
+    def started_ms(self) -> int:
+        return int(self.started.timestamp() * 1000)
 
 
 class Item(_Event):
@@ -131,8 +143,6 @@ class Item(_Event):
     """The schedules of its policy that the pass carries out."""
     only_schedules: bool = False
     """Whether the operations that no schedule names are left out."""
-    after_wave: bool = False
-    """Whether the run's wave has had its turn: what follows is the rest of the table's pass."""
     detected_ms: int | None = None
     """When the scheduled detection began that proposed the table; ``None`` for a run that was asked for one table."""
 
@@ -161,12 +171,21 @@ class Item(_Event):
         return TableIdentity(self.catalog, self.warehouse, self.name, self.uuid, self.location)
 
 
-class LeaseEvent(_Event):
-    """Take or give back a table's lease."""
+class RunEvent(_Event):
+    """Work on all tables of a run: gather what its stages have to do, or clean up after failed loads."""
 
-    action: Literal["acquire", "release"]
     run_id: RunId
+    started_ms: int = Field(ge=0, le=LAST_MS)
+    """The beginning of the execution, epoch milliseconds: what ``now()`` in policies means for every step of the run,
+    however late it runs."""
+
+
+class TableEvent(RunEvent):
+    """Plan one table, or carry out the steps of its pass that are this function's."""
+
     item: Item
+    listed: str | None = None
+    """The digest of the list of orphans that the state before this one wrote, for their removal."""
 
 
 class Failure(BaseModel):
@@ -188,54 +207,6 @@ class Failure(BaseModel):
         return f"{self.Error}: {' '.join(str(message).split())}".removesuffix(": ")
 
 
-class PlanEvent(_Event):
-    """Plan one table; ``attempt`` counts from 1."""
-
-    run_id: RunId
-    item: Item
-    attempt: int = Field(default=1, ge=1)
-    waves: bool = False
-    """Whether the state machine that asks knows waves; one of an earlier version, whose run is under way, does not."""
-    call: Failure | None = None
-    """How the call ended that was to carry out as much of the pass as it could, where it failed."""
-
-
-class PlanReference(_Event):
-    """Where a plan is: never its content, which may be of any size (a Step Functions payload holds 256 KB)."""
-
-    bucket: str
-    key: str
-    digest: str
-    """SHA-256 of the document, in hexadecimal digits."""
-    attempt: int = 1
-    routes: Mapping[str, Route] = Field(default_factory=dict)
-    outgrown: tuple[str, ...] = Field(default=(), exclude=True)
-    """The steps that were too much for a function; known where the plan was made, and told to nobody else."""
-
-
-class OperationEvent(_Event):
-    """Run one operation of a planned pass."""
-
-    run_id: RunId
-    item: Item
-    plan: PlanReference
-    operation: Operation | Literal["clean_staged"]
-
-    @property
-    def step(self) -> str:
-        """The name of the operation, which is part of the keys of its documents in the control bucket."""
-        return str(self.operation.value) if isinstance(self.operation, Operation) else self.operation
-
-
-class ReportTableEvent(_Event):
-    """Gather the outcomes of one table's pass."""
-
-    run_id: RunId
-    item: Item
-    plan: PlanReference | None = None
-    failures: Mapping[str, Failure] = Field(default_factory=dict)
-
-
 class TableResult(BaseModel):
     """How one table of a run ended."""
 
@@ -246,49 +217,22 @@ class TableResult(BaseModel):
     summary: str = ""
 
 
-class ReportRunEvent(_Event):
-    """Gather the tables of a run, and end it; ``tables`` is the output of the state machine's Distributed Map.
+class RunState(BaseModel):
+    """What the state machine knows of a run when it is to be reported; it may have got no further than its input."""
 
-    For a child execution that failed, that output has no result: AWS puts the execution's description there (Step
-    Functions Developer Guide, "ResultWriter": "returns its execution result unchanged"), emulators nothing or ``null``.
-    """
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    failure: Failure | None = None
+    """Why the run got no further: detection failed, or the list of its tables could not be read."""
+    jobs: Mapping[Stage, Failure] = Field(default_factory=dict)
+    """How the Glue runs of stages failed."""
+
+
+class ReportEvent(_Event):
+    """Gather how the tables of a run ended, and end it; asked again until no table is left."""
 
     run_id: RunId
-    tables: tuple[TableResult, ...] = ()
-    earlier: tuple[TableResult, ...] = ()
-    """Of the passes that had ended before the run's wave began; ``tables`` are then those of the wave."""
-    in_one_call: tuple[TableResult, ...] = ()
-    """Of the passes that were carried out in one call each."""
-    failure: Failure | None = None
-
-    @field_validator("tables", "earlier", "in_one_call", mode="before")
-    @classmethod
-    def _of_children(cls, value: Any) -> Any:
-        if not isinstance(value, list | tuple):
-            return value
-        results = (_failed_child(child) if _is_description(child) else child for child in value)
-        return [result for result in results if result is not None and not _is_waiting(result)]
-
-
-def _is_waiting(child: Any) -> bool:
-    """Whether it is no result yet; the table's report, or that there is none, says how its pass ended."""
-    return isinstance(child, Mapping) and child.get("status") == WAITING
-
-
-def _is_description(child: Any) -> bool:
-    """Whether an entry of the Map's output is AWS's description of an execution, and not the execution's result."""
-    return isinstance(child, Mapping) and "Status" in child and "status" not in child
-
-
-def _failed_child(child: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The result for a table whose execution failed; ``None`` where the description does not tell the table's name."""
-    try:
-        sent = json.loads(child.get("Input", "null"))
-        table = sent["item"]["table"]
-    except (ValueError, TypeError, KeyError):
-        return None
-    told = f"its execution ended as {child['Status']}: {child.get('Error', '')}: {child.get('Cause', '')}"
-    return {"table": table, "status": "failed", "summary": " ".join(told.split())[:MAX_SENTENCE].rstrip(": ")}
+    state: RunState = RunState()
 
 
 AnyEvent = TypeVar("AnyEvent", bound=BaseModel)

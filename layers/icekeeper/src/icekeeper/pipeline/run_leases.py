@@ -1,110 +1,67 @@
-"""What a run of the state machine holds while it maintains a table: the table's lease, and for a scheduled run a slot.
+"""What a run of the state machine holds while a function or job works on a table: the table's lease, and a slot.
 
-Runs may overlap.  A table's lease is taken before its pass is planned and given back after its report, so that each
-table is maintained by one of them; slots keep the limit of concurrent tables over all of them.  A run for one table,
-which somebody asked for, takes no slot.  Each of these functions raises StorageError when the state does not answer.
+Runs may overlap.  Each function and job takes the lease when it begins with a table and gives it back when it is done,
+so that no table is held while its run waits for something else.  Slots keep the limit of concurrent tables over all
+scheduled runs; a run for one table, which somebody asked for, takes none, nor does a job, which bounds its tables by
+itself.  Each of these functions raises StorageError when the state does not answer.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
-from icekeeper.errors import FleetBusy, LeaseHeld, LeaseLost
+from icekeeper.errors import FleetBusy, LeaseHeld, StorageError, TableBusy
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import Item
-from icekeeper.policy import Policy
-from icekeeper.state.leases import HeldLease, Lease, held_slot, take_slot
+from icekeeper.state.leases import HeldLease, Lease, kept_alive, take_slot
 
-# Before a Glue job's own time begins, its start may be throttled and find no capacity, as often as the state machine
-# tries again (34 minutes), and then wait for Spark and in Glue's queue: 15 minutes
-# (platform: vague-lambda-glue-failures).
-_SLACK_MS = 60 * 60 * 1000
-# No lease lasts longer, whatever job_timeout_s was set to: an aborted run must not bar others for years.
-_LONGEST_MS = 12 * 60 * 60 * 1000
+_LEASE_MS = 20 * 60 * 1000
+"""A function lives for 15 minutes at most; a thread of a job prolongs the lease several times before it runs out."""
 
 
-def table_lease_ttl_ms(policy: Policy | None = None) -> int:
-    """How many milliseconds a table's lease lasts unless renewed: a job's time limit times its attempts, and slack."""
-    chosen = policy or Policy()
-    return min(_LONGEST_MS, (1 + chosen.job_retry_limit) * chosen.job_timeout_s * 1000 + _SLACK_MS)
+@contextmanager
+def held_table(deployment: Deployment, run_id: str, item: Item, *, in_job: bool = False) -> Iterator[HeldLease]:
+    """The table's lease, and a slot where the table counts, for as long as the block runs.
 
-
-def acquire_table_lease(deployment: Deployment, run_id: str, item: Item, *, in_wave: bool = False) -> Lease:
-    """Take a table's lease, and a slot where the table counts; a repeat by the same run has both already.
-
-    The tables of a wave take none: the wave is one job, and bounds by itself how many of them are at work.
+    A repeat by the same run has both already: of two attempts at a step, the first was killed.
 
     Raises:
-        LeaseHeld: another run maintains the table.
-        FleetBusy: every slot is taken; the table's lease was not touched.
+        LeaseHeld: another run maintains the table; :class:`TableBusy` where this one is to wait for it.
+        FleetBusy: every slot is taken.
     """
-    leases, now_ms, ttl_ms = deployment.state.leases, deployment.clock(), table_lease_ttl_ms()
+    leases, now_ms = deployment.state.leases, deployment.clock()
     slot = None
-    if item.is_scheduled and not in_wave:
-        holder = _slot_holder(run_id, item)
+    if item.is_scheduled and not in_job:
         try:
-            slot = take_slot(leases, holder, deployment.slots, now_ms=now_ms, ttl_ms=ttl_ms)
+            holder = f"{run_id} for {item.identity.lease_key}"  # one run has a slot for each of its tables
+            slot = take_slot(leases, holder, deployment.slots, now_ms=now_ms, ttl_ms=_LEASE_MS)
         except LeaseHeld as taken:
             raise FleetBusy(f"{item.table} has to wait: {taken}") from taken
     try:
-        lease = leases.acquire(item.identity.lease_key, run_id, now_ms=now_ms, ttl_ms=ttl_ms, name=item.table)
-    except LeaseHeld:
+        lease = leases.acquire(item.identity.lease_key, run_id, now_ms=now_ms, ttl_ms=_LEASE_MS, name=item.table)
+        with kept_alive(HeldLease(leases, lease, _LEASE_MS, deployment.clock)) as held:
+            yield held
+    except LeaseHeld as other:
+        raise _or_busy(other, item) from other
+    finally:
         if slot is not None:
-            leases.release(slot)
-        raise
-    if deployment.kept is not None:
-        deployment.kept.lease, deployment.kept.slot = HeldLease(leases, lease, ttl_ms, deployment.clock), slot
-    return lease
+            with suppress(StorageError):  # it runs out by itself
+                leases.release(slot)
 
 
-def held_table_lease(deployment: Deployment, run_id: str, item: Item, ttl_ms: int) -> HeldLease:
-    """The table's lease for the run's next operation.
-
-    It is prolonged now, with the slot, unless this very call has taken both, which hold for longer than any call.
-
-    Raises:
-        LeaseLost: another run has taken the table; nothing may be done.
-    """
-    if deployment.kept is not None and deployment.kept.lease is not None:
-        return deployment.kept.lease
-    lease = renew_table_lease(deployment, run_id, item, ttl_ms)
-    return HeldLease(deployment.state.leases, lease, ttl_ms, deployment.clock)
+def require_free(deployment: Deployment, run_id: str, item: Item) -> None:
+    """Raise LeaseHeld, or TableBusy where the run is to wait, if another run maintains the table now."""
+    lease = deployment.state.leases.current(item.identity.lease_key, now_ms=deployment.clock())
+    if lease is not None and lease.holder != run_id:
+        raise _or_busy(LeaseHeld(f"{item.table} is maintained by {lease.who}"), item)
 
 
-def renew_table_lease(deployment: Deployment, run_id: str, item: Item, ttl_ms: int) -> Lease:
-    """Prolong the table's lease, and its slot where it has one, before the run's next operation begins.
-
-    Raises:
-        LeaseLost: another run has taken the table; nothing may be done.
-    """
-    now_ms, leases = deployment.clock(), deployment.state.leases
-    slot = _slot(deployment, run_id, item)
-    if slot is not None:
-        with suppress(LeaseLost):  # too many at once for a while do no harm
-            leases.renew(slot, now_ms=now_ms, ttl_ms=ttl_ms)
-    wanted = Lease(key=item.identity.lease_key, holder=run_id, expires_ms=0, name=item.table)
-    return leases.renew(wanted, now_ms=now_ms, ttl_ms=ttl_ms)
+def give_back(deployment: Deployment, run_id: str, item: Item) -> None:
+    """Release the table's lease, if this run has it: a thread that hangs then commits and deletes nothing more
+    (rule: lost-lease-changes-nothing)."""
+    deployment.state.leases.release(Lease(key=item.identity.lease_key, holder=run_id, expires_ms=0))
 
 
-def release_table_lease(deployment: Deployment, run_id: str, item: Item) -> bool:
-    """Give a table's lease and slot back; false when this run no longer had the lease."""
-    leases = deployment.state.leases
-    slot = _slot(deployment, run_id, item)
-    if slot is not None:
-        leases.release(slot)
-    return leases.release(Lease(key=item.identity.lease_key, holder=run_id, expires_ms=0))
-
-
-def _slot(deployment: Deployment, run_id: str, item: Item) -> Lease | None:
-    """The slot that the run took for a table, here or in another process."""
-    if not item.is_scheduled:
-        return None
-    if deployment.kept is not None and deployment.kept.slot is not None:
-        return deployment.kept.slot
-    holder = _slot_holder(run_id, item)
-    return held_slot(deployment.state.leases, holder, deployment.slots, now_ms=deployment.clock())
-
-
-def _slot_holder(run_id: str, item: Item) -> str:
-    """One run has a slot for each of its tables."""
-    return f"{run_id} for {item.identity.lease_key}"
+def _or_busy(held: LeaseHeld, item: Item) -> LeaseHeld:
+    return TableBusy(str(held)) if item.wait else held

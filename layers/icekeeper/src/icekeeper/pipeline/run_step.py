@@ -1,4 +1,4 @@
-"""Run one step of a planned pass: an operation, or the cleaning of files that failed loads left.
+"""Run the steps of a table's pass: operations, and the cleaning of files that failed loads left.
 
 Every step writes its outcome to the control bucket.  A step that is repeated after it ended gives the same answer; one
 that is repeated after a crash finds what the crashed attempt committed (rule: failures-cost-no-row).
@@ -8,32 +8,48 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable, identity_of
 from icekeeper.commit.attempt import operations_of_run, snapshots_of_run
 from icekeeper.engines.engine import Engine
-from icekeeper.errors import CommitConflict, CommitStateUnknown, PlanStale, StorageError
+from icekeeper.errors import (
+    CommitConflict,
+    CommitStateUnknown,
+    LeaseLost,
+    LocationRefused,
+    MaintenanceError,
+    OperationRefused,
+    PlanStale,
+    StorageError,
+)
 from icekeeper.maintenance.pass_steps import begin, run_operation
+from icekeeper.operation_facts import CLEAN_STAGED
 from icekeeper.operations.clean_staging import clean_staged_files
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.pass_context.stores import sharing_reads
-from icekeeper.pipeline.control_bucket import ListedOrphans, PassDocuments, table_folder
+from icekeeper.pipeline.control_bucket import BegunStep, ListedOrphans, PassDocuments, PlanDocument
 from icekeeper.pipeline.deployment import Deployment
-from icekeeper.pipeline.events import MAX_SENTENCE, OperationEvent
-from icekeeper.pipeline.run_leases import held_table_lease, table_lease_ttl_ms
+from icekeeper.pipeline.events import Item
+from icekeeper.pipeline.run_leases import held_table
 from icekeeper.policy import Operation
 from icekeeper.report.activity import Progress, operation_finished, operation_started, silent
-from icekeeper.report.outcome import OperationOutcome, Status, operation_document, refused_besides
+from icekeeper.report.outcome import (
+    OperationOutcome,
+    Status,
+    failed,
+    operation_document,
+    refused,
+    refused_besides,
+)
+from icekeeper.state.leases import HeldLease
 from icekeeper.storage.storage import KnownFiles
 
 log = logging.getLogger(__name__)
 
 # The state machine knows these by name, and tries again.
-RETRIED = (PlanStale, CommitConflict, CommitStateUnknown, StorageError)
-LISTED_ORPHANS = "list_orphans"
+RETRIED = (CommitConflict, CommitStateUnknown, StorageError)
 # Metrics that only the step which lists the orphans can count.
 _LISTING_METRICS = tuple(
     f"remove_orphans.{what}"
@@ -41,170 +57,215 @@ _LISTING_METRICS = tuple(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One step with what it needs, checked against its plan."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableWork:
+    """What one function or job does of one table's pass."""
 
     deployment: Deployment
-    event: OperationEvent
-    folder: str
-    """The key prefix of the table's documents in the control bucket."""
-    context: OperationContext
-    loaded: LoadedTable
-    schedule: str | None = None
-    """The schedule of the policy under whose settings it runs."""
+    run_id: str
+    started_ms: int
+    """The beginning of the run, epoch milliseconds: what ``now()`` in the policy means."""
+    item: Item
+    engine: Engine
+    in_job: bool = False
+    max_bytes: int | None = None
+    """How many bytes of input this function or job can rewrite; the rest is left to a later run."""
+    time_left_s: Callable[[], float] | None = None
+    """How many seconds are left for it."""
+    listed: str | None = None
+    """The digest of the list of orphans that :func:`list_orphans` wrote; ``None``: removal lists them itself."""
+    progress: Progress = silent
 
     @property
     def documents(self) -> PassDocuments:
-        """Those of the table's pass."""
-        return self.deployment.documents(self.event.run_id, self.event.item)
+        return PassDocuments(self.deployment.control, self.run_id, self.item)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One step with what it needs, checked against the table's plan."""
+
+    work: TableWork
+    name: str
+    plan: PlanDocument
+    context: OperationContext
+    loaded: LoadedTable
+
+    @property
+    def schedule(self) -> str | None:
+        """The schedule of the policy under whose settings it runs."""
+        return self.plan.schedule_of(self.name)
 
 
 @sharing_reads()
-def run_step(
-    deployment: Deployment,
-    event: OperationEvent,
-    engine: Engine,
-    *,
-    max_bytes: int | None = None,
-    time_left_s: Callable[[], float] | None = None,
-    progress: Progress = silent,
-) -> Mapping[str, Any]:
-    """Carry the step out and return its status and summary.
+def run_steps(work: TableWork, steps: Sequence[str]) -> Mapping[str, str]:
+    """Carry out steps of a planned table, in order, under its lease; step → status and summary.
 
-    ``max_bytes`` is how many bytes of input this function or job can rewrite, ``time_left_s`` how many seconds are left
-    for it; the rest is left to the next run.
+    What befalls one step stops no other: its outcome says that it failed.  An error that may pass is raised when all
+    have had their turn, and noted beside their outcomes; a repetition does only what has no outcome.  Steps whose plan
+    does not hold any more are left to a later run.
 
     Raises:
-        PlanStale: the table was replaced or its policy changed: plan again.
-        LeaseLost: another run maintains the table.
-        OperationRefused: the plan is not the one that was made.
+        LeaseHeld, TableBusy, FleetBusy: nothing was done.
+        LeaseLost: another run maintains the table now.
         CommitConflict, CommitStateUnknown, StorageError: to be tried again.
     """
-    folder = table_folder(event.run_id, event.item.identity.spelling)
-    done = deployment.documents(event.run_id, event.item).outcome(event.step)
-    if done is not None:
-        return _answer(done)
-    step = open_step(deployment, event, engine, progress=progress)
-    step = replace(step, context=replace(step.context, time_left_s=time_left_s))
-    if not isinstance(event.operation, Operation):
-        told, started_s = (event.item.table, event.step, event.run_id), time.monotonic()
-        operation_started(*told)
-        staged = clean_staged_files(step.context)
-        listing = deployment.control.listings(folder)
-        document = {"staged": None if staged is None else staged.to_json(event.run_id, listing)}
-        summary = "no files of failed loads to clean" if staged is None else staged.summary
-        seconds = time.monotonic() - started_s
-        operation_finished(*told, status=Status.SUCCEEDED.value, summary=summary, seconds=seconds)
-        return _finish(step, {**document, "status": Status.SUCCEEDED.value, "summary": summary})
+    documents, told, passing = work.documents, dict[str, str](), list[MaintenanceError]()
+    todo = [step for step in steps if documents.outcome(step) is None]
+    plan = documents.plan() if todo else None
+    if plan is None:
+        return told
+    with held_table(work.deployment, work.run_id, work.item, in_job=work.in_job) as lease:
+        for step in todo:
+            try:
+                told[step] = _run_step(work, plan, step, lease)
+            except PlanStale as stale:
+                documents.write_left(step, str(stale))
+                told[step] = f"left to a later run: {stale}"
+            except (*RETRIED, LeaseLost) as error:
+                documents.write_failure(step, error)
+                if isinstance(error, LeaseLost):
+                    raise
+                passing.append(error)
+            except Exception as error:  # a bug, or what is wrong with this very table: the other steps go on
+                if not isinstance(error, MaintenanceError):
+                    log.exception("%s: %s broke", work.item.table, step)
+                tell_error(documents, work.run_id, step, error)
+                told[step] = f"failed: {type(error).__name__}: {error}"
+    if passing:
+        raise passing[0]
+    return told
+
+
+def tell_error(documents: PassDocuments, run_id: str, step: str, error: Exception) -> None:
+    """Write the outcome of a step that raised."""
+    sentence = f"{type(error).__name__}: {error}"
+    if step == CLEAN_STAGED:
+        documents.write_failure(step, error)
+        return
+    make = refused if isinstance(error, OperationRefused | LocationRefused) else failed
+    documents.write_outcome(step, operation_document(make(Operation(step), sentence), run_id, documents.listings()))
+
+
+def _run_step(work: TableWork, plan: PlanDocument, name: str, lease: HeldLease) -> str:
+    step = _open_step(work, plan, name, lease)
+    if name == CLEAN_STAGED:
+        return _clean_staged(step)
+    operation = Operation(name)
     before = _commits_before(step)
-    listed = _listed(step) if event.operation is Operation.REMOVE_ORPHANS else None
+    is_removal = operation is Operation.REMOVE_ORPHANS and work.listed is not None
+    listed = work.documents.listed(work.listed or "") if is_removal else None
     context = step.context if listed is None else _with_listed_orphans(step.context, listed)
-    if max_bytes is not None:
-        context = _limited(context, max_bytes)
-    outcome = run_operation(event.operation, context, reraised=RETRIED)
+    if work.max_bytes is not None:
+        context = _limited(context, work.max_bytes)
+    outcome = run_operation(operation, context, reraised=RETRIED)
     outcome = replace(_with_earlier_commits(step, outcome, before), schedule=step.schedule)
     if listed is not None:
-        counted = {key: listed["metrics"].get(key, 0) for key in _LISTING_METRICS}
+        counted = {key: listed.metrics.get(key, 0) for key in _LISTING_METRICS}
         outcome = replace(outcome, metrics={**outcome.metrics, **counted})
-        if listed.get("refused") is not None and outcome.status is Status.SUCCEEDED:
-            outcome = refused_besides(outcome, listed["refused"])
-    return _finish(step, operation_document(outcome, event.run_id, deployment.control.listings(folder)))
+        if listed.refused is not None and outcome.status is Status.SUCCEEDED:
+            outcome = refused_besides(outcome, listed.refused)
+    documents = work.documents
+    document = operation_document(outcome, work.run_id, documents.listings())
+    documents.write_outcome(name, document)
+    return f"{document['status']}: {document['summary']}"
+
+
+def _clean_staged(step: _Step) -> str:
+    work = step.work
+    told, started_s = (work.item.table, step.name, work.run_id), time.monotonic()
+    operation_started(*told)
+    staged = clean_staged_files(step.context)
+    document = {"staged": None if staged is None else staged.to_json(work.run_id, work.documents.listings())}
+    summary = "no files of failed loads to clean" if staged is None else staged.summary
+    seconds = time.monotonic() - started_s
+    operation_finished(*told, status=Status.SUCCEEDED.value, summary=summary, seconds=seconds)
+    work.documents.write_outcome(step.name, {**document, "status": Status.SUCCEEDED.value, "summary": summary})
+    return summary
 
 
 @sharing_reads()
-def list_orphans(deployment: Deployment, event: OperationEvent, engine: Engine) -> Mapping[str, Any]:
-    """Find the orphans of a table and write them to the control bucket; ``count`` in the answer says how many.
+def list_orphans(work: TableWork) -> tuple[int, str | None]:
+    """Find the orphans of a table and write them to the control bucket; how many there are, and the list's digest.
 
-    The removal is left out when ``count`` is 0.  With a quarantine (``orphan_min_sightings`` above 1) every pass must
-    record what it saw, so that the removal lists the orphans itself, and ``count`` is at least 1.
+    The removal is left out when there are none.  With a quarantine (``orphan_min_sightings`` above 1) every pass must
+    record what it saw, so that the removal lists the orphans itself, and the number is at least 1, and there is no list.
 
     Raises:
-        MaintenanceError: as :func:`run_step`.
+        MaintenanceError: as :func:`run_steps`; it is noted beside the outcomes.
     """
-    step = open_step(deployment, event, engine, dry_run=True)
+    documents, name = work.documents, Operation.REMOVE_ORPHANS.value
+    plan = documents.plan()
+    if plan is None or documents.outcome(name) is not None:
+        return 0, None
+    try:
+        with held_table(work.deployment, work.run_id, work.item) as lease:
+            step = _open_step(work, plan, name, lease, dry_run=True)
+            return _list_orphans(step)
+    except PlanStale as stale:
+        documents.write_left(name, str(stale))
+        return 0, None
+    except Exception as error:
+        documents.write_failure(name, error)
+        raise
+
+
+def _list_orphans(step: _Step) -> tuple[int, str | None]:
+    work, documents = step.work, step.work.documents
     context = replace(step.context, only_lists=True)  # this function has no right to delete
     outcome = run_operation(Operation.REMOVE_ORPHANS, context, reraised=RETRIED)
     outcome = replace(outcome, schedule=step.schedule)
-    document = outcome.to_json(event.run_id, deployment.control.listings(f"{step.folder}/listed"))
-    must_record = step.context.policy.orphan_min_sightings > 1
+    must_record = context.policy.orphan_min_sightings > 1
     # A refusal that kept the copies of missing files only has found what may go.
     is_found = outcome.status is Status.SUCCEEDED or "remove_orphans.files_like_missing" in outcome.metrics
     if not is_found or (not outcome.files_planned and not must_record):
         # Nothing will follow: this is the outcome of the operation.
-        done = (
-            outcome if outcome.status is not Status.SUCCEEDED else replace(outcome, summary="removed 0 orphan file(s)")
-        )
-        done_document = done.to_json(event.run_id, deployment.control.listings(step.folder))
-        deployment.control.write(f"{step.folder}/{Operation.REMOVE_ORPHANS.value}.json", done_document)
-        return {**_answer(done_document), "count": 0}
-    if not must_record:
-        paths = list(outcome.files_planned)
-        listed = {
-            "plan": event.plan.digest,
-            "paths": paths,
-            "metrics": document["metrics"],
-            "refused": outcome.reason,
-        }
-        deployment.control.write(f"{step.folder}/{LISTED_ORPHANS}.json", listed)
-    return {**_answer(document), "count": max(1, len(outcome.files_planned))}
+        if outcome.status is Status.SUCCEEDED:
+            outcome = replace(outcome, summary="removed 0 orphan file(s)")
+        documents.write_outcome(step.name, outcome.to_json(work.run_id, documents.listings()))
+        return 0, None
+    if must_record:
+        return max(1, len(outcome.files_planned)), None
+    document = outcome.to_json(work.run_id, documents.control.listings(f"{documents.folder}/listed"))
+    listed = ListedOrphans(paths=list(outcome.files_planned), metrics=document["metrics"], refused=outcome.reason)
+    return len(listed.paths), documents.write_listed(listed)
 
 
-def open_step(
-    deployment: Deployment,
-    event: OperationEvent,
-    engine: Engine,
-    *,
-    dry_run: bool = False,
-    progress: Progress = silent,
-) -> Step:
-    """Read the plan, load the table, check that the plan still fits it, and prolong the table's lease.
+def _open_step(work: TableWork, plan: PlanDocument, name: str, lease: HeldLease, *, dry_run: bool = False) -> _Step:
+    """Load the newest table, and check that it is the one that was planned, under the same policy.
 
     Raises:
-        PlanStale: the table was replaced, its policy changed, or another version of Icekeeper wrote the plan.
-        LeaseLost: another run maintains the table.
-        OperationRefused: the plan is not the one that was made.
+        PlanStale: the table was replaced, or its policy changed.
         PolicyError: the table is gone.
         StorageError: something cannot be read.
     """
-    plan = deployment.documents(event.run_id, event.item).plan(event.plan)
-    runtime = deployment.runtime(event.item)
-    loaded = runtime.catalog.load(event.item.name)
-    if not identity_of(runtime.catalog, loaded).is_same_copy(event.item.identity):
-        raise PlanStale(f"{event.item.table} was replaced by another table since it was planned")
-    resolved = runtime.policy(loaded, event.item.settings)
+    item = work.item
+    runtime = work.deployment.runtime(item)
+    loaded = runtime.catalog.load(item.name)
+    if not identity_of(runtime.catalog, loaded).is_same_copy(item.identity):
+        raise PlanStale(f"{item.table} was replaced by another table since it was planned")
+    resolved = runtime.policy(loaded, item.settings)
     if resolved.fingerprint() != plan.fingerprint:
-        raise PlanStale(f"the policy of {event.item.table} changed since it was planned")
-    schedule = plan.schedule_of(event.step)
-    is_proposed = event.item.is_proposed and not resolved.names_operations(schedule)
+        raise PlanStale(f"the policy of {item.table} changed since it was planned")
+    schedule = plan.schedule_of(name)
+    is_proposed = item.is_proposed and not resolved.names_operations(schedule)
     resolved = resolved.unscheduled() if schedule is None else resolved.of_schedule(schedule)
-    lease = held_table_lease(deployment, event.run_id, event.item, table_lease_ttl_ms(resolved.policy))
     context = replace(
         runtime.context(
             loaded,
             resolved,
-            engine,
-            run_id=event.run_id,
-            started_ms=plan.started_ms,
+            work.engine,
+            run_id=work.run_id,
+            started_ms=work.started_ms,
             dry_run=dry_run,
-            progress=progress,
+            progress=work.progress,
         ),
         lease=lease,
         is_proposed=is_proposed,
+        time_left_s=work.time_left_s,
     )
     begin(context, loaded=loaded)
-    folder = table_folder(event.run_id, event.item.identity.spelling)
-    return Step(deployment, event, folder, context, loaded, schedule)
-
-
-def _finish(step: Step, document: Mapping[str, Any]) -> Mapping[str, Any]:
-    step.documents.write_outcome(step.event.step, document)
-    return _answer(document)
-
-
-def _answer(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    # A payload of the state machine stays small whatever the sentence says.
-    return {"status": document["status"], "summary": str(document["summary"])[:MAX_SENTENCE]}
+    return _Step(work, name, plan, context, loaded)
 
 
 def _limited(context: OperationContext, max_bytes: int) -> OperationContext:
@@ -218,21 +279,18 @@ def _limited(context: OperationContext, max_bytes: int) -> OperationContext:
     return replace(context, resolved=replace(context.resolved, policy=limited))
 
 
-def _commits_before(step: Step) -> frozenset[int]:
-    """The ids of the snapshots that this run had committed before the step's first attempt, which records them.
-
-    What says that it is of this very operation is of an attempt in a call that kept no record
-    (rule: record-outcomes-as-they-happen).
-    """
-    begun = step.documents.begun(step.event.step)
+def _commits_before(step: _Step) -> frozenset[int]:
+    """The ids of the snapshots that this run had committed before the step's first attempt, which records them."""
+    documents = step.work.documents
+    begun = documents.begun(step.name)
     if begun is None:
-        committed = operations_of_run(step.event.run_id, step.loaded.metadata).items()
-        begun = {"snapshot_ids": [number for number, operation in committed if operation != step.event.step]}
-        step.documents.write_begun(step.event.step, begun)
-    return frozenset(begun["snapshot_ids"])
+        committed = operations_of_run(step.work.run_id, step.loaded.metadata).items()
+        begun = BegunStep(snapshot_ids=[number for number, operation in committed if operation != step.name])
+        documents.write_begun(step.name, begun)
+    return frozenset(begun.snapshot_ids)
 
 
-def _with_earlier_commits(step: Step, outcome: OperationOutcome, before: frozenset[int]) -> OperationOutcome:
+def _with_earlier_commits(step: _Step, outcome: OperationOutcome, before: frozenset[int]) -> OperationOutcome:
     """The outcome, extended by what another attempt at this step committed before it crashed, or beside this one.
 
     What failed, or found nothing to do, may have been overtaken by an attempt of the same run, whose outcome this one
@@ -240,11 +298,11 @@ def _with_earlier_commits(step: Step, outcome: OperationOutcome, before: frozens
     """
     may_be_overtaken = outcome.status is not Status.SUCCEEDED
     metadata = (step.context.load() if may_be_overtaken else step.loaded).metadata
-    own = snapshots_of_run(step.event.run_id, metadata)
+    own = snapshots_of_run(step.work.run_id, metadata)
     earlier = [number for number in own if number not in (*before, *outcome.snapshot_ids)]
     if not earlier:
         return outcome
-    log.info("%s: an earlier attempt of this step committed %s", step.event.item.table, earlier)
+    log.info("%s: an earlier attempt of this step committed %s", step.work.item.table, earlier)
     metrics = dict(outcome.metrics)
     for number in earlier if outcome.operation is Operation.COMPACT else ():
         summary = metadata.snapshots[number].summary
@@ -263,15 +321,9 @@ def _with_earlier_commits(step: Step, outcome: OperationOutcome, before: frozens
     )
 
 
-def _with_listed_orphans(context: OperationContext, listed: Mapping[str, Any]) -> OperationContext:
+def _with_listed_orphans(context: OperationContext, listed: ListedOrphans) -> OperationContext:
     """The context whose orphan removal looks only at the listed paths; every guard checks each of them again."""
     # The listing step has checked their share of all files; of the candidates alone that share is always 1.
     policy = context.resolved.policy.model_copy(update={"orphan_max_delete_ratio": 1})
-    candidates = KnownFiles(tuple(listed["paths"]))
+    candidates = KnownFiles(tuple(listed.paths))
     return replace(context, resolved=replace(context.resolved, policy=policy), orphan_candidates=candidates)
-
-
-def _listed(step: Step) -> Mapping[str, Any] | None:
-    """What was listed under this very plan: the policy of another plan may allow more to be deleted."""
-    found = step.deployment.control.find_object(f"{step.folder}/{LISTED_ORPHANS}.json", ListedOrphans)
-    return found if found is not None and found["plan"] == step.event.plan.digest else None
