@@ -1,9 +1,10 @@
-"""Deployments over local tables: the pipeline's use cases in the order of the state machine."""
+"""Deployments over local tables: the pipeline's use cases in the order of the state machine (one function each)."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,26 +14,16 @@ from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import StorageError
 from icekeeper.machine.clock import system_clock
 from icekeeper.model import TableName
-from icekeeper.pipeline.control_bucket import table_folder
+from icekeeper.operation_facts import Stage
+from icekeeper.pipeline.control_bucket import PassDocuments, PlanDocument, Work, table_folder
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.detect_tables import detect_tables
-from icekeeper.pipeline.events import (
-    DetectEvent,
-    Failure,
-    Item,
-    MachineInput,
-    OperationEvent,
-    PlanEvent,
-    PlanReference,
-    ReportTableEvent,
-    parse_event,
-)
-from icekeeper.pipeline.glue_job import End, run_wave
+from icekeeper.pipeline.events import DetectEvent, Item, MachineInput, ReportEvent, RunEvent, TableEvent, parse_event
+from icekeeper.pipeline.gather import gather
+from icekeeper.pipeline.glue_job import End, run_work
 from icekeeper.pipeline.plan_table import plan_table
-from icekeeper.pipeline.report_table import TableReport, report_table
-from icekeeper.pipeline.run_leases import acquire_table_lease, release_table_lease
-from icekeeper.pipeline.run_step import run_step
-from icekeeper.pipeline.wave import WaveDocument, WaveEvent, gather_wave, read_wave
+from icekeeper.pipeline.report import report_run
+from icekeeper.pipeline.run_step import TableWork, list_orphans, run_steps
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.leases import slot_keys
 from support.maintained_table import ID_AND_PART, MaintainedTable, same_clock
@@ -82,30 +73,53 @@ class Pipeline:
         return Deployment.open({**self.environment, **environment}, clock=self.clock, store_clock=same_clock)
 
     def detect(self, run_id: str = RUN, **wanted: Any) -> tuple[Mapping[str, Any], list[Item]]:
-        answer, _ = detect_tables(self.deployment, DetectEvent(run_id=run_id, input=MachineInput(**wanted)))
-        proposals = json.loads((self.control / answer["proposals"]["key"]).read_text())
-        assert answer["proposals"]["count"] == len(proposals)
+        """The answer of detection, and the tables of the run."""
+        started = datetime.fromtimestamp(self.clock.now_ms / 1000, UTC)
+        event = DetectEvent(run_id=run_id, started=started, input=MachineInput(**wanted))
+        answer, _ = detect_tables(self.deployment, event)
+        proposals = json.loads((self.control / answer["tables"]["key"]).read_text())
+        assert answer["tables"]["count"] == len(proposals)
         return answer, [parse_event(Item, proposal) for proposal in proposals]
 
     @property
     def identity(self) -> TableIdentity:
         return identity_of(self.table.catalog, self.table.catalog.load(TableName.parse("ns.t")))
 
-    def begin(self, run_id: str = RUN, **wanted: Any) -> tuple[Item, PlanReference]:
+    def begin(self, run_id: str = RUN, **wanted: Any) -> tuple[Item, PlanDocument]:
+        """A run that is asked for the one table, and its plan."""
         (item,) = self.detect(run_id, table="ns.t", **wanted)[1]
-        acquire_table_lease(self.deployment, run_id, item)
         return item, self.plan(item, run_id)
 
-    def plan(self, item: Item, run_id: str = RUN, attempt: int = 1) -> PlanReference:
-        return plan_table(self.deployment, PlanEvent(run_id=run_id, item=item, attempt=attempt))
+    def plan(self, item: Item, run_id: str = RUN) -> PlanDocument:
+        return plan_table(self.deployment, TableEvent(run_id=run_id, started_ms=self.clock.now_ms, item=item))
 
-    def run(self, item: Item, plan: PlanReference, step: str, run_id: str = RUN, **options: Any) -> Mapping[str, Any]:
-        event = parse_event(OperationEvent, {"run_id": run_id, "item": item, "plan": plan, "operation": step})
-        return run_step(self.deployment, event, LocalEngine(1), **options)
+    def work(self, item: Item, run_id: str = RUN, engine: Engine | None = None, **options: Any) -> TableWork:
+        """What a function or job does of the table's pass."""
+        return TableWork(
+            deployment=self.deployment,
+            run_id=run_id,
+            started_ms=self.clock.now_ms,
+            item=item,
+            engine=engine or LocalEngine(1),
+            **options,
+        )
 
-    def report(self, item: Item, plan: PlanReference | None, run_id: str = RUN, **failures: Failure) -> TableReport:
-        event = ReportTableEvent(run_id=run_id, item=item, plan=plan, failures=failures)
-        return report_table(self.deployment, event)
+    def run(self, item: Item, *steps: str, run_id: str = RUN, **options: Any) -> Mapping[str, str]:
+        """Carry out steps, as functions do; step -> its sentence."""
+        return run_steps(self.work(item, run_id, **options), steps)
+
+    def list_orphans(self, item: Item, run_id: str = RUN) -> tuple[int, str | None]:
+        return list_orphans(self.work(item, run_id))
+
+    def gather(self, run_id: str = RUN) -> Mapping[str, Any]:
+        return gather(self.deployment, RunEvent(run_id=run_id, started_ms=self.clock.now_ms))
+
+    def report(self, run_id: str = RUN, **state: Any) -> Mapping[str, Any]:
+        """The answer of the run's report."""
+        return report_run(self.deployment, parse_event(ReportEvent, {"run_id": run_id, "state": state})).answer
+
+    def documents(self, item: Item, run_id: str = RUN) -> PassDocuments:
+        return PassDocuments(self.deployment.control, run_id, item)
 
     def slots(self) -> list[str]:
         """The runs that have a slot of the fleet."""
@@ -130,7 +144,7 @@ def broken(*_: object) -> None:
 
 
 class Wave:
-    """The tables ``ns.t``, ``ns.u`` and ``ns.v`` of 5, 2 and 2 files, planned by a scheduled run for its wave."""
+    """The tables ``ns.t``, ``ns.u`` and ``ns.v`` of 5, 2 and 2 files, planned and gathered by a scheduled run."""
 
     def __init__(self, pipeline: Pipeline, names: Iterable[str] = ("u", "v"), *, by_real_clock: bool = False) -> None:
         """``by_real_clock``: for a job, which has no other."""
@@ -143,34 +157,21 @@ class Wave:
             pipeline.clock.now_ms = system_clock()
         pipeline.deployment = pipeline.open(ICEKEEPER_SMALL_COMPACTION_MB="0")
         self.items = {item.table: item for item in pipeline.detect()[1]}
-        self.plans = {name: self.plan(item) for name, item in self.items.items()}
-        waiting = [{"key": plan.key, "digest": plan.digest} for plan in self.plans.values()]
-        self.answer = gather_wave(self.deployment, parse_event(WaveEvent, {"run_id": RUN, "wave": waiting}))
+        self.plans = {name: pipeline.plan(item) for name, item in self.items.items()}
+        self.answer = pipeline.gather()
 
     @property
     def deployment(self) -> Deployment:
         return self.pipeline.deployment
 
-    @property
-    def document(self) -> WaveDocument:
-        return read_wave(self.deployment.control.read(self.answer["key"], self.answer["digest"]))
-
-    @property
-    def rest(self) -> list[Item]:
-        """The items of the map's second turn."""
-        found = json.loads((self.pipeline.control / self.answer["proposals"]["key"]).read_text())
-        return [parse_event(Item, item) for item in found]
-
-    def plan(self, item: Item, run_id: str = RUN) -> PlanReference:
-        """A plan under the table's lease, which is given back as before a wave."""
-        acquire_table_lease(self.deployment, run_id, item)
-        plan = plan_table(self.deployment, PlanEvent(run_id=run_id, item=item, waves=True))
-        release_table_lease(self.deployment, run_id, item)
-        return plan
+    def work(self, stage: Stage = Stage.COMPACTION) -> Work:
+        """What the job of a stage gets."""
+        told = self.answer[stage.value]
+        return Work.model_validate(self.deployment.control.read(told["key"], told["digest"]))
 
     def run(self, engine: Engine, **options: Any) -> dict[str, End]:
-        """Carry the wave out; how each table ended, by its name."""
-        ends = run_wave(self.deployment, self.document, engine, **options)
+        """Carry the compaction out; how each table ended, by its name."""
+        ends = run_work(self.deployment, self.work(), engine, **options)
         return {name: ends[item.identity.spelling] for name, item in self.items.items()}
 
     def outcome(self, name: str, step: str = "compact") -> Mapping[str, Any]:

@@ -189,7 +189,7 @@ def list_orphans(work: TableWork) -> tuple[int, str | None]:
     """Find the orphans of a table and write them to the control bucket; how many there are, and the list's digest.
 
     The removal is left out when there are none.  With a quarantine (``orphan_min_sightings`` above 1) every pass must
-    record what it saw, so that the removal lists the orphans itself, and the number is at least 1, and there is no list.
+    record what it saw, so that the removal lists the orphans itself: the number is at least 1, and there is no list.
 
     Raises:
         MaintenanceError: as :func:`run_steps`; it is noted beside the outcomes.
