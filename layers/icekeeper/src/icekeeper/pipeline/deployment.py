@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import icekeeper.state.dynamodb.table  # noqa: F401 - imported for later and not used here
 from icekeeper.catalogs.addresses import (
@@ -25,25 +25,20 @@ from icekeeper.errors import PolicyError, StorageError
 from icekeeper.machine.clock import Clock, system_clock
 from icekeeper.machine.metering import Amount, RequestKind, process_meter
 from icekeeper.machine.resources import variables_set
-from icekeeper.operation_facts import STEP_FACTS, Limit
+from icekeeper.operation_facts import Limit, Stage
 from icekeeper.pass_context.table_policy import TablePolicies
-from icekeeper.pipeline.control_bucket import ControlBucket, PlanDocument, StoredDocuments
-from icekeeper.pipeline.events import Item, PlanReference
+from icekeeper.pipeline.control_bucket import ControlBucket
+from icekeeper.pipeline.events import Item
 from icekeeper.policy import Operation, Policy, resolve
 from icekeeper.policy.layers import layers_for
 from icekeeper.pyiceberg_private.configuration import catalogs_of
 from icekeeper.report.costs import GLUE_SHORTEST_S
-from icekeeper.report.outcome import PassOutcome, Status, request_key
+from icekeeper.report.outcome import PassOutcome, request_key
 from icekeeper.runtime import Runtime
-from icekeeper.state.leases import HeldLease, Lease
 from icekeeper.state.open import open_state
 from icekeeper.state.store import HourOfUse, StateStore, hour_of
 from icekeeper.storage.storage import Storage, StoreClock, store_now_ms
 from icekeeper.text import remember_secrets
-
-if TYPE_CHECKING:
-    from icekeeper.pipeline.control_bucket import PassDocuments
-
 
 # The table buckets of an account and region, as the S3 Tables API lists them.
 
@@ -160,101 +155,12 @@ def open_address(address: CatalogAddress, environment: Mapping[str, str]) -> Cat
     return connect(address.name, address.properties, environment)
 
 
-# What one call keeps in memory of a pass that it carries out as a whole (rule: record-outcomes-as-they-happen).
-#
-# Each document in the control bucket costs eight times as much as an item of the state table, and a step that found
-# nothing to do leaves nothing that a repetition could not find again.  So the control bucket gets the first plan, with
-# all outcomes so far, once a step has done something, and when somebody may look for it: whoever asked for the pass,
-# and the states that follow where the call leaves steps to them.  What a call had committed when it was killed, the
-# snapshots tell by run and operation.
-
-
-class KeptDocuments:
-    """:class:`PassDocuments` of one call; what must outlive it is in the control bucket as well."""
-
-    def __init__(self, stored: StoredDocuments) -> None:
-        self._stored = stored
-        self._before: Mapping[str, Any] | None = None
-        """The first plan that an earlier call or round of the pass left."""
-        self._record: PlanDocument | None = None
-        """The first plan of this call, by whose name the control bucket has what this call has done."""
-        self._plans: dict[str, PlanDocument] = {}
-        self._outcomes: dict[str, Mapping[str, Any]] = {}
-        self._begun: dict[str, Mapping[str, Any]] = {}
-
-    def first_plan(self) -> Mapping[str, Any]:
-        if self._before is None:
-            self._before = self._stored.first_plan()
-        if self._before or self._record is None:
-            return self._before
-        return self._record.model_dump(mode="json")
-
-    def carried_out(self, first: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-        return {**(self._stored.carried_out(first) if self._before else {}), **self._outcomes}
-
-    def write_plan(self, document: PlanDocument) -> PlanReference:
-        if document.requested_ms is not None or document.item.forced:
-            self._stored.write_plan(document)
-        reference = self._stored.reference(document)
-        self._plans[reference.digest] = document
-        if document.attempt == 1:
-            self._record = document
-        return reference
-
-    def plan(self, reference: PlanReference) -> PlanDocument:
-        kept = self._plans.get(reference.digest)
-        return self._stored.plan(reference) if kept is None else kept
-
-    def outcome(self, step: str) -> Mapping[str, Any] | None:
-        if step in self._outcomes or not self._before:
-            return self._outcomes.get(step)
-        return self._stored.outcome(step)
-
-    def write_outcome(self, step: str, document: Mapping[str, Any]) -> None:
-        outcomes = {**self._outcomes, step: document}
-        if document["status"] != Status.SKIPPED.value and self._record is not None:
-            self._stored.write_plan(_with(self._record, outcomes))
-        self._outcomes = outcomes
-
-    def begun(self, step: str) -> Mapping[str, Any] | None:
-        if step in self._begun or not self._before:
-            return self._begun.get(step)
-        return self._stored.begun(step)
-
-    def write_begun(self, step: str, document: Mapping[str, Any]) -> None:
-        if step == Operation.COMPACT.value:
-            # It grows with the data: a call that is killed has left behind that it was at it.
-            self._stored.write_begun(step, document)
-        self._begun[step] = document
-
-    def handed_over(self, reference: PlanReference) -> PlanReference:
-        """The plan with what this call has done, in the control bucket for the states that do the rest."""
-        plan = self.plan(reference)
-        return self._stored.write_plan(_with(plan.model_copy(update={"routes": reference.routes}), self._outcomes))
-
-
-def _with(plan: PlanDocument, outcomes: Mapping[str, Mapping[str, Any]]) -> PlanDocument:
-    return plan.model_copy(update={"done": {**plan.done, **outcomes}})
-
-
-@dataclass(slots=True)
-class KeptPass:
-    """What a call has of its pass."""
-
-    documents: KeptDocuments
-    lease: HeldLease | None = None
-    """The table's, which this call has taken and prolongs before whatever must not be done without it
-    (rule: lost-lease-changes-nothing)."""
-    slot: Lease | None = None
-    """The slot of the fleet that it has taken."""
-
-
 # The settings that a deployment gives its functions as environment variables, and those that travel to Glue jobs.
 
 CONTROL_BUCKET = "ICEKEEPER_CONTROL_BUCKET"
-# Up to this a function costs less than a full wave, and surely ends (pipeline/wave.py derives it).
-_SMALL_COMPACTION_MB = 1280
-# Variables with this prefix go into the plan.  Those of catalogs (PYICEBERG_CATALOG__…) may hold secrets, and do not.
+EXECUTION_CLASS = "ICEKEEPER_WAVE_EXECUTION_CLASS"
+_MB = 1024 * 1024
+# Variables with this prefix go to jobs.  Those of catalogs (PYICEBERG_CATALOG__…) may hold secrets, and do not.
 _TRAVELS = "ICEKEEPER_"
 
 
@@ -265,6 +171,8 @@ class PipelineSettings:
     control_bucket: str
     limits: Mapping[Limit, int]
     """Up to these a Lambda function does the work, beyond them a Glue job; in bytes or files."""
+    execution_class: str
+    """Of the Glue runs of scheduled runs: ``FLEX`` costs a third less, and may begin later."""
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> PipelineSettings:
@@ -275,12 +183,13 @@ class PipelineSettings:
         return cls(
             control_bucket=bucket,
             limits={
-                Limit.COMPACTION_BYTES: _number(environment, Limit.COMPACTION_BYTES, _SMALL_COMPACTION_MB)
-                * 1024
-                * 1024,
+                # Compaction is Spark's, unless the deployment says otherwise.
+                Limit.COMPACTION_BYTES: _number(environment, Limit.COMPACTION_BYTES, 0) * _MB,
                 Limit.MANIFEST_ENTRIES: _number(environment, Limit.MANIFEST_ENTRIES, 100_000),
                 Limit.ORPHAN_REFERENCES: _number(environment, Limit.ORPHAN_REFERENCES, 100_000),
+                Limit.STATISTICS_BYTES: _number(environment, Limit.STATISTICS_BYTES, 1280) * _MB,
             },
+            execution_class=environment.get(EXECUTION_CLASS, "").strip() or "FLEX",
         )
 
     @property
@@ -290,7 +199,7 @@ class PipelineSettings:
 
 
 def travelling_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that a plan carries, so that a job works under the same settings as the functions."""
+    """The variables that go with the work of a job, so that it works under the same settings as the functions."""
     return {name: value for name, value in sorted(environment.items()) if name.startswith(_TRAVELS)}
 
 
@@ -314,14 +223,6 @@ CATALOG_FILE = "ICEKEEPER_CATALOG_FILE"
 
 
 @dataclass(slots=True)
-class _ReadOnce:
-    """The policies and catalogs that a deployment is configured with, which one pass reads once."""
-
-    policies: TablePolicies
-    catalogs: Mapping[str, Mapping[str, str]] | None = None
-
-
-@dataclass(slots=True)
 class Deployment:
     """What every use case works with; a catalog is opened when it is first asked for, and then kept.
 
@@ -336,9 +237,6 @@ class Deployment:
     store_clock: StoreClock = store_now_ms
     _catalogs: dict[tuple[str, str | None], Catalog] = field(default_factory=dict)
     _opening: Lock = field(default_factory=Lock)
-    _once: _ReadOnce | None = None
-    kept: KeptPass | None = None
-    """Of the one pass that this call carries out as a whole; ``None``: each step has a process of its own."""
 
     @property
     def slots(self) -> int:
@@ -383,26 +281,6 @@ class Deployment:
             store_clock=store_clock,
         )
 
-    def for_one_pass(self) -> Deployment:
-        """The same deployment for one pass, which reads catalog file and policy file once, as the command does.
-
-        Any other reads them for each runtime: people may change them while a container is warm.
-        """
-        return replace(self, _once=_ReadOnce(TablePolicies(self.environment, of_requests=True)))
-
-    def keeping(self, run_id: str, item: Item) -> Deployment:
-        """The same deployment for a call that carries out one pass as a whole
-        (rule: record-outcomes-as-they-happen)."""
-        from icekeeper.pipeline.control_bucket import StoredDocuments
-
-        return replace(self, kept=KeptPass(KeptDocuments(StoredDocuments(self.control, run_id, item))))
-
-    def documents(self, run_id: str, item: Item) -> PassDocuments:
-        """The documents of one table's pass."""
-        from icekeeper.pipeline.control_bucket import StoredDocuments
-
-        return StoredDocuments(self.control, run_id, item) if self.kept is None else self.kept.documents
-
     def addresses(self, unreachable: Callable[[StorageError], None] | None = None) -> Sequence[CatalogAddress]:
         """Every catalog of the fleet; ``unreachable`` is called with the error when table buckets cannot be listed.
 
@@ -435,7 +313,7 @@ class Deployment:
             self.state,
             environment=self.environment,
             # Who starts a run, or calls a function, says the overrides (rule: requests-never-exceed-policy).
-            policies=TablePolicies(self.environment, of_requests=True) if self._once is None else self._once.policies,
+            policies=TablePolicies(self.environment, of_requests=True),
             clock=self.clock,
             store_clock=self.store_clock,
             other_catalog=self.other_catalog,
@@ -466,13 +344,6 @@ class Deployment:
             return self._catalogs[key]
 
     def _catalog_file(self) -> Mapping[str, Mapping[str, str]]:
-        if self._once is None:
-            return self._read_catalog_file()
-        if self._once.catalogs is None:
-            self._once.catalogs = self._read_catalog_file()
-        return self._once.catalogs
-
-    def _read_catalog_file(self) -> Mapping[str, Mapping[str, str]]:
         path = self.environment.get(CATALOG_FILE, "").strip()
         if not path:
             return {}
@@ -487,46 +358,23 @@ class Deployment:
 
 # How many states of the state machine are entered because of one call: Step Functions bills each.  Pure.
 #
-# A call's own state counts, and those behind it in which nothing is called.  Rounds of waiting are left out: nobody who
-# could count them is called there.
-
-_ROUTES = len(STEP_FACTS)
-_OF_REST = 3
-"""MaintainTables, LeftToWave and AnyLeftToWave: of a run in which not every pass ends in one call."""
+# A call's own state counts, and those behind it in which nothing is called (state_machine/line.py).  Rounds of waiting
+# are left out: nobody who could count them is called there.
 
 
 def states_of_call(function: str, event: Mapping[str, Any], answer: Mapping[str, Any]) -> int:
     """The states of one call that succeeded; ``function`` is its folder."""
     match function:
         case "detect":
-            return _of_detection(answer)
-        case "maintain_small":
-            if event.get("hands_on"):
-                return 1
-            # IsPassDone and PassDone; or TakeUpPlan, and a choice of every step's route.
-            return 3 if "report" in answer else 3 + _ROUTES
-        case "plan":
-            if "left" in event:
-                # Else the second map was counted where tables were assigned to it.
-                return 1 + (_OF_REST if answer["count"] == len(event["left"]) else 0)
-            return 2 if "wave" in event else 1 + _ROUTES  # RestOfPasses
-        case "list_orphans":
-            return 2  # AnyOrphans
+            return 3  # AnyTables, and NothingToDo or PlanTables
+        case "plan" if "item" not in event:
+            # AnySmall, AnyCompaction, AnySweep, AnyLargeOrphans, AnyLargeManifests, AnyStaged; and the maps
+            return 7 + sum(bool(answer[stage.value]["count"]) for stage in (Stage.SMALL, Stage.SWEEP))
+        case "expire_partitions" | "expire_snapshots" | "list_orphans" | "remove_orphans":
+            return 2  # the choice behind it
         case "report":
-            return 2 if "item" in event else 3  # TableDone; HowItWent and the end
+            return 2 if answer["left"] else 3  # HowItWent, and the end
     return 1
-
-
-def _of_detection(answer: Mapping[str, Any]) -> int:
-    if not answer["proposals"]["count"]:
-        return 3  # AnyProposals, NothingToDo
-    one_call = 2 if answer["in_one_call"]["count"] else 0  # MaintainSmallTables, AnyLeft
-    return 2 + one_call + (_OF_REST if answer["rest"]["count"] else 0)
-
-
-def states_of_job(*, is_wave: bool) -> int:
-    """The states of one run of a Glue job; behind a wave the map and two choices are entered again."""
-    return 4 if is_wave else 1
 
 
 # Records in the state what this process used that AWS bills.
@@ -536,8 +384,6 @@ STORE_AMOUNTS: Mapping[RequestKind, Amount] = {
     RequestKind.PUT: Amount.STORE_PUTS,
 }
 """The requests that are billed."""
-# AWS Glue developer guide, "Worker types".
-_DPU_OF_WORKER: Mapping[str, int] = {"G.1X": 1, "G.2X": 2, "G.4X": 4, "G.8X": 8}
 
 
 def record_use(deployment: Deployment, metrics: frozenset[str] = frozenset()) -> None:
@@ -550,12 +396,12 @@ def record_use(deployment: Deployment, metrics: frozenset[str] = frozenset()) ->
     deployment.state.usage.add(HourOfUse(hour_of(deployment.clock()), amounts, metrics))
 
 
-def note_job(worker_type: str, workers: int, seconds: float, *, is_flex: bool, is_wave: bool) -> None:
-    """Count a run of a Glue job, for a minute at least."""
+def note_job(workers: int, seconds: float, *, is_flex: bool) -> None:
+    """Count a run of a Glue job of so many workers, for a minute at least."""
     billed_ms = round(max(GLUE_SHORTEST_S, seconds) * 1000)
     amount = Amount.GLUE_FLEX_DPU_MS if is_flex else Amount.GLUE_DPU_MS
-    process_meter.add(amount, _DPU_OF_WORKER[worker_type] * workers * billed_ms)
-    process_meter.add(Amount.STATE_TRANSITIONS, states_of_job(is_wave=is_wave))
+    process_meter.add(amount, workers * billed_ms)  # a G.1X is one data processing unit
+    process_meter.add(Amount.STATE_TRANSITIONS)
 
 
 def note_pass(outcome: PassOutcome) -> None:

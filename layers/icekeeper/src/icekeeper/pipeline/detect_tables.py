@@ -19,10 +19,9 @@ from icekeeper.pass_context.table_policy import TablePolicies
 from icekeeper.pipeline.control_bucket import proposals_key, report_key
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import DetectEvent, Item, MachineInput, parse_event
-from icekeeper.pipeline.one_call import assign_tables
 from icekeeper.policy.due import PolicyPart, due_parts, forced_part, in_one_pass
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.leases import note_detection
+from icekeeper.state.leases import live_runs, note_detection, note_live_run
 
 log = logging.getLogger(__name__)
 
@@ -53,13 +52,15 @@ def detect_tables(deployment: Deployment, event: DetectEvent) -> tuple[Mapping[s
         StorageError: nothing can be detected, or written.
     """
     _require_new_name(deployment, event.run_id)
-    found = _forced(deployment, event.input) if event.input.table is not None else _scheduled(deployment, event)
+    is_scan = event.input.table is None
+    found = _scheduled(deployment, event) if is_scan else _forced(deployment, event.input)
     key = proposals_key(event.run_id)
     deployment.control.write(key, [item.model_dump(mode="json") for item in found.items])
-    proposals = {"bucket": deployment.control.name, "key": key, "count": len(found.items)}
-    answer = {"run_id": event.run_id, "proposals": proposals, "reason": found.reason}
-    assigned = assign_tables(deployment, event.run_id, found.items)
-    return {**answer, **assigned, "forced": event.input.table is not None}, found
+    if is_scan and found.items:
+        note_live_run(deployment.state.leases, event.run_id, now_ms=deployment.clock())
+    tables = {"bucket": deployment.control.name, "key": key, "count": len(found.items)}
+    answer = {"run_id": event.run_id, "started_ms": event.started_ms, "tables": tables, "reason": found.reason}
+    return {**answer, "forced": not is_scan}, found
 
 
 def _require_new_name(deployment: Deployment, run_id: str) -> None:
@@ -112,7 +113,7 @@ def _claim(deployment: Deployment, identity: TableIdentity, settings: Mapping[st
 
 
 def _scheduled(deployment: Deployment, event: DetectEvent) -> Detected:
-    """The tables that need maintenance; those at work in another run are left out by their leases."""
+    """The tables that need maintenance, without those that another live run has gathered."""
     started_ms = deployment.clock()
     note_detection(deployment.state.leases, now_ms=started_ms)
     unlisted: list[StorageError] = []
@@ -138,11 +139,22 @@ def _scheduled(deployment: Deployment, event: DetectEvent) -> Detected:
         log.warning("%s", warning)
     _tell(deployment, event.run_id, report)
     found = (_item(proposal, event.input, started_ms) for proposal in report.proposals)
-    items = tuple(item for item in found if item is not None)
+    gathered = _gathered(deployment, event.run_id)
+    items = tuple(item for item in found if item is not None and item.identity.lease_key not in gathered)
     beyond = f"; {report.beyond_limit} more, beyond max_jobs_per_detection, do" if report.beyond_limit else ""
     reason = f"{len(items)} of {report.scanned} table(s) need maintenance{beyond}"
     errors = report.errors + len(unlisted)
     return Detected(items, reason, report.scanned, report.not_reached, errors, report.empty_catalogs)
+
+
+def _gathered(deployment: Deployment, run_id: str) -> frozenset[str]:
+    """The lease keys of the tables of other scheduled runs that have not ended."""
+    found: set[str] = set()
+    for other in live_runs(deployment.state.leases, now_ms=deployment.clock()):
+        if other != run_id:
+            items = deployment.control.find_objects(proposals_key(other), Item)
+            found.update(item.identity.lease_key for item in items)
+    return frozenset(found)
 
 
 def _item(proposal: Proposal, wanted: MachineInput, detected_ms: int) -> Item | None:

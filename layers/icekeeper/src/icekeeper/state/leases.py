@@ -22,6 +22,7 @@ Every function and method that uses the state raises StorageError when it does n
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import platform
@@ -35,7 +36,7 @@ from threading import Event, Lock, Thread
 
 from icekeeper.errors import LeaseHeld, LeaseLost, StorageError
 from icekeeper.machine.clock import HOUR_MS, Clock, iso_utc
-from icekeeper.state.items import REMOVED, Item, Records, named_key
+from icekeeper.state.items import REMOVED, Item, Records, json_text, named_key
 
 log = logging.getLogger(__name__)
 
@@ -180,6 +181,56 @@ def note_detection(leases: LeaseStore, *, now_ms: int, interval_ms: int = 0) -> 
 def is_scheduled(leases: LeaseStore, *, now_ms: int) -> bool:
     """Whether a detection has left a mark that has not expired."""
     return leases.current(_KEY, now_ms=now_ms) is not None
+
+
+_LIVE_RUNS = "live-runs"
+_LONGEST_RUN_MS = 12 * HOUR_MS
+"""The time limit of the state machine; a run that was stopped is forgotten after it."""
+
+
+def note_live_run(leases: LeaseStore, run_id: str, *, now_ms: int) -> None:
+    """Record that a scheduled run has gathered tables, which other scheduled runs leave to it until it has ended."""
+
+    def decide(item: Item | None) -> Item:
+        return _live_item(leases, {**_live(item, now_ms), run_id: now_ms + _LONGEST_RUN_MS})
+
+    leases.table.change(named_key("lease", _LIVE_RUNS), _SORT_KEY, decide)
+
+
+def live_runs(leases: LeaseStore, *, now_ms: int) -> frozenset[str]:
+    """The scheduled runs that have gathered tables and not ended."""
+    return frozenset(_live(leases.table.get(named_key("lease", _LIVE_RUNS), _SORT_KEY), now_ms))
+
+
+def end_live_run(leases: LeaseStore, run_id: str, *, now_ms: int) -> None:
+    """Record that a run has ended; nothing happens for one that was never noted."""
+
+    def decide(item: Item | None) -> Item | None:
+        live = _live(item, now_ms)
+        if run_id not in live:
+            return None
+        left = {name: until_ms for name, until_ms in live.items() if name != run_id}
+        return _live_item(leases, left) if left else REMOVED
+
+    leases.table.change(named_key("lease", _LIVE_RUNS), _SORT_KEY, decide)
+
+
+def _live(item: Item | None, now_ms: int) -> dict[str, int]:
+    """Run → when it is forgotten.
+
+    The record only saves work, because leases protect tables: what is malformed, or of a clock that was ahead, does
+    not count.
+    """
+    try:
+        runs = json.loads(item["settings"]) if item is not None else {}
+        return {run: until_ms for run, until_ms in runs.items() if now_ms < until_ms <= now_ms + _LONGEST_RUN_MS}
+    except (ValueError, TypeError, AttributeError):
+        return {}
+
+
+def _live_item(leases: LeaseStore, runs: dict[str, int]) -> Item:
+    last_ms = max(runs.values())
+    return {"settings": json_text(runs), "expires_s": leases.table.expires_s(_KEPT_MS, at_least_ms=last_ms)}
 
 
 def slot_keys(limit: int) -> list[str]:

@@ -1,0 +1,108 @@
+"""Gather what each stage of a run has to do, from the plans of its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from icekeeper.machine.metering import WorkThreads
+from icekeeper.operation_facts import STEP_FACTS, Stage, StepFacts
+from icekeeper.pipeline.control_bucket import (
+    PassDocuments,
+    PlanDocument,
+    StageItem,
+    Work,
+    WorkTable,
+    proposals_key,
+    stage_key,
+)
+from icekeeper.pipeline.deployment import Deployment, travelling_environment
+from icekeeper.pipeline.events import Item, Route, RunEvent
+from icekeeper.pipeline.wave import in_order, workers_for
+
+JOB_STAGES = (Stage.COMPACTION, Stage.ORPHANS, Stage.MANIFESTS)
+"""The stages that are one run of a Glue job each; the others are lists of tables for functions."""
+_READERS = 16
+"""Plans that are read at once: each is one request that mostly waits."""
+
+
+def gather(deployment: Deployment, event: RunEvent) -> Mapping[str, Any]:
+    """Write what each stage has to do to the control bucket; stage → where that is, and how much.
+
+    A stage without work has a ``count`` of 0 and nothing else.  A table that could not be planned is in no stage: why,
+    the report of the run finds.
+
+    Raises:
+        StorageError: the control bucket does not answer.
+    """
+    control = deployment.control
+    items = control.find_objects(proposals_key(event.run_id), Item)
+    with WorkThreads(_READERS, thread_name_prefix="icekeeper-gather") as threads:
+        found = [threads.submit(PassDocuments(control, event.run_id, item).plan) for item in items]
+        plans = [(item, plan) for item, one in zip(items, found, strict=True) if (plan := one.result()) is not None]
+    return {
+        stage.value: _job(deployment, event, stage, plans)
+        if stage in JOB_STAGES
+        else _list(deployment, event, stage, plans)
+        for stage in Stage
+    }
+
+
+def steps_in(stage: Stage, routes: Mapping[str, Route]) -> tuple[str, ...]:
+    """The steps of a plan that a stage does, in canonical order."""
+    return tuple(step.name for step in STEP_FACTS if _stage_of(step, routes.get(step.name, "none")) is stage)
+
+
+def _stage_of(step: StepFacts, route: Route) -> Stage | None:
+    if route == "glue" and step.job is not None:
+        return step.job.stage
+    return None if route == "none" else step.stage
+
+
+def _list(
+    deployment: Deployment, event: RunEvent, stage: Stage, plans: Sequence[tuple[Item, PlanDocument]]
+) -> Mapping[str, Any]:
+    tables = [
+        StageItem(item=item, steps=dict.fromkeys(steps, "function"))
+        for item, plan in plans
+        if (steps := steps_in(stage, plan.routes))
+    ]
+    if not tables:
+        return {"count": 0}
+    key = stage_key(event.run_id, stage)
+    deployment.control.write(key, [table.model_dump(mode="json") for table in tables])
+    return {"bucket": deployment.control.name, "key": key, "count": len(tables)}
+
+
+def _job(
+    deployment: Deployment, event: RunEvent, stage: Stage, plans: Sequence[tuple[Item, PlanDocument]]
+) -> Mapping[str, Any]:
+    tables = in_order(
+        WorkTable(item=item, steps=steps, size_bytes=plan.size_bytes)
+        for item, plan in plans
+        if (steps := steps_in(stage, plan.routes))
+    )
+    if not tables:
+        return {"count": 0}
+    is_compaction = stage is Stage.COMPACTION  # the others read metadata, which is little beside data
+    workers = workers_for(sum(table.size_bytes for table in tables) if is_compaction else 0)
+    work = Work(
+        run_id=event.run_id,
+        started_ms=event.started_ms,
+        stage=stage,
+        tables=tables,
+        workers=workers,
+        environment=travelling_environment(deployment.environment),
+    )
+    key = stage_key(event.run_id, stage)
+    digest = deployment.control.write(key, work.model_dump(mode="json"))
+    # Whoever asked for a table waits for it.
+    is_urgent = any(table.item.forced and not table.item.is_scheduled for table in tables)
+    execution_class = "STANDARD" if is_urgent else deployment.settings.execution_class
+    return {
+        "key": key,
+        "digest": digest,
+        "count": len(tables),
+        "workers": workers,
+        "execution_class": execution_class,
+    }
