@@ -18,12 +18,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
+from icekeeper.pipeline.report_table import TableReport
 
 from icekeeper.errors import MaintenanceError
 from icekeeper.health.examine import lake_totals
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import Item
-from icekeeper.pipeline.report_table import TableReport
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import REQUESTS, Status
 from icekeeper.state.store import LakeStats

@@ -1,41 +1,57 @@
-"""The handler that the functions of single operations share: one event, one operation, one small answer."""
+"""The handler that the functions of operations share: one table of a run, and what its plan has for this function."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import files_ahead  # noqa: F401 - this function reads files
 from icekeeper.engines.local_engine import LocalEngine
-from icekeeper.errors import PolicyError
-from icekeeper.operation_facts import Limit, steps_of_function
-from icekeeper.pipeline.events import OperationEvent, parse_event
-from icekeeper.pipeline.run_step import run_step
+from icekeeper.operation_facts import STEPS, Limit, steps_of_function
+from icekeeper.pipeline.events import TableEvent, parse_event
+from icekeeper.pipeline.run_step import TableWork, run_steps
 from idempotency import once
-from observability import about, deployment
+from observability import about, deployment, logger
 
 # Of a function's memory an eighth is spare: packages take a sixth of 1.5 GB, a row group and its encoded bytes as much.
 _SPARE_SHARE = 8
 
 
 def carry_out(event: dict[str, Any], context: Any, function: str, *, max_bytes: int | None = None) -> dict[str, Any]:
-    """Run the step that the event names, which must be one of this function's; ``function`` is its folder.
+    """Run those steps of a table's pass that are this function's, by its folder, and that its plan has for a function.
 
     Raises:
-        PolicyError: the event is malformed, or for another function, whose permissions this one does not have.
+        PolicyError: the event is malformed.
+        MaintenanceError: as ``run_steps``; the state machine tries again, or goes on without this step.
     """
-    asked = parse_event(OperationEvent, event)
-    about(asked.run_id, asked.item, step=asked.step)
-    steps = steps_of_function(function)
-    if asked.step not in steps:
-        does = ", ".join(sorted(steps))
-        raise PolicyError(f"malformed event: operation: this function does {does}, not {asked.step}")
+    asked = parse_event(TableEvent, event)
+    about(asked.run_id, asked.item, step=function)
+    work = replace(table_work(asked, context), max_bytes=max_bytes)
 
-    def work() -> dict[str, Any]:
-        return dict(run_step(deployment(), asked, local_engine(), max_bytes=max_bytes, time_left_s=time_left(context)))
+    def call() -> dict[str, Any]:
+        plan = work.documents.plan()
+        mine = [] if plan is None else [step for step in STEPS if step in steps_of_function(function)]
+        told = run_steps(work, [step for step in mine if plan is not None and plan.routes.get(step) == "function"])
+        for step, sentence in told.items():
+            logger.info("%s: %s", step, sentence)
+        return dict(told)
 
-    return once(asked.step, step_key(asked), context, work)
+    return once(function, table_key(asked), context, call)
+
+
+def table_work(asked: TableEvent, context: Any) -> TableWork:
+    """What this call does of a table's pass."""
+    return TableWork(
+        deployment=deployment(),
+        run_id=asked.run_id,
+        started_ms=asked.started_ms,
+        item=asked.item,
+        engine=local_engine(),
+        time_left_s=time_left(context),
+        listed=asked.listed,
+    )
 
 
 def most_bytes() -> int:
@@ -62,6 +78,6 @@ def _memory_mb() -> int:
     return int(os.environ.get("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "0"))
 
 
-def step_key(asked: OperationEvent) -> dict[str, str]:
-    """The key by which two attempts are attempts at the same step."""
-    return {"run_id": asked.run_id, "table": asked.item.identity.spelling, "plan": asked.plan.digest}
+def table_key(asked: TableEvent) -> dict[str, str]:
+    """The key by which two attempts are attempts at the same work."""
+    return {"run_id": asked.run_id, "table": asked.item.identity.spelling}

@@ -1,10 +1,9 @@
-"""Rewrite a table's data and delete files, or read them for statistics, distributed by Spark."""
+"""Rewrite data and delete files of many tables, distributed by Spark."""
 
 from __future__ import annotations
 
 import sys
 
-from icekeeper.operation_facts import operations_of_job
 from icekeeper.pipeline.glue_job import run_job, start_logging
 
 __all__: list[str] = []
@@ -12,5 +11,5 @@ __all__: list[str] = []
 if __name__ == "__main__":
     start_logging()
     # A script that was well just ends: Glue may take SystemExit, even with 0, for a failure.
-    if code := run_job(sys.argv[1:], operations_of_job("compact_data_files")):
+    if code := run_job(sys.argv[1:], "compact_data_files"):
         sys.exit(code)

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-import files_ahead  # noqa: F401 - this function reads files
-from icekeeper.engines.local_engine import LocalEngine
-from icekeeper.pipeline.events import OperationEvent, parse_event
-from icekeeper.pipeline.run_step import LISTED_ORPHANS, list_orphans
+from icekeeper.pipeline.control_bucket import LISTED_ORPHANS
+from icekeeper.pipeline.events import TableEvent, parse_event
+from icekeeper.pipeline.run_step import list_orphans
 from idempotency import once
-from observability import about, deployment, function
-from steps import step_key
+from observability import about, function
+from steps import table_key, table_work
 
 
 @function
 def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
     """The state machine's ``ListOrphans``."""
-    asked = parse_event(OperationEvent, event)
+    asked = parse_event(TableEvent, event)
     about(asked.run_id, asked.item, step=LISTED_ORPHANS)
 
     def work() -> dict[str, Any]:
-        return dict(list_orphans(deployment(), asked, LocalEngine(processes=1)))
+        count, digest = list_orphans(table_work(asked, context))
+        return {"count": count, "listed": digest}
 
-    return once(LISTED_ORPHANS, step_key(asked), context, work)
+    return once(LISTED_ORPHANS, table_key(asked), context, work)

@@ -1,47 +1,40 @@
-"""Plan one table's pass, gather a run's wave, or take up what calls have left, and write that to the control bucket."""
+"""Plan one table's pass, or gather what the stages of a run have to do, and write that to the control bucket."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import files_ahead  # noqa: F401 - this function reads files
-from icekeeper.pipeline.events import PlanEvent, parse_event
-from icekeeper.pipeline.one_call import RestEvent, take_up_rest
+from icekeeper.pipeline.events import RunEvent, TableEvent, parse_event
+from icekeeper.pipeline.gather import gather
 from icekeeper.pipeline.plan_table import plan_table
-from icekeeper.pipeline.wave import WaveEvent, gather_wave
 from idempotency import once
 from observability import about, deployment, function, logger
+from steps import table_key
 
 
 @function
 def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
-    """The state machine's ``Plan``, ``GatherWave`` and ``TakeUpRest``."""
-    if "wave" in event:
-        wave = parse_event(WaveEvent, event)
-        about(wave.run_id)
-
-        def gather() -> dict[str, Any]:
-            told = dict(gather_wave(deployment(), wave))
-            logger.info(
-                "a wave of %d table(s)", len(wave.in_one_call) + len(wave.wave), extra={"workers": told["workers"]}
-            )
-            return told
-
-        return once("wave", {"run_id": wave.run_id}, context, gather)
-    if "left" in event:
-        rest = parse_event(RestEvent, event)
-        about(rest.run_id)
-        return once("rest", {"run_id": rest.run_id}, context, lambda: dict(take_up_rest(deployment(), rest)))
-    asked = parse_event(PlanEvent, event)
+    """The state machine's ``PlanTable`` and ``Gather``."""
+    if "item" not in event:
+        return _gather(parse_event(RunEvent, event), context)
+    asked = parse_event(TableEvent, event)
     about(asked.run_id, asked.item)
 
     def work() -> dict[str, Any]:
         plan = plan_table(deployment(), asked)
-        routes = {step: route for step, route in plan.routes.items() if route != "none"}
-        logger.info("%s is planned", asked.item.table, extra={"attempt": plan.attempt, "routes": routes})
-        return plan.model_dump(mode="json")
+        logger.info("%s is planned", asked.item.table, extra={"routes": dict(plan.routes)})
+        return {"steps": len(plan.routes)}
 
-    key: dict[str, Any] = {"run_id": asked.run_id, "table": asked.item.identity.spelling, "attempt": asked.attempt}
-    if asked.item.after_wave:
-        key["after_wave"] = True
-    return once("plan", key, context, work)
+    return once("plan", table_key(asked), context, work)
+
+
+def _gather(asked: RunEvent, context: Any) -> dict[str, Any]:
+    about(asked.run_id)
+
+    def work() -> dict[str, Any]:
+        stages = dict(gather(deployment(), asked))
+        logger.info("stages", extra={"tables": {stage: told["count"] for stage, told in stages.items()}})
+        return stages
+
+    return once("gather", {"run_id": asked.run_id}, context, work)

@@ -1,4 +1,4 @@
-"""Gather how a table's pass or a whole run ended; write the journal, metrics and a log line."""
+"""Report how the tables of a run ended, and the run; write the journal, metrics and log lines."""
 
 from __future__ import annotations
 
@@ -6,31 +6,25 @@ from typing import Any
 
 import files_ahead  # noqa: F401 - this function reads files
 from cloudwatch import emit_run
-from icekeeper.pipeline.events import ReportRunEvent, ReportTableEvent, parse_event
-from icekeeper.pipeline.report_table import report_run, was_scan
-from idempotency import once
+from icekeeper.pipeline.deployment import note_pass
+from icekeeper.pipeline.events import ReportEvent, parse_event
+from icekeeper.pipeline.report import report_run
 from observability import about, deployment, function, logger
-from table_report import tell_pass
+from steps import time_left
 
 
 @function
 def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
-    """The state machine's ``ReportTable`` and ``Report``."""
-    if "item" not in event:
-        run = parse_event(ReportRunEvent, event)
-        about(run.run_id)
-        told = dict(report_run(deployment(), run))
-        logger.info("run %s: %s", told["status"], told["summary"], extra={"status": told["status"]})
-        emit_run(told, is_scan=was_scan(deployment(), run.run_id))
-        return told
-    asked = parse_event(ReportTableEvent, event)
-    about(asked.run_id, asked.item)
-
-    plan = None if asked.plan is None else asked.plan.digest
-    key = {
-        "run_id": asked.run_id,
-        "table": asked.item.identity.spelling,
-        "plan": plan,
-        "failures": sorted(asked.failures),
-    }
-    return once("report", key, context, lambda: tell_pass(deployment(), asked))
+    """The state machine's ``Report``; a repetition reports only the tables that have none yet."""
+    asked = parse_event(ReportEvent, event)
+    about(asked.run_id)
+    report = report_run(deployment(), asked, time_left(context))
+    for table in report.tables:
+        about(asked.run_id, table.item)
+        logger.info("pass %s: %s", table.status, table.summary, extra={"status": table.status})
+        if table.outcome is not None:
+            note_pass(table.outcome)
+    about(asked.run_id)
+    emit_run(report)
+    logger.info("run %s: %s", report.answer["status"], report.answer["summary"])
+    return dict(report.answer)

@@ -230,3 +230,8 @@ def operations_of_job(script: str) -> frozenset[Operation]:
     return frozenset(
         operation for operation, facts in FACTS.items() if facts.job is not None and facts.job.script == script
     )
+
+
+def stage_of_job(script: str) -> Stage:
+    """The stage that a script in ``glue_jobs/`` is."""
+    return next(facts.job.stage for facts in STEP_FACTS if facts.job is not None and facts.job.script == script)

@@ -209,6 +209,8 @@ class PlanDocument(_Document):
 
     requested_ms: int | None = Field(default=None, ge=0, le=LAST_MS)
     """When the request that the pass serves was filed (epoch milliseconds); ``None``: the pass serves none."""
+    started_ms: int = Field(default=0, ge=0, le=LAST_MS)
+    """The beginning of the run, epoch milliseconds, for the journal."""
     needless: str = ""
     """Why the table needs no pass any more."""
     head_id: int | None = None

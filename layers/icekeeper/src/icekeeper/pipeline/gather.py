@@ -50,10 +50,11 @@ def gather(deployment: Deployment, event: RunEvent) -> Mapping[str, Any]:
 
 def steps_in(stage: Stage, routes: Mapping[str, Route]) -> tuple[str, ...]:
     """The steps of a plan that a stage does, in canonical order."""
-    return tuple(step.name for step in STEP_FACTS if _stage_of(step, routes.get(step.name, "none")) is stage)
+    return tuple(step.name for step in STEP_FACTS if stage_of(step, routes.get(step.name, "none")) is stage)
 
 
-def _stage_of(step: StepFacts, route: Route) -> Stage | None:
+def stage_of(step: StepFacts, route: Route) -> Stage | None:
+    """The stage that does a step which has this route."""
     if route == "glue" and step.job is not None:
         return step.job.stage
     return None if route == "none" else step.stage

@@ -140,6 +140,7 @@ def _plan(deployment: Deployment, event: TableEvent, documents: PassDocuments) -
     listing = documents.listings()
     return PlanDocument(
         requested_ms=requested_ms,
+        started_ms=event.started_ms,
         head_id=head_id(context, loaded),
         fingerprint=resolved.fingerprint(),
         routes=routes,

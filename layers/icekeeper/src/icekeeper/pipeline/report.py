@@ -1,36 +1,29 @@
-"""Reports: the outcomes of one table's pass, and the results of a whole run in one document."""
+"""The report of a run: how each of its tables ended, written into the journal, and one document about all."""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from icekeeper.errors import StorageError
+from icekeeper.machine.metering import WorkThreads
 from icekeeper.maintenance.pass_steps import DonePart, PassStart, record_outcome, with_warnings
-from icekeeper.operation_facts import CLEAN_STAGED
+from icekeeper.operation_facts import CLEAN_STAGED, FACTS
 from icekeeper.pipeline.control_bucket import (
-    EndedPass,
+    PLAN,
     PassDocuments,
     PlanDocument,
+    note_outgrown,
     proposals_key,
     report_key,
-    table_folder,
-    told_by_jobs,
 )
 from icekeeper.pipeline.deployment import Deployment
-from icekeeper.pipeline.events import (
-    MAX_SENTENCE,
-    Failure,
-    Item,
-    ReportRunEvent,
-    ReportTableEvent,
-    TableResult,
-    parse_event,
-)
-from icekeeper.pipeline.one_call import is_cut_off, remember_outgrown
+from icekeeper.pipeline.events import MAX_SENTENCE, Item, ReportEvent, RunState, TableResult
+from icekeeper.pipeline.gather import stage_of
+from icekeeper.pipeline.plan_table import pending_request
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import (
     OperationOutcome,
@@ -40,92 +33,166 @@ from icekeeper.report.outcome import (
     failed,
     operation_outcome,
     refused,
+    skipped,
     staged_outcome,
 )
 from icekeeper.state.claims import CutWork, cut_again, forget_cut
+from icekeeper.state.leases import end_live_run
 
-# The report of one table's pass: the outcomes of its steps are gathered, written into the journal, and answered.
+# The report of one table's pass: the outcomes of its steps are gathered, and written into the journal.
 
 log = logging.getLogger(__name__)
 
-# What a guard raises is a refusal, also when it reaches us through the state machine.
-_LEASES = frozenset({"LeaseLost", "LeaseHeld"})
+# What a guard raises is a refusal.
+_LEASES = frozenset({"LeaseLost", "LeaseHeld", "TableBusy", "FleetBusy"})
 _REFUSALS = frozenset({"OperationRefused", *_LEASES})
+_MISTAKES = frozenset({"PolicyError", "RequestRefused", "TableUnsupported"})
+"""Errors that are the answer to a request: asking again would not change them."""
 ENGINE = "pipeline"
 
 
 @dataclass(frozen=True, slots=True)
 class TableReport:
-    """How a table's pass ended; ``outcome`` is ``None`` when it could not even be planned."""
+    """How a table's pass ended; ``outcome`` is ``None`` when nothing was done or even planned."""
 
-    table: str
+    item: Item
     status: str
     summary: str
-    outcome: PassOutcome | None
+    outcome: PassOutcome | None = None
 
-    def to_json(self) -> dict[str, str]:
-        """The part of the report that travels on in the state machine."""
-        return {"table": self.table, "status": self.status, "summary": self.summary[:MAX_SENTENCE]}
+    @property
+    def result(self) -> TableResult:
+        return TableResult.model_validate(
+            {"table": self.item.table, "status": self.status, "summary": self.summary[:MAX_SENTENCE]}
+        )
 
 
-def report_table(deployment: Deployment, event: ReportTableEvent) -> TableReport:
+@dataclass(slots=True)
+class _Found:
+    """What became of the steps of a pass."""
+
+    documents: PassDocuments
+    plan: PlanDocument
+    state: RunState
+    killed: set[str]
+    """Steps that began and ended without a word: their process ran out of time or memory."""
+    is_due_again: bool = False
+    """Whether a step was left to a later run, so that the table is not done."""
+
+    def outcome(self, step: str) -> OperationOutcome | None:
+        operation = Operation(step)
+        told = self.plan.outcomes.get(step) or self.documents.outcome(step)
+        if told is not None:
+            found = operation_outcome(told)
+            self.is_due_again |= found.lost_lease
+            return found
+        route = self.plan.routes.get(step, "none")
+        if route == "none":
+            return None
+        if (why := self.documents.left(step)) is not None:
+            self.is_due_again = True
+            return skipped(operation, why)
+        if (failure := self.documents.failure(step)) is not None:
+            self.is_due_again |= failure.error in _LEASES
+            sentence = f"{failure.error}: {failure.message}"
+            return (refused if failure.error in _REFUSALS else failed)(operation, sentence)
+        if self.documents.begun(step) is not None:
+            self.killed.add(step)
+            return failed(operation, "it was broken off; what it had not committed is not done")
+        self.is_due_again = True
+        job = self.state.jobs.get(stage) if (stage := stage_of(FACTS[operation], route)) is not None else None
+        why = "its function or job did not get to it" if job is None else f"its job failed: {job.sentence}"
+        return failed(operation, f"it was not begun: {why}"[:MAX_SENTENCE])
+
+    def staged(self) -> StagedOutcome | None:
+        if CLEAN_STAGED not in self.plan.routes:
+            return None
+        told = self.documents.outcome(CLEAN_STAGED)
+        if told is not None:
+            return None if told["staged"] is None else staged_outcome(told["staged"])
+        failure = self.documents.failure(CLEAN_STAGED)
+        why = "nobody got to it" if failure is None else f"{failure.error}: {failure.message}"
+        sentence = f"staged files of failed loads were not cleaned: {why}"
+        return StagedOutcome(summary=sentence, problem=sentence, metrics={})
+
+
+def report_table(deployment: Deployment, run_id: str, item: Item, state: RunState) -> TableReport:
     """Gather the outcomes of a table's steps, record the pass, and return how it ended; a repetition records the same.
 
     Raises:
-        OperationRefused: the document at the plan's key is not the one that was planned (its digest differs).
-        PlanStale: another version of Icekeeper wrote the plan.
         StorageError: an outcome cannot be read, or the journal cannot be written.
     """
-    item, table = event.item, event.item.table
-    if event.plan is None:
-        return TableReport(table, "failed", _first_failure(event.failures), None)
-    documents = deployment.documents(event.run_id, item)
-    plan = documents.plan(event.plan)
-    if not plan.metadata_location:
-        return TableReport(table, "skipped", plan.needless, None)
-    remember_outgrown(deployment.control, item, plan.routes, event.failures)
-    folder = table_folder(event.run_id, item.identity.spelling)
-    told = told_by_jobs(deployment.control, folder, plan.routes, event.failures)
-    event = event.model_copy(update={"failures": told})
-    found = {operation: _outcome(documents, plan, event, operation) for operation in Operation}
+    documents = PassDocuments(deployment.control, run_id, item)
+    plan = documents.plan()
+    if plan is None:
+        report = _unplanned(deployment, documents, item)
+    elif plan.needless:
+        report = TableReport(item, "skipped", plan.needless)
+    else:
+        report = _planned(deployment, documents, plan, run_id, item, state)
+    if report.outcome is None:
+        documents.write_ended({"status": report.status, "summary": report.summary})
+    if plan is not None:
+        _claim(deployment, item, plan.requested_ms)
+    return report
+
+
+def _unplanned(deployment: Deployment, documents: PassDocuments, item: Item) -> TableReport:
+    failure = documents.failure(PLAN)
+    if failure is None:
+        return TableReport(item, "failed", "it was not planned: its execution ended without a word")
+    if failure.error in _MISTAKES:
+        request = pending_request(deployment, item)
+        _claim(deployment, item, None if request is None else request.requested_ms)
+    if failure.error in _LEASES:
+        return TableReport(item, "refused", f"another run maintains the table now: {failure.message}")
+    return TableReport(item, "failed", f"{PLAN}: {failure.error}: {failure.message}")
+
+
+def _planned(
+    deployment: Deployment, documents: PassDocuments, plan: PlanDocument, run_id: str, item: Item, state: RunState
+) -> TableReport:
+    found = _Found(documents, plan, state, set())
+    outcomes = [(step, found.outcome(step.value)) for step in Operation]
     gathered = PassOutcome(
-        table=table,
+        table=item.table,
         catalog=item.catalog,
-        run_id=event.run_id,
+        run_id=run_id,
         dry_run=False,
         operations=tuple(
-            replace(one, schedule=plan.schedule_of(step.value)) for step, one in found.items() if one is not None
+            replace(one, schedule=plan.schedule_of(step.value)) for step, one in outcomes if one is not None
         ),
-        staged=_staged(documents, plan, event),
+        staged=found.staged(),
     )
     outcome = with_warnings(gathered)
-    started = PassStart(item.identity, plan.head_id, plan.started_ms)
-    listing = deployment.control.listings(folder)
-    deployment.control.write(f"{folder}/pass.json", outcome.to_json(listing))
-    # Last, because it may fail: the state machine tries again, and reports it when the journal cannot be written.
+    functions = {step for step in found.killed if plan.routes[step] == "function"}
+    note_outgrown(deployment.control, item, functions)
     # A refusal counts as "nothing to do", because its cause is in the table.  A lease that was lost or held by another
-    # run says nothing of the table, nor does a wave that had no time for it: such a pass is recorded under no
+    # run says nothing of the table, nor does a job that had no time for it: such a pass is recorded under no
     # fingerprint.
-    is_lost = any(failure.Error in _LEASES for failure in event.failures.values()) or any(
-        one.lost_lease for one in outcome.operations
-    )
-    is_due_again = is_lost or plan.left_out
-    parts = [] if item.only_schedules else [DonePart(None, "" if is_due_again else plan.fingerprint)]
-    if not is_due_again:
+    parts = [] if item.only_schedules else [DonePart(None, "" if found.is_due_again else plan.fingerprint)]
+    if not found.is_due_again:
         schedules = plan.schedules.items()
         parts += [DonePart(name, planned.fingerprint, planned.interval_ms) for name, planned in schedules]
+    started = PassStart(item.identity, plan.head_id, plan.started_ms)
     record_outcome(deployment.state, started, outcome, parts, ENGINE, deployment.clock())
-    _note_cut(deployment, event, plan, outcome)
-    return TableReport(table, outcome.status.value, outcome.summary, outcome)
+    _note_cut(deployment, item, plan, found.killed, outcome)
+    # Last: what follows a report of the run that broke off takes this for the sign that the pass is recorded.
+    documents.write_ended(outcome.to_json(documents.listings()))
+    return TableReport(item, outcome.status.value, outcome.summary, outcome)
 
 
-def _note_cut(deployment: Deployment, event: ReportTableEvent, plan: PlanDocument, outcome: PassOutcome) -> None:
-    """Remember that a step ran out of time, or forget it once a whole pass has ended (rule: cut-off-endless-tables)."""
-    store, item = deployment.state.cut_offs, event.item
-    entry = item.catalog, item.warehouse, item.name.key
+def _note_cut(deployment: Deployment, item: Item, plan: PlanDocument, killed: set[str], outcome: PassOutcome) -> None:
+    """Remember that a step ran out of time or memory where it has the most that there is, or forget it once a whole
+    pass has ended (rule: cut-off-endless-tables).
+
+    What is too much for a function and has a job is tried there first.
+    """
+    store, entry = deployment.state.cut_offs, (item.catalog, item.warehouse, item.name.key)
+    most = {step for step in killed if plan.routes[step] == "glue" or FACTS[Operation(step)].job is None}
     try:
-        if is_cut_off(plan.routes, event.failures):
-            why = "a step of its pass did not end within the time of its function or job (JobTimeoutMinutes)"
+        if most:
+            why = f"{', '.join(sorted(most))} did not end within the time of its function or job (JobTimeoutMinutes)"
             # A repetition of this report tells of the same pass.
             cut_again(store, entry, CutWork.PASS, why, now_ms=deployment.clock(), begun_ms=plan.started_ms)
         elif outcome.status is PassStatus.SUCCEEDED:
@@ -134,114 +201,116 @@ def _note_cut(deployment: Deployment, event: ReportTableEvent, plan: PlanDocumen
         log.warning("%s: whether it was cut off could not be recorded: %s", item.table, error)
 
 
-def _outcome(
-    documents: PassDocuments, plan: PlanDocument, event: ReportTableEvent, operation: Operation
-) -> OperationOutcome | None:
-    step = operation.value
-    left: Mapping[str, Any] | None = plan.outcomes.get(step) or plan.done.get(step) or documents.outcome(step)
-    if left is not None:
-        return operation_outcome(left)
-    failure = event.failures.get(step)
-    if failure is not None:
-        sentence = failure.sentence[:MAX_SENTENCE]
-        return (refused if failure.Error in _REFUSALS else failed)(operation, sentence)
-    if plan.routes.get(step, "none") != "none":
-        if "plan" in event.failures:
-            sentence = event.failures["plan"].sentence[:MAX_SENTENCE]
-            return failed(operation, f"it could not be planned again: {sentence}")
-        return failed(operation, "it did not end: nothing is known of what became of it")
-    return None
-
-
-def _staged(documents: PassDocuments, plan: PlanDocument, event: ReportTableEvent) -> StagedOutcome | None:
-    left = plan.done.get(CLEAN_STAGED) or documents.outcome(CLEAN_STAGED)
-    if left is not None:
-        return None if left["staged"] is None else staged_outcome(left["staged"])
-    failure = event.failures.get(CLEAN_STAGED)
-    if failure is None:
-        return None
-    sentence = f"staged files of failed loads were not cleaned: {failure.sentence[:MAX_SENTENCE]}"
-    return StagedOutcome(summary=sentence, problem=sentence, metrics={})
-
-
-def _first_failure(failures: Mapping[str, Failure]) -> str:
-    for step, failure in failures.items():
-        return f"{step}: {failure.sentence[:MAX_SENTENCE]}"
-    return "it was not planned"
+def _claim(deployment: Deployment, item: Item, requested_ms: int | None) -> None:
+    """Remove the request that the pass has served; one that was filed since stays."""
+    if requested_ms is None:
+        return
+    request = pending_request(deployment, item)
+    if request is not None and request.requested_ms == requested_ms:
+        deployment.state.requests.claim(request)
 
 
 # The end of a run: every table's result in one document.
 
 _WELL = frozenset({"succeeded", "skipped"})
-_VANISHED = "its execution ended without a report; its lease runs out by itself"
-# How the summaries of passes begin that have no report of their own: those made here, in events.py and in the state
-# machine.
-_UNTOLD = ("its execution ended ", "the pass could not be reported")
+_AT_ONCE = 16
+"""Tables that are reported at once: each is a few requests that mostly wait."""
+_LEAST_S = 60.0
+"""No further tables are begun in the last minute of a call."""
 
 
-def report_run(deployment: Deployment, event: ReportRunEvent) -> Mapping[str, Any]:
-    """Write ``runs/RUN/report.json`` and return its counts.
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """What this call has reported."""
 
-    ``status`` is ``failed`` when no table ended well and ``partial`` when some did.  A proposed table without a result
-    gets the one that its pass wrote to the control bucket; without that it counts as failed.  ``untold`` is the number
-    of failed passes that no report of a table has counted.
+    answer: Mapping[str, Any]
+    tables: Sequence[TableReport]
+    """The tables that this call has reported; those that an earlier one has are not among them."""
+    is_scan: bool
+    """Whether detection proposed the tables, rather than a person one of them."""
+
+
+def report_run(deployment: Deployment, event: ReportEvent, time_left_s: Callable[[], float] | None = None) -> RunReport:
+    """Report the tables of a run, and then the run: ``runs/RUN/report.json``.
+
+    In the answer ``left`` is the number of tables for which there was no time: report again.  ``status`` is ``failed``
+    when no table ended well and ``partial`` when some did.  ``error`` and ``cause`` are those with which the execution
+    is to fail, else empty; ``tables`` has the result of a run that was asked for one table.
 
     Raises:
-        StorageError: the report cannot be written, or the proposals cannot be read.
+        StorageError: a table cannot be reported, the report cannot be written, or the proposals cannot be read.
     """
-    told_by_states = (*event.in_one_call, *event.earlier, *event.tables)
-    missing = () if event.failure is not None else _missing(deployment, event)
-    results = (*told_by_states, *missing)
+    control = deployment.control
+    items = control.find_objects(proposals_key(event.run_id), Item)
+    is_scan = any(item.is_scheduled for item in items)
+
+    def one(item: Item) -> TableReport | TableResult | None:
+        ended = PassDocuments(control, event.run_id, item).ended()
+        if ended is not None:
+            return TableResult(table=item.table, status=ended.status, summary=ended.summary[:MAX_SENTENCE])
+        if time_left_s is not None and time_left_s() < _LEAST_S:
+            return None
+        return report_table(deployment, event.run_id, item, event.state)
+
+    with WorkThreads(_AT_ONCE, thread_name_prefix="icekeeper-report") as threads:
+        done = [future.result() for future in [threads.submit(one, item) for item in items]]
+    reports = tuple(report for report in done if isinstance(report, TableReport))
+    left = sum(report is None for report in done)
+    if left:
+        told = {"status": "running", "summary": f"{left} table(s) are left to report", "left": left}
+        return RunReport({"run_id": event.run_id, **told, **_NOTHING}, reports, is_scan)
+    results = [one.result if isinstance(one, TableReport) else one for one in done if one is not None]
+    answer = _end(deployment, event, results, is_scan=is_scan)
+    return RunReport(answer, reports, is_scan)
+
+
+_NOTHING: Mapping[str, Any] = {"tables": [], "error": "", "cause": ""}
+
+
+def _end(
+    deployment: Deployment, event: ReportEvent, results: Sequence[TableResult], *, is_scan: bool
+) -> Mapping[str, Any]:
     counts: Counter[str] = Counter(result.status for result in results)
-    well = sum(counts[status] for status in _WELL)
-    if event.failure is not None or (results and well == 0 and counts["partial"] == 0):
-        only_refused = event.failure is None and counts["refused"] == len(results)
-        status = "refused" if only_refused else "failed"
-    else:
-        status = "succeeded" if well == len(results) else "partial"
+    failure = event.state.failure
+    status = _status(counts, len(results), is_failed=failure is not None)
     told = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())) or "no table"
-    if event.failure is not None:
-        told = f"no table's pass is known: {event.failure.Error}"
+    if failure is not None:
+        told = f"the run got no further than this: {failure.sentence[:MAX_SENTENCE]}"
     report: dict[str, Any] = {"run_id": event.run_id, "status": status, "summary": told}
-    report["tables"] = dict(sorted(counts.items()))
-    untold = sum(result.status == "failed" and result.summary.startswith(_UNTOLD) for result in results)
-    if untold:
-        report["untold"] = untold
-    document = {**report, "results": [result.model_dump(mode="json") for result in results]}
-    if event.failure is not None:
-        document["failure"] = event.failure.model_dump(mode="json")
+    document = {
+        **report,
+        "tables": dict(sorted(counts.items())),
+        "results": [result.model_dump(mode="json") for result in results],
+        **({} if failure is None else {"failure": failure.model_dump(mode="json")}),
+        "jobs": {stage.value: job.sentence for stage, job in event.state.jobs.items()},
+    }
     deployment.control.write(report_key(event.run_id), document)
-    return report
+    end_live_run(deployment.state.leases, event.run_id, now_ms=deployment.clock())
+    error, cause = _fails(status, results, event.state, is_scan=is_scan)
+    tables = [] if is_scan else [result.model_dump(mode="json") for result in results]
+    return {**report, "left": 0, "tables": tables, "error": error, "cause": cause}
 
 
-def was_scan(deployment: Deployment, run_id: str) -> bool:
-    """Whether detection proposed the tables of a run, rather than a person one of them.
+def _status(counts: Mapping[str, int], number: int, *, is_failed: bool) -> str:
+    well = sum(counts.get(status, 0) for status in _WELL)
+    if not is_failed and well == number:
+        return "succeeded"
+    if not is_failed and (well or counts.get("partial")):
+        return "partial"
+    return "refused" if not is_failed and counts.get("refused") == number else "failed"
 
-    Raises:
-        StorageError: the proposals cannot be read.
+
+def _fails(status: str, results: Sequence[TableResult], state: RunState, *, is_scan: bool) -> tuple[str, str]:
+    """Error and cause with which the execution is to fail; empty where it ends well.
+
+    To whoever asked for a very table that another run maintains that is a failure; a scheduled run comes again.
     """
-    proposed = deployment.control.find_objects(proposals_key(run_id), Item)
-    return any(item.is_scheduled for item in proposed)
-
-
-def _missing(deployment: Deployment, event: ReportRunEvent) -> Iterator[TableResult]:
-    """Results for the proposed tables that have none, from what their passes wrote to the control bucket.
-
-    Results name no catalog.  Where several tables share a name and only some are missing, those count as missing first
-    whose pass wrote nothing.
-    """
-    told = Counter(result.table for result in (*event.in_one_call, *event.earlier, *event.tables))
-    proposed = deployment.control.find_objects(proposals_key(event.run_id), Item)
-    missing = Counter(item.table for item in proposed) - told
-    left = [_left(deployment, event.run_id, item) for item in proposed if missing[item.table] > 0]
-    for result in sorted(left, key=lambda result: result.summary != _VANISHED):
-        missing[result.table] -= 1
-        if missing[result.table] >= 0:
-            yield result
-
-
-def _left(deployment: Deployment, run_id: str, item: Item) -> TableResult:
-    found = deployment.control.find_object(f"{table_folder(run_id, item.identity.spelling)}/pass.json", EndedPass)
-    if found is None:
-        return TableResult(table=item.table, status="failed", summary=_VANISHED)
-    return parse_event(TableResult, {"table": item.table, "status": found["status"], "summary": found["summary"]})
+    if state.failure is not None:
+        if not results:
+            return "DetectionFailed", f"no table was looked at or changed: {state.failure.sentence}"
+        return "TablesNotRead", f"the list of the run's tables could not be read: {state.failure.sentence}"
+    if status == "failed":
+        return "PassesFailed", f"every table that was attempted failed: {results[0].summary}"
+    if status == "refused" and not is_scan:
+        return "LeaseHeld", f'{results[0].summary}; start again later, or with "wait" true'
+    return "", ""
