@@ -61,6 +61,7 @@ def deleted(
     before_batch_of: Mapping[str, Callable[[], object]] | None = None,
     while_waiting: Callable[[], object] = lambda: None,
     allowed: tuple[str, ...] | None = None,
+    time_left_s: Callable[[], float] | None = None,
 ) -> DeletedFiles:
     """Deletes; another writer acts before the last look at the batch of a path, or while a new attempt waits.
 
@@ -83,6 +84,7 @@ def deleted(
     reachable_files(table.reader, known.metadata_location, references)
     runtime = Runtime(catalog or table.catalog, table.state, environment={}, other_catalog=no_other, sleep=sleep)
     context = runtime.context(known, resolve([]), LocalEngine(1), run_id="run-1")
+    context = replace(context, time_left_s=time_left_s)
     return delete_unneeded(context, known, paths, "files", FileNeeds(context, known, references), confirm)
 
 
@@ -207,6 +209,20 @@ def test_a_store_that_is_down_is_not_asked_a_million_times(
     assert result.failed == dict.fromkeys(paths, "nothing answers")
     assert len(calls) <= 4 * 2 * 8
     assert all(Path(path).exists() for path in paths)
+
+
+def test_a_process_that_must_end_leaves_the_rest_to_the_next_pass(table: MaintainedTable) -> None:
+    """It is asked before each batch; a function that is ended by its timeout would tell nobody what it did."""
+    paths = planted(table, 6)
+    looks = iter((900.0, 61.0, *[59.0] * 5))
+    result = deleted(table, paths, time_left_s=lambda: next(looks))
+    assert sorted(result.deleted) == paths[:4]
+    assert result.failed == dict.fromkeys(paths[4:], "was not reached: this process must end")
+    assert result.failures == (
+        f"2 file(s) could not be deleted and wait for the next pass: {paths[4]} was not reached: this process must end",
+    )
+    assert table.waits == []
+    assert [Path(path).exists() for path in paths] == [False] * 4 + [True] * 2
 
 
 def test_a_table_that_forbids_deletions_meanwhile_keeps_the_rest(table: MaintainedTable) -> None:

@@ -31,6 +31,9 @@ _ATTEMPTS = 4
 _FIRST_PAUSE = 4
 # After this many batches in a row without a single deletion, the store is down rather than busy.
 _HOPELESS = 8
+# A batch takes seconds; the rest is for what follows: outcome and journal.
+_LEAST_S = 60.0
+_NO_TIME = "was not reached: this process must end"
 
 
 @dataclass(slots=True)
@@ -63,7 +66,7 @@ def delete_unneeded(
     needs: FileNeeds,
     confirm: Confirm | None = None,
 ) -> DeletedFiles:
-    """Delete those of the paths that nobody needs, in batches.
+    """Delete those of the paths that nobody needs, in batches, for as long as this process has time.
 
     ``what`` names the files in progress reports.  ``confirm`` is called before ``needs`` is read again, so that nothing
     comes between that reading and the request.
@@ -80,9 +83,9 @@ def delete_unneeded(
         if attempt:
             context.sleep(backoff_seconds(_FIRST_PAUSE + attempt - 1))
         waiting = work.attempt(waiting)
-        if not waiting:
+        if not waiting or work.has_no_time:
             break
-    work.result.failed.update(dict.fromkeys(waiting, work.reason))
+    work.result.failed.update(dict.fromkeys(waiting, _NO_TIME if work.has_no_time else work.reason))
     work.report_progress()
     return work.result
 
@@ -101,6 +104,12 @@ class _Deletion:
     fruitless: int = 0
     """The number of batches in a row without a single deletion."""
 
+    @property
+    def has_no_time(self) -> bool:
+        """Whether no further batch may begin, because this process is about to be ended."""
+        left_s = self.context.time_left_s
+        return left_s is not None and left_s() < _LEAST_S
+
     def attempt(self, paths: Sequence[str]) -> list[str]:
         """Try every path once; return those that failed for a transient reason."""
         again: list[str] = []
@@ -111,7 +120,7 @@ class _Deletion:
             for start in range(0, len(paths), _BATCH):
                 if len(running) == in_flight:
                     again += self._settle(running.popleft().result())
-                if self.fruitless >= _HOPELESS:
+                if self.fruitless >= _HOPELESS or self.has_no_time:
                     again += paths[start:]
                     break
                 # A worker is free, so the batch is deleted directly after this check.

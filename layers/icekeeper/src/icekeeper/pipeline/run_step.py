@@ -17,12 +17,14 @@ from icekeeper.engines.engine import Engine
 from icekeeper.errors import (
     CommitConflict,
     CommitStateUnknown,
+    LeaseHeld,
     LeaseLost,
     LocationRefused,
     MaintenanceError,
     OperationRefused,
     PlanStale,
     StorageError,
+    TableBusy,
 )
 from icekeeper.maintenance.pass_steps import begin, run_operation
 from icekeeper.operation_facts import CLEAN_STAGED
@@ -110,31 +112,46 @@ def run_steps(work: TableWork, steps: Sequence[str]) -> Mapping[str, str]:
         LeaseLost: another run maintains the table now.
         CommitConflict, CommitStateUnknown, StorageError: to be tried again.
     """
-    documents, told, passing = work.documents, dict[str, str](), list[MaintenanceError]()
+    documents, told = work.documents, dict[str, str]()
     todo = [step for step in steps if documents.outcome(step) is None]
     plan = documents.plan() if todo else None
     if plan is None:
         return told
-    with held_table(work.deployment, work.run_id, work.item, in_job=work.in_job) as lease:
-        for step in todo:
-            try:
-                told[step] = _run_step(work, plan, step, lease)
-            except PlanStale as stale:
-                documents.write_left(step, str(stale))
-                told[step] = f"left to a later run: {stale}"
-            except (*RETRIED, LeaseLost) as error:
-                documents.write_failure(step, error)
-                if isinstance(error, LeaseLost):
-                    raise
-                passing.append(error)
-            except Exception as error:  # a bug, or what is wrong with this very table: the other steps go on
-                if not isinstance(error, MaintenanceError):
-                    log.exception("%s: %s broke", work.item.table, step)
-                tell_error(documents, work.run_id, step, error)
-                told[step] = f"failed: {type(error).__name__}: {error}"
+    try:
+        with held_table(work.deployment, work.run_id, work.item, in_job=work.in_job) as lease:
+            passing = _in_turn(work, plan, todo, lease, told)
+    except LeaseHeld as held:
+        if not isinstance(held, TableBusy):  # else it is asked again
+            for step in todo:
+                documents.write_left(step, f"another run maintained the table: {held}")
+        raise
     if passing:
         raise passing[0]
     return told
+
+
+def _in_turn(
+    work: TableWork, plan: PlanDocument, steps: Sequence[str], lease: HeldLease, told: dict[str, str]
+) -> list[MaintenanceError]:
+    """Carry out each step, and note in ``told`` what became of it; the errors that may pass."""
+    documents, passing = work.documents, list[MaintenanceError]()
+    for step in steps:
+        try:
+            told[step] = _run_step(work, plan, step, lease)
+        except PlanStale as stale:
+            documents.write_left(step, str(stale))
+            told[step] = f"left to a later run: {stale}"
+        except (*RETRIED, LeaseLost) as error:
+            documents.write_failure(step, error)
+            if isinstance(error, LeaseLost):
+                raise
+            passing.append(error)
+        except Exception as error:  # a bug, or what is wrong with this very table: the other steps go on
+            if not isinstance(error, MaintenanceError):
+                log.exception("%s: %s broke", work.item.table, step)
+            tell_error(documents, work.run_id, step, error)
+            told[step] = f"failed: {type(error).__name__}: {error}"
+    return passing
 
 
 def tell_error(documents: PassDocuments, run_id: str, step: str, error: Exception) -> None:
