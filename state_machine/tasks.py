@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
+
+from icekeeper.operation_facts import STEP_FACTS, Stage, operations_of_job
 
 State: TypeAlias = Mapping[str, Any]
 States: TypeAlias = dict[str, State]
 
-# Each is longer than its function's Timeout in template.yaml, so that a slow function says so itself.
 FUNCTION_S = 930
-LEASE_S = 60
-REPORT_S = 150
+"""Longer than any function's Timeout in template.yaml, so that a slow function says so itself."""
 
 
 def _retry(
@@ -61,89 +61,77 @@ _NO_CAPACITY = _retry(
 _JOB_FAILED = _retry(["States.TaskFailed"], interval_s=10, attempts="${JobRetryLimit}")
 
 
-def function_task(
-    function: str, payload: Mapping[str, Any], *, comment: str, timeout_s: int, answers: Sequence[str]
-) -> State:
-    """A task that calls a function, by its folder in functions/, and keeps the fields of its answer that are named.
+# Another run has the table, and this one is to wait for it; or as many tables are at work as may be.  Without growth:
+# 960 times 30 s are eight hours of the machine's twelve.
+_BUSY: State = {
+    "ErrorEquals": ["TableBusy", "FleetBusy"],
+    "IntervalSeconds": "${LeaseWaitSeconds}",
+    "MaxAttempts": 960,
+    "BackoffRate": 1,
+}
 
-    It has no ``ResultPath``, ``Catch`` and ``Next`` yet.  A repeated task waits until its first attempt surely ended;
-    only ``lease`` does not, because taking a lease twice is the same as once.
+
+def function_task(function: str, payload: Mapping[str, Any], *, comment: str, waits: bool = False) -> State:
+    """A task that calls a function, by its folder in functions/; a repeated one waits until its first attempt surely
+    ended.
+
+    It has no ``ResultPath``, ``Catch`` and ``Next`` yet.  ``waits``: it takes a table's lease, for which it may have to
+    wait.
     """
-    first = () if function == "lease" else (_FIRST_MAY_RUN,)
-    selected = {"ResultSelector": {f"{name}.$": f"$.Payload.{name}" for name in answers}} if answers else {}
     return {
         "Type": "Task",
         "Comment": comment,
         "Resource": "arn:aws:states:::lambda:invoke",
-        "TimeoutSeconds": timeout_s,
+        "TimeoutSeconds": FUNCTION_S,
         "Parameters": {"FunctionName": f"${{{camel(function)}Function}}", "Payload": payload},
-        **selected,
-        "Retry": [_OF_LAMBDA, _KILLED, _PASSING, *first],
+        "Retry": [_OF_LAMBDA, _KILLED, _PASSING, _FIRST_MAY_RUN, *([_BUSY] if waits else [])],
     }
 
 
-def job_task(script: str, operation: str, *, comment: str) -> State:
-    """A task that runs a Glue job, by its script in glue_jobs/; no ``ResultPath``, ``Catch`` and ``Next`` yet."""
+def job_task(script: str, stage: Stage) -> State:
+    """A task that runs a Glue job, by its script in glue_jobs/, over all tables of a stage; as :func:`function_task`.
+
+    It may wait for capacity (platform: glue-flex-waits), for which its time is longer than the job's.
+    """
+    of = f"$.stages.{stage.value}"
     return {
         "Type": "Task",
-        "Comment": comment,
+        "Comment": description_of(str(operation) for operation in operations_of_job(script)),
         "Resource": "arn:aws:states:::glue:startJobRun.sync",
         "TimeoutSeconds": "${JobTaskSeconds}",
         "Parameters": {
             "JobName": f"${{{camel(script)}Job}}",
+            "ExecutionClass.$": f"{of}.execution_class",
+            "WorkerType": "G.1X",  # by which Gather reckons their number, and which is to be had as FLEX
+            "NumberOfWorkers.$": f"{of}.workers",
             "Arguments": {
-                "--plan-key.$": "$.plan.key",
-                "--plan-digest.$": "$.plan.digest",
-                "--operation": operation,
+                "--work-key.$": f"{of}.key",
+                "--work-digest.$": f"{of}.digest",
                 "--run-id.$": "$.run_id",
                 "--control-bucket": "${ControlBucket}",
                 "--state": "${State}",
-                "--workers": "${GlueWorkers}",
-                "--worker-type": "${GlueWorkerType}",
+                "--workers.$": f"States.Format('{{}}', {of}.workers)",
+                "--execution-class.$": f"{of}.execution_class",
             },
         },
-        "ResultSelector": {"status.$": "$.JobRunState"},
         "Retry": [_THROTTLED, _NO_CAPACITY, _JOB_FAILED],
     }
 
 
-def wave_task(script: str, *, comment: str) -> State:
-    """A task that runs a Glue job for many tables, with as many workers as ``$.wave`` says.
-
-    It may wait for capacity, for which its time is longer than that of other jobs (platform: glue-flex-waits).
-    """
-    return {
-        "Type": "Task",
-        "Comment": comment,
-        "Resource": "arn:aws:states:::glue:startJobRun.sync",
-        "TimeoutSeconds": "${WaveTaskSeconds}",
-        "Parameters": {
-            "JobName": f"${{{camel(script)}Job}}",
-            "ExecutionClass": "${WaveExecutionClass}",
-            "WorkerType": "G.1X",  # by which the number of workers is reckoned, and which is to be had as FLEX
-            "NumberOfWorkers.$": "$.wave.workers",
-            "Arguments": {
-                "--wave-key.$": "$.wave.key",
-                "--wave-digest.$": "$.wave.digest",
-                "--run-id.$": "$.run_id",
-                "--control-bucket": "${ControlBucket}",
-                "--state": "${State}",
-                "--workers.$": "States.Format('{}', $.wave.workers)",
-                "--execution-class": "${WaveExecutionClass}",
-            },
-        },
-        "ResultSelector": {"status.$": "$.JobRunState"},
-        "Retry": [_THROTTLED, _NO_CAPACITY, _JOB_FAILED],
-    }
+def description_of(steps: Iterable[str]) -> str:
+    """What the steps do, in canonical order, as one sentence."""
+    wanted = set(steps)
+    first, *others = (facts.description for facts in STEP_FACTS if facts.name in wanted)
+    return "; ".join([first, *(other[0].lower() + other[1:] for other in others)])
 
 
-def catch(errors: Sequence[str], *, to: str, into: str) -> State:
-    """A catch that goes to the state ``to``, with the error at ``into``, a path in the state's data."""
+def catch(errors: Sequence[str], *, to: str, into: str | None) -> State:
+    """A catch that goes to the state ``to``, with the error at ``into``, a path in the state's data, or nowhere."""
     return {"ErrorEquals": list(errors), "ResultPath": into, "Next": to}
 
 
-def given_up(*, to: str, into: str) -> State:
-    """The catch of every error that remains after the retries; it comes last."""
+def given_up(*, to: str, into: str | None = None) -> State:
+    """The catch of every error that remains after the retries."""
     return catch(["States.TaskFailed", "States.Timeout"], to=to, into=into)
 
 

@@ -1,0 +1,181 @@
+"""The run from top to bottom: which tables need work, what each needs, then one kind of work after the other.
+
+A stage without work is skipped.  One that fails stops nothing: the next stage follows, and the report says why.
+
+How long a table waits behind the wave (``CompactDataFiles``) before its snapshots expire is bounded by the task's
+time and its attempts.  With the defaults (a job of 60 minutes, one retry) an attempt takes 105 minutes at most: 20
+until FLEX has capacity, 15 in Glue's queue, 10 for the start, 60 at work.  Two of them are 3.5 hours; starts for which
+Glue has no place add half an hour to each.  An attempt that its task cuts off is not repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from icekeeper.operation_facts import Stage
+from state_machine.maps import compact_small_tables, expire_and_sweep, plan_tables
+from state_machine.tasks import State, States, catch, function_task, given_up, job_task
+
+_MACHINE_S = 12 * 3600
+_THIS_RUN = {"run_id.$": "$.run_id", "started_ms.$": "$.started_ms"}
+
+
+def line() -> State:
+    """The whole definition.
+
+    A payload holds 256 KB.  None grows with the tables of a run, but the list of what a map's children return: ``{}``.
+    """
+    return {
+        "Comment": "Keeps Iceberg tables healthy: plans what each needs, then does one kind of work after the other",
+        "StartAt": "Detect",
+        "TimeoutSeconds": _MACHINE_S,
+        "States": {**_begin(), **_stages(), **_end()},
+    }
+
+
+def _begin() -> States:
+    """Until it is known what each stage has to do."""
+    return {
+        "Detect": {
+            **function_task(
+                "detect",
+                {"run_id.$": "$$.Execution.Name", "started.$": "$$.Execution.StartTime", "input.$": "$"},
+                comment="Which tables need work and why, or the one table that was asked for",
+            ),
+            "ResultSelector": {
+                **{f"{name}.$": f"$.Payload.{name}" for name in ("run_id", "started_ms", "tables", "reason", "forced")},
+                "jobs": {},
+                "failure": None,
+            },
+            "ResultPath": "$",
+            # The input may be anything, also no object that a failure could be put into.
+            "Catch": [given_up(to="NotDetected", into="$")],
+            "Next": "AnyTables",
+        },
+        "NotDetected": {
+            "Type": "Pass",
+            "Comment": "The run is still reported; an empty input is that of the schedule",
+            "Parameters": {"failure.$": "$", "input.$": "$$.Execution.Input"},
+            "Next": "Report",
+        },
+        "AnyTables": {
+            "Type": "Choice",
+            "Comment": "Nothing to do is an outcome, not an error",
+            "Choices": [{"Variable": "$.tables.count", "NumericGreaterThan": 0, "Next": "PlanTables"}],
+            "Default": "NothingToDo",
+        },
+        "NothingToDo": {"Type": "Succeed", "Comment": "The output says why"},
+        "PlanTables": {**plan_tables(), "Catch": [_unread("$.failure", to="Report")], "Next": "Gather"},
+        "Gather": {
+            **function_task("plan", _THIS_RUN, comment="What each stage has to do, from the plans of all tables"),
+            "ResultSelector": {f"{stage.value}.$": f"$.Payload.{stage.value}" for stage in Stage},
+            "ResultPath": "$.stages",
+            "Catch": [given_up(to="Report", into="$.failure")],
+            "Next": _CHOICES[Stage.SMALL],
+        },
+    }
+
+
+_CHOICES: Mapping[Stage, str] = {
+    Stage.SMALL: "AnySmall",
+    Stage.COMPACTION: "AnyCompaction",
+    Stage.SWEEP: "AnySweep",
+    Stage.ORPHANS: "AnyLargeOrphans",
+    Stage.MANIFESTS: "AnyLargeManifests",
+    Stage.STAGED: "AnyStaged",
+}
+"""The choice before each stage, in the order of the stages."""
+
+
+def _stages() -> States:
+    small, sweep = compact_small_tables(), expire_and_sweep()
+    staged = function_task("clean_staged", _THIS_RUN, comment="Delete the files of failed loads, from the record")
+    return {
+        **_stage(Stage.SMALL, "CompactSmallTables", small, why="Partitions to expire, or tables for CompactSmall"),
+        **_stage(
+            Stage.COMPACTION,
+            "CompactDataFiles",
+            job_task("compact_data_files", Stage.COMPACTION),
+            why="Tables to compact in this run's wave, which is one Glue run",
+        ),
+        **_stage(Stage.SWEEP, "ExpireAndSweep", sweep, why="Snapshots to expire, orphans or manifests for functions"),
+        **_stage(
+            Stage.ORPHANS,
+            "RemoveLargeOrphans",
+            job_task("remove_orphans", Stage.ORPHANS),
+            why="Tables with too many files for ListOrphans",
+        ),
+        **_stage(
+            Stage.MANIFESTS,
+            "RewriteLargeManifests",
+            job_task("rewrite_manifests", Stage.MANIFESTS),
+            why="Tables too large for RewriteManifests",
+        ),
+        **_stage(Stage.STAGED, "CleanStaged", staged, why="Files that failed loads left, which a record names"),
+    }
+
+
+def _stage(stage: Stage, name: str, state: State, *, why: str) -> States:
+    """A choice whether the stage has work, and its state; why it failed is put where the report looks for it."""
+    stages = list(_CHOICES)
+    after = stages.index(stage) + 1
+    then = _CHOICES[stages[after]] if after < len(stages) else "Report"
+    into = f"$.jobs.{stage.value}"
+    return {
+        _CHOICES[stage]: {
+            "Type": "Choice",
+            "Comment": why,
+            "Choices": [{"Variable": f"$.stages.{stage.value}.count", "NumericGreaterThan": 0, "Next": name}],
+            "Default": then,
+        },
+        name: {
+            **state,
+            "ResultPath": None,
+            "Catch": [_unread(into, to=then) if state["Type"] == "Map" else given_up(to=then, into=into)],
+            "Next": then,
+        },
+    }
+
+
+def _unread(into: str, *, to: str) -> State:
+    """The catch of a map whose list cannot be read; a table that fails ends its own child only."""
+    errors = ["States.ItemReaderFailed", "States.ExceedToleratedFailureThreshold", "States.TaskFailed"]
+    return catch([*errors, "States.Timeout"], to=to, into=into)
+
+
+def _end() -> States:
+    answers = ("run_id", "status", "summary", "left", "tables", "error", "cause")
+    return {
+        "Report": {
+            **function_task(
+                "report",
+                {"run_id.$": "$$.Execution.Name", "state.$": "$"},
+                comment="Journal and metrics of every table, and the totals of the run",
+            ),
+            "ResultSelector": {f"{name}.$": f"$.Payload.{name}" for name in answers},
+            "ResultPath": "$.report",
+            "Catch": [given_up(to="RunNotReported", into="$.failure")],
+            "Next": "HowItWent",
+        },
+        "HowItWent": {
+            "Type": "Choice",
+            "Comment": "A partial run ends well: its report and metrics say what failed",
+            "Choices": [
+                {"Variable": "$.report.left", "NumericGreaterThan": 0, "Next": "Report"},
+                {"Variable": "$.report.error", "StringEquals": "", "Next": "Done"},
+            ],
+            "Default": "RunFailed",
+        },
+        "Done": {"Type": "Succeed"},
+        "RunFailed": {
+            "Type": "Fail",
+            "Comment": "The report has said why",
+            "ErrorPath": "$.report.error",
+            "CausePath": "$.report.cause",
+        },
+        "RunNotReported": {
+            "Type": "Fail",
+            "Error": "ReportFailed",
+            "Cause": "The run's report could not be written; its tables may have been maintained all the same",
+        },
+    }

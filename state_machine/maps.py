@@ -1,0 +1,148 @@
+"""What a run does table by table, in three Distributed Maps: plan, compact in functions, expire and sweep.
+
+A child has as few states as possible, because AWS bills each that is entered (platform: step-functions-billing), and
+is bounded by the timeouts of its tasks.  It returns nothing: outcomes are documents in the control bucket, and so is
+why a task failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from icekeeper.operation_facts import STEPS, Stage, steps_of_function
+from state_machine.tasks import State, States, camel, description_of, function_task, given_up
+
+_OF_RUN = {"run_id.$": "$.run_id", "started_ms.$": "$.started_ms"}
+_THIS_TABLE = {**_OF_RUN, "item.$": "$.item"}
+_NOTHING = {"OutputPath": None}
+"""A child that ends so returns ``{}``."""
+
+
+def plan_tables() -> State:
+    """One task a table; no ``Catch`` and ``Next`` yet."""
+    ended = "TableNotPlanned"
+    states = {
+        "PlanTable": {
+            **function_task("plan", _THIS_TABLE, comment="Which operations the table needs, and where", waits=True),
+            "ResultPath": None,
+            "Catch": [given_up(to=ended)],
+            **_NOTHING,
+            "End": True,
+        },
+        # Without it a failure that all tables share would make the map's output too long: each holds a stack trace.
+        ended: _ended("It is in no stage; the report says why"),
+    }
+    return {
+        **_map(
+            "PlanTables",
+            of="tables",
+            comment="What each table needs, the neediest first",
+            item={"item.$": "$$.Map.Item.Value"},
+            states=states,
+        ),
+        "ResultPath": None,
+    }
+
+
+def compact_small_tables() -> State:
+    """What functions do before the wave; no ``ResultPath``, ``Catch`` and ``Next`` yet."""
+    ended = "TableCompacted"
+    states = {
+        "AnyPartitions": _choice(
+            "Partitions past their retention", {"expire_partitions": "ExpirePartitions"}, "CompactSmall"
+        ),
+        **_task("expire_partitions", then="AnyToCompact"),
+        "AnyToCompact": _choice("Small data files or deletes", {"compact_small": "CompactSmall"}, ended),
+        **_task("compact_small", then=None, failed=ended),
+        ended: _ended("The outcomes are in the control bucket"),
+    }
+    return _stage_map("CompactSmallTables", Stage.SMALL, "Partitions, and what is small enough for a function", states)
+
+
+def expire_and_sweep() -> State:
+    """What functions do behind the wave; no ``ResultPath``, ``Catch`` and ``Next`` yet.
+
+    Most tables are here for their snapshots, so the first state is no choice: where nothing expires, the call ends at
+    once.
+    """
+    ended, manifests = "TableSwept", {"rewrite_manifests": "RewriteManifests"}
+    found = {"Variable": "$.orphans.count", "NumericGreaterThan": 0, "Next": "RemoveOrphans"}
+    any_orphans = _choice("Orphans were listed", manifests, ended)
+    states = {
+        **_task("expire_snapshots", then="WhatNext"),
+        "WhatNext": _choice("Orphans to look for, or manifests", {"remove_orphans": "ListOrphans", **manifests}, ended),
+        "ListOrphans": {
+            **function_task("list_orphans", _THIS_TABLE, comment="List old files that nothing references", waits=True),
+            "ResultSelector": {"count.$": "$.Payload.count", "listed.$": "$.Payload.listed"},
+            "ResultPath": "$.orphans",
+            "Catch": [given_up(to="AnyManifests")],
+            "Next": "AnyOrphans",
+        },
+        "AnyOrphans": {**any_orphans, "Choices": [found, *any_orphans["Choices"]]},
+        **_task("remove_orphans", then="AnyManifests", more={"listed.$": "$.orphans.listed"}),
+        "AnyManifests": _choice("Manifests to merge, or distinct values to count", manifests, ended),
+        **_task("rewrite_manifests", then=None, failed=ended),
+        ended: _ended("The outcomes are in the control bucket"),
+    }
+    return _stage_map("ExpireAndSweep", Stage.SWEEP, "Snapshots, then orphans, then manifests", states)
+
+
+def _map(label: str, *, of: str, comment: str, item: State, states: States) -> State:
+    """A map over a list in the control bucket; ``of`` is where the list is in the data."""
+    return {
+        "Type": "Map",
+        "Label": label,
+        "Comment": comment,
+        "MaxConcurrency": "${MaxConcurrentTables}",
+        # One table that fails never stops the others.  A fraction, because moto knows no other.
+        "ToleratedFailurePercentage": 100.0,
+        "ItemReader": {
+            "Resource": "arn:aws:states:::s3:getObject",
+            "ReaderConfig": {"InputType": "JSON"},
+            "Parameters": {"Bucket.$": f"$.{of}.bucket", "Key.$": f"$.{of}.key"},
+        },
+        "ItemSelector": {**_OF_RUN, **item},
+        "ItemProcessor": {
+            "ProcessorConfig": {"Mode": "DISTRIBUTED", "ExecutionType": "STANDARD"},
+            "StartAt": next(iter(states)),
+            "States": states,
+        },
+    }
+
+
+def _stage_map(label: str, stage: Stage, comment: str, states: States) -> State:
+    item = {f"{name}.$": f"$$.Map.Item.Value.{name}" for name in ("item", "steps")}
+    return _map(label, of=f"stages.{stage.value}", comment=comment, item=item, states=states)
+
+
+def _task(
+    function: str, *, then: str | None, failed: str | None = None, more: Mapping[str, Any] | None = None
+) -> States:
+    """The task of a function, named after it; whatever befalls it, the same state follows.
+
+    Where nothing does (``then`` is ``None``), the child ends, and a failure leads to the state ``failed``.
+    """
+    payload = {**_THIS_TABLE, **(more or {})}
+    task = function_task(function, payload, comment=description_of(steps_of_function(function)), waits=True)
+    ways = {**_NOTHING, "End": True} if then is None else {"Next": then}
+    return {camel(function): {**task, "ResultPath": None, "Catch": [given_up(to=then or failed or "")], **ways}}
+
+
+def _choice(comment: str, to: Mapping[str, str], otherwise: str) -> State:
+    """A choice by the steps that the stage has for the table: the first function of ``to`` with one of its steps."""
+    return {
+        "Type": "Choice",
+        "Comment": comment,
+        "Choices": [
+            {"Variable": f"$.steps.{step}", "IsPresent": True, "Next": state}
+            for function, state in to.items()
+            for step in STEPS
+            if step in steps_of_function(function)
+        ],
+        "Default": otherwise,
+    }
+
+
+def _ended(comment: str) -> State:
+    return {"Type": "Succeed", "Comment": comment, **_NOTHING}
