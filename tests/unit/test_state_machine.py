@@ -60,11 +60,8 @@ def test_each_stage_is_skipped_without_work_and_followed_by_the_next_whatever_ha
 
 
 def test_stages_come_in_the_canonical_order_of_their_functions_and_jobs() -> None:
-    done = [
-        "CompactSmall" if name == "CompactSmallTables" else name for name in stage_choices().values()
-    ]  # that of the map's last function
-    assert done == [
-        *("CompactSmall", "CompactDataFiles", "ExpireAndSweep"),
+    assert list(stage_choices().values()) == [
+        *("CompactSmallTables", "CompactDataFiles", "ExpireAndSweep"),
         *("RemoveLargeOrphans", "RewriteLargeManifests", "CleanStaged"),
     ]
     functions = list(dict.fromkeys(step.function for step in STEP_FACTS))
