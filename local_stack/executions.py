@@ -29,6 +29,8 @@ class Visit:
     output: Any = None
     errors: list[tuple[str, str]] = field(default_factory=list)
     """``(error name, cause)`` of each attempt that failed."""
+    answer: Any = None
+    """What the function or job answered that the state called; ``None`` where it failed for good."""
 
     @property
     def seconds(self) -> float:
@@ -133,6 +135,9 @@ def visits_of(events: Iterable[Event]) -> list[Visit]:
         elif kind in ("TaskFailed", "TaskTimedOut", "LambdaFunctionFailed", "MapRunFailed"):
             details = next(value for key, value in event.items() if key.endswith("EventDetails"))
             visits[-1].errors.append((details.get("error", ""), details.get("cause", "")))
+        elif kind == "TaskSucceeded":
+            answer = json.loads(event["taskSucceededEventDetails"].get("output") or "null")
+            visits[-1].answer = answer.get("Payload", answer)
     return visits
 
 
