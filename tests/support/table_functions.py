@@ -22,15 +22,9 @@ SECRETS = (
 )
 ROLES = sorted(path.parent.name for path in FUNCTIONS.glob("*/handler.py"))
 EVENTS = {
-    **{role: role for role in ROLES if role not in ("lease", "report")},
-    "lease_acquire": "lease",
-    "lease_release": "lease",
-    "report_table": "report",
-    "report_run": "report",
+    **dict(zip(ROLES, ROLES, strict=True)),
     "detect_forced": "detect",
-    "maintain_small_table": "maintain_small",
-    "plan_wave": "plan",
-    "plan_rest": "plan",
+    "gather": "plan",
 }
 """Sample → function."""
 STEPS = {
