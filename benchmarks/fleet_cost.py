@@ -112,7 +112,7 @@ def main() -> None:
     for by_glue in (True, False):
         few, many = (_measured(tables, options, by_glue=by_glue) for tables in options.measured)
         fewer, more = options.measured
-        names = {name for name in few.amounts | many.amounts if not name.startswith("glue")}
+        names = {name for name in {*few.amounts, *many.amounts} if not name.startswith("glue")}
         table = {n: max(0.0, (many.amounts.get(n, 0) - few.amounts.get(n, 0)) / (more - fewer)) for n in names}
         run = {n: max(0.0, few.amounts.get(n, 0) - fewer * table[n]) for n in names}
         bill = _month(run, table, few.metrics | many.metrics, options, by_glue=by_glue)
