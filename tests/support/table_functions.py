@@ -86,5 +86,5 @@ class Functions(LambdaFunctions):
         found = self.send("detect_forced", run_id=run_id, started=started, input=wanted)
         assert found.error is None
         (self.item,) = json.loads((self.control / found.result["tables"]["key"]).read_text())
-        for name in ("plan", "plan_gather"):
+        for name in ("plan", "gather"):
             assert self.send(name, run_id=run_id).error is None

@@ -32,7 +32,7 @@ MODELS: dict[str, type[BaseModel]] = {
     "detect": DetectEvent,
     "detect_forced": DetectEvent,
     "plan": TableEvent,
-    "plan_gather": RunEvent,
+    "gather": RunEvent,
     **dict.fromkeys(("expire_partitions", "compact_small", "expire_snapshots", "list_orphans"), TableEvent),
     **dict.fromkeys(("remove_orphans", "rewrite_manifests"), TableEvent),
     "clean_staged": RunEvent,
