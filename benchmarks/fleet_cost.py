@@ -1,10 +1,13 @@
 """What a fleet costs a month, from counted calls of the local stack: ``PYTHONPATH=tests python -m
 benchmarks.fleet_cost``.
 
-A table bucket of a few tables gets small files; a scheduled run of the real state machine and functions merges them.
-What they recorded is scaled to the fleet that is asked for.  Durations are those of this machine, whose store is moto,
-a Python server, where AWS has S3: the line of GB-seconds is no more than a hint; calls, transitions, requests and
-metrics are exact.
+Table buckets of two sizes get small files; scheduled runs of the real state machine, functions and jobs maintain them
+under a retention that every run reaches.  The difference of both is what a table costs, the rest what a run costs; both
+are scaled to the fleet that is asked for, once with all compaction in Glue and once with small tables in functions.
+
+Calls, states, requests and metrics are counted exactly.  Durations are of this machine, whose store is moto, a Python
+server, where AWS has S3: GB-seconds are a hint.  A Glue run is reckoned: ``--wave-start`` seconds, and
+``--wave-table`` for each table (docs/costs.md says where both come from).
 """
 
 from __future__ import annotations
@@ -14,20 +17,27 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TypeAlias
 
 import pyarrow as pa
 from pyiceberg.catalog import load_catalog
 from rich.console import Console
 
+from icekeeper.machine.metering import Amount
 from icekeeper.report.costs import MONTH_HOURS, US_EAST_1, Bill, month_of
 from icekeeper.state.store import HourOfUse
 from local_stack.moto_s3tables import ANSWERS
 from local_stack.moto_server import MotoServer, running_moto
 from local_stack.stack import deployed
+from local_stack.template import load_template
 
 _DAYS = 30
 # Table buckets list no objects.
 _BLIND = {"py-io-impl": "support.aws_table_bucket.BlindFileIO"}
+# Every run expires the snapshots that the one before has left.
+_REACHED = {"ICEKEEPER_SNAPSHOT_RETENTION_HOURS": "0", "ICEKEEPER_MAX_SNAPSHOTS_TO_KEEP": "2"}
+# Amazon CloudWatch pricing, us-east-1: a standard alarm, and a dashboard.
+_ALARM_USD, _DASHBOARD_USD = 0.10, 3.00
 _OFF = {"icebergCompaction": {"status": "disabled"}, "icebergSnapshotManagement": {"status": "disabled"}}
 
 
@@ -60,44 +70,76 @@ def _fill(moto: MotoServer, folder: Path, tables: int, files: int, megabytes: fl
     return arn
 
 
-def _month(run: Mapping[str, int], metrics: frozenset[str], tables: int, options: argparse.Namespace) -> Bill:
-    passes = options.tables * options.passes * _DAYS
-    scaled = {name: round(number * passes / tables) for name, number in run.items()}
-    hours = [HourOfUse("all", scaled)] + [HourOfUse(f"{n}", {}, metrics) for n in range(options.active_hours * _DAYS)]
+Amounts: TypeAlias = Mapping[str, float]
+
+
+def _month(
+    run: Amounts, table: Amounts, metrics: frozenset[str], options: argparse.Namespace, *, by_glue: bool
+) -> Bill:
+    runs = options.passes * _DAYS
+    scaled = {name: round(runs * (run[name] + options.tables * table[name])) for name in run}
+    if by_glue:
+        seconds = options.wave_start + options.tables * options.wave_table
+        scaled[Amount.GLUE_FLEX_DPU_MS.value] = round(runs * seconds * 1000 * options.wave_workers)
+    hours = [HourOfUse("all", scaled)] + [HourOfUse(f"{n}", {}, metrics) for n in range(runs)]
     return month_of(hours, MONTH_HOURS, US_EAST_1)
 
 
-def _lines(bill: Bill) -> Iterator[str]:
+def _lines(bill: Bill, options: argparse.Namespace) -> Iterator[str]:
+    watching = options.alarms * _ALARM_USD + _DASHBOARD_USD
     for _, what, amount, usd in bill.lines:
         if amount:
             yield f"  {what:34} {amount:>14,.0f}  {usd:8.2f} USD"
-    yield f"  {'total':34} {'':>14}  {bill.total:8.2f} USD"
+    yield f"  {'alarms and one dashboard':34} {options.alarms + 1:>14}  {watching:8.2f} USD"
+    yield f"  {'total':34} {'':>14}  {bill.total + watching:8.2f} USD"
     yield f"  {'S3 Tables, the same files':34} {bill.compacted_gb:>11,.0f} GB  {bill.aws_own['s3_tables']:8.2f} USD"
     yield f"  {'Glue optimizers (an estimate)':34} {'':>14}  {bill.aws_own['glue_optimizers']:8.2f} USD"
 
 
 def main() -> None:
-    """Print the bill of a fleet."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Print the bills of a fleet."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", type=int, default=1000, help="of the fleet")
-    parser.add_argument("--passes", type=int, default=4, help="of each table a day")
+    parser.add_argument("--passes", type=int, default=4, help="of each table a day, as many as runs")
     parser.add_argument("--files", type=int, default=25, help="that a table gets between two passes")
     parser.add_argument("--megabytes", type=float, default=2, help="of each file")
-    parser.add_argument("--active-hours", type=int, default=24, help="of a day in which runs write metrics")
-    parser.add_argument("--measured", type=int, default=4, help="tables that are really maintained")
+    parser.add_argument("--measured", type=int, nargs=2, default=(2, 8), help="numbers of tables really maintained")
+    parser.add_argument("--wave-start", type=float, default=45, help="seconds until a Glue run begins to work")
+    parser.add_argument("--wave-table", type=float, default=0.5, help="seconds of a Glue run for each table")
+    parser.add_argument("--wave-workers", type=int, default=2, help="of a Glue run, its driver included")
+    parser.add_argument("--alarms", type=int, default=_alarms(), help="of the stack")
     options = parser.parse_args()
+    for by_glue in (True, False):
+        few, many = (_measured(tables, options, by_glue=by_glue) for tables in options.measured)
+        fewer, more = options.measured
+        names = {name for name in {*few.amounts, *many.amounts} if not name.startswith("glue")}
+        table = {n: max(0.0, (many.amounts.get(n, 0) - few.amounts.get(n, 0)) / (more - fewer)) for n in names}
+        run = {n: max(0.0, few.amounts.get(n, 0) - fewer * table[n]) for n in names}
+        bill = _month(run, table, few.metrics | many.metrics, options, by_glue=by_glue)
+        told = "all compaction in Glue" if by_glue else "small tables in functions"
+        Console().print(f"{told}:", *_lines(bill, options), sep="\n", highlight=False)
+
+
+def _alarms() -> int:
+    return sum(one["Type"] == "AWS::CloudWatch::Alarm" for one in load_template()["Resources"].values())
+
+
+def _measured(tables: int, options: argparse.Namespace, *, by_glue: bool) -> HourOfUse:
+    """What one run over so many tables uses; an earlier run has warmed the functions."""
     with tempfile.TemporaryDirectory() as folder, running_moto() as moto:
-        arn = _fill(moto, Path(folder), options.measured, options.files, options.megabytes)
-        with deployed(moto, parameters={"TableBucketArns": arn, "MaxConcurrentTables": "1"}) as stack:
-            stack.run({}, timeout_s=600)  # containers are warm afterwards, as those of a run over many tables are
+        arn = _fill(moto, Path(folder), tables, options.files, options.megabytes)
+        small = {"SmallCompactionMb": "0" if by_glue else "1280"}
+        parameters = {"TableBucketArns": arn, "MaxConcurrentTables": "1", **small}
+        with deployed(moto, parameters=parameters, environment=_REACHED) as stack:
+            stack.run({}, timeout_s=600)
             warm = stack.used()
-            for number in range(options.measured):
+            for number in range(tables):
                 _append_more(moto, Path(folder), arn, number, options)
             execution = stack.run({}, timeout_s=600)
+            assert execution.output["report"]["status"] == "succeeded", execution.output
             used = stack.used()
-            assert len(execution.children) == options.measured, execution.output
-            run = {name: number - warm.amounts.get(name, 0) for name, number in used.amounts.items()}
-            Console().print("\n".join(_lines(_month(run, used.metrics, options.measured, options))), highlight=False)
+            amounts = {name: number - warm.amounts.get(name, 0) for name, number in used.amounts.items()}
+            return HourOfUse("run", amounts, used.metrics)
 
 
 def _append_more(moto: MotoServer, folder: Path, arn: str, number: int, options: argparse.Namespace) -> None:

@@ -31,6 +31,8 @@ _children: dict[str, list[Child]] = {}
 class Child:
     """One child execution; events are those of ``GetExecutionHistory``."""
 
+    label: str
+    """Of its map."""
     index: int
     input: Any
     events: EventManager
@@ -40,9 +42,11 @@ class Child:
 
 
 def children_of(execution_arn: str) -> tuple[Child, ...]:
-    """The children of an execution, in the order of their items."""
+    """The children of an execution: map after map, each in the order of its items."""
     with _lock:
-        return tuple(sorted(_children.get(execution_arn, ()), key=lambda child: child.index))
+        found = list(_children.get(execution_arn, ()))
+    labels = list(dict.fromkeys(child.label for child in found))
+    return tuple(sorted(found, key=lambda child: (labels.index(child.label), child.index)))
 
 
 def eval_input(self: Any, env_frame: Any) -> None:
@@ -56,7 +60,7 @@ def eval_input(self: Any, env_frame: Any) -> None:
     context = env_frame.states.context_object.context_object_data
     parent = context["Execution"]
     _may_start(parent["RoleArn"], context["StateMachine"]["Id"])
-    child = Child(context["Map"]["Item"]["Index"], env_frame.states.get_input(), EventManager())
+    child = Child(_label(self), context["Map"]["Item"]["Index"], env_frame.states.get_input(), EventManager())
     env_frame.event_manager = child.events
     name = str(uuid.uuid4())
     context["Execution"] = {**parent, "Id": f"{parent['Id']}:{name}", "Name": name, "Input": child.input}
@@ -75,14 +79,19 @@ def _may_start(role: str, state_machine: str) -> None:
         raise PermissionError(f"{role} is not authorized to perform: {need}")
 
 
+def _label(worker: Any) -> str:
+    """Of the map that a worker works for; one without a label gets a name of its own."""
+    return str(worker._map_run_record.map_state_machine_arn).rpartition("/")[2]
+
+
 def eval_job(self: Any, env: Any, job: Any) -> None:
     """Run a child and remember how it ended."""
     _run_job(self, env, job)
     item = env.states.context_object.context_object_data["Execution"]["Id"]
     with _lock:
         parent = item.rsplit(":", 1)[0]
-        # The latest: a map that is entered again has items of the same numbers.
-        child = next((c for c in reversed(_children.get(parent, [])) if c.index == job.job_index), None)
+        mine = (_label(self), job.job_index)
+        child = next((child for child in _children.get(parent, ()) if (child.label, child.index) == mine), None)
     if child is None:  # its item selector failed
         return
     state = env.program_state()

@@ -29,6 +29,8 @@ class Visit:
     output: Any = None
     errors: list[tuple[str, str]] = field(default_factory=list)
     """``(error name, cause)`` of each attempt that failed."""
+    answer: Any = None
+    """What the function or job answered that the state called; ``None`` where it failed for good."""
 
     @property
     def seconds(self) -> float:
@@ -53,26 +55,23 @@ class _Visited:
 
 @dataclass(frozen=True, slots=True)
 class ChildExecution(_Visited):
-    """The pass over one item of a Distributed Map."""
+    """What a Distributed Map did with one item."""
 
+    label: str
+    """Of the map."""
     input: Any
     status: str
     output: Any
     events: Sequence[Event]
 
     @property
-    def is_after_wave(self) -> bool:
-        """Whether it is the rest of a pass, behind its run's wave."""
-        return bool(self.input["item"].get("after_wave"))
-
-    @property
-    def is_in_one_call(self) -> bool:
-        """Whether it belongs to the map whose passes are one call each."""
-        return self.names[:1] == ["MaintainSmallTable"]
+    def table(self) -> str:
+        """The table that it is about."""
+        return str(self.input["item"]["table"])
 
     @property
     def tasks(self) -> list[str]:
-        """Of these the tasks, in order: what was really done."""
+        """Of its states the tasks, in order: what was really done."""
         return [visit.name for visit in self.visits if visit.kind == "Task"]
 
     def visit(self, name: str) -> Visit:
@@ -82,7 +81,7 @@ class ChildExecution(_Visited):
 
 @dataclass(frozen=True, slots=True)
 class Execution(_Visited):
-    """An execution of the state machine that has ended; children in the order of their items."""
+    """An execution of the state machine that has ended; children map after map, in the order of their items."""
 
     name: str
     status: str
@@ -97,6 +96,10 @@ class Execution(_Visited):
         """The only one."""
         (child,) = self.children
         return child
+
+    def of_map(self, label: str) -> list[ChildExecution]:
+        """The children of one map."""
+        return [child for child in self.children if child.label == label]
 
     @property
     def transitions(self) -> int:
@@ -132,6 +135,9 @@ def visits_of(events: Iterable[Event]) -> list[Visit]:
         elif kind in ("TaskFailed", "TaskTimedOut", "LambdaFunctionFailed", "MapRunFailed"):
             details = next(value for key, value in event.items() if key.endswith("EventDetails"))
             visits[-1].errors.append((details.get("error", ""), details.get("cause", "")))
+        elif kind == "TaskSucceeded":
+            answer = json.loads(event["taskSucceededEventDetails"].get("output") or "null")
+            visits[-1].answer = answer.get("Payload", answer)
     return visits
 
 

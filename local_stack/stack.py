@@ -92,7 +92,7 @@ class LocalStack:
             cause=described.get("cause"),
             events=client.get_execution_history(executionArn=execution)["events"],
             children=[
-                ChildExecution(child.input, child.status, child.output, child.events.get_event_history())
+                ChildExecution(child.label, child.input, child.status, child.output, child.events.get_event_history())
                 for child in distributed_map.children_of(execution)
             ],
         )
@@ -121,10 +121,6 @@ class LocalStack:
             function.stand_in, function.before = stand_ins.get(role), None
         for role, job in self.jobs.items():
             job.stand_in = stand_in_jobs.get(role)
-
-    def step_by_step(self) -> None:
-        """Have no pass carried out in one call: every step is a state of its own, as after a call that failed."""
-        self.stand_in({"maintain_small": not_in_one_call}, {})
 
     def start_afresh(self) -> None:
         """As if it were deployed just now: nothing is recorded, leased or asked for, and nothing was called."""
@@ -193,11 +189,6 @@ class LocalStack:
         return [
             metric for role in self.functions for call in self.invocations(role) for metric in metrics_in(call.output)
         ]
-
-
-def not_in_one_call(event: Any) -> None:
-    """Stands in for ``maintain_small``, and fails."""
-    raise RuntimeError("not in one call")
 
 
 @contextmanager

@@ -65,7 +65,12 @@ def _begin() -> States:
             "Default": "NothingToDo",
         },
         "NothingToDo": {"Type": "Succeed", "Comment": "The output says why"},
-        "PlanTables": {**plan_tables(), "Catch": [_unread("$.failure", to="Report")], "Next": "Gather"},
+        "PlanTables": {
+            **plan_tables(),
+            "ResultPath": None,
+            "Catch": [_unread("$.failure", to="Report")],
+            "Next": "Gather",
+        },
         "Gather": {
             **function_task("plan", _THIS_RUN, comment="What each stage has to do, from the plans of all tables"),
             "ResultSelector": {f"{stage.value}.$": f"$.Payload.{stage.value}" for stage in Stage},

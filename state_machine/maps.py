@@ -20,7 +20,7 @@ _NOTHING = {"OutputPath": None}
 
 
 def plan_tables() -> State:
-    """One task a table; no ``Catch`` and ``Next`` yet."""
+    """One task a table; no ``ResultPath``, ``Catch`` and ``Next`` yet."""
     ended = "TableNotPlanned"
     states = {
         "PlanTable": {
@@ -33,16 +33,9 @@ def plan_tables() -> State:
         # Without it a failure that all tables share would make the map's output too long: each holds a stack trace.
         ended: _ended("It is in no stage; the report says why"),
     }
-    return {
-        **_map(
-            "PlanTables",
-            of="tables",
-            comment="What each table needs, the neediest first",
-            item={"item.$": "$$.Map.Item.Value"},
-            states=states,
-        ),
-        "ResultPath": None,
-    }
+    item = {"item.$": "$$.Map.Item.Value"}
+    comment = "What each table needs, the neediest first"
+    return _map("PlanTables", of="tables", comment=comment, item=item, states=states)
 
 
 def compact_small_tables() -> State:

@@ -56,20 +56,29 @@ _DATA_FILES = {
     f"{NAMESPACE}.customers": 1,
     f"{NAMESPACE}.orders": 7,
 }
-# The wave compacts the largest table, whose few manifests then fit into a function; those of the second do not.
 _JOBS = {"compact_data_files": ["SUCCEEDED"], "rewrite_manifests": ["SUCCEEDED"], "remove_orphans": []}
-_IN_GLUE = {(f"{NAMESPACE}.events", False): {"RewriteManifestsJob"}}
-"""By table, and whether behind the wave."""
+_LINE = [
+    *("Detect", "AnyTables", "PlanTables", "Gather", "AnySmall", "CompactSmallTables", "AnyCompaction"),
+    *("CompactDataFiles", "AnySweep", "ExpireAndSweep", "AnyLargeOrphans", "AnyLargeManifests"),
+    *("RewriteLargeManifests", "AnyStaged", "Report", "HowItWent", "Done"),
+]
+_STAGES = {
+    "small": {f"{NAMESPACE}.events", f"{NAMESPACE}.customers", f"{NAMESPACE}.{BROKEN}"},
+    "compaction": {f"{NAMESPACE}.clicks"},
+    "sweep": set(PASSES),
+    "manifests": {f"{NAMESPACE}.clicks", f"{NAMESPACE}.events"},
+}
+"""The tables of every stage that had work."""
 _ASKED_LAKE = {
     f"{role}Role"
     for role in (
-        *("DetectFunction", "MaintainSmallFunction", "ExpireSnapshotsFunction", "ListOrphansFunction"),
+        *("DetectFunction", "PlanFunction", "CompactSmallFunction", "ExpireSnapshotsFunction", "ListOrphansFunction"),
         *("RewriteManifestsFunction", "GlueJob"),
     )
 }
 # What the rewrite that fails has begun to write: it may not delete that (rule: least-privilege-roles), orphan removal
 # will.
-_DENIED = [f"MaintainSmallFunctionRole may not s3:DeleteObject on arn:aws:s3:::{BUCKET}/{NAMESPACE}/{BROKEN}/…"]
+_DENIED = [f"CompactSmallFunctionRole may not s3:DeleteObject on arn:aws:s3:::{BUCKET}/{NAMESPACE}/{BROKEN}/…"]
 _TOTALS = {
     "TablesScanned": 4,
     "TablesProposed": 4,
@@ -86,6 +95,7 @@ _MERGED = {"clicks": 60, "events": 40, "customers": 8}
 def surprises(run: PipelineRun) -> Iterator[str]:
     """What is not as it should be."""
     yield from _differs("the execution", run.execution.status, "SUCCEEDED")
+    yield from _differs("its states", run.execution.names, _LINE)
     yield from _differs("the run", run.report["status"], "partial")
     yield from _differs("the report", {one["table"]: one["status"] for one in run.report["results"]}, _STATUSES)
     yield from _differs("the journal", {name: record.status for name, record in run.journal.items()}, _STATUSES)
@@ -97,12 +107,7 @@ def surprises(run: PipelineRun) -> Iterator[str]:
             yield from _differs(
                 f"the journal of {name}", run.journal[name].summary, run.passes.get(name, {}).get("summary")
             )
-    for child in run.execution.children:
-        name = child.input["item"]["table"]
-        in_glue = {task for task in child.tasks if task.endswith("Job")}
-        yield from _differs(f"what went to Glue of {name}", in_glue, _IN_GLUE.get((name, child.is_after_wave), set()))
-    in_wave = {child.input["item"]["table"] for child in run.execution.children if child.is_after_wave}
-    yield from _differs("the tables of the wave", in_wave, {f"{NAMESPACE}.clicks"})
+    yield from _differs("the tables of each stage", {name: set(of) for name, of in run.stages.items()}, _STAGES)
     yield from _differs("Glue", {role: [one.state for one in runs] for role, runs in run.jobs.items()}, _JOBS)
     of_all = [metric for metric in run.metrics if "table" not in metric.dimensions]
     totals = {name: sum(m.value for m in of_all if m.name == name) for name in _TOTALS}

@@ -29,7 +29,7 @@ from local_stack.pipeline_run.tell import tell_history, tell_journal, tell_metri
 from local_stack.rights.callers import DENIED
 from local_stack.stack import LocalStack, deployed
 
-# Small enough that the largest table goes to the wave, manifests of the second to Glue, and all else to functions.
+# Small enough that the largest table goes to the wave, manifests of the larger ones to Glue, and all else to functions.
 PARAMETERS = {
     "Catalogs": CATALOG,
     "SmallCompactionMb": "1",
@@ -58,6 +58,8 @@ class PipelineRun:
     """What each pass left in the control bucket."""
     journal: Mapping[str, PassRecord]
     metrics: tuple[Metric, ...]
+    stages: Mapping[str, Mapping[str, tuple[str, ...]]]
+    """By stage that had work: its tables, each with its steps."""
     jobs: Mapping[str, tuple[JobRun, ...]]
     """By the name of their script."""
     leases: tuple[str, ...]
@@ -109,7 +111,7 @@ def run_pipeline(folder: Path, console: Console) -> PipelineRun:
         seconds=time.perf_counter() - started,
         **left,
     )
-    tell_history(console, run.execution, run.passes)
+    tell_history(console, run.execution, run.stages, run.passes)
     tell_journal(console, tuple(run.journal.values()))
     tell_metrics(console, run.metrics)
     print_figures(console, [(table, *run.figures[_name(table)]) for table in lake.tables])
@@ -128,16 +130,24 @@ def _measured(lake: Lake) -> dict[str, tuple[Figures, Contents]]:
     return {_name(table): (lake.figures(table), found) for table, found in contents}
 
 
+def _tables(document: Any) -> dict[str, tuple[str, ...]]:
+    """Of a map's list, or of a job's work."""
+    items = document if isinstance(document, list) else document["tables"]
+    return {one["item"]["table"]: tuple(one["steps"]) for one in items}
+
+
 def _left_behind(stack: LocalStack, lake: Lake, execution: Execution) -> dict[str, Any]:
     """What the run left in the state table, the control bucket, the logs and Glue."""
     # As an operator's laptop would read it.
     state = open_state({"ICEKEEPER_STATE": f"dynamodb://{stack.template.name('StateTable')}"})
     identities = {_name(table): lake.identity(table) for table in lake.tables}
     keys = (*slot_keys(4), *(identity.key for identity in identities.values()))
-    tables = {child.input["item"]["table"] for child in execution.children}
+    tables = {child.table for child in execution.children}
+    stages = [stage for stage, told in execution.output["stages"].items() if told["count"]]
     return {
         "report": stack.control(f"runs/{execution.name}/report.json"),
         "passes": {name: stack.document_of_pass(execution, "pass.json", of=name) for name in sorted(tables)},
+        "stages": {stage: _tables(stack.control(f"runs/{execution.name}/{stage}.json")) for stage in stages},
         "journal": {name: record for name, identity in identities.items() for record in state.history(identity)},
         "metrics": tuple(stack.metrics),
         "jobs": {role: tuple(job.runs) for role, job in stack.jobs.items()},

@@ -9,8 +9,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from icekeeper.operation_facts import STEPS
-from icekeeper.pipeline.events import WAITING
 from icekeeper.report.outcome import in_plain_words, lines_of
 from icekeeper.state.store import PassRecord
 from local_stack.executions import ChildExecution, Execution, Visit
@@ -28,84 +26,98 @@ _BY_TABLE = {
 
 
 def task_line(table: str, visit: Visit) -> Text:
-    """A task that ended: how long it took, of which table, how it ended, and what it said."""
-    status, sentence = _ending(visit, {})
-    line = Text(f"  {visit.seconds:6.1f} s  {table:16} {visit.name:22} ")
-    return line.append(f"{status:10}", style=_STYLES.get(status, "")).append(sentence)
+    """A task that ended: how long it took, of which table, and what it said of each step."""
+    line = Text(f"  {visit.seconds:6.1f} s  {table:16} {visit.name:18} ")
+    for number, (word, sentence) in enumerate(_said(visit)):
+        line.append("; " if number else "").append(word, style=_STYLES.get(word, ""))
+        line.append(f" {sentence}" if sentence else "")
+    return line
 
 
-def tell_history(console: Console, execution: Execution, passes: Mapping[str, Mapping[str, Any]]) -> None:
-    """The states of the machine and of every table's part of it: duration, outcome, sentence."""
+def tell_history(
+    console: Console,
+    execution: Execution,
+    stages: Mapping[str, Mapping[str, Sequence[str]]],
+    passes: Mapping[str, Mapping[str, Any]],
+) -> None:
+    """The states of the machine in their order; below a map what it did table by table, below a job what it did."""
     console.print(f"\nexecution {execution.name}: {execution.status}", style="bold")
-    is_after_wave = False
     for visit in execution.visits:
-        console.print(_timed(visit))
-        if visit.name in ("MaintainSmallTables", "MaintainTables"):
-            is_small = visit.name == "MaintainSmallTables"
-            for child in execution.children:
-                if (child.is_in_one_call, child.is_after_wave) == (is_small, is_after_wave):
-                    _tell_child(console, child, passes.get(child.input["item"]["table"], {}))
-            is_after_wave = not is_small
+        if visit.kind not in ("Task", "Map"):
+            console.print(Text(f"  {visit.name}", style="dim"))
+            continue
+        said = "; ".join(sentence for _, sentence in _said(visit)) if visit.kind == "Task" else ""
+        console.print(
+            Text(f"  {visit.name:22}{visit.seconds:6.1f} s  {said}".rstrip()), no_wrap=True, overflow="ellipsis"
+        )
+        if visit.kind == "Map":
+            _tell_map(console, execution.of_map(visit.name), with_reasons=visit.name == "PlanTables")
+        elif visit.name in _JOBS:
+            _tell_job(console, stages[_JOBS[visit.name]], passes)
 
 
-def _timed(visit: Visit) -> Text:
-    took = f"{visit.seconds:6.1f} s" if visit.kind in ("Task", "Map") else ""
-    return Text(f"  {visit.name:24}{took}")
+_JOBS = {"CompactDataFiles": "compaction", "RemoveLargeOrphans": "orphans", "RewriteLargeManifests": "manifests"}
+"""The stage of which each job does the work."""
 
 
-def _tell_child(console: Console, child: ChildExecution, of_pass: Mapping[str, Any]) -> None:
-    result = child.output or {"table": child.input["item"]["table"], "status": "failed"}
-    status = result["status"]
-    console.print(Text.assemble(f"\n    {result['table']}: ", (status, _STYLES.get(status, ""))))
-    sentences = {
-        part["operation"]: (part["status"], in_plain_words(part["summary"])) for part in of_pass.get("operations", ())
-    }
-    table = _columns(indent=4)
-    table.add_row(
-        "", Text("proposed", style="dim"), "", "", Text("\n".join(child.input["item"]["reasons"]), style="dim")
-    )
-    in_one_call = [step for step in sentences if not any(_is_of(visit.name, step) for visit in child.visits)]
-    for visit in child.visits:
-        if visit.kind == "Task":
-            word, sentence = _ending(visit, sentences)
-            tries = f" ({len(visit.errors) + (word != 'failed')} attempts)" if visit.errors else ""
-            row = (f"{visit.seconds:.1f} s", Text(word, style=_STYLES.get(word, "")), Text(f"{sentence}{tries}"))
-            table.add_row("", visit.name, *row)
-        if visit.name in ("MaintainSmallTable", "MaintainSmall") and status != WAITING and not child.is_after_wave:
-            for step in in_one_call:
-                word, sentence = sentences[step]
-                table.add_row("", f"  {step}", "", Text(word, style=_STYLES.get(word, "")), Text(sentence))
+def _tell_map(console: Console, children: Sequence[ChildExecution], *, with_reasons: bool) -> None:
+    table = _columns()
+    for child in children:
+        name = child.table
+        if with_reasons:
+            table.add_row("", name, "", "", Text("; ".join(child.input["item"]["reasons"]), style="dim"))
+            continue
+        for visit in child.visits:
+            if visit.kind != "Task":
+                continue
+            tries = f" ({len(visit.errors) + (visit.answer is not None)} attempts)" if visit.errors else ""
+            seconds = f"{visit.seconds:.1f} s"
+            for word, sentence in _said(visit):
+                row = (visit.name, seconds, Text.assemble((word, _STYLES.get(word, "")), f" {sentence}{tries}"))
+                table.add_row("", name, *row)
+                name = seconds = ""
     console.print(table)
 
 
-def _columns(indent: int) -> Table:
+def _tell_job(console: Console, tables: Mapping[str, Sequence[str]], passes: Mapping[str, Mapping[str, Any]]) -> None:
+    table = _columns()
+    for name, steps in tables.items():
+        for part in passes.get(name, {}).get("operations", ()):
+            if part["operation"] in steps:
+                word = part["status"]
+                sentence = Text.assemble((word, _STYLES.get(word, "")), f" {in_plain_words(part['summary'])}")
+                table.add_row("", name, part["operation"], "", sentence)
+    console.print(table)
+
+
+def _columns() -> Table:
     table = Table(box=None, show_header=False, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column(width=indent)
-    table.add_column(no_wrap=True, min_width=22)
+    table.add_column(width=3)
+    table.add_column(no_wrap=True, min_width=14)
+    table.add_column(no_wrap=True, min_width=18)
     table.add_column(no_wrap=True, justify="right", min_width=6)
-    table.add_column(no_wrap=True, min_width=9)
     table.add_column(ratio=1)
     return table
 
 
-def _ending(visit: Visit, sentences: Mapping[str, tuple[str, str]]) -> tuple[str, str]:
-    """How a task ended, and what it, its pass or its error said."""
-    output = visit.output if isinstance(visit.output, dict) else {}
-    if visit.name == "ReportTable":
-        return str(output.get("report", {}).get("status", "failed")), ""
-    step = next((step for step in STEPS if _is_of(visit.name, step)), "")
-    failure = output.get("failures", {}).get(step)
-    if failure is not None:
-        return "failed", str(failure["Error"])
-    if step in sentences:  # a job answers nothing: what it did is in the control bucket
-        return sentences[step]
-    outcome = output.get("outcomes", {}).get(step, {})
-    return str(outcome.get("status", "succeeded")).lower(), str(outcome.get("summary", ""))
-
-
-def _is_of(state: str, step: str) -> bool:
-    name = "".join(part.capitalize() for part in step.split("_"))
-    return state in (name, f"{name}Job", name.replace("Remove", "List"))
+def _said(visit: Visit) -> list[tuple[str, str]]:
+    """How a task ended, as a word and a sentence; of a function of operations each of its steps."""
+    answer = visit.answer
+    if answer is None:
+        return [("failed", visit.errors[-1][0] if visit.errors else "")]
+    match visit.name:
+        case "Detect":
+            return [("succeeded", answer["reason"])]
+        case "PlanTable" | "CleanStaged" | "Gather":
+            return [("succeeded", "")]
+        case "ListOrphans":
+            return [("succeeded", f"{answer['count']} orphan file(s)")]
+        case "Report":
+            return [(answer["status"], answer["summary"])]
+        case name if name in _JOBS:
+            return [(answer["JobRunState"].lower(), "")]
+    parts = [sentence.partition(": ") for sentence in answer.values()]
+    return [(word, in_plain_words(sentence)) for word, _, sentence in parts] or [("succeeded", "nothing to do")]
 
 
 def tell_journal(console: Console, records: Sequence[PassRecord]) -> None:

@@ -82,7 +82,7 @@ class Shell:
 
 @pytest.fixture
 def stack(moto_server: MotoServer) -> Iterator[LocalStack]:
-    with deployed(moto_server) as stack:
+    with deployed(moto_server, parameters={"SmallCompactionMb": "1280"}) as stack:  # without Spark
         yield stack
 
 
@@ -115,7 +115,8 @@ def test_the_page_can_be_followed(stack: LocalStack, local_catalog: SqlCatalog, 
     started = json.loads(shell.run(start))
     assert shell.environment["ICEKEEPER_STATE"] == "dynamodb://icekeeper"
     execution = stack.wait(started["executionArn"])
-    assert (execution.name, execution.status, execution.child.output["status"]) == ("try-1", "SUCCEEDED", "succeeded")
+    assert (execution.name, execution.status) == ("try-1", "SUCCEEDED")
+    assert [one["status"] for one in execution.output["report"]["tables"]] == ["succeeded"]
     assert len(lake.pyiceberg.load_table("sales.orders").inspect.files()) == 1
     shell.run(switch_on)
     kept = ("ArtifactLocation", "s3://my-artifacts/icekeeper/0.1.0")
@@ -130,7 +131,7 @@ def test_the_page_can_be_followed(stack: LocalStack, local_catalog: SqlCatalog, 
     assert artifacts(client("s3"), "0.2.0") == expected_artifacts("0.2.0")
     assert artifacts(client("s3"), "0.1.0") == expected_artifacts("0.1.0")
     assert shell.run(drain).rstrip().endswith("[]")
-    assert len(log_groups(stack)) == 15
+    assert len(log_groups(stack)) == 13
     shell.run(remove)
     assert log_groups(stack) == []
 

@@ -44,8 +44,14 @@ PARAMETERS = {
     "Catalogs": "glue",
     "KmsKeyArns": f"arn:aws:kms:{REGION}:{ACCOUNT}:key/0",
     "Operations": "all,expire_partitions",
+    "SmallCompactionMb": "1280",  # so that every function has something to do
 }
-ALL_IN_JOBS = {"ICEKEEPER_SMALL_COMPACTION_MB": "0", "ICEKEEPER_SMALL_MANIFESTS": "0", "ICEKEEPER_SMALL_ORPHANS": "0"}
+ALL_IN_JOBS = {
+    "ICEKEEPER_SMALL_COMPACTION_MB": "0",
+    "ICEKEEPER_SMALL_MANIFESTS": "0",
+    "ICEKEEPER_SMALL_ORPHANS": "0",
+    "ICEKEEPER_SMALL_STATISTICS_MB": "0",
+}
 """No work is small enough for a function."""
 POLICY_FILE = """\
 rules:
@@ -96,7 +102,8 @@ class RightsFleet:
 
     def statuses(self, execution: Execution) -> dict[str, str]:
         """How the pass over each table ended."""
-        return {child.output["table"]: child.output["status"] for child in execution.children}
+        report = self.stack.control(f"runs/{execution.name}/report.json")
+        return {one["table"]: one["status"] for one in report["results"]}
 
     # -- tables
 

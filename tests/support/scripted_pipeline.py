@@ -4,40 +4,32 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from icekeeper.errors import LeaseHeld
+from icekeeper.errors import LeaseHeld, TableBusy
+from icekeeper.operation_facts import STEP_FACTS, STEPS, Stage
+from icekeeper.pipeline.deployment import states_beside, states_of_call
+from icekeeper.pipeline.gather import JOB_STAGES, steps_in
 from local_stack.functions import StandIn
 from local_stack.jobs import StandInJob
 
-# Canonical order (rule: canonical-operation-order), the opt-in ones at their places.
-FUNCTION_STEPS = {
-    "expire_partitions": "expire_partitions",
-    "compact": "compact_small",
-    "rewrite_position_deletes": "compact_small",
-    "expire_snapshots": "expire_snapshots",
-    "remove_orphans": "remove_orphans",
-    "rewrite_manifests": "rewrite_manifests",
-    "compute_statistics": "compact_small",
-    "clean_staged": "clean_staged",
-}
-"""Operation → the function that carries it out."""
-JOB_STEPS = {
-    "compact": "compact_data_files",
-    "rewrite_position_deletes": "compact_data_files",
-    "remove_orphans": "remove_orphans",
-    "rewrite_manifests": "rewrite_manifests",
-    "compute_statistics": "compact_data_files",
-}
-"""Operation → the job that carries it out."""
-ROUTES = dict.fromkeys(FUNCTION_STEPS, "function")
+STARTED_MS = 1_790_000_000_000
+"""What ``Detect`` answers for the beginning of every run."""
+ROUTES = {step: "function" for step in STEPS if step not in ("expire_partitions", "compute_statistics")}
+"""Where the steps of a table run unless a test says otherwise: what a policy without options asks for, in functions."""
+JOBS = {"compact_data_files": Stage.COMPACTION, "remove_orphans": Stage.ORPHANS, "rewrite_manifests": Stage.MANIFESTS}
+"""The stage of which each script does the work."""
+_OPERATING = sorted({step.function for step in STEP_FACTS} - {"clean_staged"})
+DIGEST = "0" * 64
+WORKERS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """``step`` is ``lease``, ``plan``, …, an operation, or ``job:OPERATION``."""
+    """``step`` is ``gather``, ``job:STAGE``, or the name of a function; ``*`` stands for every table."""
 
     table: str
     step: str
@@ -51,22 +43,29 @@ class ScriptedPipeline:
     put_object: Callable[[str, bytes], None]
     bucket: str
     tables: tuple[str, ...] = ("ns.t",)
-    wait: bool = False
-    small: frozenset[str] = frozenset()
-    """Tables that detection assigns to one call each."""
-    left: frozenset[str] = frozenset()
-    """Those of them of which a call leaves something."""
-    orphans: int = 2
+    without_orphans: frozenset[str] = frozenset()
+    """Tables of which none is listed."""
+    unreadable: frozenset[str] = frozenset()
+    """Lists, by name, that somebody has overwritten."""
     routes: Mapping[str, str] = field(default_factory=lambda: dict(ROUTES))
     own_routes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """By table, where they are not those of all."""
+    report: Mapping[str, Any] = field(default_factory=dict)
+    """What the report answers otherwise than that all is well."""
+    left: list[int] = field(default_factory=list)
+    """How many tables each report leaves, the last first; then none."""
     happening: dict[str, Callable[[Any], object]] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
-    leases: dict[str, str] = field(default_factory=dict)
+    held: dict[str, str] = field(default_factory=dict)
+    """By table, the other run that maintains it."""
     items: Mapping[str, Any] = field(default_factory=dict)
     """What was proposed, by table."""
+    states: int = 0
+    """How many states of the machine ``icekeeper cost`` counts for the calls that were answered."""
     most_at_once: int = 0
-    """Tables that were leased at the same time."""
+    """Tables that were worked on at the same time."""
+    _planned: set[str] = field(default_factory=set)
+    _at_work: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     # -- what a test asks
@@ -74,6 +73,9 @@ class ScriptedPipeline:
     @property
     def steps(self) -> list[str]:
         return [call.step for call in self.calls]
+
+    def steps_of(self, table: str) -> list[str]:
+        return [call.step for call in self.calls if call.table == table]
 
     def event_of(self, step: str) -> Any:
         """What a step was handed the last time."""
@@ -83,27 +85,36 @@ class ScriptedPipeline:
 
     @property
     def functions(self) -> Mapping[str, StandIn]:
-        return {
+        answering: dict[str, StandIn] = {
             "detect": self._detect,
-            "maintain_small": self._maintain_small,
-            "lease": self._lease,
             "plan": self._plan,
+            **{function: self._operating(function) for function in _OPERATING},
             "list_orphans": self._list_orphans,
+            "clean_staged": self._clean_staged,
             "report": self._report,
-            **dict.fromkeys(set(FUNCTION_STEPS.values()), self._operation),
         }
+        return {function: self._noted(function, answer) for function, answer in answering.items()}
 
     @property
     def jobs(self) -> Mapping[str, StandInJob]:
-        return dict.fromkeys(set(JOB_STEPS.values()), self._job)
+        return {script: self._job(stage) for script, stage in JOBS.items()}
+
+    def _noted(self, function: str, answering: StandIn) -> StandIn:
+        def call(event: Any) -> Any:
+            answer = answering(event)
+            with self._lock:
+                self.states += states_of_call(function, event, answer)
+            return answer
+
+        return call
 
     def _detect(self, event: Any) -> Any:
         self._tell("*", "detect", event)
-        forced = event["input"].get("table")
-        tables = (forced,) if forced else self.tables
+        asked = event["input"]
+        forced = asked.get("table")
         items = [
             {
-                "catalog": event["input"].get("catalog", "C"),
+                "catalog": asked.get("catalog", "C"),
                 "warehouse": "s3://lake/",
                 "table": table,
                 "uuid": f"uuid of {table}",
@@ -111,122 +122,107 @@ class ScriptedPipeline:
                 "reasons": ["it needs it"],
                 "priority": 0.5,
                 "forced": forced is not None,
-                "settings": event["input"].get("settings", {}),
-                "wait": event["input"].get("wait", self.wait),
+                "settings": asked.get("settings", {}),
+                "wait": asked.get("wait", False),
             }
-            for table in tables
+            for table in ((forced,) if forced else self.tables)
         ]
         self.items = {item["table"]: item for item in items}
-        key = f"runs/{event['run_id']}/proposals.json"
-        self.put_object(key, json.dumps(items).encode())
         return {
             "run_id": event["run_id"],
-            "proposals": {"bucket": self.bucket, "key": key, "count": len(items)},
-            "in_one_call": self._listed(event, "small", [item for item in items if item["table"] in self.small]),
-            "rest": self._listed(event, "others", [item for item in items if item["table"] not in self.small]),
+            "started_ms": STARTED_MS,
+            "tables": self._listed(event["run_id"], "proposals", items),
             "reason": f"{len(items)} table(s) need maintenance",
             "forced": forced is not None,
         }
 
-    def _maintain_small(self, event: Any) -> Any:
-        """As the real one in an ordinary bucket: it leaves every step but the lease and the plan to the states."""
-        if event.get("hands_on"):
-            return self._small_table(event)
-        self._lease({**event, "action": "acquire"})
-        return {"plan": self._plan({**event, "attempt": 1, "waves": True}), "failures": {}}
-
-    def _small_table(self, event: Any) -> Any:
-        """As the real one in a table bucket: it does all, or hands on what it leaves."""
-        table = event["item"]["table"]
-        self._lease({**event, "action": "acquire"})
-        self._tell(table, "small", event)
-        self._lease({**event, "action": "release"})
-        if "wave" in self.own_routes.get(table, {}).values():
-            plan = {"key": f"runs/{event['run_id']}/{table}/plan.json", "digest": "0" * 64}
-            return {"table": table, "status": "waiting", "summary": "the wave follows", "plan": plan}
-        if table in self.left:
-            named = {name: event["item"][name] for name in ("catalog", "warehouse", "table", "uuid")}
-            return {"table": table, "status": "waiting", "summary": "more follows", "left": {**named, "error": ""}}
-        return {"table": table, "status": "succeeded", "summary": "in one call"}
-
-    def _take_up(self, event: Any) -> Any:
-        self._tell("*", "take_up", event)
-        wanted = {one["table"] for one in event["left"]} | (set(self.tables) - self.small)
-        return self._listed(event, "taken-up", [self.items[table] for table in self.tables if table in wanted])
-
-    def _listed(self, event: Any, name: str, items: list[Any]) -> Any:
-        key = f"runs/{event['run_id']}/{name}.json"
-        self.put_object(key, json.dumps(items).encode())
-        return {"bucket": self.bucket, "key": key, "count": len(items)}
-
-    def _lease(self, event: Any) -> Any:
-        table, run_id = event["item"]["table"], event["run_id"]
-        step = "lease" if event["action"] == "acquire" else "release"
-        self._tell(table, step, event)
-        with self._lock:
-            if step == "release":
-                return {"released": self.leases.pop(table, None) == run_id}
-            holder = self.leases.setdefault(table, run_id)
-            self.most_at_once = max(self.most_at_once, len(self.leases))
-        if holder != run_id:
-            raise LeaseHeld(f"{holder} maintains {table}")
-        return {"holder": run_id, "expires_ms": 1}
-
     def _plan(self, event: Any) -> Any:
-        if "wave" in event:
+        if "item" not in event:
             return self._gather(event)
-        if "left" in event:
-            return self._take_up(event)
-        self._tell(event["item"]["table"], "plan", event)
-        return {
-            "bucket": self.bucket,
-            "key": f"runs/{event['run_id']}/{event['item']['table']}/plan.json",
-            "digest": "0" * 64,
-            "attempt": event["attempt"],
-            "routes": {**self.routes, **self.own_routes.get(event["item"]["table"], {})},
-        }
+        table = event["item"]["table"]
+        with self._at(table, "plan", event):
+            self._planned.add(table)
+        return {"steps": len(self._routes(table))}
 
     def _gather(self, event: Any) -> Any:
-        """As the real one: the items go on behind the wave, and their plans leave nothing more to it."""
+        """As the real one: what was not planned is in no list."""
         self._tell("*", "gather", event)
-        tables = [plan["key"].split("/")[2] for plan in (*event["in_one_call"], *event["wave"])]
-        self.own_routes = {
-            **self.own_routes,
-            **{table: {"compact": "none", "rewrite_position_deletes": "none"} for table in tables},
-        }
-        items = [{**self.items[table], "after_wave": True, "wait": True} for table in tables]
-        key = f"runs/{event['run_id']}/wave-tables.json"
-        self.put_object(key, json.dumps(items).encode())
-        rest = {"bucket": self.bucket, "key": key, "count": len(items)}
-        return {"key": f"runs/{event['run_id']}/wave.json", "digest": "1" * 64, "workers": 3, "proposals": rest}
+        answer: dict[str, Any] = {}
+        for stage in Stage:
+            tables = [
+                {"item": item, "steps": dict.fromkeys(steps, "function")}
+                for table, item in self.items.items()
+                if table in self._planned and (steps := steps_in(stage, self._routes(table)))
+            ]
+            answer[stage.value] = {"count": 0}
+            if tables and stage in JOB_STAGES:
+                answer[stage.value] = {
+                    "key": f"runs/{event['run_id']}/{stage.value}.json",
+                    "digest": DIGEST,
+                    "count": len(tables),
+                    "workers": WORKERS,
+                    "execution_class": "FLEX",
+                }
+            elif tables:
+                states = sum(states_beside(stage, table["steps"]) for table in tables)
+                answer[stage.value] = {**self._listed(event["run_id"], stage.value, tables), "states": states}
+        return answer
+
+    def _operating(self, function: str) -> StandIn:
+        def call(event: Any) -> Any:
+            with self._at(event["item"]["table"], function, event):
+                return {function: "succeeded: it did"}
+
+        return call
 
     def _list_orphans(self, event: Any) -> Any:
-        self._tell(event["item"]["table"], "list_orphans", event)
-        return {"status": "succeeded", "summary": f"{self.orphans} orphan file(s)", "count": self.orphans}
+        with self._at(event["item"]["table"], "list_orphans", event):
+            is_clean = event["item"]["table"] in self.without_orphans
+            return {"count": 0, "listed": None} if is_clean else {"count": 2, "listed": DIGEST}
 
-    def _operation(self, event: Any) -> Any:
-        self._tell(event["item"]["table"], event["operation"], event)
-        return {"status": "succeeded", "summary": f"{event['operation']} done"}
+    def _clean_staged(self, event: Any) -> Any:
+        self._tell("*", "clean_staged", event)
+        return {"cleaned": 1, "left": 0}
 
-    def _job(self, arguments: Mapping[str, str]) -> None:
-        if "--wave-key" in arguments:
-            self._tell("*", "job:wave", dict(arguments))
-            return
-        self._tell(arguments["--plan-key"].split("/")[2], f"job:{arguments['--operation']}", dict(arguments))
+    def _job(self, stage: Stage) -> StandInJob:
+        return lambda arguments: self._tell("*", f"job:{stage.value}", dict(arguments))
 
     def _report(self, event: Any) -> Any:
-        if "item" not in event:
-            self._tell("*", "report_run", event)
-            tables = [*event.get("earlier", []), *event["tables"]]
-            statuses = {table["status"] for table in tables if table is not None} - {"waiting"}
-            (status,) = statuses if len(statuses) == 1 else ("partial",)
-            return {"status": status, "summary": f"{len(event['tables'])} table(s)"}
-        table = event["item"]["table"]
-        self._tell(table, "report", event)
-        failed = ", ".join(event["failures"])
-        return {"table": table, "status": "partial" if failed else "succeeded", "summary": failed or "all well"}
+        self._tell("*", "report", event)
+        left = self.left.pop() if self.left else 0
+        well: dict[str, Any] = {
+            "status": "running" if left else "succeeded",
+            "summary": "all well",
+            "left": left,
+            "tables": [],
+        }
+        return {"run_id": event["run_id"], **well, "error": "", "cause": "", **({} if left else self.report)}
 
     # -- how
+
+    def _routes(self, table: str) -> Any:
+        return {**self.routes, **self.own_routes.get(table, {})}
+
+    def _listed(self, run_id: str, name: str, items: Iterable[Any]) -> Any:
+        listed = list(items)
+        key = f"runs/{run_id}/{name}.json"
+        self.put_object(key, b"{}" if name in self.unreadable else json.dumps(listed).encode())
+        return {"bucket": self.bucket, "key": key, "count": len(listed)}
+
+    @contextmanager
+    def _at(self, table: str, step: str, event: Any) -> Iterator[None]:
+        """One table is worked on; refused while another run has it."""
+        with self._lock:
+            self._at_work += 1
+            self.most_at_once = max(self.most_at_once, self._at_work)
+        try:
+            self._tell(table, step, event)
+            if table in self.held:
+                raise (TableBusy if event["item"]["wait"] else LeaseHeld)(f"{self.held[table]} maintains {table}")
+            yield
+        finally:
+            with self._lock:
+                self._at_work -= 1
 
     def _tell(self, table: str, step: str, event: Any) -> None:
         with self._lock:

@@ -19,11 +19,6 @@ from support.table_functions import EVENTS, RUN
 Call: TypeAlias = Callable[[str, Any], Any]
 """Calls a function by its role with an event; its answer."""
 
-STEPS_OF_EVENTS = (
-    *("expire_partitions", "compact_small", "expire_snapshots", "list_orphans", "remove_orphans"),
-    *("rewrite_manifests", "clean_staged"),
-)
-
 
 @dataclass
 class SentEvents:
@@ -32,54 +27,43 @@ class SentEvents:
     stack: LocalStack
     call: Call
     answers: dict[str, Any] = field(default_factory=dict)
-    second: Any = None
-    """What the other operation of ``compact_small`` came to, which has no event of its own."""
 
     def all(self, table: str, catalog: str) -> Mapping[str, Any]:
         """Send every event once; all answers, by the name of the event."""
         found = self._send("detect_forced", input={"table": table, "catalog": catalog})
-        (item,) = self.stack.control(found["proposals"]["key"])
-        self._send("lease_acquire", item)
-        plan = self._send("plan", item)
-        for name in STEPS_OF_EVENTS:
-            self._send(name, item, plan)
-        self.second = self._answer("compact_small", item, plan, operation="rewrite_position_deletes")
-        told = self._send("report_table", item, plan, failures={})
-        self._send("report_run", tables=[told])
-        self._send("lease_release", item)
+        (item,) = self.stack.control(found["tables"]["key"])
+        self._send("plan", item=item)
+        self._send("gather")
+        for name in ("expire_partitions", "compact_small", "expire_snapshots"):
+            self._send(name, item=item)
+        listed = self._send("list_orphans", item=item)["listed"]
+        self._send("remove_orphans", item=item, listed=listed)
+        self._send("rewrite_manifests", item=item)
+        for name in ("clean_staged", "report"):
+            self._send(name)
         self._send("detect", run_id="another")
-        self._send("maintain_small", item, run_id="in-one-call")
-        self._send("maintain_small_table", item, run_id="in-one-call")
-        named = {name: item[name] for name in ("catalog", "warehouse", "table", "uuid")}
-        self._send("plan_rest", left=[named])
-        self._send("plan_wave", wave=[{name: plan[name] for name in ("key", "digest")}])
         assert set(self.answers) == set(EVENTS)
         return self.answers
 
-    def _send(self, name: str, item: Any = None, plan: Any = None, **changed: Any) -> Any:
-        self.answers[name] = self._answer(name, item, plan, **changed)
+    def _send(self, name: str, **changed: Any) -> Any:
+        self.answers[name] = self.call(EVENTS[name], {**sample(name), "run_id": RUN, **changed})
         return self.answers[name]
-
-    def _answer(self, name: str, item: Any = None, plan: Any = None, **changed: Any) -> Any:
-        event = {"run_id": RUN, **sample(name)}
-        if item is not None:
-            event["item"] = item
-        if plan is not None:
-            event["plan"] = plan
-        return self.call(EVENTS[name], {**event, **changed})
 
 
 # A table of the Glue Data Catalog that needs every operation, and what a pass by the events of events/ does to it.
 
 _SAID = {
-    "expire_partitions": "expired 1 partition(s): dropped 1 data file(s) with 5 row(s)",
-    "compact_small": "compacted 3 files into 1 (across 1 bins)",
-    "expire_snapshots": "expired 5 snapshot(s), deleted 14 unreferenced file(s)",
-    "list_orphans": "would remove 2 orphan file(s)",
-    "remove_orphans": "removed 2 orphan file(s)",
-    "rewrite_manifests": "rewrote 2 manifests into 1 (1 entries)",
-    "clean_staged": "deleted 1 staged file(s) of 1 failed load(s)",
-    "report_run": "1 succeeded",
+    "expire_partitions": {
+        "expire_partitions": "succeeded: expired 1 partition(s): dropped 1 data file(s) with 5 row(s)"
+    },
+    "compact_small": {
+        "compact": "succeeded: compacted 3 files into 1 (across 1 bins)",
+        "rewrite_position_deletes": "skipped: no position delete files eligible for merging",
+    },
+    "expire_snapshots": {"expire_snapshots": "succeeded: expired 5 snapshot(s), deleted 14 unreferenced file(s)"},
+    "remove_orphans": {"remove_orphans": "succeeded: removed 2 orphan file(s)"},
+    "rewrite_manifests": {"rewrite_manifests": "succeeded: rewrote 2 manifests into 1 (1 entries)"},
+    "clean_staged": {"cleaned": 1, "left": 0},
 }
 
 
@@ -108,16 +92,12 @@ class NeedyTable:
         Raises:
             AssertionError: something is wrong.
         """
-        said = {name: answers[name]["summary"] for name in _SAID}
-        assert said == _SAID, said
-        assert {answers[name]["status"] for name in _SAID} == {"succeeded"}
-        assert answers["report_table"]["status"] == "succeeded"
-        assert answers["lease_acquire"]["holder"] == "by-hand-1"
-        assert answers["lease_release"] == {"released": True}
+        assert {name: answers[name] for name in _SAID} == _SAID
+        assert answers["list_orphans"]["count"] == 2
+        report = answers["report"]
+        assert (report["status"], report["summary"], report["left"]) == ("succeeded", "1 succeeded", 0)
+        assert [(one["table"], one["status"]) for one in report["tables"]] == [(self.name, "succeeded")]
         assert answers["detect"]["reason"] == "1 of 1 table(s) need maintenance"
-        assert answers["maintain_small_table"]["status"] == "waiting"
-        assert set(answers["maintain_small"]) in ({"report"}, {"plan", "failures"})
-        assert (answers["plan_rest"]["count"], answers["plan_wave"]["proposals"]["count"]) == (1, 1)
         assert not DENIED, [str(one) for one in DENIED]
         assert len(self._kept) == 15
         assert canonical(self._rows()) == canonical(self._kept)

@@ -326,6 +326,7 @@ SINGLE = {
     "MaintenanceEnabled": "false",
     "GlueConnection": "lake-network",
     "AlarmTopicArn": "arn:aws:sns:eu-central-1:123456789012:alarms",
+    "MonthlyBudgetUsd": "60",
     "ScheduleState": "ENABLED",
     "ArtifactKmsKeyArn": "arn:aws:kms:eu-central-1:123456789012:key/2",
     "ControlBucketKmsKeyArn": "arn:aws:kms:eu-central-1:123456789012:key/3",

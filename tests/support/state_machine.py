@@ -58,11 +58,10 @@ class Machine:
 
 
 def load_machine(values: Mapping[str, str] | None = None) -> Machine:
-    """The definition with its substitutions made; what ``values`` leaves out gets its own name, numbers get 1 and those
-    of jobs their defaults.
+    """The definition with its substitutions made; what ``values`` leaves out gets its own name, numbers their defaults,
+    but of tables there is one at a time.
     """
-    numbers = {"MaxConcurrentTables": "1", "LeaseWaitSeconds": "1", "JobTaskSeconds": "5100", "JobRetryLimit": "1"}
-    numbers["WaveTaskSeconds"] = "6300"
+    numbers = {"MaxConcurrentTables": "1", "LeaseWaitSeconds": "30", "JobTaskSeconds": "6300", "JobRetryLimit": "1"}
     known = {**numbers, **(values or {})}
     text = _SUBSTITUTION.sub(lambda found: known.get(found[1], found[1]), DEFINITION.read_text())
     return Machine("the machine", yaml.load(text, Loader=YAML_LOADER))
@@ -71,18 +70,13 @@ def load_machine(values: Mapping[str, str] | None = None) -> Machine:
 # The state machine's definition by levels and tasks, and what each task sends.
 
 MACHINE = load_machine()
-LEVELS = list(MACHINE.levels())
-CHILD = next(level for level in LEVELS if level.name == "MaintainTables")
-
-
-def job_tasks() -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The tasks that run a Glue job for one table; that of a wave is for many."""
-    return ((name, state) for name, state in tasks("glue") if name != "CompactWave")
+LEVELS = {level.name: level for level in MACHINE.levels()}
+"""The machine, and the children of each map by its name."""
 
 
 def tasks(kind: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Every task whose resource has ``kind`` in it."""
-    for level in LEVELS:
+    for level in LEVELS.values():
         for name, state in level.states.items():
             if state["Type"] == "Task" and kind in state["Resource"]:
                 yield name, state

@@ -22,6 +22,7 @@ from icekeeper.operation_facts import (
     Limit,
     Measure,
     Operation,
+    Stage,
     StepFacts,
     operations_of_job,
     steps_of_function,
@@ -31,7 +32,7 @@ from local_stack.template import load_template
 from support.house_plan import PURE
 from support.source_tree import MODULES, own_imports
 from support.stack_template import role_of
-from support.state_machine import load_machine
+from support.state_machine import LEVELS, MACHINE, tasks
 
 ROOT = Path(__file__).resolve().parents[2]
 RESOURCES: Mapping[str, Mapping[str, Any]] = load_template()["Resources"]
@@ -100,7 +101,8 @@ def its_rules_are_pure(steps: Sequence[StepFacts]) -> Iterable[str]:
 def its_function_has_a_handler_that_names_it(steps: Sequence[StepFacts]) -> Iterable[str]:
     for step in steps:
         handler = ROOT / "functions" / step.function / "handler.py"
-        if not handler.exists() or own_name(handler, "carry_out") != step.function:
+        # Whatever cleans up does so for a whole run.
+        if not handler.exists() or (step.name != CLEAN_STAGED and own_name(handler, "carry_out") != step.function):
             yield f"{step.name}: functions/{step.function}/handler.py"
 
 
@@ -121,7 +123,7 @@ def its_function_has_exactly_the_rights_that_it_needs(steps: Sequence[StepFacts]
 def its_job_has_a_script_that_names_it(steps: Sequence[StepFacts]) -> Iterable[str]:
     for script in jobs(steps):
         path = ROOT / "glue_jobs" / f"{script}.py"
-        if not path.exists() or own_name(path, "operations_of_job") != script:
+        if not path.exists() or own_name(path, "run_job") != script:
             yield f"glue_jobs/{script}.py"
 
 
@@ -135,12 +137,34 @@ def its_job_has_exactly_the_rights_that_it_needs(steps: Sequence[StepFacts]) -> 
 
 
 def its_states_are_in_the_definition(steps: Sequence[StepFacts]) -> Iterable[str]:
-    states = next(level for level in load_machine().levels() if level.name == "MaintainTables").states
+    """A task calls its function and its lister in the map of its stage, and one its job behind its stage's choice."""
+    stages = {Stage.SMALL: "CompactSmallTables", Stage.SWEEP: "ExpireAndSweep"}
     for step in steps:
-        name = camel(step.name)
-        for state in (f"Route{name}", name, *([] if step.job is None else [f"{name}Job"])):
-            if state not in states:
-                yield f"{step.name}: state {state}: make definition"
+        called = str(LEVELS[stages.get(step.stage, MACHINE.name)].definition)
+        for function in (step.function, step.lister):
+            if function is not None and f"'{camel(function)}Function'" not in called:
+                yield f"{step.name}: no task calls {function}: state_machine/maps.py"
+        if step.job is not None:
+            started = [
+                state for _, state in tasks("glue") if state["Parameters"]["JobName"] == camel(step.job.script) + "Job"
+            ]
+            if [f"$.stages.{step.job.stage.value}.key"] != [
+                state["Parameters"]["Arguments"]["--work-key.$"] for state in started
+            ]:
+                yield f"{step.name}: no task starts {step.job.script}: state_machine/line.py"
+
+
+def its_steps_are_asked_for_by_the_choices(steps: Sequence[StepFacts]) -> Iterable[str]:
+    """Of a stage's map; expiry comes first, and nothing asks for it."""
+    asked = {
+        case["Variable"].removeprefix("$.steps.")
+        for level in LEVELS.values()
+        for state in level.states.values()
+        for case in state.get("Choices", ())
+    }
+    for step in operations(steps):
+        if step.name != Operation.EXPIRE_SNAPSHOTS and step.name not in asked:
+            yield f"{step.name}: make definition"
 
 
 def its_limit_is_a_setting_of_the_stack(steps: Sequence[StepFacts]) -> Iterable[str]:
@@ -192,6 +216,7 @@ CHECKS: tuple[Check, ...] = (
     its_job_has_a_script_that_names_it,
     its_job_has_exactly_the_rights_that_it_needs,
     its_states_are_in_the_definition,
+    its_steps_are_asked_for_by_the_choices,
     its_limit_is_a_setting_of_the_stack,
     its_section_is_on_the_page_of_operations,
     its_line_is_in_the_readme,
@@ -204,7 +229,10 @@ INVENTED = StepFacts(
     switches=("row_invention_enabled",),
     commits=True,
     function="invent_few_rows",
-    job=GlueJob(script="invent_many_rows", measure=Measure.FILES, limit=Limit.ORPHAN_REFERENCES),
+    stage=Stage.SMALL,
+    job=GlueJob(
+        script="invent_many_rows", stage=Stage.COMPACTION, measure=Measure.FILES, limit=Limit.ORPHAN_REFERENCES
+    ),
 )
 
 
@@ -249,13 +277,10 @@ def test_what_changes_rows_or_reads_all_of_them_is_done_on_request_only() -> Non
 
 
 def test_functions_and_jobs_do_what_the_table_says() -> None:
-    assert steps_of_function("compact_small") == {"compact", "rewrite_position_deletes", "compute_statistics"}
+    assert steps_of_function("compact_small") == {"compact", "rewrite_position_deletes"}
     assert steps_of_function("remove_orphans") == {"remove_orphans"}
-    assert operations_of_job("compact_data_files") == {
-        Operation.COMPACT,
-        Operation.REWRITE_POSITION_DELETES,
-        Operation.COMPUTE_STATISTICS,
-    }
+    assert operations_of_job("compact_data_files") == {Operation.COMPACT, Operation.REWRITE_POSITION_DELETES}
+    assert operations_of_job("rewrite_manifests") == {Operation.REWRITE_MANIFESTS, Operation.COMPUTE_STATISTICS}
     assert operations_of_job("remove_orphans") == {Operation.REMOVE_ORPHANS}
 
 

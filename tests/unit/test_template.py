@@ -40,12 +40,12 @@ from support.stack_template import (
     statements,
     strings,
 )
-from support.state_machine import MACHINE as DEFINITION
 from support.state_machine import load_machine, substitutions_used
 
 # The stack's state machine, environment, parameters, storage and alarms, as template.yaml gives them.
 
 STACK = {"Ref": "AWS::StackName"}
+ALARMS = of_type("AWS::CloudWatch::Alarm")
 OTHER_VARIABLES = {
     "ICEKEEPER_STATE",
     "ICEKEEPER_CONTROL_BUCKET",
@@ -59,6 +59,8 @@ OTHER_VARIABLES = {
     "ICEKEEPER_SMALL_COMPACTION_MB",
     "ICEKEEPER_SMALL_MANIFESTS",
     "ICEKEEPER_SMALL_ORPHANS",
+    "ICEKEEPER_SMALL_STATISTICS_MB",
+    "ICEKEEPER_WAVE_EXECUTION_CLASS",
     "POWERTOOLS_SERVICE_NAME",
     "POWERTOOLS_METRICS_NAMESPACE",
     "POWERTOOLS_LOG_LEVEL",
@@ -115,15 +117,8 @@ class TestStateMachine:
                 elif state["Type"] == "Task":
                     job = RESOURCES[state["Parameters"]["JobName"]]["Properties"]
                     assert job["Timeout"] == {"Ref": "JobTimeoutMinutes"}, name
-                    of = "Wave" if name == "CompactWave" else "Task"
-                    assert DOCUMENT["Mappings"]["JobTimes"]["60"][of] == state["TimeoutSeconds"], name
 
-    def test_a_slow_job_ends_before_its_task_whatever_its_time(self) -> None:
-        times = DOCUMENT["Mappings"]["JobTimes"]
-
-        assert list(times) == PARAMETERS["JobTimeoutMinutes"]["AllowedValues"]
-        for minutes, seconds in times.items():
-            assert int(minutes) * 60 == seconds["Policy"] == seconds["Task"] - 1500
+    def test_a_task_waits_for_the_time_of_its_job(self) -> None:
         assert MACHINE["DefinitionSubstitutions"]["JobTaskSeconds"] == {
             "Fn::FindInMap": ["JobTimes", {"Ref": "JobTimeoutMinutes"}, "Task"]
         }
@@ -198,7 +193,7 @@ class TestParameters:
     def test_nothing_runs_before_somebody_switches_it_on(self) -> None:
         assert PARAMETERS["ScheduleState"]["Default"] == "DISABLED"
         assert RESOURCES["Schedule"]["Properties"]["State"] == {"Ref": "ScheduleState"}
-        assert PARAMETERS["ScheduleExpression"]["Default"] == "rate(1 hour)"
+        assert PARAMETERS["ScheduleExpression"]["Default"] == "rate(6 hours)"
 
 
 class TestWhatIsKept:
@@ -238,21 +233,77 @@ class TestWhatIsKept:
 class TestAlarms:
     def test_are_on_the_metrics_that_are_written(self) -> None:
         found = {
-            (alarm["Namespace"], alarm["MetricName"], *(d["Name"] for d in alarm.get("Dimensions", ())))
-            for alarm in of_type("AWS::CloudWatch::Alarm").values()
+            name: (alarm["Namespace"], alarm["MetricName"], *(d["Name"] for d in alarm["Dimensions"]))
+            for name, alarm in ALARMS.items()
+            if "Metrics" not in alarm
         }
 
         assert found == {
-            ("Icekeeper", "PassesFailed", "service"),
-            ("Icekeeper", "OrphanRemovalsRefused", "service"),
-            ("Icekeeper", "TablesNotReached", "service"),
-            ("Icekeeper", "TablesNotReadable", "service"),
-            ("Icekeeper", "RunsSucceeded", "service"),
-            ("Icekeeper", "CatalogsEmpty", "service"),
-            ("AWS/SQS", "ApproximateNumberOfMessagesVisible", "QueueName"),
-            ("AWS/States", "ExecutionsFailed", "StateMachineArn"),
-            ("AWS/States", "ExecutionsTimedOut", "StateMachineArn"),
+            "PassesFailedAlarm": ("Icekeeper", "PassesFailed", "service"),
+            "OrphanRemovalsRefusedAlarm": ("Icekeeper", "OrphanRemovalsRefused", "service"),
+            "TablesNotReachedAlarm": ("Icekeeper", "TablesNotReached", "service"),
+            "TablesNotReadableAlarm": ("Icekeeper", "TablesNotReadable", "service"),
+            "NoRunSucceededAlarm": ("Icekeeper", "RunsSucceeded", "service"),
+            "CatalogsEmptyAlarm": ("Icekeeper", "CatalogsEmpty", "service"),
+            "OperationsFailedRepeatedlyAlarm": ("Icekeeper", "OperationsFailedRepeatedly", "service"),
+            "JobsFailedAlarm": ("Icekeeper", "JobsFailed", "service"),
+            # Of scans only; a run that somebody asked for ends in Fail, and rings nobody.
+            "RunsFailedAlarm": ("Icekeeper", "RunsFailed", "service"),
+            # And of a run that cannot say that it failed.
+            "ReportErrorsAlarm": ("AWS/Lambda", "Errors", "FunctionName"),
+            "DeadLettersAlarm": ("AWS/SQS", "ApproximateNumberOfMessagesVisible", "QueueName"),
+            "ExecutionsTimedOutAlarm": ("AWS/States", "ExecutionsTimedOut", "StateMachineArn"),
         }
+        assert ALARMS["ReportErrorsAlarm"]["Dimensions"] == [
+            {"Name": "FunctionName", "Value": {"Ref": "ReportFunction"}}
+        ]
+
+    def test_throttles_are_told_where_they_last(self) -> None:
+        """Calls that are held back are repeated: for four attempts that does no harm."""
+        alarm = ALARMS["ThrottledAlarm"]
+        watched, *measured = alarm["Metrics"]
+        found = {
+            one["Id"]: (
+                one["MetricStat"]["Metric"]["MetricName"],
+                one["MetricStat"]["Metric"]["Dimensions"][0]["Value"],
+            )
+            for one in measured
+        }
+
+        assert watched == {
+            "Id": "throttled",
+            "Expression": "SUM([FILL(planning, 0), FILL(expiry, 0), FILL(states, 0)])",
+        }
+        assert found == {
+            "planning": ("Throttles", {"Ref": "PlanFunction"}),
+            "expiry": ("Throttles", {"Ref": "ExpireSnapshotsFunction"}),
+            "states": ("ExecutionThrottled", {"Ref": "MaintainTablesStateMachine"}),
+        }
+        assert {(one["MetricStat"]["Period"], one["MetricStat"]["Stat"], one["ReturnData"]) for one in measured} == {
+            (300, "Sum", False)
+        }
+        assert (alarm["EvaluationPeriods"], alarm["Threshold"]) == (3, 0)
+
+    def test_spend_is_told_where_somebody_says_how_much_is_too_much(self) -> None:
+        assert not render().of_type("AWS::Budgets::Budget")
+        topic = SINGLE["AlarmTopicArn"]
+        (alone,) = render({"MonthlyBudgetUsd": "60"}, stack="mine").of_type("AWS::Budgets::Budget").values()
+        (told,) = render({"MonthlyBudgetUsd": "60", "AlarmTopicArn": topic}).of_type("AWS::Budgets::Budget").values()
+
+        assert alone["Budget"] == {
+            "BudgetName": "mine-us-east-1",
+            "BudgetType": "COST",
+            "TimeUnit": "MONTHLY",
+            "BudgetLimit": {"Amount": "60", "Unit": "USD"},
+            "CostFilters": {"TagKeyValue": ["aws:cloudformation:stack-name$mine"]},
+        }
+        assert "NotificationsWithSubscribers" not in alone
+        sent = told["NotificationsWithSubscribers"]
+        assert [(one["Notification"]["NotificationType"], one["Notification"]["Threshold"]) for one in sent] == [
+            ("ACTUAL", 100),
+            ("FORECASTED", 100),
+        ]
+        assert [one["Subscribers"] for one in sent] == [[{"SubscriptionType": "SNS", "Address": topic}]] * 2
 
     def test_ask_by_the_dimensions_that_the_functions_write(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -270,8 +321,8 @@ class TestAlarms:
 
         assert [len(one) for one in sets] == [1, 1]
         assert total["_aws"]["CloudWatchMetrics"][0]["Namespace"] == "Icekeeper"
-        for alarm in of_type("AWS::CloudWatch::Alarm").values():
-            if alarm["Namespace"] == "Icekeeper":
+        for alarm in ALARMS.values():
+            if alarm.get("Namespace") == "Icekeeper":
                 assert alarm["Dimensions"] == [{"Name": name, "Value": STACK} for name in dimensions[0]]
         assert VARIABLES["POWERTOOLS_SERVICE_NAME"] == STACK
         assert set(re.findall(r"{(Icekeeper,[\w,]+)}", body)) == {",".join(["Icekeeper", *sorted(dimensions[1])])}
@@ -282,7 +333,7 @@ class TestAlarms:
             "NoRunSucceededAlarm": {"Fn::If": ["IsScheduled", "breaching", "notBreaching"]},
             "TablesNotReadableAlarm": "ignore",
         }
-        for name, alarm in of_type("AWS::CloudWatch::Alarm").items():
+        for name, alarm in ALARMS.items():
             assert alarm["TreatMissingData"] == other.get(name, "notBreaching"), name
             assert alarm["AlarmDescription"], name
             assert alarm["AlarmActions"]["Fn::If"][0] == "HasAlarmTopic", name
@@ -518,7 +569,7 @@ def test_a_parameter_full_of_table_buckets_fits_into_every_policy() -> None:
 def test_two_stacks_of_an_account_share_no_name() -> None:
     first, second = (named(render(stack=stack).resources) for stack in ("one", "two"))
 
-    assert len(first) >= 29
+    assert len(first) >= 27
     assert not first & second
     (dashboard,) = render().of_type("AWS::CloudWatch::Dashboard").values()
     assert dashboard["DashboardName"] == "icekeeper-us-east-1"  # dashboards are those of all regions
@@ -535,7 +586,7 @@ def test_metrics_of_two_stacks_are_told_apart() -> None:
     functions = stack.of_type("AWS::Serverless::Function").values()
     assert {one["Environment"]["Variables"]["POWERTOOLS_SERVICE_NAME"] for one in functions} == {"mine"}
     for alarm in stack.of_type("AWS::CloudWatch::Alarm").values():
-        if alarm["Namespace"] == "Icekeeper":
+        if alarm.get("Namespace") == "Icekeeper":
             assert alarm["Dimensions"] == [{"Name": "service", "Value": "mine"}]
     (dashboard,) = stack.of_type("AWS::CloudWatch::Dashboard").values()
     for widget in json.loads(dashboard["DashboardBody"])["widgets"]:
@@ -550,7 +601,7 @@ def test_every_role_is_bounded_where_the_account_asks_for_it() -> None:
     boundary = {"PermissionsBoundaryArn": SINGLE["PermissionsBoundaryArn"]}
     for stack, expected in ((render(), {None}), (render(boundary), {SINGLE["PermissionsBoundaryArn"]})):
         roles = stack.of_type("AWS::IAM::Role").values()
-        assert len(roles) >= 15
+        assert len(roles) >= 14
         assert {role.get("PermissionsBoundary") for role in roles} == expected
 
 
@@ -594,7 +645,7 @@ def test_a_key_of_the_logs_encrypts_every_log_group() -> None:
     key = SINGLE["LogsKmsKeyArn"]
     for stack, expected in ((render({"LogsKmsKeyArn": key}), key), (render(), None)):
         groups = stack.of_type("AWS::Logs::LogGroup")
-        assert len(groups) >= 15
+        assert len(groups) >= 13
         assert {name: group.get("KmsKeyId") for name, group in groups.items()} == dict.fromkeys(groups, expected)
         assert [name for name, group in groups.items() if not group["RetentionInDays"]] == []
 
@@ -635,35 +686,10 @@ def test_a_first_deployment_that_fails_leaves_nothing_in_the_way_of_the_second()
     assert set(kept.values()) == {"RetainExceptOnCreate"}
 
 
-# The parts of template.yaml that a wave needs: how long its task waits, and what it runs on
-# (platform: glue-flex-waits).
-
-FLEX_WAITS_S = 20 * 60
-
-
-def test_a_wave_that_waits_for_capacity_ends_before_its_task() -> None:
-    for minutes, seconds in DOCUMENT["Mappings"]["JobTimes"].items():
-        assert seconds["Wave"] >= int(minutes) * 60 + FLEX_WAITS_S + 15 * 60
-    machine = DOCUMENT["Resources"]["MaintainTablesStateMachine"]["Properties"]
-    assert machine["DefinitionSubstitutions"]["WaveTaskSeconds"] == {
-        "Fn::FindInMap": ["JobTimes", {"Ref": "JobTimeoutMinutes"}, "Wave"]
-    }
-
-
-def test_the_longest_wave_and_its_repetition_leave_time_for_the_passes() -> None:
-    """Of the twelve hours of an execution."""
-    longest = max(seconds["Wave"] for seconds in DOCUMENT["Mappings"]["JobTimes"].values())
-    assert 2 * longest < DEFINITION.definition["TimeoutSeconds"] - 4 * 3600
-
-
-def test_only_the_wave_may_run_on_spare_capacity() -> None:
-    """Nobody waits for it; FLEX is to be had with G.1X and G.2X, by Glue 3.0 and later."""
-    flexible = {
-        (level.name, name): state["Parameters"]["WorkerType"]
-        for level in DEFINITION.levels()
-        for name, state in level.states.items()
-        if "ExecutionClass" in state.get("Parameters", {})
-    }
-    assert flexible == {("the machine", "CompactWave"): "G.1X"}
-    assert DOCUMENT["Parameters"]["WaveExecutionClass"]["AllowedValues"] == ["FLEX", "STANDARD"]
-    assert float(DOCUMENT["Resources"]["CompactDataFilesJob"]["Properties"]["GlueVersion"]) >= 3
+def test_glue_runs_are_as_large_as_gather_says_and_of_a_kind_that_flex_has() -> None:
+    """FLEX is to be had with G.1X and G.2X, by Glue 3.0 and later (platform: glue-flex-waits)."""
+    for script, (_, job) in JOBS.items():
+        assert (job["WorkerType"], job["NumberOfWorkers"]) == ("G.1X", 2), script
+        assert float(job["GlueVersion"]) >= 3, script
+    assert PARAMETERS["WaveExecutionClass"]["AllowedValues"] == ["FLEX", "STANDARD"]
+    assert VARIABLES["ICEKEEPER_WAVE_EXECUTION_CLASS"] == {"Ref": "WaveExecutionClass"}

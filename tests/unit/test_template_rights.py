@@ -44,12 +44,8 @@ POLICIES: Mapping[str, set[str]] = {
 """The rights to tables, each in as many policies as IAM's limit of characters asks for."""
 MAY: Mapping[str, set[str]] = {
     "detect": {READ},
-    "lease": set(),
     "plan": {READ},
     "expire_partitions": {READ, COMMIT},
-    # Whatever deletes files it leaves, but in table buckets, where nobody deletes objects
-    # (rule: one-call-never-deletes).
-    "maintain_small": {READ, COMMIT},
     "compact_small": {READ, COMMIT},
     "expire_snapshots": {READ, COMMIT, DELETE},
     # It asks the storage, by deleting what never existed, whether deleting is possible at all.

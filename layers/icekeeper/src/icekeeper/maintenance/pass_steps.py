@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable, identity_of
@@ -187,9 +188,12 @@ def run_operation(
     context: OperationContext,
     work: Callable[[OperationContext], OperationOutcome] | None = None,
     *,
+    options: Mapping[str, Any] = MappingProxyType({}),
     reraised: tuple[type[Exception], ...] = (),
 ) -> OperationOutcome:
     """Run one operation of a pass, unless it is switched off; an error becomes its outcome.
+
+    ``options``: keyword arguments of this operation's function.
 
     ``work``: what a sweep of a whole bucket does as this operation; the sweep has checked whether it may.
     ``reraised``: errors that are raised to the caller, unless they are refusals.
@@ -209,7 +213,7 @@ def run_operation(
                 context.require_allowed()
                 take_over(operation, context)
                 function, *arguments = map(_imported, OPERATIONS[operation])
-                outcome = function(replace(context, operation=operation), *arguments)
+                outcome = function(replace(context, operation=operation), *arguments, **options)
         except Exception as error:
             if isinstance(error, reraised) and not isinstance(error, (*_REFUSALS, MetadataUnreadable)):
                 raise

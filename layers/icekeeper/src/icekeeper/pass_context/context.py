@@ -43,7 +43,7 @@ from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
 from icekeeper.state.store import IdleSince, Pin, PinKind, StateStore
 from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.paths import is_repeated
-from icekeeper.storage.storage import FileSource, Storage
+from icekeeper.storage.storage import Storage
 
 log = logging.getLogger(__name__)
 
@@ -90,12 +90,6 @@ class OperationContext:
     sleep: Callable[[float], None]
     monotonic_s: Callable[[], float]
     """A steady clock in seconds; it advances while ``sleep`` sleeps."""
-    orphan_candidates: FileSource | None = None
-    """Files that an earlier step of this pass listed; orphan removal uses them instead of a listing."""
-    reads_footers: bool = True
-    """Whether a dry run reads footers of some files, to report settings that the files do not have."""
-    only_lists: bool = False
-    """Whether this process only lists, and another one deletes and checks that it may."""
     other_catalog: Callable[[str, str], Catalog | None]
     """Opens another served catalog by name and warehouse; ``None``: there is none.
 

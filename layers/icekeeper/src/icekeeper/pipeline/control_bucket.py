@@ -109,14 +109,14 @@ class ControlBucket:
             where = ".".join(map(str, first["loc"])) or "the document"
             raise StorageError(
                 f"{self._path(key)} is not as this run wrote it ({where}: {first['msg']}); start another run"
-            ) from None
+            ) from error
 
     def find_hint(self, key: str) -> Any | None:
         """As :meth:`find`, for a document that only saves work: ``None`` also when it is no JSON."""
         try:
             return self.find(key)
         except StorageError as error:
-            if not isinstance(error.__cause__, ValueError):
+            if not is_damaged(error):
                 raise
             return None
 
@@ -138,6 +138,11 @@ class ControlBucket:
 
     def _path(self, key: str) -> str:
         return f"{self.address}/{key}"
+
+
+def is_damaged(error: StorageError) -> bool:
+    """Whether a document could be read, but somebody changed it so that it is none."""
+    return isinstance(error.__cause__, ValueError)
 
 
 def proposals_key(run_id: str) -> str:
@@ -280,6 +285,8 @@ class StepFailure(_Document):
 
     error: str
     message: str
+    requested_ms: int | None = Field(default=None, ge=0, le=LAST_MS)
+    """Of planning: when the request was filed that the pass was to serve."""
 
 
 class LeftStep(_Document):
@@ -344,10 +351,10 @@ class PassDocuments:
         """Why the newest attempt at a step raised; it says nothing where a later attempt left an outcome."""
         return self._found(f"{step}.failure.json", StepFailure)
 
-    def write_failure(self, step: str, error: Exception) -> None:
+    def write_failure(self, step: str, error: Exception, requested_ms: int | None = None) -> None:
         """Write why an attempt raised; a failure to write is only logged, for it must not hide the error."""
         sentence = masked(" ".join(str(error).split()))[:MAX_SENTENCE]
-        document = StepFailure(error=type(error).__name__, message=sentence)
+        document = StepFailure(error=type(error).__name__, message=sentence, requested_ms=requested_ms)
         try:
             self.control.write(f"{self.folder}/{step}.failure.json", document.model_dump(mode="json"))
         except StorageError as failure:

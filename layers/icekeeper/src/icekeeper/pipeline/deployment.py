@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from threading import Lock
@@ -26,7 +26,7 @@ from icekeeper.errors import PolicyError, StorageError
 from icekeeper.machine.clock import Clock, system_clock
 from icekeeper.machine.metering import Amount, RequestKind, process_meter
 from icekeeper.machine.resources import variables_set
-from icekeeper.operation_facts import Limit, Stage
+from icekeeper.operation_facts import Limit, Stage, steps_of_function
 from icekeeper.pass_context.table_policy import TablePolicies
 from icekeeper.pipeline.control_bucket import ControlBucket
 from icekeeper.pipeline.events import Item
@@ -371,12 +371,20 @@ def states_of_call(function: str, event: Mapping[str, Any], answer: Mapping[str,
             return 3  # AnyTables, and NothingToDo or PlanTables
         case "plan" if "item" not in event:
             # AnySmall, AnyCompaction, AnySweep, AnyLargeOrphans, AnyLargeManifests, AnyStaged; and the maps
-            return 7 + sum(bool(answer[stage.value]["count"]) for stage in (Stage.SMALL, Stage.SWEEP))
+            maps = [answer[stage.value] for stage in (Stage.SMALL, Stage.SWEEP)]
+            return 7 + sum(1 + found["states"] for found in maps if found["count"])
         case "expire_partitions" | "expire_snapshots" | "list_orphans" | "remove_orphans":
             return 2  # the choice behind it
         case "report":
             return 2 if answer["left"] else 3  # HowItWent, and the end
     return 1
+
+
+def states_beside(stage: Stage, steps: Collection[str]) -> int:
+    """The states that a table of a stage's map enters beside those of its calls: each is known when it is gathered."""
+    if stage is Stage.SMALL:  # AnyPartitions, and TableCompacted
+        return 1 + steps_of_function("compact_small").isdisjoint(steps)
+    return int(stage is Stage.SWEEP and steps_of_function("rewrite_manifests").isdisjoint(steps))  # TableSwept
 
 
 # Records in the state what this process used that AWS bills.

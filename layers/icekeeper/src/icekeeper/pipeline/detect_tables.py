@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import DetectEvent, Item, MachineInput, parse_event
 from icekeeper.policy.due import PolicyPart, due_parts, forced_part, in_one_pass
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.leases import live_runs, note_detection, note_live_run
+from icekeeper.state.leases import end_live_run, note_detection, note_live_run
 
 log = logging.getLogger(__name__)
 
@@ -54,13 +54,26 @@ def detect_tables(deployment: Deployment, event: DetectEvent) -> tuple[Mapping[s
     _require_new_name(deployment, event.run_id)
     is_scan = event.input.table is None
     found = _scheduled(deployment, event) if is_scan else _forced(deployment, event.input)
-    key = proposals_key(event.run_id)
-    deployment.control.write(key, [item.model_dump(mode="json") for item in found.items])
-    if is_scan and found.items:
-        note_live_run(deployment.state.leases, event.run_id, now_ms=deployment.clock())
-    tables = {"bucket": deployment.control.name, "key": key, "count": len(found.items)}
+    _write(deployment, event.run_id, found.items)
+    if found.items:
+        # The list is there before the run is noted: of two runs that begin together the second one noted sees it.
+        others = note_live_run(deployment.state.leases, event.run_id, now_ms=deployment.clock())
+        if is_scan and others:
+            found = _without(found, _gathered(deployment, others))
+            _write(deployment, event.run_id, found.items)
+        if not found.items:
+            end_live_run(deployment.state.leases, event.run_id, now_ms=deployment.clock())
+    tables = {
+        "bucket": deployment.control.name,
+        "key": proposals_key(event.run_id),
+        "count": len(found.items),
+    }
     answer = {"run_id": event.run_id, "started_ms": event.started_ms, "tables": tables, "reason": found.reason}
     return {**answer, "forced": not is_scan}, found
+
+
+def _write(deployment: Deployment, run_id: str, items: Sequence[Item]) -> None:
+    deployment.control.write(proposals_key(run_id), [item.model_dump(mode="json") for item in items])
 
 
 def _require_new_name(deployment: Deployment, run_id: str) -> None:
@@ -113,7 +126,7 @@ def _claim(deployment: Deployment, identity: TableIdentity, settings: Mapping[st
 
 
 def _scheduled(deployment: Deployment, event: DetectEvent) -> Detected:
-    """The tables that need maintenance, without those that another live run has gathered."""
+    """The tables that need maintenance."""
     started_ms = deployment.clock()
     note_detection(deployment.state.leases, now_ms=started_ms)
     unlisted: list[StorageError] = []
@@ -139,21 +152,31 @@ def _scheduled(deployment: Deployment, event: DetectEvent) -> Detected:
         log.warning("%s", warning)
     _tell(deployment, event.run_id, report)
     found = (_item(proposal, event.input, started_ms) for proposal in report.proposals)
-    gathered = _gathered(deployment, event.run_id)
-    items = tuple(item for item in found if item is not None and item.identity.lease_key not in gathered)
+    items = tuple(item for item in found if item is not None)
     beyond = f"; {report.beyond_limit} more, beyond max_jobs_per_detection, do" if report.beyond_limit else ""
     reason = f"{len(items)} of {report.scanned} table(s) need maintenance{beyond}"
     errors = report.errors + len(unlisted)
     return Detected(items, reason, report.scanned, report.not_reached, errors, report.empty_catalogs)
 
 
-def _gathered(deployment: Deployment, run_id: str) -> frozenset[str]:
-    """The lease keys of the tables of other scheduled runs that have not ended."""
+def _without(found: Detected, gathered: frozenset[str]) -> Detected:
+    """Without the tables of these lease keys, which other runs have (rule: overlapping-runs-share-slots)."""
+    items = tuple(item for item in found.items if item.identity.lease_key not in gathered)
+    left = len(found.items) - len(items)
+    told = f"; {left} of them are left to runs that have not ended" if left else ""
+    return replace(found, items=items, reason=f"{found.reason}{told}")
+
+
+def _gathered(deployment: Deployment, run_ids: frozenset[str]) -> frozenset[str]:
+    """The lease keys of the tables of these runs; a list that cannot be read bars none: leases protect tables."""
     found: set[str] = set()
-    for other in live_runs(deployment.state.leases, now_ms=deployment.clock()):
-        if other != run_id:
-            items = deployment.control.find_objects(proposals_key(other), Item)
-            found.update(item.identity.lease_key for item in items)
+    for run_id in sorted(run_ids):
+        try:
+            items = deployment.control.find_objects(proposals_key(run_id), Item)
+        except StorageError as error:
+            log.warning("which tables run %s has is not known: %s", run_id, error)
+            continue
+        found.update(item.identity.lease_key for item in items)
     return frozenset(found)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from icekeeper.errors import StorageError
 from icekeeper.machine.metering import WorkThreads
 from icekeeper.operation_facts import STEP_FACTS, Stage, StepFacts
 from icekeeper.pipeline.control_bucket import (
@@ -13,12 +15,15 @@ from icekeeper.pipeline.control_bucket import (
     StageItem,
     Work,
     WorkTable,
+    is_damaged,
     proposals_key,
     stage_key,
 )
-from icekeeper.pipeline.deployment import Deployment, travelling_environment
+from icekeeper.pipeline.deployment import Deployment, states_beside, travelling_environment
 from icekeeper.pipeline.events import Item, Route, RunEvent
 from icekeeper.pipeline.wave import in_order, workers_for
+
+log = logging.getLogger(__name__)
 
 JOB_STAGES = (Stage.COMPACTION, Stage.ORPHANS, Stage.MANIFESTS)
 """The stages that are one run of a Glue job each; the others are lists of tables for functions."""
@@ -38,7 +43,7 @@ def gather(deployment: Deployment, event: RunEvent) -> Mapping[str, Any]:
     control = deployment.control
     items = control.find_objects(proposals_key(event.run_id), Item)
     with WorkThreads(_READERS, thread_name_prefix="icekeeper-gather") as threads:
-        found = [threads.submit(PassDocuments(control, event.run_id, item).plan) for item in items]
+        found = [threads.submit(_plan_of, PassDocuments(control, event.run_id, item), item) for item in items]
         plans = [(item, plan) for item, one in zip(items, found, strict=True) if (plan := one.result()) is not None]
     return {
         stage.value: _job(deployment, event, stage, plans)
@@ -46,6 +51,17 @@ def gather(deployment: Deployment, event: RunEvent) -> Mapping[str, Any]:
         else _list(deployment, event, stage, plans)
         for stage in Stage
     }
+
+
+def _plan_of(documents: PassDocuments, item: Item) -> PlanDocument | None:
+    """The plan of a table; ``None`` where it has none, or somebody changed it: that stops no other table."""
+    try:
+        return documents.plan()
+    except StorageError as error:
+        if not is_damaged(error):
+            raise
+        log.error("%s is left out: %s", item.table, error)
+        return None
 
 
 def steps_in(stage: Stage, routes: Mapping[str, Route]) -> tuple[str, ...]:
@@ -72,7 +88,8 @@ def _list(
         return {"count": 0}
     key = stage_key(event.run_id, stage)
     deployment.control.write(key, [table.model_dump(mode="json") for table in tables])
-    return {"bucket": deployment.control.name, "key": key, "count": len(tables)}
+    states = sum(states_beside(stage, table.steps) for table in tables)
+    return {"bucket": deployment.control.name, "key": key, "count": len(tables), "states": states}
 
 
 def _job(

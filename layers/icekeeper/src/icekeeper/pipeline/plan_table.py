@@ -33,7 +33,7 @@ from icekeeper.policy import ResolvedPolicy
 from icekeeper.policy.due import PolicyPart, named_parts
 from icekeeper.report.outcome import OperationOutcome, operation_document, skipped
 from icekeeper.runtime import Runtime
-from icekeeper.state.store import MaintenanceRequest
+from icekeeper.state.store import IdleSince, MaintenanceRequest
 
 # Where each step of a pass runs: in a function, or as a Glue job.  Pure.
 
@@ -54,15 +54,19 @@ def table_size(metadata: TableMetadata, head: Snapshot | None) -> Mapping[Measur
 def _bytes_since_rewrite(metadata: TableMetadata, head: Snapshot | None, total_bytes: int | None) -> int | None:
     """About how many bytes compaction is going to read: those that came since the last rewrite, at least 1.
 
-    Without a rewrite among the snapshots that are kept, it may be all.
+    Without a rewrite among the snapshots that are kept, or if one of them has no counter, it may be all.
     """
     came = 0
     for snapshot in () if head is None else metadata.ancestors(head.snapshot_id):
         added = summary_counter(snapshot.summary, "added-files-size")
-        if snapshot.operation == "replace" or added is None:
-            return total_bytes if added is None else max(1, min(came, total_bytes or came))
+        if snapshot.operation == "replace":
+            if not summary_counter(snapshot.summary, "added-data-files"):
+                continue  # manifests only
+            return max(1, came if total_bytes is None else min(came, total_bytes))
+        if added is None:
+            break
         came += added
-    return total_bytes
+    return None if total_bytes is None else max(1, total_bytes)
 
 
 def choose_routes(
@@ -101,27 +105,30 @@ def plan_table(deployment: Deployment, event: TableEvent) -> PlanDocument:
     """Write a table's plan to the control bucket, and return it; a repetition plans anew.
 
     The pass serves the request that is pending for its table with the same settings.  The request stays pending until
-    the pass is reported, so that a crash leaves it to the next run.
+    the pass is reported, so that a crash leaves it to the next run (rule: one-request-one-claim).
 
     Raises:
         LeaseHeld, TableBusy: another run maintains the table.
         MaintenanceError: the table, its policy or the state cannot be read; why is written beside the plan's place.
     """
-    documents = PassDocuments(deployment.control, event.run_id, event.item)
+    item, requested_ms = event.item, None
+    documents = PassDocuments(deployment.control, event.run_id, item)
     try:
-        document = _plan(deployment, event, documents)
+        require_free(deployment, event.run_id, item)
+        request = pending_request(deployment, item)
+        requested_ms = None if request is None else request.requested_ms
+        document = _plan(deployment, event, documents, request)
         documents.write_plan(document)
     except Exception as error:
-        documents.write_failure(PLAN, error)
+        documents.write_failure(PLAN, error, requested_ms)
         raise
     return document
 
 
-def _plan(deployment: Deployment, event: TableEvent, documents: PassDocuments) -> PlanDocument:
-    item = event.item
-    require_free(deployment, event.run_id, item)
-    request = pending_request(deployment, item)
-    requested_ms = None if request is None else request.requested_ms
+def _plan(
+    deployment: Deployment, event: TableEvent, documents: PassDocuments, request: MaintenanceRequest | None
+) -> PlanDocument:
+    item, requested_ms = event.item, None if request is None else request.requested_ms
     if why := _served_elsewhere(deployment, item, request):
         return PlanDocument(requested_ms=requested_ms, needless=why)
     runtime = deployment.runtime(item)
@@ -187,37 +194,54 @@ def _known_outcomes(
     """The outcomes of operations that need no step: metadata and manifest list alone tell that they do nothing."""
     outcomes: dict[str, OperationOutcome] = {}
     turns = remembered_turns(context)
-    deletes, idle = _lists_deletes(context, loaded), _idle(context, loaded)
+    idle = _idle(context, loaded)
     for part, operation in ((one, operation) for one in parts for operation in one.operations):
         reason = part.resolved.why_not(operation) or why_waiting(context, part, operation, turns)
         reason = reason or why_no_statistics(context, loaded.metadata, part, operation)
-        if reason is None and operation is Operation.REWRITE_POSITION_DELETES and not deletes:
-            reason = "the table has no delete files"
-        if reason is None and operation in idle and part.schedule is None:
-            reason = "nothing came since a pass found nothing to do"
+        since = idle.get(operation) if reason is None and part.schedule is None else None
+        if since is not None:
+            reason = "too little came since a pass found nothing to do"
+        if reason is None and operation in _REWRITES:
+            reason = _why_nothing_to_rewrite(context, loaded, part, operation)
         if reason is not None:
-            outcomes[operation.value] = replace(skipped(operation, reason), schedule=part.schedule)
+            outcome = skipped(operation, reason)
+            outcomes[operation.value] = replace(outcome, schedule=part.schedule, idle_since=since)
     return outcomes
 
 
-def _lists_deletes(context: OperationContext, loaded: LoadedTable) -> bool:
-    """Whether the head has delete files, by its manifest list: only their manifests tell whether they can be merged."""
-    head = loaded.metadata.head(context.policy.branch)
-    manifests = [] if head is None else context.reader(loaded).manifests(head)
-    return any(one.content is ManifestContent.DELETES for one in manifests)
+_REWRITES = (Operation.COMPACT, Operation.REWRITE_POSITION_DELETES, Operation.REWRITE_MANIFESTS)
 
 
-def _idle(context: OperationContext, loaded: LoadedTable) -> frozenset[Operation]:
-    """The rewriting operations that would find nothing, by the rule by which detection looks again.
+def _why_nothing_to_rewrite(
+    context: OperationContext, loaded: LoadedTable, part: PolicyPart, operation: Operation
+) -> str | None:
+    """Why a table without snapshots, or without delete files to merge, needs no rewrite; ``None``: it may.
 
-    Somebody who asks for a pass wants it to look.
+    The manifest list names every manifest with delete files; only the manifests tell whether these can be merged.
+    """
+    head = loaded.metadata.head(part.resolved.policy.branch)
+    if head is None:
+        return "no current snapshot"
+    if operation is not Operation.REWRITE_POSITION_DELETES:
+        return None
+    lists = any(one.content is ManifestContent.DELETES for one in context.reader(loaded).manifests(head))
+    return None if lists else "no position delete files eligible for merging"
+
+
+def _idle(context: OperationContext, loaded: LoadedTable) -> Mapping[Operation, IdleSince]:
+    """The rewriting operations that would find nothing, by the rule by which detection looks again, and since when.
+
+    Somebody who asks for a pass wants it to look.  The record goes on with the outcome: a pass that leaves an operation
+    out must not make detection forget that it is idle.
     """
     if not context.is_proposed:
-        return frozenset()
+        return {}
+    metadata, rest = loaded.metadata, context.resolved.unscheduled()
     seen = context.state.last_seen(context.memory.identity)
-    clusters = wanted_clustering(loaded.metadata, context.policy) is not None
-    idle = idle_operations(loaded.metadata, context.resolved, seen, clusters=clusters, now_ms=context.started_ms)
-    return idle & {Operation.COMPACT, Operation.REWRITE_POSITION_DELETES, Operation.REWRITE_MANIFESTS}
+    clusters = rest.runs(Operation.COMPACT) and wanted_clustering(metadata, rest.policy) is not None
+    idle = idle_operations(metadata, rest, seen, clusters=clusters, now_ms=context.started_ms)
+    since = {} if seen is None else seen.idle_since
+    return {one: since[one.value] for one in _REWRITES if one in idle and one.value in since}
 
 
 def _planned_schedules(resolved: ResolvedPolicy, parts: Iterable[PolicyPart]) -> dict[str, PlannedSchedule]:

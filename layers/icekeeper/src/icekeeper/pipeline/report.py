@@ -142,8 +142,7 @@ def _unplanned(deployment: Deployment, documents: PassDocuments, item: Item) -> 
     if failure is None:
         return TableReport(item, "failed", "it was not planned: its execution ended without a word")
     if failure.error in _MISTAKES:
-        request = pending_request(deployment, item)
-        _claim(deployment, item, None if request is None else request.requested_ms)
+        _claim(deployment, item, failure.requested_ms)
     if failure.error in _LEASES:
         return TableReport(item, "refused", f"another run maintains the table now: {failure.message}")
     return TableReport(item, "failed", f"{PLAN}: {failure.error}: {failure.message}")

@@ -39,11 +39,12 @@ def held_table(deployment: Deployment, run_id: str, item: Item, *, in_job: bool 
         except LeaseHeld as taken:
             raise FleetBusy(f"{item.table} has to wait: {taken}") from taken
     try:
-        lease = leases.acquire(item.identity.lease_key, run_id, now_ms=now_ms, ttl_ms=_LEASE_MS, name=item.table)
+        try:
+            lease = leases.acquire(item.identity.lease_key, run_id, now_ms=now_ms, ttl_ms=_LEASE_MS, name=item.table)
+        except LeaseHeld as other:
+            raise _or_busy(other, item) from other
         with kept_alive(HeldLease(leases, lease, _LEASE_MS, deployment.clock)) as held:
             yield held
-    except LeaseHeld as other:
-        raise _or_busy(other, item) from other
     finally:
         if slot is not None:
             with suppress(StorageError):  # it runs out by itself

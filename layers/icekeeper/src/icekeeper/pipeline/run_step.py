@@ -17,6 +17,7 @@ from icekeeper.engines.engine import Engine
 from icekeeper.errors import (
     CommitConflict,
     CommitStateUnknown,
+    FleetBusy,
     LeaseHeld,
     LeaseLost,
     LocationRefused,
@@ -121,13 +122,18 @@ def run_steps(work: TableWork, steps: Sequence[str]) -> Mapping[str, str]:
         with held_table(work.deployment, work.run_id, work.item, in_job=work.in_job) as lease:
             passing = _in_turn(work, plan, todo, lease, told)
     except LeaseHeld as held:
-        if not isinstance(held, TableBusy):  # else it is asked again
-            for step in todo:
-                documents.write_left(step, f"another run maintained the table: {held}")
+        _leave_to_other(documents, todo, held)
         raise
     if passing:
         raise passing[0]
     return told
+
+
+def _leave_to_other(documents: PassDocuments, steps: Sequence[str], held: LeaseHeld) -> None:
+    """Write that another run maintained the table, unless this one is to wait and asks again."""
+    if not isinstance(held, TableBusy):
+        for step in steps:
+            documents.write_left(step, f"another run maintained the table: {held}")
 
 
 def _in_turn(
@@ -172,10 +178,11 @@ def _run_step(work: TableWork, plan: PlanDocument, name: str, lease: HeldLease) 
     before = _commits_before(step)
     is_removal = operation is Operation.REMOVE_ORPHANS and work.listed is not None
     listed = work.documents.listed(work.listed or "") if is_removal else None
-    context = step.context if listed is None else _with_listed_orphans(step.context, listed)
+    context = step.context if listed is None else _of_listed_orphans(step.context)
+    options = {} if listed is None else {"listed": KnownFiles(tuple(listed.paths))}
     if work.max_bytes is not None:
         context = _limited(context, work.max_bytes)
-    outcome = run_operation(operation, context, reraised=RETRIED)
+    outcome = run_operation(operation, context, options=options, reraised=RETRIED)
     outcome = replace(_with_earlier_commits(step, outcome, before), schedule=step.schedule)
     if listed is not None:
         counted = {key: listed.metrics.get(key, 0) for key in _LISTING_METRICS}
@@ -222,15 +229,21 @@ def list_orphans(work: TableWork) -> tuple[int, str | None]:
     except PlanStale as stale:
         documents.write_left(name, str(stale))
         return 0, None
+    except LeaseHeld as held:
+        _leave_to_other(documents, [name], held)
+        raise
     except Exception as error:
-        documents.write_failure(name, error)
+        if not isinstance(error, FleetBusy):  # else it is asked again
+            documents.write_failure(name, error)
         raise
 
 
 def _list_orphans(step: _Step) -> tuple[int, str | None]:
     work, documents = step.work, step.work.documents
-    context = replace(step.context, only_lists=True)  # this function has no right to delete
-    outcome = run_operation(Operation.REMOVE_ORPHANS, context, reraised=RETRIED)
+    context = step.context
+    _commits_before(step)  # notes that the step has begun: a listing that is killed is too much for a function
+    options = {"only_lists": True}  # this function has no right to delete
+    outcome = run_operation(Operation.REMOVE_ORPHANS, context, options=options, reraised=RETRIED)
     outcome = replace(outcome, schedule=step.schedule)
     must_record = context.policy.orphan_min_sightings > 1
     # A refusal that kept the copies of missing files only has found what may go.
@@ -338,9 +351,10 @@ def _with_earlier_commits(step: _Step, outcome: OperationOutcome, before: frozen
     )
 
 
-def _with_listed_orphans(context: OperationContext, listed: ListedOrphans) -> OperationContext:
-    """The context whose orphan removal looks only at the listed paths; every guard checks each of them again."""
-    # The listing step has checked their share of all files; of the candidates alone that share is always 1.
+def _of_listed_orphans(context: OperationContext) -> OperationContext:
+    """The context for removing listed orphans; every guard checks each of them again, but for their share.
+
+    The listing step has checked their share of all files; of the listed ones alone that share is always 1.
+    """
     policy = context.resolved.policy.model_copy(update={"orphan_max_delete_ratio": 1})
-    candidates = KnownFiles(tuple(listed.paths))
-    return replace(context, resolved=replace(context.resolved, policy=policy), orphan_candidates=candidates)
+    return replace(context, resolved=replace(context.resolved, policy=policy))

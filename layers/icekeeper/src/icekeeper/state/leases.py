@@ -188,25 +188,29 @@ _LONGEST_RUN_MS = 12 * HOUR_MS
 """The time limit of the state machine; a run that was stopped is forgotten after it."""
 
 
-def note_live_run(leases: LeaseStore, run_id: str, *, now_ms: int) -> None:
-    """Record that a scheduled run has gathered tables, which other scheduled runs leave to it until it has ended."""
+def note_live_run(leases: LeaseStore, run_id: str, *, now_ms: int) -> frozenset[str]:
+    """Record that a run has tables, which scheduled runs leave to it until it has ended; the other live runs.
+
+    Of two runs that are noted, the second always learns of the first.
+    """
+    others: frozenset[str] = frozenset()
 
     def decide(item: Item | None) -> Item:
-        return _live_item(leases, {**_live(item, now_ms), run_id: now_ms + _LONGEST_RUN_MS})
+        nonlocal others
+        its_now_ms = leases.table.to_table_clock(now_ms)
+        live = _live(item, its_now_ms)
+        others = frozenset(live) - {run_id}
+        return _live_item(leases, {**live, run_id: its_now_ms + _LONGEST_RUN_MS})
 
     leases.table.change(named_key("lease", _LIVE_RUNS), _SORT_KEY, decide)
-
-
-def live_runs(leases: LeaseStore, *, now_ms: int) -> frozenset[str]:
-    """The scheduled runs that have gathered tables and not ended."""
-    return frozenset(_live(leases.table.get(named_key("lease", _LIVE_RUNS), _SORT_KEY), now_ms))
+    return others
 
 
 def end_live_run(leases: LeaseStore, run_id: str, *, now_ms: int) -> None:
     """Record that a run has ended; nothing happens for one that was never noted."""
 
     def decide(item: Item | None) -> Item | None:
-        live = _live(item, now_ms)
+        live = _live(item, leases.table.to_table_clock(now_ms))
         if run_id not in live:
             return None
         left = {name: until_ms for name, until_ms in live.items() if name != run_id}
@@ -218,12 +222,12 @@ def end_live_run(leases: LeaseStore, run_id: str, *, now_ms: int) -> None:
 def _live(item: Item | None, now_ms: int) -> dict[str, int]:
     """Run → when it is forgotten.
 
-    The record only saves work, because leases protect tables: what is malformed, or of a clock that was ahead, does
-    not count.
+    The record only saves work, because leases protect tables: what is malformed, or of a clock that was far ahead,
+    does not count (rule: future-records-bar-nothing).  Clocks may differ by a little.
     """
     try:
-        runs = json.loads(item["settings"]) if item is not None else {}
-        return {run: until_ms for run, until_ms in runs.items() if now_ms < until_ms <= now_ms + _LONGEST_RUN_MS}
+        runs = {} if item is None else json.loads(item.get("settings", "{}"))
+        return {run: until_ms for run, until_ms in runs.items() if now_ms < until_ms <= now_ms + 2 * _LONGEST_RUN_MS}
     except (ValueError, TypeError, AttributeError):
         return {}
 

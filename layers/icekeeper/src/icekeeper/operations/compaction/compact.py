@@ -196,7 +196,7 @@ def _dry_run_document(
         document = plan_document(plan, loaded.metadata) | assumptions(context.resolved)
     if isinstance(plan, NothingToCompact) and plan.left:
         document |= left_document(plan.left)
-    lacking = _lacking_settings(context, loaded, sample) if context.reads_footers else []
+    lacking = _lacking_settings(context, loaded, sample)
     if not (isinstance(plan, CompactionPlan) and plan.groups and plan.recipe):
         lacking = [*lacking, *_lacking_order(sample, context.policy)]
     return (document | ({"settings": lacking} if lacking else {})) or None

@@ -36,8 +36,13 @@ from icekeeper.storage.storage import FileSource, ListedLocations, SourcePart, S
 _OPERATION = Operation.REMOVE_ORPHANS
 
 
-def remove_orphans(context: OperationContext) -> OperationOutcome:
+def remove_orphans(
+    context: OperationContext, *, listed: FileSource | None = None, only_lists: bool = False
+) -> OperationOutcome:
     """Delete unreferenced files past the grace period.
+
+    ``listed`` are files that an earlier step of the pass listed; they are used instead of a listing.  With
+    ``only_lists`` this process may not delete, and another one checks that it may.
 
     Summary and metric keys are those of SeaweedFS's worker (rule: seaweedfs-wording).
 
@@ -49,18 +54,18 @@ def remove_orphans(context: OperationContext) -> OperationOutcome:
     """
     with stopwatch() as elapsed_ms:
         table = context.load()
-        skip = why_skipped(context, table)
+        skip = why_skipped(context, table, only_lists=only_lists)
         if skip is not None:
             return skip
-        found = _list_candidates(context, table)
+        found = _list_candidates(context, table, listed)
         outcome = delete_orphans(context, found)
         if context.dry_run:
             return outcome
         return replace(outcome, metrics={**outcome.metrics, "remove_orphans.duration_ms": elapsed_ms()})
 
 
-def why_skipped(context: OperationContext, table: LoadedTable) -> OperationOutcome | None:
-    """The outcome for a table whose files must not or cannot be deleted; ``None`` if they can.
+def why_skipped(context: OperationContext, table: LoadedTable, *, only_lists: bool = False) -> OperationOutcome | None:
+    """The outcome for a table whose files must not or cannot be deleted (``only_lists``: listed); ``None`` if they can.
 
     Raises:
         TableUnsupported: this version does not maintain the table's format.
@@ -71,14 +76,14 @@ def why_skipped(context: OperationContext, table: LoadedTable) -> OperationOutco
         return skipped(_OPERATION, GC_DISABLED)
     storage, location = context.storage(table), table.metadata.location
     can_be_read = context.policy.orphan_inventory is not None or storage.can_list(location)
-    if can_be_read and (context.only_lists or storage.can_delete(location)):
+    if can_be_read and (only_lists or storage.can_delete(location)):
         return None
     verb = "listed" if not can_be_read else "deleted"
     reason = f"objects cannot be {verb} in this storage; it removes unreferenced files itself"
     return known_orphans(context, table, reason)
 
 
-def _list_candidates(context: OperationContext, table: LoadedTable) -> TableCandidates:
+def _list_candidates(context: OperationContext, table: LoadedTable, listed: FileSource | None) -> TableCandidates:
     """List the table's files and compare them with the references that were loaded before the listing.
 
     :func:`delete_orphans` reads the references of later commits.
@@ -87,8 +92,8 @@ def _list_candidates(context: OperationContext, table: LoadedTable) -> TableCand
     inventory = context.policy.orphan_inventory
     roots = (metadata.location, *folders_elsewhere(metadata, context.policy.orphan_sweep_prefixes))
     source: FileSource
-    if context.orphan_candidates is not None:
-        source = context.orphan_candidates
+    if listed is not None:
+        source = listed
     elif inventory is not None:
         if len(roots) > 1:
             raise OperationRefused(
@@ -113,9 +118,9 @@ def _list_candidates(context: OperationContext, table: LoadedTable) -> TableCand
         referenced = ReferencedPaths(roots[0], named, listed_too=roots[1:])
         referenced.expect(references.held(reader, manifests.values()))
         candidates = find_candidates(source.objects(), referenced, older_than_ms)
-    if context.orphan_candidates is not None:  # this is not a complete listing, so it cannot show missing files
+    if listed is not None:  # this is not a complete listing, so it cannot show missing files
         candidates.unlisted = None
-    if not candidates.listed and inventory is not None and context.orphan_candidates is None:
+    if not candidates.listed and inventory is not None and listed is None:
         raise OperationRefused(
             f"{inventory} (orphan_inventory) names no file under {metadata.location}, where at least the table's "
             "metadata is; nothing was deleted; name the inventory of the table's bucket, or set orphan_inventory=none"
