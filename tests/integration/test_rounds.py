@@ -268,6 +268,7 @@ def test_what_was_ready_before_the_engine_broke_is_committed(
     assert table.unreferenced() == set()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_rounds")
 def test_a_job_killed_at_any_moment_loses_at_most_the_groups_at_hand(tmp_path: Path) -> None:
     """Of three groups, each with a commit of its own; a later pass cleans up and does the rest."""
