@@ -20,7 +20,6 @@ from icekeeper.model import EntryStatus, Nothing, TableName
 from icekeeper.operations.compaction import run_groups as in_commits
 from icekeeper.operations.compaction.run_groups import rewrite_groups
 from icekeeper.operations.expiry.retention import plan_expiry
-from icekeeper.pipeline.run_leases import acquire_table_lease, release_table_lease
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassOutcome, PassStatus, Status
 from icekeeper.state.identity import TableIdentity
@@ -386,21 +385,20 @@ def ending(*left_s: float) -> Callable[[], float]:
 
 def test_what_is_ready_in_time_is_committed_and_the_rest_is_due_again(regions: Pipeline) -> None:
     before = rows(regions.table)
-    item, plan = regions.begin(operations="compact")
-    answer = regions.run(item, plan, "compact", time_left_s=ending(900, 300))
-    assert answer == {
-        "status": "succeeded",
-        "summary": "compacted 3 files into 1 (across 1 bins); 1 bin(s) wait for the next run, for want of time",
+    item, _ = regions.begin(operations="compact")
+    assert regions.run(item, "compact", time_left_s=ending(900, 300)) == {
+        "compact": (
+            "succeeded: compacted 3 files into 1 (across 1 bins); 1 bin(s) wait for the next run, for want of time"
+        )
     }
     assert regions.document(item, "compact.json")["metrics"]["compact.bins_waiting"] == 1
     assert (len(regions.table.data_files()), rows(regions.table)) == (4, before)
-    regions.report(item, plan)
-    release_table_lease(regions.deployment, RUN, item)
+    regions.report()
     regions.clock.now_ms += HOUR_MS
     (again,) = regions.detect("run-2")[1]
-    acquire_table_lease(regions.deployment, "run-2", again)
-    answer = regions.run(again, regions.plan(again, "run-2"), "compact", "run-2", time_left_s=ending(900, 899))
-    assert answer["summary"] == "compacted 3 files into 1 (across 1 bins)"
+    regions.plan(again, "run-2")
+    answer = regions.run(again, "compact", run_id="run-2", time_left_s=ending(900, 899))
+    assert answer["compact"] == "succeeded: compacted 3 files into 1 (across 1 bins)"
     assert (len(regions.table.data_files()), rows(regions.table)) == (2, before)
 
 
@@ -416,10 +414,10 @@ def test_a_function_that_is_about_to_end_loses_no_more_swaps_than_it_has_time_fo
 
 
 def test_with_time_for_all_there_is_one_commit(regions: Pipeline) -> None:
-    item, plan = regions.begin(operations="compact")
+    item, _ = regions.begin(operations="compact")
     snapshots = len(regions.table.metadata.snapshots)
-    answer = regions.run(item, plan, "compact", time_left_s=ending(900, 800))
-    assert answer["summary"] == "compacted 6 files into 2 (across 2 bins)"
+    answer = regions.run(item, "compact", time_left_s=ending(900, 800))
+    assert answer["compact"] == "succeeded: compacted 6 files into 2 (across 2 bins)"
     assert len(regions.table.metadata.snapshots) == snapshots + 1
 
 
@@ -435,9 +433,9 @@ def test_what_was_ready_before_the_engine_broke_is_committed(
         return rewrite(*args)
 
     monkeypatch.setattr(in_commits, "rewrite_groups", breaking)
-    item, plan = regions.begin(operations="compact")
-    answer = regions.run(item, plan, "compact", time_left_s=ending(900, 800))
-    assert answer["status"] == "failed"
+    item, _ = regions.begin(operations="compact")
+    answer = regions.run(item, "compact", time_left_s=ending(900, 800))
+    assert answer["compact"].startswith("failed")
     assert regions.document(item, "compact.json")["metrics"]["compact.bins_failed"] == 1
     assert (len(regions.table.data_files()), rows(regions.table)) == (4, before)
 
@@ -460,7 +458,7 @@ def test_small_groups_are_rewritten_together_where_time_allows(
     for n in range(3):
         table.append(rows_of(n * 100 + 70, 10, "ap"))
     before = rows(regions.table)
-    item, plan = regions.begin(operations="compact")
-    answer = regions.run(item, plan, "compact", time_left_s=ending(*left_s))
-    assert answer["summary"] == "compacted 9 files into 3 (across 3 bins)"
+    item, _ = regions.begin(operations="compact")
+    answer = regions.run(item, "compact", time_left_s=ending(*left_s))
+    assert answer["compact"] == "succeeded: compacted 9 files into 3 (across 3 bins)"
     assert (calls, rows(regions.table)) == (groups, before)
