@@ -131,9 +131,9 @@ def report_table(deployment: Deployment, run_id: str, item: Item, state: RunStat
     else:
         report = _planned(deployment, documents, plan, run_id, item, state)
     if report.outcome is None:
+        if plan is not None:
+            _claim(deployment, item, plan.requested_ms)
         documents.write_ended({"status": report.status, "summary": report.summary})
-    if plan is not None:
-        _claim(deployment, item, plan.requested_ms)
     return report
 
 
@@ -176,6 +176,7 @@ def _planned(
     started = PassStart(item.identity, plan.head_id, plan.started_ms)
     record_outcome(deployment.state, started, outcome, parts, ENGINE, deployment.clock())
     _note_cut(deployment, item, plan, found.killed, outcome)
+    _claim(deployment, item, plan.requested_ms)
     # Last: what follows a report of the run that broke off takes this for the sign that the pass is recorded.
     documents.write_ended(outcome.to_json(documents.listings()))
     return TableReport(item, outcome.status.value, outcome.summary, outcome)
