@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from icekeeper.machine.clock import system_clock
 from icekeeper.pipeline.events import Item, parse_event
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import LakeStats
@@ -44,7 +45,6 @@ class Functions(LambdaFunctions):
         self.table = table
         self.control = folder / "control"
         self.item: Mapping[str, Any] = {}
-        self.plan: Mapping[str, Any] = {}
         (folder / "pyiceberg.yaml").write_text(
             f"catalog:\n  local:\n    type: sql\n    uri: sqlite:///{folder / 'catalog.db'}\n"
             f"    warehouse: {(folder / 'warehouse').as_uri()}\n    token: {SECRETS[0]}\n"
@@ -52,6 +52,7 @@ class Functions(LambdaFunctions):
         )
         settings = {
             "ICEKEEPER_MIN_INPUT_FILES": "2",
+            "ICEKEEPER_SMALL_COMPACTION_MB": "1280",
             "ICEKEEPER_MIN_MANIFESTS_TO_REWRITE": "2",
             "ICEKEEPER_MAX_SNAPSHOTS_TO_KEEP": "1",
             "ICEKEEPER_SNAPSHOT_RETENTION_HOURS": "0",
@@ -66,12 +67,8 @@ class Functions(LambdaFunctions):
         event = sample(name)
         if "item" in event:
             event["item"] |= self.item
-        if "plan" in event:
-            event["plan"] |= self.plan
-        for one in event.get("wave", ()):
-            one |= {name: self.plan[name] for name in one}
-        for one in event.get("left", ()):
-            one |= {name: self.item[name] for name in one if name != "error"}
+        if "started_ms" in event:
+            event["started_ms"] = system_clock()  # its files are older than its run
         return self.call(EVENTS[name], {**event, **changed})
 
     @property
@@ -90,6 +87,5 @@ class Functions(LambdaFunctions):
         wanted = {"table": "ns.t", "catalog": "local"}
         found = self.send("detect_forced", run_id=run_id, input=wanted)
         assert found.error is None
-        (self.item,) = json.loads((self.control / found.result["proposals"]["key"]).read_text())
-        assert self.send("lease_acquire", run_id=run_id).result["holder"] == run_id
-        self.plan = self.send("plan", run_id=run_id).result
+        (self.item,) = json.loads((self.control / found.result["tables"]["key"]).read_text())
+        assert self.send("plan", run_id=run_id).error is None
