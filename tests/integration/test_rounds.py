@@ -17,13 +17,12 @@ from icekeeper.maintenance.pass_steps import run_operation
 from icekeeper.maintenance.run_pass import Turn
 from icekeeper.model import TableName
 from icekeeper.operations.compaction import rounds
-from icekeeper.pipeline.run_leases import acquire_table_lease, release_table_lease
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, PassStatus, Status
 from support.deletes import create_by_region, region_rows, rows_of
 from support.killed_processes import dies_at
 from support.maintained_table import EAGER, MaintainedTable, maintained_table
-from support.pipeline_deployment import HOUR_MS, RUN, Pipeline
+from support.pipeline_deployment import HOUR_MS, Pipeline
 from support.scripted_catalog import ScriptedEngine, once
 from support.v3 import assert_row_ids_hold, lineage, upgrade
 
@@ -310,21 +309,17 @@ def test_a_function_commits_what_is_ready_and_the_rest_is_due_again(
     table: MaintainedTable, each_alone: None, tmp_path: Path
 ) -> None:
     regions, before, left_s = Pipeline(table, tmp_path), region_rows(table), [900.0, 900.0]
-    item, plan = regions.begin(operations="compact")
-    answer = regions.run(item, plan, "compact", time_left_s=lambda: left_s.pop() if left_s else 30.0)
-    assert answer == {
-        "status": "succeeded",
-        "summary": f"compacted 3 files into 1 (across 1 bins); 1 {WAIT}",
-    }
+    item, _ = regions.begin(operations="compact")
+    answer = regions.run(item, "compact", time_left_s=lambda: left_s.pop() if left_s else 30.0)
+    assert answer == {"compact": f"succeeded: compacted 3 files into 1 (across 1 bins); 1 {WAIT}"}
     assert regions.document(item, "compact.json")["metrics"]["compact.bins_waiting"] == 1
     assert (len(table.data_files()), region_rows(table)) == (4, before)
-    regions.report(item, plan)
-    release_table_lease(regions.deployment, RUN, item)
+    regions.report()
     regions.clock.now_ms += HOUR_MS
     (again,) = regions.detect("run-2")[1]
-    acquire_table_lease(regions.deployment, "run-2", again)
-    answer = regions.run(again, regions.plan(again, "run-2"), "compact", "run-2", time_left_s=lambda: 900.0)
-    assert answer["summary"] == "compacted 3 files into 1 (across 1 bins)"
+    regions.plan(again, "run-2")
+    answer = regions.run(again, "compact", run_id="run-2", time_left_s=lambda: 900.0)
+    assert answer == {"compact": "succeeded: compacted 3 files into 1 (across 1 bins)"}
     assert (len(table.data_files()), region_rows(table)) == (2, before)
 
 
