@@ -59,10 +59,12 @@ def _bytes_since_rewrite(metadata: TableMetadata, head: Snapshot | None, total_b
     came = 0
     for snapshot in () if head is None else metadata.ancestors(head.snapshot_id):
         added = summary_counter(snapshot.summary, "added-files-size")
+        if snapshot.operation == "replace":
+            if not summary_counter(snapshot.summary, "added-data-files"):
+                continue  # manifests only
+            return max(1, came if total_bytes is None else min(came, total_bytes))
         if added is None:
             break
-        if snapshot.operation == "replace":
-            return max(1, came if total_bytes is None else min(came, total_bytes))
         came += added
     return None if total_bytes is None else max(1, total_bytes)
 
