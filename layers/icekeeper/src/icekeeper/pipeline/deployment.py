@@ -370,7 +370,7 @@ def states_of_call(function: str, event: Mapping[str, Any], answer: Mapping[str,
         case "plan" if "item" not in event:
             # AnySmall, AnyCompaction, AnySweep, AnyLargeOrphans, AnyLargeManifests, AnyStaged; and the maps
             maps = [answer[stage.value] for stage in (Stage.SMALL, Stage.SWEEP)]
-            return 7 + sum(1 + found["states"] for found in maps if found["count"])
+            return 7 + sum(1 + int(found["states"]) for found in maps if found["count"])
         case "expire_partitions" | "expire_snapshots" | "list_orphans" | "remove_orphans":
             return 2  # the choice behind it
         case "report":
