@@ -97,7 +97,7 @@ class RightsFleet:
     def run(self, machine_input: Mapping[str, Any]) -> Execution:
         """A run that must end well."""
         execution = self.stack.run(dict(machine_input))
-        assert execution.status == "SUCCEEDED", (execution.error, execution.visits[0].errors)
+        assert execution.status == "SUCCEEDED", [execution.error, *(visit.errors for visit in execution.visits)]
         return execution
 
     def statuses(self, execution: Execution) -> dict[str, str]:
