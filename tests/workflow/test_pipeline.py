@@ -16,7 +16,7 @@ from rich.console import Console
 
 from icekeeper.machine.clock import HOUR_MS, system_clock
 from icekeeper.pipeline.control_bucket import ControlBucket
-from icekeeper.state.leases import live_runs, slot_keys, take_slot
+from icekeeper.state.leases import end_live_run, note_live_run, slot_keys, take_slot
 from local_stack.executions import Execution
 from local_stack.functions import Killed
 from local_stack.pipeline_run.expected import surprises
@@ -88,7 +88,8 @@ def test_a_scheduled_run_finds_the_table_keeps_its_rows_and_tells_it(lake: Local
         [{"table": "ns.t", "status": "succeeded", "summary": record.summary}],
     )
     assert lake.state.leases.current(lake.identity().lease_key, now_ms=system_clock()) is None
-    assert live_runs(lake.state.leases, now_ms=system_clock()) == frozenset()
+    assert note_live_run(lake.state.leases, "a later run", now_ms=system_clock()) == frozenset()
+    end_live_run(lake.state.leases, "a later run", now_ms=system_clock())
     # Manifests come after expiry: only the snapshot that they replaced is left to do, and then nothing.
     assert lake.stack.run({}).children[0].input["item"]["reasons"] == [
         "2 snapshots exceed max_snapshots_to_keep 1",
