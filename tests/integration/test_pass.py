@@ -30,7 +30,7 @@ from support.deletes import create_by_region, region_rows, rows_of
 from support.deletes import region_rows as rows
 from support.maintained_table import EAGER, MaintainedTable, maintained_table, new_table, without_leases
 from support.moments import Moment, at
-from support.pipeline_deployment import HOUR_MS, RUN, Pipeline
+from support.pipeline_deployment import HOUR_MS, Pipeline
 from support.plans import policy
 from support.scripted_catalog import ScriptedCatalog
 

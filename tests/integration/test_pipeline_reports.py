@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from icekeeper.pipeline.one_call import is_cut_off
+from icekeeper.pipeline.report_table import report_run
 
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import LeaseLost, MaintenanceError, PolicyError, StorageError
@@ -24,8 +26,6 @@ from icekeeper.pipeline.events import (
     TableResult,
     parse_event,
 )
-from icekeeper.pipeline.one_call import is_cut_off
-from icekeeper.pipeline.report_table import report_run
 from icekeeper.pipeline.run_leases import acquire_table_lease, release_table_lease
 from icekeeper.policy import Operation
 from icekeeper.state.claims import CutWork
