@@ -47,8 +47,7 @@ MAY: Mapping[str, set[str]] = {
     "lease": set(),
     "plan": {READ},
     "expire_partitions": {READ, COMMIT},
-    # Whatever deletes files it leaves, but in table buckets, where nobody deletes objects
-    # (rule: one-call-never-deletes).
+    # Whatever deletes files it leaves, but in table buckets, where nobody deletes objects.
     "maintain_small": {READ, COMMIT},
     "compact_small": {READ, COMMIT},
     "expire_snapshots": {READ, COMMIT, DELETE},
