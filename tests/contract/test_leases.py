@@ -19,6 +19,7 @@ from icekeeper.maintenance.run_pass import why_needless
 from icekeeper.pipeline.request_pass import Waiting, await_pass
 from icekeeper.state import leases as lease_module
 from icekeeper.state.identity import TableIdentity
+from icekeeper.state.items import named_key
 from icekeeper.state.leases import (
     HeldLease,
     Lease,
@@ -505,7 +506,7 @@ def test_of_many_runs_at_once_exactly_one_is_the_first(open_store: OpenStore) ->
 def test_a_malformed_record_of_live_runs_bars_nothing(open_store: OpenStore, text: str) -> None:
     leases = open_store().leases
     note_live_run(leases, "a", now_ms=0)
-    key = lease_module.named_key("lease", lease_module._LIVE_RUNS)
+    key = named_key("lease", lease_module._LIVE_RUNS)
     leases.table.change(key, "lease", lambda item: {"settings": text, "expires_s": leases.table.expires_s(HOUR_MS)})
     assert note_live_run(leases, "b", now_ms=1) == frozenset()
     assert note_live_run(leases, "c", now_ms=2) == {"b"}
