@@ -19,14 +19,17 @@ from icekeeper.maintenance.run_pass import why_needless
 from icekeeper.pipeline.request_pass import Waiting, await_pass
 from icekeeper.state import leases as lease_module
 from icekeeper.state.identity import TableIdentity
+from icekeeper.state.items import named_key
 from icekeeper.state.leases import (
     HeldLease,
     Lease,
     LeaseStore,
+    end_live_run,
     has_died,
     held_slot,
     holder_name,
     kept_alive,
+    note_live_run,
     slot_keys,
     take_slot,
 )
@@ -463,3 +466,55 @@ def test_of_many_at_once_exactly_so_many_get_one(open_store: OpenStore) -> None:
     with ThreadPoolExecutor(6) as pool:
         won = [lease for lease in pool.map(try_it, range(6)) if lease]
     assert sorted(lease.key for lease in won) == slot_keys(3)
+
+
+# Live runs, over every store: who is noted second learns of the first (rule: overlapping-runs-share-slots).
+
+
+def test_who_is_noted_learns_of_the_others_until_they_end(open_store: OpenStore) -> None:
+    leases = open_store().leases
+    assert note_live_run(leases, "a", now_ms=0) == frozenset()
+    assert note_live_run(leases, "b", now_ms=1) == {"a"}
+    assert note_live_run(leases, "a", now_ms=2) == {"b"}, "a repeat is no other run"
+    end_live_run(leases, "a", now_ms=3)
+    assert note_live_run(leases, "c", now_ms=4) == {"b"}
+    for run_id in ("b", "c", "never noted"):
+        end_live_run(leases, run_id, now_ms=5)
+    assert note_live_run(leases, "d", now_ms=6) == frozenset()
+
+
+def test_a_live_run_is_forgotten_after_the_time_limit_of_the_machine(open_store: OpenStore) -> None:
+    leases = open_store().leases
+    note_live_run(leases, "a", now_ms=0)
+    assert note_live_run(leases, "b", now_ms=12 * HOUR_MS - 1) == {"a"}
+    assert note_live_run(leases, "c", now_ms=12 * HOUR_MS) == {"b"}
+
+
+def test_of_many_runs_at_once_exactly_one_is_the_first(open_store: OpenStore) -> None:
+    start = Barrier(4)
+
+    def note(number: int) -> int:
+        leases = open_store().leases
+        start.wait()
+        return len(note_live_run(leases, f"run-{number}", now_ms=0))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sorted(pool.map(note, range(4))) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "7", "null", '{"a": "soon"}', '{"a": null}', '{"a": 1e99}', '{"a": -1}'])
+def test_a_malformed_record_of_live_runs_bars_nothing(open_store: OpenStore, text: str) -> None:
+    leases = open_store().leases
+    note_live_run(leases, "a", now_ms=0)
+    key = named_key("lease", lease_module._LIVE_RUNS)
+    leases.table.change(key, "lease", lambda item: {"settings": text, "expires_s": leases.table.expires_s(HOUR_MS)})
+    assert note_live_run(leases, "b", now_ms=1) == frozenset()
+    assert note_live_run(leases, "c", now_ms=2) == {"b"}
+
+
+def test_a_live_run_of_a_clock_that_was_ahead_bars_nothing(open_store: OpenStore) -> None:
+    """(rule: future-records-bar-nothing); a clock that is a little ahead does no harm."""
+    leases = open_store().leases
+    note_live_run(leases, "far", now_ms=13 * HOUR_MS)
+    note_live_run(leases, "near", now_ms=HOUR_MS)
+    assert note_live_run(leases, "now", now_ms=0) == {"near"}

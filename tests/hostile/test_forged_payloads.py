@@ -14,14 +14,11 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from icekeeper.errors import OperationRefused, PlanStale, PolicyError
+from icekeeper.errors import PolicyError
 from icekeeper.model import TableName
 from icekeeper.pipeline.control_bucket import table_folder
-from icekeeper.pipeline.events import DetectEvent, Item, MachineInput, OperationEvent, PlanEvent, parse_event
+from icekeeper.pipeline.events import DetectEvent, Item, MachineInput, TableEvent, parse_event
 from icekeeper.pipeline.glue_job import run_job
-from icekeeper.pipeline.run_leases import acquire_table_lease
-from icekeeper.pipeline.wave import WaveEvent, gather_wave
-from icekeeper.policy import Operation
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.store import MAX_SETTINGS, MaintenanceRequest, StateStore, requested_table
 from local_stack.moto_server import MotoServer
@@ -31,6 +28,7 @@ from support.state_stores import IDENTITY, a_table, stored
 
 # Functions and jobs that are called with payloads of nobody's run: names, keys and documents that are not theirs.
 
+NOW = "2026-11-27T06:00:00Z"
 ITEM = {"catalog": "lake", "warehouse": "w", "table": "ns.t", "uuid": "u", "location": "s3://lake/t"}
 KEYS = [
     "runs/run-1/../../config/policy.json",
@@ -53,10 +51,10 @@ def pipeline(local_catalog: SqlCatalog, tmp_path: Path) -> Pipeline:
 
 @pytest.mark.parametrize("run_id", ["", ".", "..", "a/b", "a\\b", "a b", "a\nb", "a\x00b", "\x9b2J", "r" * 81])
 def test_no_run_has_such_a_name(run_id: str) -> None:
-    for model, event in ((DetectEvent, {"input": {}}), (PlanEvent, {"item": ITEM})):
+    for model, event in ((DetectEvent, {"started": NOW, "input": {}}), (TableEvent, {"started_ms": 1, "item": ITEM})):
         with pytest.raises(PolicyError, match=r"^malformed event: run_id: write 1 to 80 characters"):
             parse_event(model, {"run_id": run_id, **event})
-    assert parse_event(DetectEvent, {"run_id": "größe-1.2_3", "input": {}}).run_id == "größe-1.2_3"
+    assert parse_event(DetectEvent, {"run_id": "größe-1.2_3", "started": NOW, "input": {}}).run_id == "größe-1.2_3"
 
 
 @pytest.mark.parametrize(
@@ -83,7 +81,7 @@ def test_no_run_has_such_a_name(run_id: str) -> None:
 )
 def test_no_machine_takes_such_an_input(forged: Any) -> None:
     with pytest.raises(PolicyError, match=r"^malformed event: input") as caught:
-        parse_event(DetectEvent, {"run_id": "r", "input": forged})
+        parse_event(DetectEvent, {"run_id": "r", "started": NOW, "input": forged})
     assert len(str(caught.value)) < 21_000
 
 
@@ -95,64 +93,51 @@ def test_an_item_fits_into_keys(name: str) -> None:
         parse_event(Item, {**ITEM, "table": "t"})
 
 
-@pytest.mark.parametrize("key", KEYS)
-def test_a_plan_of_another_pass_is_not_read(pipeline: Pipeline, key: str) -> None:
-    """Also with the digest of what lies there, and from the folder of the state machine's own documents."""
-    item, plan = pipeline.begin()
-    forged = {**plan.model_dump(), "bucket": "mine", "key": key}
-    event = parse_event(OperationEvent, {"run_id": RUN, "item": item, "plan": forged, "operation": "expire_snapshots"})
-    before = pipeline.table.files()
-    with pytest.raises(OperationRefused, match="is no document of this pass, whose folder is runs/run-1/"):
-        pipeline.run(item, event.plan, "expire_snapshots")
-    assert pipeline.table.files() == before
+@pytest.mark.parametrize("started", ["", "soon", "2026-11-27", "2026-11-27T06:00:00", [], {}, None])
+def test_no_run_begins_at_such_a_time(started: Any) -> None:
+    with pytest.raises(PolicyError, match=r"^malformed event: started: "):
+        parse_event(DetectEvent, {"run_id": "r", "started": started, "input": {}})
+    for began_ms in (-1, 10**30, "x", None):
+        with pytest.raises(PolicyError, match=r"^malformed event: started_ms: "):
+            parse_event(TableEvent, {"run_id": "r", "started_ms": began_ms, "item": ITEM})
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_a_wave_takes_plans_of_its_own_run_only(pipeline: Pipeline, key: str) -> None:
-    event = parse_event(WaveEvent, {"run_id": RUN, "wave": [{"key": key, "digest": "0"}]})
-    with pytest.raises(OperationRefused, match=r"is no document of a table of run run-1$"):
-        gather_wave(pipeline.deployment, event)
-
-
-@pytest.mark.parametrize("key", KEYS)
-def test_a_job_reads_documents_of_its_own_run_only(
+def test_a_job_reads_the_work_of_its_own_run_only(
     pipeline: Pipeline, key: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nor does it write there why it failed; before Spark starts."""
-    _, plan = pipeline.begin()
+    """Before Spark starts; also with the digest of what lies there."""
     state = pipeline.environment["ICEKEEPER_STATE"]
-    where = ["--run-id", RUN, "--control-bucket", str(pipeline.control), "--state", state]
-    before = set(pipeline.control.rglob("*"))
-    arguments = ["--plan-key", key, "--plan-digest", plan.digest, "--operation", "compact", *where]
-    assert run_job(arguments, frozenset({Operation.COMPACT})) == 1
-    assert f"OperationRefused: {key!r} is no document of a table of run run-1" in caplog.text
-    assert run_job(["--wave-key", key, "--wave-digest", "0", *where], frozenset({Operation.COMPACT})) == 1
-    assert f"OperationRefused: {key!r} is not the wave of run run-1" in caplog.text
-    strange = ["--plan-key", plan.key, "--plan-digest", plan.digest, "--operation", "../compact", *where]
-    assert run_job(strange, frozenset({Operation.COMPACT})) == 1
-    assert "PolicyError: --operation cannot be '../compact'" in caplog.text
-    assert set(pipeline.control.rglob("*")) == before
+    where = ["--run-id", RUN, "--control-bucket", str(pipeline.control), "--state", state, "--workers", "2"]
+    assert run_job(["--work-key", key, "--work-digest", "0" * 64, *where], "compact_data_files") == 1
+    assert f"OperationRefused: {key!r} is not the compaction of run run-1" in caplog.text
 
 
-def test_the_plan_of_another_table_is_not_read_where_this_ones_lies(pipeline: Pipeline) -> None:
-    """Who may write to the control bucket, and knows a digest, still moves no plan from one table to another."""
-    item, plan = pipeline.begin()
+def test_a_job_takes_the_very_work_that_was_gathered(pipeline: Pipeline, caplog: pytest.LogCaptureFixture) -> None:
+    """It holds the deployment's settings, so that it is known by its digest."""
+    pipeline.begin()
+    told = pipeline.gather()["compaction"]
+    state = pipeline.environment["ICEKEEPER_STATE"]
+    where = ["--run-id", RUN, "--control-bucket", str(pipeline.control), "--state", state, "--workers", "2"]
+    path = pipeline.control / told["key"]
+    path.write_text(path.read_text().replace('"ICEKEEPER_TABLE_SETTINGS":"all"', '"ICEKEEPER_TABLE_SETTINGS":"any"'))
+    given = ["--work-key", told["key"], "--work-digest", told["digest"], *where]
+    assert run_job(given, "compact_data_files") == 1
+    assert "is not the document that this run wrote (its digest differs); start another run" in caplog.text
+    assert run_job(given, "rewrite_manifests") == 1
+    assert "is not the manifests of run run-1" in caplog.text
+
+
+def test_the_plan_of_another_table_says_nothing_of_this_one(pipeline: Pipeline) -> None:
+    """Who may write to the control bucket still moves no pass to another table: every step loads its own."""
+    item, _ = pipeline.begin()
     other = item.model_copy(update={"uuid": "another"})
     moved = pipeline.control / table_folder(RUN, other.identity.spelling)
-    shutil.copytree((pipeline.control / plan.key).parent, moved)
-    reference = plan.model_copy(update={"key": f"{table_folder(RUN, other.identity.spelling)}/plan.json"})
-    with pytest.raises(OperationRefused, match="is no document of this pass"):
-        pipeline.run(item, reference, "expire_snapshots")
-
-
-def test_a_first_plan_of_another_age_is_refused(pipeline: Pipeline) -> None:
-    """Whoever may write to the control bucket: its time is what ``now()`` means in the policy."""
-    item, plan = pipeline.begin()
-    path = pipeline.control / plan.key
-    document = {**json.loads(path.read_text()), "started_ms": 10**30}
-    path.write_text(json.dumps(document))
-    with pytest.raises(Exception, match=r"plan\.json is not as this run wrote it \(started_ms: "):
-        pipeline.plan(item, attempt=2)
+    shutil.copytree(pipeline.control / table_folder(RUN, item.identity.spelling), moved)
+    before = pipeline.table.files()
+    told = pipeline.run(other, "expire_snapshots")
+    assert told == {"expire_snapshots": "left to a later run: ns.t was replaced by another table since it was planned"}
+    assert pipeline.table.files() == before
 
 
 def test_the_input_of_a_person_is_what_is_said_of_it() -> None:
@@ -172,14 +157,12 @@ def test_an_item_that_says_another_place_is_another_table(pipeline: Pipeline) ->
     """Its lease would be another one, under which a second pass ran beside the first."""
     item, plan = pipeline.begin()
     forged = item.model_copy(update={"location": f"{item.location}/elsewhere"})
-    acquire_table_lease(pipeline.deployment, RUN, forged)
-    with pytest.raises(PlanStale, match=r"^ns\.t was replaced by another table since it was planned$"):
-        pipeline.run(forged, plan, "expire_snapshots")
-    again = pipeline.deployment.documents(RUN, forged).plan(pipeline.plan(forged))
-    assert (again.needless, set(again.routes.values())) == (
-        "ns.t was dropped or replaced since it was detected",
-        {"none"},
-    )
+    pipeline.documents(forged).write_plan(plan)
+    assert pipeline.run(forged, "expire_snapshots") == {
+        "expire_snapshots": "left to a later run: ns.t was replaced by another table since it was planned"
+    }
+    again = pipeline.plan(forged)
+    assert (again.needless, again.routes) == ("ns.t was dropped or replaced since it was detected", {})
 
 
 # Records among the requests that nobody filed with Icekeeper: passed over, and no other request waits for them.

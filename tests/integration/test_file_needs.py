@@ -17,9 +17,9 @@ from icekeeper.catalogs.load import open_catalog
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import LocationRefused
 from icekeeper.model import TableName
-from icekeeper.pipeline.events import Item, OperationEvent, PlanReference, parse_event
-from icekeeper.pipeline.glue_job import run_job
-from icekeeper.pipeline.run_step import list_orphans
+from icekeeper.pipeline.control_bucket import Work
+from icekeeper.pipeline.events import Item
+from icekeeper.pipeline.glue_job import End, run_work
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.runtime import Runtime
@@ -28,7 +28,7 @@ from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
 from support.maintained_table import ID_AND_PART, MaintainedTable, new_table
-from support.pipeline_deployment import RUN, Pipeline
+from support.pipeline_deployment import Pipeline
 from support.readers import pyiceberg_rows
 from support.served import age_everything, files_of, ids, maintain, second_catalog
 
@@ -464,8 +464,9 @@ def test_expiry_spares_what_the_table_around_it_took_in(local_catalog: SqlCatalo
 # Who needs a file, asked by the pipeline's functions and jobs as by the command.
 
 
-def steps(pipeline: Pipeline, item: Item, plan: PlanReference, *operations: str) -> dict[str, str]:
-    return {step: str(pipeline.run(item, plan, step)["status"]) for step in operations}
+def steps(pipeline: Pipeline, item: Item, *operations: str) -> dict[str, str]:
+    """The status of each step."""
+    return {step: told.partition(":")[0] for step, told in pipeline.run(item, *operations).items()}
 
 
 def test_expiry_spares_the_files_of_a_guest_in_another_catalog(pipeline: Pipeline, tmp_path: Path) -> None:
@@ -483,8 +484,8 @@ def test_expiry_spares_the_files_of_a_guest_in_another_catalog(pipeline: Pipelin
         open_catalog("other", {"type": "sql", **properties}), open_state(pipeline.environment), environment={}
     )
     laptop.maintain(TableName.parse("ns.guest"), {"operations": "compact", "min_input_files": "99"}, LocalEngine(1))
-    item, plan = pipeline.begin(catalog="local")
-    assert steps(pipeline, item, plan, "compact", "expire_snapshots") == {
+    item, _ = pipeline.begin(catalog="local")
+    assert steps(pipeline, item, "compact", "expire_snapshots") == {
         "compact": "succeeded",
         "expire_snapshots": "succeeded",
     }
@@ -494,11 +495,11 @@ def test_expiry_spares_the_files_of_a_guest_in_another_catalog(pipeline: Pipelin
 def test_the_functions_of_a_run_share_one_look_at_the_other_tables(pipeline: Pipeline, loads: Counter[str]) -> None:
     """Each function has a process of its own, so it is the state that tells (rule: look-at-every-served-table)."""
     pipeline.table.pyiceberg.create_table("ns.quiet", schema=ID_AND_PART)
-    item, plan = pipeline.begin()
+    item, _ = pipeline.begin()
     for step in ("compact", "expire_snapshots", "remove_orphans"):
         pipeline.table.plant("data/orphan.parquet")
         pipeline.deployment = pipeline.open()
-        assert steps(pipeline, item, plan, step) == {step: "succeeded"}
+        assert steps(pipeline, item, step) == {step: "succeeded"}
     assert loads["ns.quiet"] == 1
 
 
@@ -506,15 +507,14 @@ def test_the_functions_of_a_run_share_one_look_at_the_other_tables(pipeline: Pip
 def test_the_bound_of_the_deployment_holds_in_functions_and_jobs(pipeline: Pipeline, *, by_job: bool) -> None:
     bound = f"{pipeline.table.folder.parent.parent.as_uri()}/{{namespace}}/t/metadata"
     pipeline.deployment = pipeline.open(**{ALLOWED_PREFIXES: f"local={bound}"})
-    item, plan = pipeline.begin()
+    item, _ = pipeline.begin()
     if by_job:
-        arguments = {"plan-key": plan.key, "plan-digest": plan.digest, "operation": "compact", "run-id": RUN}
-        arguments |= {"control-bucket": str(pipeline.control), "state": pipeline.environment["ICEKEEPER_STATE"]}
-        given = [part for name, value in arguments.items() for part in (f"--{name}", value)]
-        assert run_job(given, frozenset({Operation.COMPACT})) == 0
+        told = pipeline.gather()["compaction"]
+        work = Work.model_validate(pipeline.deployment.control.read(told["key"], told["digest"]))
+        assert set(run_work(pipeline.deployment, work, LocalEngine(1)).values()) == {End.DONE}
         assert pipeline.document(item, "compact.json")["status"] == "refused"
     else:
-        assert steps(pipeline, item, plan, "compact") == {"compact": "refused"}
+        assert steps(pipeline, item, "compact") == {"compact": "refused"}
     assert "ns/t lies outside file:///" in pipeline.document(item, "compact.json")["reason"]
 
 
@@ -525,11 +525,10 @@ def test_an_entry_that_is_out_of_date_is_refused(pipeline: Pipeline, tmp_path: P
     newest = pipeline.table.loaded.metadata_location
     rows = sorted(row["id"] for row in pyiceberg_rows(newest))
     shutil.copy(tmp_path / "backup.db", tmp_path / "catalog.db")
-    item, plan = pipeline.begin()
-    event = parse_event(OperationEvent, {"run_id": RUN, "item": item, "plan": plan, "operation": "remove_orphans"})
-    answer = list_orphans(pipeline.deployment, event, LocalEngine(1))
-    assert (answer["status"], answer["count"]) == ("refused", 0)
-    assert steps(pipeline, item, plan, "expire_snapshots") == {"expire_snapshots": "refused"}
+    item, _ = pipeline.begin()
+    assert pipeline.list_orphans(item) == (0, None)
+    assert pipeline.document(item, "remove_orphans.json")["status"] == "refused"
+    assert steps(pipeline, item, "expire_snapshots") == {"expire_snapshots": "refused"}
     assert sorted(row["id"] for row in pyiceberg_rows(newest)) == rows
 
 

@@ -20,6 +20,7 @@ from pyiceberg.types import DateType, LongType, NestedField
 from icekeeper.detection.proposal import FleetReport
 from icekeeper.errors import LeaseHeld, PolicyError, StorageError
 from icekeeper.machine.clock import system_clock
+from icekeeper.maintenance.pass_steps import run_operation
 from icekeeper.operation_facts import Stage
 from icekeeper.pipeline import run_step as step_module
 from icekeeper.pipeline.control_bucket import ControlBucket, PassDocuments, PlanDocument, Work, table_folder
@@ -129,7 +130,7 @@ def test_an_error_that_may_pass_stops_no_other_step_and_is_tried_again(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     item, plan = pipeline.begin()
-    run_operation, asked = step_module.run_operation, list[str]()
+    asked = list[str]()
 
     def flaky(operation: Operation, *given: Any, **options: Any) -> Any:
         asked.append(operation.value)
@@ -741,7 +742,7 @@ def test_a_step_after_midnight_works_on_the_day_of_its_run(pipeline_of_days: Pip
     table = pipeline_of_days.table
     assert isinstance(table, DatedTable)
     started_ms = pipeline_of_days.clock.now_ms = int(MIDNIGHT.timestamp() * 1000) - 1000
-    wanted = {"settings": {"where": "day < current_date"}, "operations": "compact"}
+    wanted: dict[str, Any] = {"settings": {"where": "day < current_date"}, "operations": "compact"}
     item, plan = pipeline_of_days.begin(**wanted)
     assert plan.started_ms == started_ms
     pipeline_of_days.clock.now_ms += 60_000

@@ -14,8 +14,6 @@ from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.machine.clock import system_clock
 from icekeeper.maintenance.pass_steps import DonePart, PassStart, record_outcome
 from icekeeper.maintenance.run_pass import Turn
-from icekeeper.pipeline.events import Item, PlanReference
-from icekeeper.pipeline.run_leases import acquire_table_lease, release_table_lease
 from icekeeper.policy import Operation
 from icekeeper.policy.due import SweepMemory
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status, failed, refused, skipped, succeeded
@@ -25,7 +23,7 @@ from icekeeper.storage.paths import normalise
 from support.command import CATALOG, Command, one_sentence
 from support.deletes import commit_deletes, position_delete
 from support.maintained_table import NAME, MaintainedTable, new_table, same_clock
-from support.pipeline_deployment import RUN, Pipeline
+from support.pipeline_deployment import Pipeline
 from support.state_stores import IDENTITY
 
 # Schedules of a policy over a real table: what is due runs under its own settings, and is remembered.
@@ -162,11 +160,6 @@ def test_detection_proposes_what_is_due_and_not_what_was_idle(maintained: Mainta
     assert found.schedules == ("hourly",)
 
 
-def begin(pipeline: Pipeline, item: Item, run_id: str = RUN) -> tuple[Item, PlanReference]:
-    acquire_table_lease(pipeline.deployment, run_id, item)
-    return item, pipeline.plan(item, run_id)
-
-
 @pytest.mark.parametrize(
     ("outcome", "is_done"),
     [
@@ -294,27 +287,26 @@ def test_the_pipeline_carries_schedules_from_the_proposal_to_the_state(
     ids = table.readers_agree()
     _, (item,) = pipeline.detect()
     assert (item.schedules, item.only_schedules) == (("hourly",), False)
-    item, plan = begin(pipeline, item)
-    document = pipeline.document(item, "plan.json")
-    assert document["schedules"].keys() == {"hourly"}
-    assert document["schedules"]["hourly"]["operations"] == ["compact"]
-    assert plan.routes["rewrite_manifests"] == "none"  # nightly's alone, which waits for the next run
-    answers = {step: pipeline.run(item, plan, step) for step, route in plan.routes.items() if route != "none"}
-    assert answers["compact"]["summary"] == "compacted 3 files into 1 (across 1 bins)"
-    report = pipeline.report(item, plan)
-    assert report.outcome is not None
-    assert {part.operation.value: part.schedule for part in report.outcome.operations}["compact"] == "hourly"
+    plan = pipeline.plan(item)
+    assert plan.schedules.keys() == {"hourly"}
+    assert plan.schedules["hourly"].operations == ("compact",)
+    assert "rewrite_manifests" not in plan.routes  # nightly's alone, which waits for the next run
+    answers = pipeline.run(item, *plan.routes)
+    assert answers["compact"] == "succeeded: compacted 3 files into 1 (across 1 bins)"
+    pipeline.report()
+    operations = pipeline.document(item, "pass.json")["operations"]
+    assert {part["operation"]: part.get("schedule") for part in operations}["compact"] == "hourly"
     assert table.state.schedules.of_table(item.identity).keys() == {"hourly"}
     assert table.readers_agree() == ids
-    release_table_lease(pipeline.deployment, RUN, item)
     table.fill(2, start=10)
     ids = table.readers_agree()
     # The next run takes the other schedule, which sorts.
     pipeline.clock.now_ms += 1000
     _, (item,) = pipeline.detect("run-2")
     assert (item.schedules, "compact" in item.reasons) == (("nightly",), False)
-    item, plan = begin(pipeline, item, "run-2")
-    assert pipeline.run(item, plan, "compact", "run-2")["summary"] == "compacted 3 files into 1 (across 1 bins)"
+    pipeline.plan(item, "run-2")
+    told = pipeline.run(item, "compact", run_id="run-2")
+    assert told["compact"] == "succeeded: compacted 3 files into 1 (across 1 bins)"
     assert table.readers_agree() == ids
 
 
@@ -324,10 +316,9 @@ def test_a_schedule_is_forced_by_the_input_of_the_state_machine(local_catalog: S
     pipeline = Pipeline(table, tmp_path)
     item, plan = pipeline.begin(schedule="nightly")
     assert (item.schedules, item.only_schedules) == (("nightly",), True)
-    assert {step for step, route in plan.routes.items() if route != "none"} == {*("compact", "rewrite_manifests")}
-    pipeline.run(item, plan, "compact")
-    report = pipeline.report(item, plan)
-    assert report.outcome is not None
+    assert set(plan.routes) == {"compact", "rewrite_manifests"}
+    pipeline.run(item, "compact")
+    pipeline.report()
     assert table.state.last_seen(item.identity) is None
     # One of its steps never ended: the schedule is not done.
     assert table.state.schedules.of_table(item.identity) == {}
@@ -410,14 +401,11 @@ def test_the_pipeline_starts_no_job_for_statistics_that_are_not_due(table: Maint
     table.table.delete("id = 1001")
     pipeline = Pipeline(table, tmp_path)
     (item,) = pipeline.detect(table="ns.t")[1]
-    for is_proposed, route in ((False, "function"), (True, "none")):
-        run_id = f"run-{route}"
+    for is_proposed, run_id in ((False, "run-asked"), (True, "run-proposed")):
         told = item.model_copy(update={"forced": not is_proposed, "detected_ms": 2**43})
-        acquire_table_lease(pipeline.deployment, run_id, told)
         pipeline.deployment.state.requests.file(MaintenanceRequest(identity=item.identity, requested_ms=1, settings={}))
-        assert pipeline.plan(told, run_id).routes["compute_statistics"] == route
-        release_table_lease(pipeline.deployment, run_id, told)
-    reason = pipeline.document(item, "plan.json", "run-none")["outcomes"]["compute_statistics"]["reason"]
+        assert ("compute_statistics" in pipeline.plan(told, run_id).routes) is not is_proposed
+    reason = pipeline.document(item, "plan.json", "run-proposed")["outcomes"]["compute_statistics"]["reason"]
     assert reason.startswith("9 rows changed since statistics were computed, 4.41 % of 204")
 
 
@@ -574,28 +562,23 @@ def test_the_pipeline_plans_a_sweep_that_is_due_and_no_other(local_catalog: SqlC
     state = pipeline.deployment.state
     _, (item,) = pipeline.detect()
     assert (item.reasons, item.is_proposed) == ((NEVER,), True)
-    acquire_table_lease(pipeline.deployment, RUN, item)
     plan = pipeline.plan(item)
     assert plan.routes["remove_orphans"] == "function"
-    pipeline.run(item, plan, "remove_orphans")
-    pipeline.report(item, plan)
+    pipeline.run(item, *plan.routes)
+    pipeline.report()
     assert SweepMemory.of(state.schedules.of_table(item.identity)).swept_ms == pipeline.clock.now_ms
-    release_table_lease(pipeline.deployment, RUN, item)
 
     pipeline.clock.now_ms += 3 * HOUR_MS
     pipeline.table.fill(3)
     _, (item,) = pipeline.detect("run-2")
     assert NEVER not in item.reasons
-    acquire_table_lease(pipeline.deployment, "run-2", item)
     plan = pipeline.plan(item, "run-2")
-    assert (plan.routes["remove_orphans"], plan.routes["compact"]) == ("none", "function")
+    assert ("remove_orphans" in plan.routes, plan.routes["compact"]) == (False, "glue")
     waits = "the last sweep was 3 hours ago; orphan_sweep_interval_hours is 24"
     assert pipeline.document(item, "plan.json", "run-2")["outcomes"]["remove_orphans"]["reason"] == waits
     # What a person asked for sweeps at once, by a request as by an execution of its own.
     state.requests.file(MaintenanceRequest(identity=item.identity, requested_ms=1, settings={}))
-    release_table_lease(pipeline.deployment, "run-2", item)
+    pipeline.report("run-2")
     _, (asked,) = pipeline.detect("run-3")
-    acquire_table_lease(pipeline.deployment, "run-3", asked)
     assert pipeline.plan(asked, "run-3").routes["remove_orphans"] == "function"
-    release_table_lease(pipeline.deployment, "run-3", asked)
     assert pipeline.begin("run-4")[1].routes["remove_orphans"] == "function"

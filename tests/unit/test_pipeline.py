@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.operation_facts import STEPS, Limit, Measure
+from icekeeper.pipeline.control_bucket import PlanDocument
 from icekeeper.pipeline.deployment import PipelineSettings
 from icekeeper.pipeline.events import (
     DetectEvent,
@@ -292,3 +293,9 @@ def test_a_table_alone_in_its_job_has_nearly_all_of_its_time_and_the_job_ends_be
 def test_what_no_run_is_long_enough_for_begins_early_or_never() -> None:
     assert may_begin(10**15, 2, elapsed_s=900, limit_s=3600)
     assert not may_begin(10**15, 2, elapsed_s=901, limit_s=3600)
+
+
+def test_documents_of_a_later_version_can_be_read() -> None:
+    """(rule: runs-outlive-upgrades): what is not known is ignored, what is not there has a default."""
+    later = {"routes": {"compact": "glue"}, "of_a_later_version": {"a": 1}}
+    assert PlanDocument.model_validate(later) == PlanDocument(routes={"compact": "glue"})

@@ -278,8 +278,13 @@ def _open_step(work: TableWork, plan: PlanDocument, name: str, lease: HeldLease,
     if resolved.fingerprint() != plan.fingerprint:
         raise PlanStale(f"the policy of {item.table} changed since it was planned")
     schedule = plan.schedule_of(name)
+    if schedule is not None and schedule not in resolved.schedules:
+        raise PlanStale(f"the policy of {item.table} has no schedule {schedule}")
     is_proposed = item.is_proposed and not resolved.names_operations(schedule)
     resolved = resolved.unscheduled() if schedule is None else resolved.of_schedule(schedule)
+    if name != CLEAN_STAGED and Operation(name) not in resolved.policy.operations:
+        # Whoever may write to the control bucket may have changed the plan (rule: documents-are-not-trusted).
+        raise PlanStale(f"the policy of {item.table} does not have {name} done")
     context = replace(
         runtime.context(
             loaded,
