@@ -21,7 +21,7 @@ from icekeeper.administration.pins import declare_load, stage_load
 from icekeeper.catalogs.catalog import Catalog as OurCatalog
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.model import TableName
-from icekeeper.operation_facts import BuiltIn, operations_of_job
+from icekeeper.operation_facts import BuiltIn
 from icekeeper.pass_context.stores import TableHandle
 from icekeeper.pipeline import glue_job
 from icekeeper.state.open import open_state
@@ -97,7 +97,7 @@ class RightsFleet:
     def run(self, machine_input: Mapping[str, Any]) -> Execution:
         """A run that must end well."""
         execution = self.stack.run(dict(machine_input))
-        assert execution.status == "SUCCEEDED", (execution.error, execution.visits[0].errors)
+        assert execution.status == "SUCCEEDED", [execution.error, *(visit.errors for visit in execution.visits)]
         return execution
 
     def statuses(self, execution: Execution) -> dict[str, str]:
@@ -168,7 +168,7 @@ class RightsFleet:
         def run(arguments: Mapping[str, str]) -> None:
             given = [text for pair in arguments.items() for text in pair]
             with functions.as_own_process(environment):
-                assert glue_job.run_job(given, operations_of_job(role)) == 0
+                assert glue_job.run_job(given, role) == 0
 
         return run
 

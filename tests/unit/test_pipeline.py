@@ -2,105 +2,38 @@
 
 from __future__ import annotations
 
-import json
 import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
-from icekeeper.errors import PlanStale
-from icekeeper.operation_facts import STEP_FACTS, STEPS, Limit
-from icekeeper.pipeline.control_bucket import PlanDocument, read_plan
+from icekeeper.metadata.document import Snapshot, TableMetadata
+from icekeeper.operation_facts import STEPS, Limit, Measure
 from icekeeper.pipeline.deployment import PipelineSettings
 from icekeeper.pipeline.events import (
     DetectEvent,
-    LeaseEvent,
     MachineInput,
-    OperationEvent,
-    PlanEvent,
-    ReportRunEvent,
-    ReportTableEvent,
+    ReportEvent,
+    RunEvent,
+    TableEvent,
     parse_event,
 )
-from icekeeper.pipeline.one_call import RestEvent
-from icekeeper.pipeline.plan_table import route, table_size
+from icekeeper.pipeline.plan_table import choose_routes, table_size
 from icekeeper.pipeline.wave import (
     MOST_WORKERS,
-    WaveEvent,
-    break_even_mb,
-    cost_in_function,
-    cost_in_wave,
-    function_bears_mb,
+    SMALL_BYTES,
     in_order,
+    last_round_s,
     longest_s,
     may_begin,
     tables_at_once,
+    usable_s,
     workers_for,
 )
-from icekeeper.pipeline.whole_pass import WholePassEvent
 from local_stack.template import TEMPLATE, load_template
 from support.lambda_functions import FUNCTIONS, sample
-
-# What a compaction costs in a function and in a wave, and the default that follows.
-
-DOCUMENT = load_template()
-PARAMETERS = DOCUMENT["Parameters"]
-SIZES = (200, 512, 1024, 2048, 4096)
-
-
-def test_the_default_is_where_both_cost_the_same() -> None:
-    """In a wave of as many tables as one run proposes; and no more than a function surely ends."""
-    full = break_even_mb(PARAMETERS["MaxTablesPerRun"]["Default"])
-    assert full is not None
-    default = PARAMETERS["SmallCompactionMb"]["Default"]
-    assert default == min(full, function_bears_mb())
-    settings = PipelineSettings.read({"ICEKEEPER_CONTROL_BUCKET": "b"})
-    assert settings.limits[Limit.COMPACTION_BYTES] == default * 1024 * 1024
-
-
-def test_both_sides_of_the_break_even_differ() -> None:
-    full = break_even_mb(100)
-    assert full is not None
-    assert cost_in_wave(full - 256, 100) > cost_in_function(full - 256)
-    assert cost_in_wave(full, 100) <= cost_in_function(full)
-
-
-def test_a_wave_of_more_tables_is_cheaper_for_each() -> None:
-    for mb in SIZES:
-        costs = [cost_in_wave(mb, tables) for tables in (1, 2, 5, 10, 20, 50, 100)]
-        assert all(fewer >= more for fewer, more in pairwise(costs)), mb
-
-
-def test_alone_nothing_is_cheaper_in_glue_than_in_a_function_that_bears_it() -> None:
-    assert all(cost_in_wave(mb, 1) > cost_in_function(mb) for mb in range(256, function_bears_mb(), 256))
-
-
-def test_the_model_knows_the_function_that_is_deployed() -> None:
-    function = DOCUMENT["Resources"]["CompactSmallFunction"]["Properties"]
-    assert (function["Timeout"], function["EphemeralStorage"]) == (900, {"Size": 10240})
-    assert PARAMETERS["CompactSmallMemoryMb"]["Default"] == 3008
-    assert function_bears_mb() * 2 * 3 <= 10240
-
-
-@pytest.mark.parametrize(("mb", "usd"), [(200, 0.00029), (4096, 0.0035)])
-def test_a_function_is_paid_by_its_memory_and_time(mb: int, usd: float) -> None:
-    """2.9375 GB, 2 s and a second for each 60 MB."""
-    assert cost_in_function(mb) == pytest.approx(usd, rel=0.02)
-    assert cost_in_function(mb) == pytest.approx((2 + mb / 60) * 2.9375 * 0.0000166667, rel=0.1)
-
-
-def test_the_documentation_tells_what_the_model_says() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text()
-    for mb in SIZES:
-        costs = [cost_in_function(mb), *(cost_in_wave(mb, tables) for tables in (1, 10, 100))]
-        (line,) = (line for line in text.splitlines() if line.startswith(f"| {mb:,} MB |"))
-        told = [float(cell) for cell in line.split("|")[2:-1]]
-        assert told == pytest.approx([cost * 1000 for cost in costs], rel=0.05)
-
 
 # The samples of events/: each is what its function takes, and each function has one.
 
@@ -108,17 +41,12 @@ EVENTS = TEMPLATE.parent / "events"
 MODELS: dict[str, type[BaseModel]] = {
     "detect": DetectEvent,
     "detect_forced": DetectEvent,
-    "lease_acquire": LeaseEvent,
-    "lease_release": LeaseEvent,
-    "plan": PlanEvent,
-    "plan_wave": WaveEvent,
-    "plan_rest": RestEvent,
-    "maintain_small": WholePassEvent,
-    "maintain_small_table": WholePassEvent,
-    **dict.fromkeys(("expire_partitions", "compact_small", "expire_snapshots", "list_orphans"), OperationEvent),
-    **dict.fromkeys(("remove_orphans", "rewrite_manifests", "clean_staged"), OperationEvent),
-    "report_table": ReportTableEvent,
-    "report_run": ReportRunEvent,
+    "plan": TableEvent,
+    "gather": RunEvent,
+    **dict.fromkeys(("expire_partitions", "compact_small", "expire_snapshots", "list_orphans"), TableEvent),
+    **dict.fromkeys(("remove_orphans", "rewrite_manifests"), TableEvent),
+    "clean_staged": RunEvent,
+    "report": ReportEvent,
     **dict.fromkeys(("machine_schedule", "machine_forced", "machine_forced_wait"), MachineInput),
 }
 README = (EVENTS / "README.md").read_text()
@@ -140,12 +68,8 @@ def test_every_sample_is_known_and_every_function_has_one() -> None:
 
 def test_the_forced_samples_are_inputs_of_detect_too() -> None:
     for name in ("machine_schedule", "machine_forced", "machine_forced_wait"):
-        parsed = parse_event(DetectEvent, {"run_id": "r", "input": sample(name)})
+        parsed = parse_event(DetectEvent, {**sample("detect"), "input": sample(name)})
         assert parsed.input == parse_event(MachineInput, sample(name))
-
-
-def test_a_plan_routes_every_step() -> None:
-    assert set(sample("compact_small")["plan"]["routes"]) == set(STEPS)
 
 
 def test_the_environment_is_that_of_the_template() -> None:
@@ -160,83 +84,133 @@ def test_the_functions_that_are_documented_exist() -> None:
     assert named == functions
 
 
-# Plans in the control bucket; one that cannot be read is made again.
-
-PLAN: dict[str, Any] = {
-    "run_id": "run-1",
-    "item": {"catalog": "lake", "warehouse": "", "table": "ns.t", "uuid": "u", "location": "s3://lake/t"},
-    "attempt": 1,
-    "started_ms": 1,
-    "planned_ms": 2,
-    "metadata_location": "s3://lake/t/metadata/1.metadata.json",
-    "head_id": 7,
-    "fingerprint": "f",
-    "environment": {},
-    "routes": {"compact": "function"},
-}
-
-
-def test_a_plan_comes_back_as_it_was_written() -> None:
-    plan = read_plan(PLAN)
-
-    assert plan == PlanDocument.model_validate(PLAN)
-    assert read_plan(json.loads(json.dumps(plan.model_dump(mode="json")))) == plan
-
-
-@pytest.mark.parametrize(
-    ("document", "where"),
-    [({**PLAN, "unheard_of": 1}, "unheard_of"), ({**PLAN, "head_id": "x"}, "head_id"), ([], "the plan")],
-)
-def test_a_plan_that_cannot_be_read_is_made_again(document: Any, where: str) -> None:
-    with pytest.raises(PlanStale, match=f"^the plan was written by another version of Icekeeper: {where}: "):
-        read_plan(document)
-
-
 # Where a step runs: in a function up to the deployment's limits, else as a Glue job, if it has one.
 
-LIMITS = {Limit.COMPACTION_BYTES: 100, Limit.MANIFEST_ENTRIES: 10, Limit.ORPHAN_REFERENCES: 20}
+LIMITS = {
+    Limit.COMPACTION_BYTES: 100,
+    Limit.MANIFEST_ENTRIES: 10,
+    Limit.ORPHAN_REFERENCES: 20,
+    Limit.STATISTICS_BYTES: 100,
+}
 HAVE_JOBS = {"compact", "rewrite_position_deletes", "remove_orphans", "rewrite_manifests", "compute_statistics"}
+SMALL = {Measure.BYTES_TO_COMPACT: 1, Measure.TOTAL_BYTES: 100, Measure.BYTES_WITH_DELETES: 100, Measure.FILES: 10}
 
 
-def in_glue(bytes_to_compact: int = 0, *outgrown: str, **counters: int) -> set[str]:
-    """The steps that run as jobs; ``files=2`` is ``total-data-files`` of the head's summary."""
-    keys = {"files": "total-data-files", "deletes": "total-delete-files", "size": "total-files-size"}
-    summary = {keys[name]: str(count) for name, count in counters.items()}
-    size = table_size(summary, bytes_to_compact)
-    routes = {step.name: route(step, size, LIMITS, outgrown) for step in STEP_FACTS}
+def in_glue(size: Mapping[Measure, int | None], *outgrown: str, due: Collection[str] = STEPS) -> set[str]:
+    """The steps that run as jobs; all that are due have a route, in canonical order."""
+    routes = choose_routes(due, size, LIMITS, outgrown)
+    assert list(routes) == [step for step in STEPS if step in due]
     assert set(routes.values()) <= {"function", "glue"}
     return {name for name, found in routes.items() if found == "glue"}
 
 
 @pytest.mark.parametrize(
-    ("size", "expected"),
+    ("measure", "most", "expected"),
     [
-        ({"files": 8, "deletes": 2, "size": 100}, set()),
-        ({"files": 9, "deletes": 2, "size": 100}, {"rewrite_manifests"}),
-        ({"files": 19, "deletes": 2, "size": 100}, {"rewrite_manifests", "remove_orphans"}),
-        ({"files": 8, "deletes": 2, "size": 101}, {"compute_statistics"}),
-        ({"files": 8, "deletes": 2, "size": 1600}, {"compute_statistics"}),
-        ({"files": 8, "deletes": 2, "size": 1601}, {"compute_statistics", "rewrite_position_deletes"}),
-        ({"files": 8, "deletes": 0, "size": 1601}, {"compute_statistics"}),
+        (Measure.FILES, 10, {"rewrite_manifests"}),
+        (Measure.FILES, 20, {"rewrite_manifests", "remove_orphans"}),
+        (Measure.TOTAL_BYTES, 100, {"compute_statistics"}),
+        (Measure.BYTES_WITH_DELETES, 1600, {"rewrite_position_deletes"}),
+        (Measure.BYTES_TO_COMPACT, 100, {"compact", "rewrite_position_deletes"}),  # deletes follow compaction
     ],
 )
-def test_each_goes_by_what_makes_its_work(size: dict[str, int], expected: set[str]) -> None:
-    assert in_glue(**size) == expected
+def test_each_step_goes_by_what_makes_its_work(measure: Measure, most: int, expected: set[str]) -> None:
+    assert expected - in_glue({**SMALL, measure: most})
+    assert in_glue({**SMALL, measure: most + 1}) == expected
 
 
-def test_compaction_goes_by_what_its_plan_rewrites() -> None:
-    assert in_glue(100, files=1, deletes=0, size=10**9) == {"compute_statistics"}
-    assert in_glue(101, files=1, deletes=0, size=1) == {"compact"}
+def test_deletes_are_merged_in_the_job_only_where_compaction_has_one() -> None:
+    large = {**SMALL, Measure.BYTES_TO_COMPACT: 101}
+    assert in_glue(large, due={"rewrite_position_deletes"}) == set()
+    assert in_glue(large, due={"compact", "rewrite_position_deletes"}) == {"compact", "rewrite_position_deletes"}
+    assert in_glue(large, due={"compact", "expire_snapshots"}) == {"compact"}
 
 
-def test_what_is_unknown_counts_as_much() -> None:
-    assert in_glue() == HAVE_JOBS - {"compact"}
-    assert in_glue(deletes=0) == HAVE_JOBS - {"compact", "rewrite_position_deletes"}
+def test_an_unknown_size_counts_as_too_large() -> None:
+    assert in_glue(dict.fromkeys(Measure)) == HAVE_JOBS
 
 
-def test_what_a_function_did_not_come_to_an_end_of_is_a_jobs_if_it_has_one() -> None:
-    every = ("expire_partitions", "expire_snapshots", "clean_staged", *HAVE_JOBS)
-    assert in_glue(0, *every, files=1, deletes=0, size=1) == HAVE_JOBS
+def test_what_a_function_could_not_finish_is_a_jobs_if_it_has_one() -> None:
+    assert in_glue(SMALL, *STEPS) == HAVE_JOBS
+
+
+def test_by_default_every_compaction_is_sparks() -> None:
+    settings = PipelineSettings.read({"ICEKEEPER_CONTROL_BUCKET": "b"})
+    assert settings.limits[Limit.COMPACTION_BYTES] == 0
+    assert choose_routes({"compact"}, table_size(*history("append:1")), settings.limits) == {"compact": "glue"}
+
+
+# How many bytes compaction is going to read, by the summaries of the snapshots.
+
+
+NONE: Mapping[str, str] = {}
+
+
+def history(
+    *commits: str, total: int | None = 1000, counters: Mapping[str, str] = NONE
+) -> tuple[TableMetadata, Snapshot]:
+    """A table and its head, by commits such as ``append:10`` (operation, and ``added-files-size``)."""
+    snapshots = [
+        {
+            "snapshot-id": number,
+            **({} if number == 1 else {"parent-snapshot-id": number - 1}),
+            "sequence-number": number,
+            "timestamp-ms": number,
+            "manifest-list": f"s3://b/t/metadata/{number}.avro",
+            "schema-id": 0,
+            "summary": {
+                "operation": commit.partition(":")[0],
+                **({"added-files-size": size, "added-data-files": "1"} if (size := commit.partition(":")[2]) else {}),
+                **({} if total is None else {"total-files-size": str(total)}),
+                **counters,
+            },
+        }
+        for number, commit in enumerate(commits, start=1)
+    ]
+    ref = {"snapshot-id": len(commits), "type": "branch"}
+    document = {"format-version": 2, "location": "s3://b/t", "snapshots": snapshots, "refs": {"main": ref}}
+    metadata = TableMetadata({**document, "current-snapshot-id": len(commits)})
+    head = metadata.head("main")
+    assert head is not None
+    return metadata, head
+
+
+@pytest.mark.parametrize(
+    ("commits", "expected"),
+    [
+        (["append:10", "append:20"], 1000),  # no rewrite: it may be all
+        (["append:500", "replace:500", "append:10", "overwrite:20"], 30),
+        (["append:500", "replace:500"], 1),
+        (["append:500", "replace:500", "append:2000"], 1000),  # never more than the table has
+        (["append:500", "replace:500", "append:", "append:10"], 1000),  # a writer without counters
+        (["append:500", "replace:500", "append:10", "replace:", "append:7"], 17),  # manifests were rewritten
+        (["append:500", "replace:", "append:10"], 1000),
+        (["append:10", "delete:0"], 1000),
+    ],
+)
+def test_compaction_reads_what_came_since_the_last_rewrite(commits: list[str], expected: int) -> None:
+    assert table_size(*history(*commits))[Measure.BYTES_TO_COMPACT] == expected
+
+
+def test_the_size_of_a_compaction_is_never_nothing() -> None:
+    """A function would take it, also where no compaction is a function's."""
+    assert table_size(*history("append:0", total=0))[Measure.BYTES_TO_COMPACT] == 1
+    assert table_size(*history("append:5", "replace:5", "append:0", total=0))[Measure.BYTES_TO_COMPACT] == 1
+
+
+def test_a_table_without_counters_has_no_known_size() -> None:
+    metadata, head = history("append:", total=None)
+    assert table_size(metadata, head) == dict.fromkeys(Measure)
+    assert table_size(metadata, None)[Measure.BYTES_TO_COMPACT] is None
+    assert table_size(*history("append:5", "replace:5", "append:7", total=None))[Measure.BYTES_TO_COMPACT] == 7
+
+
+@pytest.mark.parametrize(("deletes", "expected"), [("0", 0), ("1", 1000), (None, 1000)])
+def test_deletes_cost_the_table_unless_there_are_none(deletes: str | None, expected: int) -> None:
+    counters = {"total-data-files": "3", **({} if deletes is None else {"total-delete-files": deletes})}
+    size = table_size(*history("append:10", counters=counters))
+    assert size[Measure.BYTES_WITH_DELETES] == expected
+    assert size[Measure.FILES] == (None if deletes is None else 3 + int(deletes))
 
 
 # How large a wave is, and which tables begin: pure rules (rule: wave-tables-are-independent).
@@ -264,10 +238,23 @@ def test_the_largest_begins_first_and_equal_ones_in_the_order_of_need() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tables", "workers", "at_once"), [(1, 2, 1), (100, 2, 8), (100, 3, 16), (100, 10, 16), (5, 10, 5)]
+    ("large", "small", "workers", "at_once"),
+    [
+        (1, 0, 2, (1, 1)),
+        (100, 0, 2, (8, 8)),
+        (100, 0, 3, (16, 16)),
+        (5, 0, 10, (5, 5)),
+        (0, 1000, 2, (32, 0)),
+        (100, 1000, 2, (32, 8)),
+        (3, 4, 2, (7, 3)),
+    ],
 )
-def test_tables_keep_the_workers_busy_and_the_driver_bounded(tables: int, workers: int, at_once: int) -> None:
-    assert tables_at_once(tables, workers) == at_once
+def test_tables_keep_the_workers_busy_and_the_driver_bounded(
+    large: int, small: int, workers: int, at_once: tuple[int, int]
+) -> None:
+    """All tables at once, and how many of them are large: their manifests are in the driver's memory."""
+    sizes = [SMALL_BYTES + 1] * large + [SMALL_BYTES] * small
+    assert tables_at_once(sizes, workers) == at_once
 
 
 def test_no_table_begins_that_would_not_end_in_time() -> None:
@@ -280,25 +267,28 @@ def test_no_table_begins_that_would_not_end_in_time() -> None:
 
 
 def test_a_table_may_take_long_but_not_the_time_in_which_the_others_are_told_of() -> None:
-    """A quarter of an hour, or four times what surely suffices (rule: cut-off-endless-tables); three minutes stay at
-    the end."""
+    """A quarter of an hour, or four times what surely suffices (rule: cut-off-endless-tables)."""
     hour = 3600.0
-    assert longest_s(0, 2, elapsed_s=0, limit_s=hour) == 900
-    assert longest_s(60 * GB, 2, elapsed_s=0, limit_s=hour) == pytest.approx(3211, abs=1)
-    assert longest_s(10**15, 2, elapsed_s=0, limit_s=hour) == 3420
-    assert longest_s(0, 2, elapsed_s=3000, limit_s=hour) == 420
-    assert longest_s(0, 2, elapsed_s=3590, limit_s=hour) == 60
+
+    def longest(size_bytes: int, elapsed_s: float) -> float:
+        return longest_s(size_bytes, 2, elapsed_s=elapsed_s, limit_s=hour, is_alone=False)
+
+    assert longest(0, 0) == 900
+    assert longest(60 * GB, 0) == pytest.approx(3211, abs=1)
+    assert longest(10**15, 0) == 3600
+    assert longest(0, 3000) == 600
+    assert longest(0, 3590) == 60
+
+
+def test_a_table_alone_in_its_job_has_nearly_all_of_its_time_and_the_job_ends_before_glue_kills_it() -> None:
+    """Of a Glue run of an hour, Spark's start and the end have six minutes (rule: groups-commit-as-they-finish)."""
+    usable = usable_s(3600)
+    assert usable == 3240
+    longest = longest_s(0, 2, elapsed_s=40, limit_s=usable, is_alone=True)
+    assert longest == 3200
+    assert last_round_s(longest) == 3040
 
 
 def test_what_no_run_is_long_enough_for_begins_early_or_never() -> None:
     assert may_begin(10**15, 2, elapsed_s=900, limit_s=3600)
     assert not may_begin(10**15, 2, elapsed_s=901, limit_s=3600)
-
-
-def test_the_steps_of_a_wave_follow_each_other_in_a_pass() -> None:
-    """A pass waits for a wave once: between its steps there is none that the wave does not do
-    (rule: canonical-operation-order)."""
-    numbers = [number for number, step in enumerate(STEP_FACTS) if step.in_waves]
-    assert numbers == list(range(numbers[0], numbers[-1] + 1))
-    jobs = {step.job.script for step in STEP_FACTS if step.in_waves and step.job is not None}
-    assert jobs == {"compact_data_files"}

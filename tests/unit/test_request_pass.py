@@ -223,8 +223,8 @@ def test_a_run_that_died_leaves_the_request(world: World) -> None:
     answer = world.follow(Machine(Execution("TIMED_OUT")))
     assert answer == Answer(
         status="failed",
-        summary=f"the run ended as TIMED_OUT: {EXECUTION}; the request stays filed, and the next scheduled run takes it "
-        "first",
+        summary=f"the run ended as TIMED_OUT: {EXECUTION}; the request stays filed, and the next scheduled run takes "
+        "it first",
     )
 
 

@@ -23,7 +23,8 @@ from support.rights_fleet import PARAMETERS, RightsFleet
 from support.scripted_pipeline import ScriptedPipeline
 
 # Rights to the table buckets of all tests; a test says which of them the functions look at.
-LAKES = {"TableBucketArns": f"arn:aws:s3tables:{REGION}:{ACCOUNT}:bucket/lake-*"}
+# Their tables are compacted in functions: a Glue job starts Spark.
+LAKES = {"TableBucketArns": f"arn:aws:s3tables:{REGION}:{ACCOUNT}:bucket/lake-*", "SmallCompactionMb": "1280"}
 
 _HERE = Path(__file__).parent
 _REAL = {"test_pipeline"}

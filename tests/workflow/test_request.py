@@ -18,6 +18,7 @@ from icekeeper.errors import PolicyError
 from icekeeper.machine.clock import system_clock
 from icekeeper.pipeline import request_pass
 from icekeeper.pipeline.control_bucket import table_folder
+from icekeeper.pipeline.events import Item, parse_event
 from icekeeper.policy.resolve import REQUESTS_MAY
 from icekeeper.state.store import MaintenanceRequest
 from local_stack.executions import Execution
@@ -85,7 +86,7 @@ def test_a_request_starts_a_run_and_tells_its_result(laptop: Laptop) -> None:
     ]
     assert len(laptop.lake.table.data_files()) == 1
     assert laptop.lake.table.readers_agree() == rows
-    assert laptop.pending == ()  # the pass has claimed it: no scheduled run serves it again
+    assert laptop.pending == ()  # its report has claimed it: no scheduled run serves it again
 
 
 def test_without_a_state_machine_the_next_scheduled_run_takes_it_first(
@@ -110,10 +111,12 @@ def test_a_table_under_maintenance_is_waited_for_here_or_by_the_run_alone(
     laptop: Laptop, script: ScriptedPipeline
 ) -> None:
     laptop.lake.stack.stand_in(script.functions, script.jobs)
-    script.leases["ns.t"] = "another run"
+    script.held["ns.t"] = "another run"
+    well = {"table": "ns.t", "status": "succeeded", "summary": "all well"}
+    script.report = {"tables": [well]}
     at_once = laptop("--operations", "compact", "--no-wait", "--json")
     assert (at_once.code, at_once.json["status"], at_once.json["pass"]) == (0, "running", None)
-    script.happening["lease"] = lambda event: script.leases.pop("ns.t", None)
+    script.happening["plan"] = lambda event: script.held.pop("ns.t", None)
     last = laptop("--operations", "compact", "--json")
     assert (last.code, last.json["status"], last.json["summary"]) == (0, "succeeded", "all well")
     assert laptop.lake.stack.wait(at_once.json["execution"]).status == "SUCCEEDED"
@@ -128,14 +131,14 @@ def test_a_run_that_never_came_to_the_pass_says_why_and_leaves_the_request(lapto
     laptop.lake.before("detect", disagree)
     answer = laptop("--operations", "compact", "--json")
     assert (answer.code, answer.json["status"], answer.json["pass"]) == (1, "failed", None)
-    assert answer.json["summary"] == "PolicyError: this deployment has no catalog 'local'"
+    filed = "the request stays filed, and the next scheduled run takes it first"
+    assert answer.json["summary"] == f"PolicyError: this deployment has no catalog 'local'; {filed}"
     assert answer.err.splitlines()[-1] == f"error: ns.t: failed: {answer.json['summary']}"
     laptop.lake.stack.stand_in({}, {})
-    laptop.lake.stack.step_by_step()
     laptop.lake.before("plan", lambda event: 1 // 0)
     answer = laptop("--operations", "compact", "--json")
     assert (answer.code, answer.json["status"], answer.json["pass"]) == (1, "failed", None)
-    assert answer.json["summary"] == "plan: ZeroDivisionError: integer division or modulo by zero"
+    assert answer.json["summary"] == f"ZeroDivisionError: integer division or modulo by zero; {filed}"
     assert len(laptop.pending) == 1
 
 
@@ -243,7 +246,7 @@ def test_a_forced_run_for_more_is_refused_before_it_begins(lake: LocalLake) -> N
     files = lake.table.files()
     execution = lake.stack.run(ATTACK)
     assert (execution.status, execution.error) == ("FAILED", "DetectionFailed")
-    assert execution.names == ["Detect", "ReportUnread", "WhatFailed", "DetectionFailed"]  # no lease, no plan, no job
+    assert execution.names == ["Detect", "NotDetected", "Report", "HowItWent", "RunFailed"]  # no plan, no job
     assert why_not_detected(execution) == REFUSAL
     assert is_untouched(lake, files)
 
@@ -252,7 +255,7 @@ def test_a_filed_request_for_more_is_refused_by_the_scan_and_told_once(lake: Loc
     files = lake.table.files()
     lake.stack.put_control("config/policy.yaml", POLICY.replace("min_input_files: 2", "min_input_files: 9"))
     file_for_the_schedule(lake, {"operations": str(ATTACK["operations"]), **GREED})
-    assert lake.stack.run({}).names == ["Detect", "AnyProposals", "NothingToDo"]
+    assert lake.stack.run({}).names == ["Detect", "AnyTables", "NothingToDo"]
     (record,) = lake.journal()
     assert (record.status, record.summary) == ("refused", REFUSAL)
     assert lake.state.requests.pending() == ()
@@ -262,7 +265,7 @@ def test_a_filed_request_for_more_is_refused_by_the_scan_and_told_once(lake: Loc
 def test_a_run_over_the_fleet_for_more_touches_no_table(lake: LocalLake) -> None:
     files = lake.table.files()
     execution = lake.stack.run({"operations": ATTACK["operations"], "settings": GREED})
-    assert execution.names == ["Detect", "AnyProposals", "NothingToDo"]
+    assert execution.names == ["Detect", "AnyTables", "NothingToDo"]
     report = lake.stack.control(f"runs/{execution.name}/detection.json")
     assert [(skip["reason"], skip["is_error"]) for skip in report["skipped"]] == [(REFUSAL, False)]
     assert lake.metrics("TablesNotReadable")[-1].value == 0  # who asks raises no alarm
@@ -294,39 +297,34 @@ def test_what_a_step_takes_as_its_own_is_no_input(lake: LocalLake, forged: dict[
     execution = lake.stack.run(forged)
     assert execution.status == "FAILED"
     assert why_not_detected(execution).startswith("malformed event: input.")
-    assert [name for name in execution.names if name not in ("Detect", "ReportUnread", "WhatFailed")] in (
-        ["DetectionFailed"],
-        ["TablesNotRead"],
-    )
+    assert execution.names == ["Detect", "NotDetected", "Report", "HowItWent", "RunFailed"]
+    assert execution.error == "DetectionFailed"
     assert lake.table.ids() == [1, 2, 3]
 
 
 def test_functions_that_are_called_directly_ask_for_no_more(lake: LocalLake) -> None:
-    files = lake.table.files()
-    (proposed,) = lake.stack.control(
-        lake.stack.invoke("detect", {"run_id": "forged", "input": {"table": "ns.t"}})["proposals"]["key"]
-    )
-    item = {**proposed, "settings": {"operations": ATTACK["operations"], **GREED}}
-    lake.stack.invoke("lease", {"action": "acquire", "run_id": "forged", "item": item})
-    for role in ("plan", "maintain_small"):
-        with pytest.raises(Exception, match=r"a request for ns\.t cannot ask for expire_partitions"):
-            lake.stack.invoke(role, {"run_id": "forged", "item": item})
-    honest = lake.stack.invoke("plan", {"run_id": "forged", "item": proposed})
-    for operation, role in (("expire_partitions", "expire_partitions"), ("expire_snapshots", "expire_snapshots")):
-        with pytest.raises(Exception, match=r"a request for ns\.t cannot ask for expire_partitions"):
-            lake.stack.invoke(role, {"run_id": "forged", "item": item, "plan": honest, "operation": operation})
-    honest |= {"bucket": "mine", "key": f"{table_folder('other', 'x')}/plan.json"}
-    elsewhere = {"run_id": "forged", "item": proposed, "plan": honest, "operation": "expire_snapshots"}
-    with pytest.raises(Exception, match="is no document of this pass"):
-        lake.stack.invoke("expire_snapshots", elsewhere)
-    lake.stack.invoke("lease", {"action": "release", "run_id": "forged", "item": item})
+    files, started = lake.table.files(), datetime.datetime.now(datetime.UTC).isoformat()
+    found = lake.stack.invoke("detect", {"run_id": "forged", "started": started, "input": {"table": "ns.t"}})
+    (proposed,) = lake.stack.control(found["tables"]["key"])
+    honest = {"run_id": "forged", "started_ms": found["started_ms"], "item": proposed}
+    greedy = {**honest, "item": {**proposed, "settings": {"operations": ATTACK["operations"], **GREED}}}
+    with pytest.raises(Exception, match=r"a request for ns\.t cannot ask for expire_partitions"):
+        lake.stack.invoke("plan", greedy)
+    lake.stack.invoke("plan", honest)
+    # The honest plan has these steps; each reads the policy again, with what the item asks for.
+    key = f"{table_folder('forged', parse_event(Item, proposed).identity.spelling)}/plan.json"
+    plan = lake.stack.control(key)
+    lake.stack.put_control(key, json.dumps({**plan, "routes": {"expire_partitions": "function", **plan["routes"]}}))
+    for function in ("expire_partitions", "expire_snapshots"):
+        told = lake.stack.invoke(function, greedy)
+        assert "a request for ns.t cannot ask for expire_partitions" in told[function]
     assert is_untouched(lake, files)
 
 
 def test_the_deployment_may_admit_it(lake: LocalLake) -> None:
     lake.stack.start_cold({REQUESTS_MAY: ",".join(["expire_partitions", *GREED])})
     execution = lake.stack.run(ATTACK)
-    assert (execution.status, execution.child.output["status"]) == ("SUCCEEDED", "succeeded")
+    assert (execution.status, execution.output["report"]["status"]) == ("SUCCEEDED", "succeeded")
     assert (lake.table.ids(), len(lake.table.metadata.snapshots)) == ([3], 1)
 
 

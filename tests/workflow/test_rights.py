@@ -82,11 +82,6 @@ def test_every_right_is_needed(fleet: RightsFleet) -> None:
     twice = {"orphan_min_sightings": "2"}
     fleet.run({"table": "rights.t", "catalog": "glue", "operations": "remove_orphans", "settings": twice})
     assert fleet.statuses(fleet.run({})) == {"rights.t": "succeeded", "rights.b": "succeeded"}
-    # What one call did, now function by function.
-    fleet.stack.step_by_step()
-    fleet.leave_orphans(fleet.glue_table("u"))
-    fleet.bucket_table("c", bucket="rights-more")
-    assert {"rights.u": "succeeded", "rights.c": "succeeded"}.items() <= fleet.statuses(fleet.run({})).items()
     fleet.bucket_table("a", bucket="rights-auto")
     auto = {"table": "rights.a", "catalog": "rights-auto", "settings": {"ownership": "auto"}}
     assert fleet.statuses(fleet.run(auto)) == {"rights.a": "succeeded"}
@@ -94,11 +89,11 @@ def test_every_right_is_needed(fleet: RightsFleet) -> None:
     fleet.stack.start_cold(ALL_IN_JOBS)
     fleet.leave_orphans(fleet.glue_table("j"))
     execution = fleet.run({"table": "rights.j", "catalog": "glue"})
-    assert {"CompactJob", "RemoveOrphansJob", "RewriteManifestsJob"} <= set(execution.child.tasks)
+    assert {"CompactDataFiles", "RemoveLargeOrphans", "RewriteLargeManifests"} <= set(execution.names)
     assert fleet.statuses(execution) == {"rights.j": "succeeded"}
     fleet.bucket_table("k", bucket="rights-jobs")
     execution = fleet.run({"table": "rights.k", "catalog": "rights-jobs"})
-    assert {"CompactJob", "RemoveOrphansJob"} <= set(execution.child.tasks)
+    assert {"CompactDataFiles", "RewriteLargeManifests"} <= set(execution.names)
     rights = fleet.stack.rights
     assert surprises(rights.roles.values(), rights.used, UNUSED) == []
 
@@ -114,8 +109,8 @@ def test_a_right_that_is_missing_stops_the_call_that_needs_it(
     with rights.without("StateMachineRole.RunFunctionsAndJobs", "glue:StartJobRun"):
         script.routes = {**script.routes, "compact": "glue"}
         execution = scripted_stack.run({})
-    assert "job:compact" not in script.steps
-    assert execution.child.output["status"] == "partial"
+    assert "job:compaction" not in script.steps
+    assert list(script.event_of("report")["state"]["jobs"]) == ["compaction"]
     assert {str(one.need.action) for one in DENIED} == {"s3:GetObject", "glue:StartJobRun"}
     DENIED.clear()
 
@@ -139,38 +134,3 @@ def test_each_function_and_job_asks_for_the_keys_of_its_own_role(
         assert stack.run({"who": "the machine"}).status == "SUCCEEDED"
         assert set(stack.keys.roles.values()) >= {"work", "job-count"}
     assert os.environ["AWS_ACCESS_KEY_ID"] == "of-a-person"
-
-
-# What a wave may do: its job's role is enough for every step of a table in a table bucket
-# (rule: least-privilege-roles).
-
-
-@pytest.mark.slow
-def test_the_role_of_the_wave_is_enough_for_all_steps_of_a_table_bucket(fleet: RightsFleet) -> None:
-    """The gate judges each of its calls; of the rights to change tables there it needs every one."""
-    stack, rights = fleet.stack, fleet.stack.rights
-    fleet.give_policy()
-    fleet.bucket_table("w", bucket="rights-wave")
-    jobs = fleet.jobs_in_this_process()
-    compaction, done, needed = jobs["compact_data_files"], set[str](), set[tuple[str, str]]()
-
-    def wave(arguments: Mapping[str, str]) -> None:
-        assert "--wave-key" in arguments
-        before = set(rights.used)
-        compaction(arguments)
-        needed.update((one.policy, one.action) for (one, *more) in rights.used - before if not more)
-        listed = stack.moto.client("s3").list_objects_v2(Bucket=stack.template.name("ControlBucket"))["Contents"]
-        done.update(found["Key"].rpartition("/")[2] for found in listed)
-
-    stack.stand_in({}, {**jobs, "compact_data_files": wave})
-    stack.start_cold(ALL_IN_JOBS)
-    execution = fleet.run({})
-    assert {f"{step}.json" for step in ("compact", "expire_snapshots", "rewrite_manifests")} <= done
-    assert execution.children[-1].output["status"] == "succeeded"
-    told = execution.children[-1].output["summary"]
-    assert "expired 5 snapshot(s), deleted 0 unreferenced file(s)" in told
-    assert "rewrote 2 manifests into 1" in told
-    (role,) = (one for one in rights.roles.values() if one.name == "GlueJobRole")
-    commits = "CommitTableBucketsPolicy"
-    allowed = {action for one in role.statements if one.policy == commits for action in one.actions}
-    assert {action for policy, action in needed if policy == commits} == allowed
