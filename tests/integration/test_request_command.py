@@ -91,7 +91,7 @@ def test_whoever_waits_in_vain_is_told(command: Command, monkeypatch: pytest.Mon
     monkeypatch.setattr("icekeeper.pipeline.request_pass.Waiting", in_no_time)
     answer = command("request", "ns.t", "--wait", "1s", "--json")
     assert (answer.code, answer.json["status"]) == (1, "requested")
-    assert answer.json["summary"] == "after 1 s no run has taken the request, which stays filed"
+    assert answer.json["summary"] == "after 1 s no run has served the request, which stays filed"
     assert answer.err.splitlines()[-1] == f"error: ns.t: requested: {answer.json['summary']}"
     assert len(pending(command)) == 1
 

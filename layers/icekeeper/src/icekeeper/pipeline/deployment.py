@@ -37,7 +37,7 @@ from icekeeper.report.costs import GLUE_SHORTEST_S
 from icekeeper.report.outcome import PassOutcome, request_key
 from icekeeper.runtime import Runtime
 from icekeeper.state.open import open_state
-from icekeeper.state.store import HourOfUse, StateStore, hour_of
+from icekeeper.state.store import HourOfUse, MaintenanceRequest, StateStore, hour_of
 from icekeeper.storage.storage import Storage, StoreClock, store_now_ms
 from icekeeper.text import remember_secrets
 
@@ -356,6 +356,18 @@ class Deployment:
                 return {}  # the template names the place; putting a file there is optional
             raise
         return parse_catalog_file(data.decode(errors="replace"), path)
+
+
+def pending_request(deployment: Deployment, item: Item) -> MaintenanceRequest | None:
+    """The request for this table with these very settings that nobody has served yet.
+
+    Raises:
+        StorageError: the state does not answer.
+    """
+    for request in deployment.state.requests.pending():
+        if request.identity.is_same_copy(item.identity) and dict(request.settings) == dict(item.settings):
+            return request
+    return None
 
 
 # How many states of the state machine are entered because of one call: Step Functions bills each.  Pure.

@@ -27,7 +27,7 @@ from icekeeper.pipeline.control_bucket import (
     PlannedSchedule,
     outgrown_steps,
 )
-from icekeeper.pipeline.deployment import Deployment
+from icekeeper.pipeline.deployment import Deployment, pending_request
 from icekeeper.pipeline.events import Item, Route, TableEvent
 from icekeeper.pipeline.run_leases import require_free
 from icekeeper.policy import ResolvedPolicy
@@ -157,18 +157,6 @@ def _plan(
         size_bytes=(size[Measure.BYTES_TO_COMPACT] or 0) if Operation.COMPACT.value in routes else 0,
         schedules=_planned_schedules(resolved, parts),
     )
-
-
-def pending_request(deployment: Deployment, item: Item) -> MaintenanceRequest | None:
-    """The request for this table with these very settings that nobody has served yet.
-
-    Raises:
-        StorageError: the state does not answer.
-    """
-    for request in deployment.state.requests.pending():
-        if request.identity.is_same_copy(item.identity) and dict(request.settings) == dict(item.settings):
-            return request
-    return None
 
 
 def _context(runtime: Runtime, event: TableEvent, loaded: LoadedTable) -> OperationContext:

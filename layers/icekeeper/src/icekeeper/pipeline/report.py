@@ -21,10 +21,9 @@ from icekeeper.pipeline.control_bucket import (
     proposals_key,
     report_key,
 )
-from icekeeper.pipeline.deployment import Deployment
+from icekeeper.pipeline.deployment import Deployment, pending_request
 from icekeeper.pipeline.events import MAX_SENTENCE, Item, ReportEvent, RunState, TableResult
 from icekeeper.pipeline.gather import JOB_STAGES, stage_of
-from icekeeper.pipeline.plan_table import pending_request
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import (
     OperationOutcome,
