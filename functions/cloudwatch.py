@@ -14,16 +14,16 @@ requests are told as totals only.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
-from icekeeper.pipeline.report_table import TableReport
 
 from icekeeper.errors import MaintenanceError
 from icekeeper.health.examine import lake_totals
 from icekeeper.pipeline.deployment import Deployment
-from icekeeper.pipeline.events import Item
+from icekeeper.pipeline.report import RunReport, TableReport
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import REQUESTS, Status
 from icekeeper.state.store import LakeStats
@@ -37,15 +37,18 @@ if TYPE_CHECKING:
 
 # One document of the embedded metric format holds at most this many.
 _MAX_METRICS = 100
-_RUN_SUCCEEDED = "RunsSucceeded"
+_RUN_SUCCEEDED, _RUN_FAILED = "RunsSucceeded", "RunsFailed"
 # The totals that alarms and the dashboard ask for; a test compares them with the template.
 _ASKED_FOR = frozenset(
     {
         "CatalogsEmpty",
+        "JobsFailed",
+        "OperationsFailedRepeatedly",
         "OrphanRemovalsRefused",
         "PassesFailed",
         "PassesPartial",
         "PassesSucceeded",
+        _RUN_FAILED,
         _RUN_SUCCEEDED,
         "TablesNotReached",
         "TablesNotReadable",
@@ -63,6 +66,10 @@ _ASKED_FOR = frozenset(
 # Its alarm ends only when it is told that nothing is wrong any more.
 _TOLD_AT_ZERO = frozenset({"TablesNotReadable"})
 _PASSES = {"succeeded": "PassesSucceeded", "partial": "PassesPartial", "failed": "PassesFailed"}
+_REPEATEDLY = 3
+"""In so many passes in a row an operation must have failed: what passes by itself rings nobody."""
+_MOST_NAMED = 100
+"""Tables that a log line names; it holds 256 KB."""
 
 
 def emit_detection(deployment: Deployment, found: Detected, *, is_scan: bool) -> None:
@@ -88,33 +95,46 @@ def emit_detection(deployment: Deployment, found: Detected, *, is_scan: bool) ->
         logger.warning("how the lake looks cannot be told: %s %s", type(error).__name__, error)
 
 
-def emit_table(item: Item, report: TableReport) -> None:
-    """Write how a table's pass ended, and what its operations did."""
+def emit_run(report: RunReport) -> None:
+    """Write how the passes ended that one call has reported, summed up, and what their operations did.
+
+    How the run ended comes with its last call.  What people ask for one table says nothing of the schedule, so only
+    runs over the fleet count as succeeded or failed.
+    """
+    totals: Counter[str] = Counter()
+    repeatedly: list[str] = []
+    for table in report.tables:
+        totals.update(_of_table(table))
+        failing = [f"{name} {times} times" for name, times in table.failures.items() if times >= _REPEATEDLY]
+        if failing:
+            totals["OperationsFailedRepeatedly"] += len(failing)
+            repeatedly.append(f"{table.item.catalog} {table.item.table}: {', '.join(failing)}")
+    if report.has_ended:
+        if report.is_scan:
+            totals[_RUN_FAILED if report.answer["status"] == "failed" else _RUN_SUCCEEDED] += 1
+        totals["JobsFailed"] += report.failed_jobs
+    _emit(totals)
+    if repeatedly:
+        named = "; ".join(repeatedly[:_MOST_NAMED])
+        more = f"; and {len(repeatedly) - _MOST_NAMED} table(s) more" if len(repeatedly) > _MOST_NAMED else ""
+        logger.error("failed in several passes in a row: %s%s", named, more)
+
+
+def _of_table(report: TableReport) -> Mapping[str, float]:
+    """The totals that a table adds to; its own metrics are written where they are wanted."""
     totals: dict[str, float] = {}
     if report.status in _PASSES:
         totals[_PASSES[report.status]] = 1
-    if report.outcome is not None:
-        refused = [one for one in report.outcome.operations if one.status is Status.REFUSED]
-        totals["OrphanRemovalsRefused"] = sum(one.operation is Operation.REMOVE_ORPHANS for one in refused)
-        done = {name: value for name, value in report.outcome.metrics.items() if value}
-        # Of each table they would cost more than the requests.
-        totals |= {name: value for name, value in done.items() if name.endswith(REQUESTS)}
+    if report.outcome is None:
+        return totals
+    refused = [one for one in report.outcome.operations if one.status is Status.REFUSED]
+    totals["OrphanRemovalsRefused"] = sum(one.operation is Operation.REMOVE_ORPHANS for one in refused)
+    done = {name: value for name, value in report.outcome.metrics.items() if value}
+    if _wanted() != "none":
+        # The numbers of requests of each table would cost more than the requests.
         of_table = {name: value for name, value in done.items() if not name.endswith(REQUESTS)}
-        if _wanted() != "none":
-            _emit_of_table(of_table, (item.catalog, item.table))
-        totals |= of_table
-    _emit(totals)
-
-
-def emit_run(report: Mapping[str, Any], *, is_scan: bool) -> None:
-    """Write the number of passes that failed and whose own report has not counted them, and whether the run succeeded.
-
-    What people ask for one table says nothing of the schedule, so only runs over the fleet count (``is_scan``).
-    """
-    told = {_PASSES["failed"]: report["untold"]} if report.get("untold") else {}
-    if is_scan and report["status"] != "failed":
-        told[_RUN_SUCCEEDED] = 1
-    _emit(told)
+        _emit_of_table(of_table, (report.item.catalog, report.item.table))
+    return {**totals, **done}
 
 
 def _tell_lake(lake: Sequence[LakeStats]) -> None:

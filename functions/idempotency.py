@@ -4,15 +4,15 @@ Attempts are recorded in the state table, under ``pk = "idempotency"``; the stat
 ``KIND#NAME`` (``icekeeper.state.items``), so the two never meet.  An attempt that raises removes its record;
 one that is killed bars others until its own deadline; the answer of one that ended is given to repetitions.
 
-* Operations and ``clean_staged``: key are run, table, operation and plan.  A plan that was made again has another
-  digest, so an answer never hides what is still to be done.
+* Functions of operations: their key is run and table.  The state machine calls each once for a table of a run.
 * ``list_orphans``: changes no table, but a late attempt would overwrite the list that is being deleted.
-* ``plan``: a late attempt would overwrite the plan whose digest the state machine has; every step would refuse.
+* ``plan`` of a table: a late attempt would overwrite the plan by which the stages work.
+* ``plan`` of a run (``gather``): a late attempt would overwrite the work whose digest a job has; the job would refuse.
 * ``detect``: a late attempt would write other proposals over those that its run is working through.
-* ``report`` of a table: a repetition would write the journal's entry and count the metrics twice.
+* ``clean_staged``: its key is the run.
 
-Not guarded are ``lease``, whose writes are conditional and whose answer must be new each time, and ``report`` of a run,
-which writes the same document again.
+Not guarded is ``report``, whose answer must be new each time: what it has reported of a table it finds in the control
+bucket, and the state records the same pass once.
 """
 
 from __future__ import annotations

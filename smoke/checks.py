@@ -27,6 +27,8 @@ def check_stack(stack: DeployedStack, scratch: ScratchTable, catalog: str, *, li
 
     ``limit_s`` is how long each run may take.
     """
+    if scratch.table_bucket is not None:
+        stack.switch_off_bucket_maintenance(scratch.table_bucket, *scratch.table.name())
     lines: list[str] = []
     for where, in_job in (("function", False), ("glue", True)):
         scratch.append()

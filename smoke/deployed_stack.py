@@ -12,6 +12,7 @@ from typing import Any
 import boto3
 
 _PAUSE_S = 5.0
+_OF_TABLE_BUCKETS = ("icebergCompaction", "icebergSnapshotManagement")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,17 @@ class DeployedStack:
         """The first table bucket that the stack serves by its name."""
         buckets = self.parameters.get("TableBucketArns", "").split(",")
         return next((arn.strip() for arn in buckets if arn.strip() and "*" not in arn), None)
+
+    def switch_off_bucket_maintenance(self, bucket: str, namespace: str, table: str) -> None:
+        """Have a table bucket of AWS neither compact a table nor expire its snapshots, as it does by itself.
+
+        With ``Ownership=auto`` the stack leaves both to the bucket (rule: leave-bucket-its-jobs).
+        """
+        client = self._session.client("s3tables", region_name=bucket.split(":")[3])
+        for kind in _OF_TABLE_BUCKETS:
+            client.put_table_maintenance_configuration(
+                tableBucketARN=bucket, namespace=namespace, name=table, type=kind, value={"status": "disabled"}
+            )
 
     def run(self, machine_input: Mapping[str, Any], *, limit_s: float) -> Run:
         """Run the state machine over one table, and wait for its end.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -29,6 +30,12 @@ class ScratchTable:
     def name(self) -> str:
         """Namespace and name."""
         return ".".join(self.table.name())
+
+    @property
+    def table_bucket(self) -> str | None:
+        """The ARN of the table bucket of AWS that it is in; ``None``: it is elsewhere."""
+        warehouse = str(self.catalog.properties.get("warehouse", ""))
+        return warehouse if ":s3tables:" in warehouse else None
 
     def append(self) -> None:
         """Add some small files, each by a commit of its own; their ids go on where the last ones ended."""
@@ -74,6 +81,9 @@ def scratch_table(name: str, properties: Mapping[str, str]) -> Iterator[ScratchT
 
     ``name`` is a catalog of PyIceberg's configuration, unless ``properties`` say which one it is.
     """
+    # PyArrow writes the rows; the checksum that it sends by itself is none that S3 Tables lists
+    # (platform: table-buckets-refuse-headers).
+    os.environ.setdefault("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
     catalog = load_catalog(name, **properties)
     namespace = f"icekeeper_smoke_{uuid.uuid4().hex[:8]}"
     catalog.create_namespace(namespace)

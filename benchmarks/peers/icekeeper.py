@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partialmethod
 from pathlib import Path
 from unittest import mock
@@ -48,13 +48,14 @@ def _engine(name: str) -> Engine:
 
             _started[name] = SparkEngine(_ENGINES.enter_context(local_session()).sparkContext)
         elif name.startswith("executors-"):
-            _started[name] = _executors(int(name.removeprefix("executors-")))
+            _started[name] = _ENGINES.enter_context(executors(int(name.removeprefix("executors-"))))
         else:
             _started[name] = LocalEngine()
     return _started[name]
 
 
-def _executors(count: int) -> Engine:
+@contextmanager
+def executors(count: int) -> Iterator[Engine]:
     """A Spark cluster on this machine: executors of one core in processes of their own."""
     import pyspark
     from pyspark.sql import SparkSession
@@ -65,11 +66,13 @@ def _executors(count: int) -> Engine:
     builder = SparkSession.builder.master(f"local-cluster[{count},1,1024]").appName("icekeeper-benchmarks")
     for key, value in LOCAL_SETTINGS.items():
         builder = builder.config(key, value)
-    session = builder.config("spark.log.level", "ERROR").getOrCreate()
-    # Where such a cluster's workers keep their logs, whatever is configured.
-    _ENGINES.callback(shutil.rmtree, Path(pyspark.__file__).parent / "work", ignore_errors=True)
-    _ENGINES.callback(session.stop)
-    return SparkEngine(session.sparkContext)
+    session = builder.config("spark.scheduler.mode", "FAIR").config("spark.log.level", "ERROR").getOrCreate()
+    try:
+        yield SparkEngine(session.sparkContext)
+    finally:
+        session.stop()
+        # Where such a cluster's workers keep their logs, whatever is configured.
+        shutil.rmtree(Path(pyspark.__file__).parent / "work", ignore_errors=True)
 
 
 def _listed(storage: Storage, listing: str, prefix: str) -> Iterator[ListedObject]:

@@ -20,11 +20,10 @@ def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
     about(asked.run_id)
     report = report_run(deployment(), asked, time_left(context))
     for table in report.tables:
-        about(asked.run_id, table.item)
-        logger.info("pass %s: %s", table.status, table.summary, extra={"status": table.status})
+        fields = {"catalog": table.item.catalog, "table": table.item.table, "status": table.status}
+        logger.info("pass %s: %s", table.status, table.summary, extra=fields)
         if table.outcome is not None:
             note_pass(table.outcome)
-    about(asked.run_id)
     emit_run(report)
     logger.info("run %s: %s", report.answer["status"], report.answer["summary"])
     return dict(report.answer)

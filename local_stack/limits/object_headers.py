@@ -37,9 +37,8 @@ _SIGNED = frozenset(
     f"x-amz-{name}"
     for name in ("date", "content-sha256", "security-token", "decoded-content-length", "trailer", "user-agent")
 )
-# PyArrow and boto3 send these and nobody can help it.  The first one was refused in the first days of table buckets;
-# AWS's own page has PyIceberg write through PyArrow since.
-_SENT_BY_SDKS = frozenset({"x-amz-api-version", "x-amz-sdk-checksum-algorithm", "x-amz-checksum-crc64nvme"})
+# PyArrow sends the first one with every read, boto3 the other one with every part, and nobody can help it.
+_SENT_BY_SDKS = frozenset({"x-amz-api-version", "x-amz-sdk-checksum-algorithm"})
 
 
 def refused_headers(request: WireRequest) -> HttpAnswer | None:

@@ -92,7 +92,9 @@ BARE = IdleSince(snapshot_id=1, table_digest="e", looked_ms=6)
 
 def test_a_record_comes_back_as_it_was_and_goes_with_the_next_pass(open_store: OpenStore) -> None:
     records = {"compact": FULL, "other": BARE}
-    seen = LastSeen(snapshot_id=1, fingerprint="f", finished_ms=9, idle=True, idle_since=records)
+    seen = LastSeen(
+        snapshot_id=1, fingerprint="f", finished_ms=9, idle=True, idle_since=records, failures={"compact": 2}
+    )
     open_store().remember(IDENTITY, seen)
     assert open_store().last_seen(IDENTITY) == seen
     assert open_store().glance(IDENTITY, now_ms=0).last_seen == seen

@@ -18,6 +18,7 @@ from icekeeper.catalogs.catalog import identity_of
 from icekeeper.engines.engine import EngineName
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import PolicyError, StorageError
+from icekeeper.machine.metering import RequestKind, counting
 from icekeeper.metadata.table_reader import TableReader, reachable_files
 from icekeeper.model import TableName
 from icekeeper.operation_facts import BuiltIn
@@ -26,11 +27,15 @@ from icekeeper.policy.ownership import OWNED, OWNED_FOR_ALL_TABLES
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status
 from icekeeper.runtime import Runtime, open_engine
 from icekeeper.state.staging import LoadState, StagedLoad
+from icekeeper.storage.multipart import bounded_output
 from icekeeper.storage.storage import Storage
 from local_stack import moto_s3tables
 from local_stack.moto_server import MotoServer
 from support.aws_table_bucket import runtime_of_table_bucket
 from support.command import Command
+from support.deletes import commit_deletes, position_delete
+from support.maintained_table import MaintainedTable
+from support.v3 import data_files
 
 # Passes over a table bucket whose own maintenance is switched on, and stands still, fails, or does not answer.
 
@@ -508,3 +513,34 @@ def test_statistics_need_nothing_but_writing(runtime: Runtime) -> None:
     (entry,) = runtime.catalog.load(name).metadata.statistics
     assert [blob["properties"]["ndv"] for blob in entry["blob-metadata"]] == ["5"]
     assert runtime.verify(name).ok
+
+
+def test_every_operation_writes_with_headers_that_table_buckets_list(runtime: Runtime, tmp_path: Path) -> None:
+    """PyArrow's CRC64NVME is not among them; what is not listed is refused at the gate, so that nothing would succeed
+    (platform: table-buckets-refuse-headers)."""
+    table = MaintainedTable(runtime.catalog, tmp_path / "deletes")
+    for file in data_files(table)[:3]:
+        content, facts = position_delete(file.file_path, 0, "")
+        commit_deletes(table, [(content, {**facts, "partition": ()})])
+    for operation, settings in {
+        "rewrite_position_deletes": {},
+        "compute_statistics": {},
+        "compact": {},
+        "rewrite_manifests": {"min_manifests_to_rewrite": "2"},
+        "expire_snapshots": {},
+    }.items():
+        with open_engine(EngineName.LOCAL) as engine:
+            (outcome,) = runtime.maintain(NAME, {**SETTINGS, "operations": operation, **settings}, engine).operations
+        assert (operation, outcome.status.value, outcome.reason) == (operation, "succeeded", None)
+    assert runtime.verify(NAME).problems == ()
+
+
+def test_a_file_in_parts_has_headers_that_table_buckets_list(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As above; a room for two parts of the smallest size that S3 takes."""
+    loaded, part = runtime.catalog.load(NAME), 5 * 1024 * 1024
+    monkeypatch.setattr("icekeeper.storage.multipart._MOST_ROOM", 4 * part)
+    storage, path = Storage(loaded.io_properties), f"{loaded.metadata.location}/data/parts"
+    with counting() as count, bounded_output(storage, path, 4 * part) as stream:
+        stream.write(bytes(4 * part + 1))
+    assert count.counts == {RequestKind.PUT: 7}  # five parts between beginning and end
+    assert storage.size(path) == 4 * part + 1

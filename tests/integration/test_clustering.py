@@ -198,7 +198,7 @@ def test_a_group_that_is_larger_than_it_looked_is_handed_to_all_workers(
 ) -> None:
     """The worker that was to sort it alone stops before its memory is full."""
     monkeypatch.setattr(cluster_work, "PIECE_BYTES", 512 * 1024)
-    monkeypatch.setattr(dispatch, "fits_one_worker", lambda task: True)
+    monkeypatch.setattr(dispatch, "fits_one_worker", lambda *_: True)
     fill(table, 6, 20_000)
     ids = table.ids()
     compacted(table, target_file_size_mb="0.1", **BY_ID)

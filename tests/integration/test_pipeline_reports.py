@@ -1,44 +1,36 @@
-"""How the pipeline reports failures of steps, jobs and leases."""
+"""How the pipeline reports the passes of a run, and the run: failures, what was killed or left, and repetitions."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from icekeeper.engines.local_engine import LocalEngine
-from icekeeper.errors import LeaseLost, MaintenanceError, PolicyError, StorageError
-from icekeeper.pipeline import glue_job
-from icekeeper.pipeline.control_bucket import table_folder
+from icekeeper.errors import OperationRefused, PolicyError, StorageError
+from icekeeper.operation_facts import Stage
+from icekeeper.pipeline import report as reports
+from icekeeper.pipeline.control_bucket import BegunStep, PassDocuments
 from icekeeper.pipeline.deployment import Deployment
-from icekeeper.pipeline.events import (
-    DetectEvent,
-    Failure,
-    Item,
-    PlanReference,
-    ReportRunEvent,
-    Route,
-    TableResult,
-    parse_event,
-)
-from icekeeper.pipeline.one_call import is_cut_off
-from icekeeper.pipeline.report_table import report_run
-from icekeeper.pipeline.run_leases import acquire_table_lease, release_table_lease
-from icekeeper.policy import Operation
+from icekeeper.pipeline.events import DetectEvent, Item, ReportEvent, RunState, parse_event
+from icekeeper.pipeline.report import RunReport, report_run, report_table
+from icekeeper.pipeline.run_leases import held_table
 from icekeeper.state.claims import CutWork
-from support.pipeline_deployment import HOUR_MS, RUN, Pipeline
+from icekeeper.state.leases import end_live_run, note_live_run
+from icekeeper.state.store import MaintenanceRequest, StateStore
+from support.pipeline_deployment import HOUR_MS, RUN, Pipeline, Wave, broken
 
-# How the pipeline tells what went wrong: wrong inputs, failed operations, lost results, and how a run ended.
+# What stops everything is told by its field or name.
+
+NOON = "2026-11-18T12:00:00Z"
 
 
 def test_wrong_inputs_are_told_by_their_field(pipeline: Pipeline) -> None:
     with pytest.raises(PolicyError, match=r"^malformed event: input\.table: 'events' is not a table name"):
-        parse_event(DetectEvent, {"run_id": RUN, "input": {"table": "events"}})
+        parse_event(DetectEvent, {"run_id": RUN, "started": NOON, "input": {"table": "events"}})
     with pytest.raises(PolicyError, match=r"^malformed event: input\.tabel: Extra inputs are not permitted$"):
-        parse_event(DetectEvent, {"run_id": RUN, "input": {"tabel": "ns.t"}})
+        parse_event(DetectEvent, {"run_id": RUN, "started": NOON, "input": {"tabel": "ns.t"}})
     with pytest.raises(PolicyError, match=r"no table ns\.unknown"):
         pipeline.detect(table="ns.unknown")
     with pytest.raises(PolicyError, match="has no catalog 'elsewhere'; it has: local"):
@@ -49,252 +41,420 @@ def test_wrong_inputs_are_told_by_their_field(pipeline: Pipeline) -> None:
         Deployment.open({})
 
 
-def test_a_failed_operation_is_told_in_words(pipeline: Pipeline) -> None:
+# One table: what its steps left behind becomes its outcome.
+
+
+def outcomes(pipeline: Pipeline, item: Item, **state: Any) -> dict[str, tuple[str, str]]:
+    """Status and summary of each operation in the report of a table."""
+    outcome = report_table(pipeline.deployment, RUN, item, RunState.model_validate(state)).outcome
+    assert outcome is not None
+    return {one.operation.value: (one.status.value, one.summary) for one in outcome.operations}
+
+
+def kill(pipeline: Pipeline, item: Item, step: str) -> None:
+    """A step begins, and its process ends without a word."""
+    pipeline.documents(item).write_begun(step, BegunStep(snapshot_ids=[]))
+
+
+def test_every_step_is_told_by_what_it_left(pipeline: Pipeline) -> None:
+    pipeline.deployment = pipeline.open(ICEKEEPER_SMALL_COMPACTION_MB="0")
     item, plan = pipeline.begin()
-    cause = json.dumps({"errorMessage": "s3://lake/x timed out", "errorType": "StorageError", "stackTrace": ["…"]})
-    pipeline.run(item, plan, "expire_snapshots")
-    report = pipeline.report(
-        item,
-        plan,
-        compact=Failure(Error="StorageError", Cause=cause),
-        remove_orphans=Failure(Error="OperationRefused", Cause="no"),
-    )
-    assert report.status == "partial"
-    assert report.outcome is not None
-    told = {one.operation.value: (one.status.value, one.summary) for one in report.outcome.operations}
-    assert told["compact"] == ("failed", "StorageError: s3://lake/x timed out")
-    assert told["remove_orphans"] == ("refused", "OperationRefused: no")
-    assert told["rewrite_manifests"] == ("failed", "it did not end: nothing is known of what became of it")
-    assert pipeline.journal(item)[0][1] == "partial"
-    assert pipeline.report(item, None, lease=Failure(Error="StorageError", Cause="x")).summary == (
-        "lease: StorageError: x"
-    )
-
-
-@pytest.mark.parametrize(
-    ("statuses", "expected"),
-    [
-        ([], "succeeded"),
-        (["succeeded", "skipped"], "succeeded"),
-        (["succeeded", "failed"], "partial"),
-        (["partial"], "partial"),
-        (["failed", "refused"], "failed"),
-        (["refused"], "refused"),
-    ],
-)
-def test_how_a_run_ended(pipeline: Pipeline, statuses: list[str], expected: str) -> None:
-    tables = tuple(parse_event(TableResult, {"table": "ns.t", "status": status}) for status in statuses)
-    report = report_run(pipeline.deployment, ReportRunEvent(run_id=RUN, tables=tables))
-    assert report["status"] == expected
-    stored = json.loads((pipeline.control / "runs" / RUN / "report.json").read_text())
-    assert [one["status"] for one in stored["results"]] == statuses
-
-
-def failed_child(**sent: Any) -> dict[str, Any]:
-    """As AWS describes it in the output of a Distributed Map."""
-    told = {
-        "Status": "FAILED",
-        "Error": "States.Runtime",
-        "Cause": "a bug in the definition",
-        "Input": json.dumps(sent),
+    assert plan.routes["compact"] == "glue"
+    documents = pipeline.documents(item)
+    kill(pipeline, item, "expire_snapshots")
+    documents.write_failure("remove_orphans", OperationRefused("no"))
+    documents.write_left("rewrite_manifests", "the policy changed")
+    job = {"compaction": {"Error": "States.TaskFailed", "Cause": '{"ErrorMessage": "no such bucket"}'}}
+    assert outcomes(pipeline, item, jobs=job) == {
+        "compact": ("failed", "it was not begun: its job failed: States.TaskFailed: no such bucket"),
+        "rewrite_position_deletes": ("skipped", "no position delete files eligible for merging"),
+        "expire_snapshots": ("failed", "it was broken off; what it had not committed is not done"),
+        "remove_orphans": ("refused", "OperationRefused: no"),
+        "rewrite_manifests": ("skipped", "the policy changed"),
     }
-    return {"ExecutionArn": "arn:aws:states:…:execution:m/x:1", "Name": "1", **told}
+    assert outcomes(pipeline, item)["compact"] == (
+        *("failed", "it was not begun: its function or job did not get to it"),
+    )
+    ((run_id, status, _),) = pipeline.journal(item)
+    assert (run_id, status) == (RUN, "partial")
 
 
-def report_of(pipeline: Pipeline, *children: Any) -> tuple[str, list[tuple[str, str, str]]]:
-    event = parse_event(ReportRunEvent, {"run_id": RUN, "tables": children})
-    report = report_run(pipeline.deployment, event)
-    stored = json.loads((pipeline.control / "runs" / RUN / "report.json").read_text())
-    return report["status"], [(one["table"], one["status"], one["summary"]) for one in stored["results"]]
+def test_a_failure_says_nothing_where_a_later_attempt_ended(pipeline: Pipeline) -> None:
+    item, _ = pipeline.begin()
+    pipeline.documents(item).write_failure("compact", StorageError("s3://lake/x timed out"))
+    assert outcomes(pipeline, item)["compact"] == ("failed", "StorageError: s3://lake/x timed out")
+    pipeline.run(item, "compact")
+    assert outcomes(pipeline, item)["compact"] == ("succeeded", "compacted 5 files into 1 (across 1 bins)")
 
 
-def test_a_table_whose_execution_failed_counts_as_failed(pipeline: Pipeline) -> None:
-    (item,) = pipeline.detect()[1]
-    vanished = ("ns.t", "failed", "its execution ended without a report; its lease runs out by itself")
-    assert report_of(pipeline) == ("failed", [vanished])
-    assert report_of(pipeline, None) == ("failed", [vanished])
-    described = failed_child(run_id=RUN, item=item.model_dump(mode="json"))
-    sentence = "its execution ended as FAILED: States.Runtime: a bug in the definition"
-    assert report_of(pipeline, described) == ("failed", [("ns.t", "failed", sentence)])
-    assert report_of(pipeline, {**described, "Input": "{"}) == ("failed", [vanished])
-    well = {"table": "ns.other", "status": "succeeded", "summary": "well"}
-    assert report_of(pipeline, well) == ("partial", [("ns.other", "succeeded", "well"), vanished])
-    with pytest.raises(PolicyError, match=r"^malformed event: tables\.0\.status: "):
-        report_of(pipeline, {"table": "ns.t", "status": "odd"})
+def test_a_table_that_was_not_planned(pipeline: Pipeline) -> None:
+    (item,) = pipeline.detect(table="ns.t")[1]
+    documents = pipeline.documents(item)
+
+    def told() -> tuple[str, str]:
+        report = report_table(pipeline.deployment, RUN, item, RunState())
+        ended = documents.ended()
+        assert report.outcome is None
+        assert ended is not None
+        assert (ended.status, ended.summary) == (report.status, report.summary)
+        return report.status, report.summary
+
+    assert told() == ("failed", "it was not planned: its execution ended without a word")
+    documents.write_failure("plan", StorageError("timed out"))
+    assert told() == ("failed", "plan: StorageError: timed out")
+    with held_table(pipeline.deployment, "another", item), pytest.raises(Exception, match="is maintained by another"):
+        pipeline.plan(item)
+    status, summary = told()
+    assert (status, summary.partition(":")[0]) == ("refused", "another run maintains the table now")
+    assert pipeline.journal(item) == []
+    assert pipeline.deployment.state.last_seen(item.identity) is None
 
 
-def test_a_table_whose_result_was_lost_is_looked_up(pipeline: Pipeline) -> None:
+def test_a_pass_of_which_every_step_was_left_did_nothing(pipeline: Pipeline) -> None:
+    """Its request is still to be served, and its table as due as before."""
+    item, plan = pipeline.begin(operations="compact")
+    file(pipeline, item, {"operations": "compact"})
+    plan = pipeline.plan(item)
+    assert plan.routes.keys() - {"clean_staged"} == {"compact"}
+    pipeline.documents(item).write_left("compact", "another run maintained the table: x")
+    pipeline.documents(item).write_left("clean_staged", "another run maintained the table: x")
+    answer = pipeline.report()
+    assert (answer["error"], answer["cause"]) == (
+        "LeaseHeld",
+        'another run maintained the table: x; start again later, or with "wait" true',
+    )
+    assert [(one["status"], one["summary"]) for one in answer["tables"]] == [
+        ("refused", "another run maintained the table: x")
+    ]
+    assert pipeline.journal(item) == []
+    assert pipeline.deployment.state.last_seen(item.identity) is None
+    assert len(list(pipeline.deployment.state.requests.pending())) == 1
+
+
+def test_a_step_killed_in_a_function_goes_to_a_job_from_then_on(pipeline: Pipeline) -> None:
+    pipeline.deployment = pipeline.open(ICEKEEPER_SMALL_COMPACTION_MB="1280")
     item, plan = pipeline.begin()
-    pipeline.run(item, plan, "compact")
-    report = pipeline.report(item, plan)
-    assert report_of(pipeline) == ("partial", [("ns.t", "partial", report.summary)])
-    # Another catalog has a table of this name; of which of them the one result is, nobody knows.
-    twin = item.model_copy(update={"catalog": "twin"})
-    both = [one.model_dump(mode="json") for one in (twin, item)]
-    (pipeline.control / "runs" / RUN / "proposals.json").write_text(json.dumps(both))
-    told = {"table": "ns.t", "status": "partial", "summary": report.summary}
-    assert [status for _, status, _ in report_of(pipeline, told)[1]] == ["partial", "failed"]
-    assert [status for _, status, _ in report_of(pipeline)[1]] == ["failed", "partial"]
+    assert {plan.routes[step] for step in ("compact", "expire_snapshots", "remove_orphans")} == {"function"}
+    for step in ("compact", "expire_snapshots"):
+        kill(pipeline, item, step)
+    pipeline.run(item, "remove_orphans")
+    pipeline.report()
+    routes = pipeline.begin("run-2")[1].routes
+    # Expiry has no job.
+    assert (routes["compact"], routes["expire_snapshots"], routes["remove_orphans"]) == ("glue", "function", "function")
 
 
-def test_a_document_that_is_damaged_is_told(pipeline: Pipeline) -> None:
-    item, plan = pipeline.begin()
-    folder = pipeline.control / table_folder(RUN, item.identity.spelling)
-    (folder / "compact.json").write_text("{")
-    with pytest.raises(StorageError, match="no JSON document"):
-        pipeline.run(item, plan, "compact")
-    (folder / "compact.json").write_text("{}")
-    with pytest.raises(StorageError, match=r"compact\.json is not as this run wrote it \(status: Field required\)"):
-        pipeline.report(item, plan)
+def test_a_listing_that_is_killed_is_too_much_for_a_function(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    item, _ = pipeline.begin()
+
+    class Killed(BaseException):
+        pass
+
+    def killed(*_: object, **__: object) -> Any:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr("icekeeper.pipeline.run_step.run_operation", killed)
+        with pytest.raises(Killed):
+            pipeline.list_orphans(item)
+    pipeline.report()
+    assert pipeline.begin("run-2")[1].routes["remove_orphans"] == "glue"
 
 
-def test_a_step_that_runs_out_of_time_where_it_has_the_most_is_cut_off(pipeline: Pipeline) -> None:
+def test_a_step_killed_where_it_has_the_most_is_cut_off(pipeline: Pipeline) -> None:
     """What has a job is tried there first, and a pass that succeeds ends the wait (rule: cut-off-endless-tables)."""
-    timed_out = Failure(Error="Sandbox.Timedout", Cause="{}")
+    pipeline.deployment = pipeline.open(ICEKEEPER_SMALL_COMPACTION_MB="1280")
     item, plan = pipeline.begin()
     cuts = pipeline.deployment.state.cut_offs
-    routes = pipeline.deployment.control.read(plan.key, plan.digest)["routes"]
-    assert (routes["compact"], routes["expire_snapshots"]) == ("function", "function")
-    pipeline.report(item, plan, compact=timed_out)
-    assert list(cuts.of_catalog(item.catalog, item.warehouse)) == []
+
+    def told() -> list[tuple[str, CutWork, int]]:
+        found = cuts.of_catalog(item.catalog, item.warehouse)
+        return [(cut.entry[2], cut.work, cut.times) for cut in found]
+
+    kill(pipeline, item, "compact")
+    report_table(pipeline.deployment, RUN, item, RunState())
+    assert told() == []
+    kill(pipeline, item, "expire_snapshots")
     for _ in range(2):  # a repetition of the same report
-        pipeline.report(item, plan, expire_snapshots=timed_out)
-    (cut,) = cuts.of_catalog(item.catalog, item.warehouse)
-    assert (cut.entry[2], cut.work, cut.times) == ("ns.t", CutWork.PASS, 1)
-    for step in routes:
-        pipeline.run(item, plan, step)
-    assert pipeline.report(item, plan).status == "succeeded"
-    assert list(cuts.of_catalog(item.catalog, item.warehouse)) == []
-
-
-@pytest.mark.parametrize(
-    ("route", "error", "cause", "is_cut"),
-    [
-        ("glue", "States.TaskFailed", {"JobRunState": "TIMEOUT"}, True),
-        ("glue", "States.Timeout", {}, True),
-        ("glue", "States.TaskFailed", {"JobRunState": "FAILED"}, False),
-        ("glue", "LeaseLost", {"errorMessage": "taken"}, False),
-        ("function", "States.Timeout", {}, False),
-    ],
-)
-def test_which_failures_of_a_job_are_out_of_time(route: Route, error: str, cause: object, *, is_cut: bool) -> None:
-    assert is_cut_off({"compact": route}, {"compact": Failure(Error=error, Cause=json.dumps(cause))}) is is_cut
-
-
-# Why a Glue job failed reaches the journal through the control bucket: Glue's own message says nothing of it.
-
-FROM_GLUE = {"JobRunState": "FAILED", "ErrorMessage": "SystemExit: 1"}
-
-
-@contextmanager
-def local_engine(*_: object) -> Iterator[LocalEngine]:
-    yield LocalEngine(1)
-
-
-def planned(pipeline: Pipeline) -> tuple[Item, PlanReference]:
-    pipeline.deployment = pipeline.open(ICEKEEPER_SMALL_COMPACTION_MB="0")
-    return pipeline.begin()
-
-
-def run(pipeline: Pipeline, plan: PlanReference, job_run: str) -> int:
-    arguments = ["--plan-key", plan.key, "--plan-digest", plan.digest, "--operation", "compact", "--run-id", RUN]
-    arguments += ["--control-bucket", str(pipeline.control), "--state", pipeline.environment["ICEKEEPER_STATE"]]
-    return glue_job.run_job([*arguments, "--JOB_RUN_ID", job_run, "--JOB_NAME", "compact"], frozenset(Operation))
-
-
-def failing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    def fail(*_: object, **__: object) -> Any:
-        raise error
-
-    monkeypatch.setattr(glue_job, "open_engine", local_engine)
-    monkeypatch.setattr(glue_job, "run_step", fail)
-
-
-def of_glue(job_run: str, error: str = "States.TaskFailed") -> Failure:
-    return Failure(Error=error, Cause=json.dumps({**FROM_GLUE, "Id": job_run}))
-
-
-def told(pipeline: Pipeline, item: Item, plan: PlanReference, failure: Failure) -> tuple[str, str]:
-    outcome = pipeline.report(item, plan, compact=failure).outcome
-    assert outcome is not None
-    (compact,) = (one for one in outcome.operations if one.operation is Operation.COMPACT)
-    return compact.status.value, compact.summary
-
-
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [
-        (LeaseLost("run-2 maintains it now"), ("refused", "LeaseLost: run-2 maintains it now")),
-        (StorageError("s3://lake/x\n  timed out"), ("failed", "StorageError: s3://lake/x timed out")),
-    ],
-)
-def test_a_job_says_why_it_failed(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, error: MaintenanceError, expected: tuple[str, str]
-) -> None:
-    item, plan = planned(pipeline)
-    failing(monkeypatch, error)
-
-    assert run(pipeline, plan, "jr_1") == 1
-    assert told(pipeline, item, plan, of_glue("jr_1")) == expected
-
-
-def test_a_bug_of_a_job_is_told_and_still_ends_it(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    item, plan = planned(pipeline)
-    failing(monkeypatch, KeyError("x"))
-
-    with pytest.raises(KeyError):
-        run(pipeline, plan, "jr_1")
-    assert told(pipeline, item, plan, of_glue("jr_1")) == ("failed", "KeyError: 'x'")
-
-
-def test_an_earlier_attempt_says_nothing_of_the_last_one(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second was killed, or ran out of time, and could not say so."""
-    item, plan = planned(pipeline)
-    failing(monkeypatch, LeaseLost("run-2 maintains it now"))
-    run(pipeline, plan, "jr_1")
-
-    assert told(pipeline, item, plan, of_glue("jr_2")) == ("failed", "States.TaskFailed: SystemExit: 1")
-    assert told(pipeline, item, plan, Failure(Error="States.Timeout")) == ("failed", "States.Timeout")
-
-
-def test_a_job_whose_control_bucket_does_not_answer_still_fails(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    _, plan = planned(pipeline)
-    failing(monkeypatch, StorageError("the lake is gone"))
-    monkeypatch.setattr("icekeeper.pipeline.control_bucket.ControlBucket.write", refuse)
-
-    assert run(pipeline, plan, "jr_1") == 1
-    assert "why compact failed cannot be written to the control bucket: it is closed" in caplog.text
-
-
-def refuse(*_: object) -> str:
-    raise StorageError("it is closed")
-
-
-# A pipeline step that loses its lease at work says nothing of its table: detection must look at it again.
+        report_table(pipeline.deployment, RUN, item, RunState())
+        assert told() == [("ns.t", CutWork.PASS, 1)]
+    pipeline.run(item, *plan.routes)
+    assert report_table(pipeline.deployment, RUN, item, RunState()).status == "succeeded"
+    assert told() == []
 
 
 def test_a_step_that_lost_its_lease_at_work_does_not_silence_its_table(pipeline: Pipeline) -> None:
     """The step ended with a refusal of its own; it was remembered as nothing to do, until the table's next commit."""
     pipeline.deployment = pipeline.open(ICEKEEPER_MIN_INPUT_FILES="5", ICEKEEPER_MAX_SNAPSHOTS_TO_KEEP="100")
     (item,) = pipeline.detect()[1]
-    acquire_table_lease(pipeline.deployment, RUN, item)
     plan = pipeline.plan(item)
+    leases = pipeline.deployment.state.leases
 
     def oversleep(what: str, done: int, total: int) -> None:
         pipeline.clock.now_ms += 10 * HOUR_MS
         if done == total:
-            acquire_table_lease(pipeline.deployment, "run-2", item)
+            leases.acquire(item.identity.lease_key, "run-2", now_ms=pipeline.clock.now_ms, ttl_ms=1)
 
-    assert pipeline.run(item, plan, "compact", progress=oversleep)["status"] == "refused"
-    release_table_lease(pipeline.deployment, "run-2", item)
-    acquire_table_lease(pipeline.deployment, RUN, item)
-    for step in ("expire_snapshots", "remove_orphans", "rewrite_manifests", "rewrite_position_deletes"):
-        pipeline.run(item, plan, step)
-    assert pipeline.report(item, plan).status == "partial"
-    release_table_lease(pipeline.deployment, RUN, item)
+    assert pipeline.run(item, "compact", progress=oversleep)["compact"].startswith("refused: ")
+    pipeline.clock.now_ms += 1
+    pipeline.run(item, *(step for step in plan.routes if step != "compact"))
+    assert report_table(pipeline.deployment, RUN, item, RunState()).status == "partial"
     seen = pipeline.deployment.state.last_seen(item.identity)
     assert seen is not None
     assert seen.fingerprint == ""
-    assert [one.table for one in pipeline.detect("run-3")[1]] == ["ns.t"]
+
+
+# What failed in several passes in a row is counted in the record of the table.
+
+
+def test_passes_in_which_an_operation_failed_are_counted_until_it_ends_otherwise(pipeline: Pipeline) -> None:
+    def fail(number: int, step: str | None) -> Mapping[str, int]:
+        run_id = f"run-{number}"
+        pipeline.clock.now_ms += HOUR_MS
+        item, plan = pipeline.begin(run_id)
+        if step is not None:
+            pipeline.documents(item, run_id).write_failure(step, StorageError("x"))
+        pipeline.run(item, *(name for name in plan.routes if name != step), run_id=run_id)
+        pipeline.clock.now_ms += 1
+        first = report_table(pipeline.deployment, run_id, item, RunState()).failures
+        pipeline.clock.now_ms += 1
+        assert report_table(pipeline.deployment, run_id, item, RunState()).failures == first  # a repetition
+        return first
+
+    assert [fail(number, "compact") for number in (1, 2, 3)] == [{"compact": times} for times in (1, 2, 3)]
+    assert fail(4, "expire_snapshots") == {"expire_snapshots": 1}
+    assert fail(5, "compact") == {"compact": 1}
+    assert fail(6, None) == {}
+    assert fail(7, "compact") == {"compact": 1}
+
+
+def test_a_healthy_pass_reads_no_record_to_count(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    item, plan = pipeline.begin()
+    pipeline.run(item, *plan.routes)
+    monkeypatch.setattr(StateStore, "last_seen", broken)
+    assert report_table(pipeline.deployment, RUN, item, RunState()).status == "succeeded"
+
+
+# The request that a pass serves is pending until the pass is recorded.
+
+
+def file(pipeline: Pipeline, item: Item, settings: Mapping[str, str]) -> MaintenanceRequest:
+    request = MaintenanceRequest(identity=item.identity, requested_ms=pipeline.clock.now_ms, settings=settings)
+    pipeline.deployment.state.requests.file(request)
+    return request
+
+
+def pending(pipeline: Pipeline) -> list[MaintenanceRequest]:
+    return list(pipeline.deployment.state.requests.pending())
+
+
+def test_a_request_is_claimed_when_its_pass_is_reported_and_a_newer_one_stays(pipeline: Pipeline) -> None:
+    (item,) = pipeline.detect(table="ns.t")[1]
+    request = file(pipeline, item, {})
+    pipeline.run(item, *pipeline.plan(item).routes)
+    assert pending(pipeline) == [request]
+    pipeline.report()
+    assert pending(pipeline) == []
+    (item,) = pipeline.detect("run-2", table="ns.t")[1]
+    file(pipeline, item, {})
+    pipeline.plan(item, "run-2")
+    pipeline.clock.now_ms += 1
+    newer = file(pipeline, item, {})
+    pipeline.report("run-2")
+    assert pending(pipeline) == [newer]
+
+
+@pytest.mark.parametrize("at", ["write_ended", "claim"])
+def test_a_report_that_breaks_off_is_repeated_without_counting_twice(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    (item,) = pipeline.detect(table="ns.t")[1]
+    file(pipeline, item, {})
+    pipeline.plan(item)
+    pipeline.documents(item).write_failure("compact", StorageError("x"))
+    pipeline.clock.now_ms += 1
+    with monkeypatch.context() as patch:
+        broken_off = PassDocuments if at == "write_ended" else type(pipeline.deployment.state.requests)
+        patch.setattr(broken_off, at, broken)
+        with pytest.raises(StorageError, match="it crashed"):
+            report_table(pipeline.deployment, RUN, item, RunState())
+    assert pipeline.documents(item).ended() is None
+    pipeline.clock.now_ms += 1
+    assert report_table(pipeline.deployment, RUN, item, RunState()).failures["compact"] == 1
+    assert pending(pipeline) == []
+    assert len(pipeline.journal(item)) == 1
+
+
+# The run.
+
+
+def run_report(pipeline: Pipeline, run_id: str = RUN, seconds: float | None = None, **state: Any) -> RunReport:
+    event = parse_event(ReportEvent, {"run_id": run_id, "state": state})
+    return report_run(pipeline.deployment, event, None if seconds is None else lambda: seconds)
+
+
+def live_runs(pipeline: Pipeline) -> list[str]:
+    """What another scheduled run would be told."""
+    leases, now_ms = pipeline.deployment.state.leases, pipeline.clock.now_ms
+    others = note_live_run(leases, "another", now_ms=now_ms)
+    end_live_run(leases, "another", now_ms=now_ms)
+    return sorted(others)
+
+
+@pytest.fixture(autouse=True)
+def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reports, "_PAUSES_S", (0.0, 0.0))
+
+
+@pytest.fixture
+def wave(pipeline: Pipeline) -> Wave:
+    """Three tables, of a scheduled run, whose steps were all carried out in this process."""
+    made = Wave(pipeline)
+    for name, item in made.items.items():
+        pipeline.run(item, *made.plans[name].routes)
+    return made
+
+
+def test_all_tables_of_a_run_are_reported_once(pipeline: Pipeline, wave: Wave) -> None:
+    report = run_report(pipeline)
+    assert report.answer == {
+        "run_id": RUN,
+        "status": "succeeded",
+        "summary": "3 succeeded",
+        "left": 0,
+        "tables": [],
+        "error": "",
+        "cause": "",
+    }
+    assert ({one.item.table for one in report.tables}, report.is_scan) == ({"ns.t", "ns.u", "ns.v"}, True)
+    stored = json.loads((pipeline.control / "runs" / RUN / "report.json").read_text())
+    assert [one["table"] for one in stored["results"]] == [*wave.items]
+    assert (stored["tables"], stored["jobs"]) == ({"succeeded": 3}, {})
+    assert live_runs(pipeline) == []
+    again = run_report(pipeline)
+    assert (again.answer, again.tables) == (report.answer, ())
+
+
+def test_tables_for_which_there_is_no_time_are_left(pipeline: Pipeline, wave: Wave) -> None:
+    report = run_report(pipeline, seconds=59.9)
+    assert (report.answer["status"], report.answer["left"], report.has_ended) == ("running", 3, False)
+    assert (report.tables, report.failed_jobs) == ((), 0)
+    assert not (pipeline.control / "runs" / RUN / "report.json").exists()
+    assert live_runs(pipeline) == [RUN]
+    report_table(pipeline.deployment, RUN, wave.items["ns.u"], RunState())
+    assert run_report(pipeline, seconds=59.9).answer["left"] == 2
+    last = run_report(pipeline, seconds=60.0)
+    assert (last.answer["summary"], len(last.tables)) == ("3 succeeded", 2)
+
+
+def break_reports_of(monkeypatch: pytest.MonkeyPatch, table: str, error: Exception, times: int) -> list[str]:
+    """The reports of one table fail so many times; the tables in the order of their attempts."""
+    tried: list[str] = []
+
+    def report(deployment: Deployment, run_id: str, item: Item, state: RunState) -> Any:
+        tried.append(item.table)
+        if item.table == table and tried.count(table) <= times:
+            raise error
+        return report_table(deployment, run_id, item, state)
+
+    monkeypatch.setattr(reports, "report_table", report)
+    return tried
+
+
+def test_a_table_that_the_store_kept_from_its_report_is_tried_again_behind_the_others(
+    pipeline: Pipeline, wave: Wave, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = break_reports_of(monkeypatch, "ns.u", StorageError("slow down"), times=2)
+    report = run_report(pipeline)
+    assert (report.answer["summary"], len(report.tables)) == ("3 succeeded", 3)
+    assert (sorted(tried[:3]), tried[3:]) == (["ns.t", "ns.u", "ns.v"], ["ns.u", "ns.u"])
+
+
+@pytest.mark.parametrize(("error", "attempts"), [(StorageError("it is closed"), 3), (KeyError("x"), 1)])
+def test_a_table_that_cannot_be_reported_counts_as_failed_and_stops_no_other(
+    pipeline: Pipeline, wave: Wave, monkeypatch: pytest.MonkeyPatch, error: Exception, attempts: int
+) -> None:
+    tried = break_reports_of(monkeypatch, "ns.u", error, times=99)
+    report = run_report(pipeline)
+    assert tried.count("ns.u") == attempts
+    assert (report.answer["status"], report.answer["summary"]) == ("partial", "1 failed, 2 succeeded")
+    told = {one.item.table: (one.status, one.summary) for one in report.tables}
+    sentence = f"the pass could not be reported: {type(error).__name__}: {error}"
+    assert told["ns.u"] == ("failed", sentence)
+    # It is as due as before.
+    assert pipeline.deployment.state.last_seen(wave.items["ns.u"].identity) is None
+    assert pipeline.deployment.state.last_seen(wave.items["ns.t"].identity) is not None
+    assert pipeline.documents(wave.items["ns.u"]).ended() is None
+
+
+def test_a_run_of_which_no_table_can_be_reported_ends(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Out of time and without a table reported, another call would be as this one."""
+    Wave(pipeline)
+    seconds = iter([100.0, 10.0, 10.0, 10.0])
+    break_reports_of(monkeypatch, "ns.t", StorageError("it is closed"), times=99)
+    monkeypatch.setattr(reports, "_AT_ONCE", 1)
+    with pytest.raises(StorageError, match="it is closed"):
+        report_run(pipeline.deployment, ReportEvent(run_id=RUN), lambda: next(seconds))
+
+
+def test_a_document_that_somebody_changed_is_told_of_its_table_alone(pipeline: Pipeline, wave: Wave) -> None:
+    (pipeline.control / pipeline.documents(wave.items["ns.u"]).folder / "compact.json").write_text("{}")
+    report = run_report(pipeline)
+    (failed,) = (one for one in report.tables if one.status == "failed")
+    assert failed.item.table == "ns.u"
+    assert failed.summary.endswith(
+        "compact.json is not as this run wrote it (status: Field required); start another run"
+    )
+
+
+def test_failed_jobs_are_counted_with_the_end_of_the_run(pipeline: Pipeline, wave: Wave) -> None:
+    failure = {"Error": "States.TaskFailed", "Cause": "x"}
+    # Maps and the call that cleans fail there, too; they are no Glue runs.
+    jobs = {Stage.COMPACTION: failure, Stage.MANIFESTS: failure, Stage.SWEEP: failure}
+    assert run_report(pipeline, seconds=1.0, jobs=jobs).failed_jobs == 0
+    assert run_report(pipeline, jobs=jobs).failed_jobs == 2
+
+
+@pytest.mark.parametrize(
+    ("statuses", "status", "error"),
+    [
+        (["succeeded", "skipped"], "succeeded", ""),
+        (["succeeded", "failed"], "partial", ""),
+        (["partial"], "partial", ""),
+        (["refused", "failed"], "failed", "PassesFailed"),
+        (["refused"], "refused", ""),
+    ],
+)
+def test_how_a_scheduled_run_ended(pipeline: Pipeline, statuses: list[str], status: str, error: str) -> None:
+    (item,) = pipeline.detect()[1]
+    items = [item.model_copy(update={"table": f"ns.t{number}"}) for number in range(len(statuses))]
+    (pipeline.control / "runs" / RUN / "proposals.json").write_text(
+        json.dumps([one.model_dump(mode="json") for one in items])
+    )
+    for one, told in zip(items, statuses, strict=True):
+        pipeline.documents(one).write_ended({"status": told, "summary": f"{told}!"})
+    answer = pipeline.report()
+    assert (answer["status"], answer["error"]) == (status, error)
+    if error:
+        assert answer["cause"] == "every table that was attempted failed: ns.t1: failed!"
+
+
+FAILURE = {"Error": "PolicyError", "Cause": '{"errorMessage": "no catalog"}'}
+
+
+@pytest.mark.parametrize(("given", "is_scan"), [({}, True), ({"tabel": "ns.t"}, False), ("x", False)])
+def test_a_run_whose_detection_failed(pipeline: Pipeline, given: object, *, is_scan: bool) -> None:
+    report = run_report(pipeline, "run-9", failure=FAILURE, input=given)
+    assert (report.answer["status"], report.answer["error"]) == ("failed", "DetectionFailed")
+    assert report.answer["cause"] == "no table was looked at or changed: PolicyError: no catalog"
+    assert report.is_scan is is_scan
+
+
+def test_a_run_whose_stages_could_not_be_gathered(pipeline: Pipeline) -> None:
+    item, _ = pipeline.begin()
+    answer = pipeline.report(failure=FAILURE)
+    assert (answer["status"], answer["error"]) == ("failed", "TablesNotRead")
+    assert answer["cause"] == "the run got no further than its tables' plans: PolicyError: no catalog"
+    assert outcomes(pipeline, item)["compact"][0] == "failed"

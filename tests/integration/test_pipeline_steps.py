@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,20 +18,14 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DateType, LongType, NestedField
 
 from icekeeper.detection.proposal import FleetReport
-from icekeeper.engines.local_engine import LocalEngine
-from icekeeper.errors import LeaseHeld, LeaseLost, OperationRefused, PlanStale, PolicyError, StorageError
+from icekeeper.errors import LeaseHeld, PolicyError, StorageError
 from icekeeper.machine.clock import system_clock
-from icekeeper.operation_facts import STEPS
+from icekeeper.operation_facts import Stage
 from icekeeper.pipeline import run_step as step_module
-from icekeeper.pipeline.control_bucket import ControlBucket, table_folder
-from icekeeper.pipeline.events import Failure, OperationEvent, ReportRunEvent, parse_event
-from icekeeper.pipeline.glue_job import run_job
-from icekeeper.pipeline.plan_table import MAX_ATTEMPTS
-from icekeeper.pipeline.report_table import report_run
-from icekeeper.pipeline.run_leases import acquire_table_lease, release_table_lease
-from icekeeper.pipeline.run_step import list_orphans
+from icekeeper.pipeline.control_bucket import ControlBucket, PassDocuments, PlanDocument, Work, table_folder
+from icekeeper.pipeline.events import Item
+from icekeeper.pipeline.run_step import run_steps
 from icekeeper.policy import Operation
-from icekeeper.report.outcome import Status
 from icekeeper.state.store import MaintenanceRequest
 from icekeeper.storage.storage import Storage
 from support.deletes import commit_deletes, position_delete
@@ -39,186 +35,366 @@ from support.pipeline_deployment import HOUR_MS, RUN, Pipeline, broken
 # The pipeline's use cases over a real local table, in the order in which the state machine calls them.
 
 
+def in_functions(pipeline: Pipeline) -> Pipeline:
+    """A deployment that compacts small tables in functions."""
+    pipeline.deployment = pipeline.open(ICEKEEPER_SMALL_COMPACTION_MB="1280")
+    return pipeline
+
+
+def outcomes(pipeline: Pipeline, item: Item, run_id: str = RUN) -> dict[str, tuple[str, str]]:
+    """Status and sentence of each operation of a reported pass."""
+    told = pipeline.document(item, "pass.json", run_id)["operations"]
+    return {one["operation"]: (one["status"], one["summary"]) for one in told}
+
+
 def test_a_whole_pass_step_by_step(pipeline: Pipeline) -> None:
-    item, plan = pipeline.begin()
-    assert {step for step in STEPS if plan.routes[step] != "none"} == {
-        *("compact", "expire_snapshots", "remove_orphans", "rewrite_manifests")  # there are no deletes to merge
+    item, plan = in_functions(pipeline).begin()
+    steps = ("compact", "expire_snapshots", "remove_orphans", "rewrite_manifests")  # there are no deletes to merge
+    assert plan.routes == dict.fromkeys(steps, "function")
+    assert {stage: told["count"] for stage, told in pipeline.gather().items()} == {
+        "small": 1,
+        "compaction": 0,
+        "sweep": 1,
+        "orphans": 0,
+        "manifests": 0,
+        "staged": 0,
     }
-    assert set(plan.routes.values()) == {"none", "function"}
     rows = sorted(pipeline.table.table.scan().to_arrow().column("id").to_pylist())
-    answers = {step: pipeline.run(item, plan, step) for step in STEPS if plan.routes[step] == "function"}
-    assert answers["compact"] == {"status": "succeeded", "summary": "compacted 5 files into 1 (across 1 bins)"}
-    report = pipeline.report(item, plan)
-    assert report.status == "succeeded"
-    assert release_table_lease(pipeline.deployment, RUN, item)
+    told = pipeline.run(item, *steps)
+    assert told["compact"] == "succeeded: compacted 5 files into 1 (across 1 bins)"
+    report = pipeline.report()
+    assert (report["status"], report["left"]) == ("succeeded", 0)
     assert sorted(pipeline.table.table.scan().to_arrow().column("id").to_pylist()) == rows
-    assert pipeline.journal(item) == [(RUN, "succeeded", report.summary)]
-    assert report.outcome is not None
-    assert report.outcome.metrics["compact.files_merged"] == 5
-    assert [one.operation for one in report.outcome.operations] == [
-        *(Operation.COMPACT, Operation.REWRITE_POSITION_DELETES, Operation.EXPIRE_SNAPSHOTS),
-        *(Operation.REMOVE_ORPHANS, Operation.REWRITE_MANIFESTS),
+    assert [(run_id, status) for run_id, status, _ in pipeline.journal(item)] == [(RUN, "succeeded")]
+    assert pipeline.document(item, "pass.json")["metrics"]["compact.files_merged"] == 5
+    assert list(outcomes(pipeline, item)) == [
+        *("compact", "rewrite_position_deletes", "expire_snapshots", "remove_orphans", "rewrite_manifests")
     ]
-    # A second pass finds nothing to compact, which its plan knows already.
-    item, plan = pipeline.begin("run-2")
-    assert plan.routes["compact"] == "none"
-    assert pipeline.document(item, "plan.json", "run-2")["outcomes"]["compact"]["reason"] == (
-        "no files eligible for compaction"
-    )
+    # Nobody but detection proposes the next pass: its plan knows that there is nothing to compact.
+    pipeline.clock.now_ms += 25 * HOUR_MS
+    pipeline.table.fill(1, start=90)
+    (again,) = pipeline.detect("run-2")[1]
+    plan = pipeline.plan(again, "run-2")
+    assert "compact" not in plan.routes
 
 
 def test_a_file_that_cannot_be_read_holds_up_no_step(pipeline: Pipeline) -> None:
-    """All steps succeed, the next run has none for it, and detection proposes nothing
+    """All steps succeed, and detection proposes nothing
     (rule: leave-out-unreadable-files, retry-unreadable-files-weekly)."""
     bad = pipeline.table.data_files()[2].file_path
     Path(bad.removeprefix("file://")).unlink()
     item, plan = pipeline.begin()
-    answers = {step: pipeline.run(item, plan, step) for step in STEPS if plan.routes[step] == "function"}
-    told = f"left 1 file(s) out: {bad} does not exist"
-    assert answers["compact"] == {
-        "status": "succeeded",
-        "summary": f"compacted 4 files into 1 (across 1 bins); {told}",
-    }
-    assert {answer["status"] for answer in answers.values()} == {"succeeded"}
-    assert pipeline.report(item, plan).status == "succeeded"
-    assert release_table_lease(pipeline.deployment, RUN, item)
-    assert pipeline.detect("run-2") == ({**pipeline.detect("run-2")[0]}, [])
-    item, plan = pipeline.begin("run-3")
-    assert plan.routes["compact"] == "none"
-    assert pipeline.document(item, "plan.json", "run-3")["outcomes"]["compact"]["reason"] == (
-        f"no files eligible for compaction (1 file(s) are left alone: {bad} does not exist)"
+    answers = pipeline.run(item, *plan.routes)
+    assert answers["compact"] == (
+        f"succeeded: compacted 4 files into 1 (across 1 bins); left 1 file(s) out: {bad} does not exist"
     )
+    assert {answer.partition(":")[0] for answer in answers.values()} == {"succeeded"}
+    assert pipeline.report()["status"] == "succeeded"
+    assert pipeline.detect("run-2")[1] == []
 
 
 def test_a_step_that_ended_is_not_done_again(pipeline: Pipeline) -> None:
-    item, plan = pipeline.begin()
-    first = pipeline.run(item, plan, "compact")
+    item, _ = pipeline.begin()
+    assert pipeline.run(item, "compact")["compact"].startswith("succeeded")
     snapshots = len(pipeline.table.table.snapshots())
     pipeline.table.fill(5, start=50)
-    assert pipeline.run(item, plan, "compact") == first
+    assert pipeline.run(item, "compact") == {}
     assert len(pipeline.table.table.snapshots()) == snapshots + 5
 
 
 def test_a_crash_between_commit_and_answer_is_told_once(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    item, plan = pipeline.begin()
+    item, _ = pipeline.begin()
 
     def die(*_: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(step_module, "_finish", die)
+        patched.setattr(PassDocuments, "write_outcome", die)
         with pytest.raises(KeyboardInterrupt):
-            pipeline.run(item, plan, "compact")
+            pipeline.run(item, "compact")
     landed = pipeline.table.table.current_snapshot()
     assert landed is not None
-    answer = pipeline.run(item, plan, "compact")
-    assert answer == {"status": "succeeded", "summary": f"committed by an earlier attempt: {landed.snapshot_id}"}
+    assert pipeline.run(item, "compact") == {
+        "compact": f"succeeded: committed by an earlier attempt: {landed.snapshot_id}"
+    }
     assert pipeline.table.table.current_snapshot() == landed
-    report = pipeline.report(item, plan)
-    assert report.outcome is not None
-    assert report.outcome.metrics["compact.files_merged"] == 5
-    assert report.outcome.metrics["compact.files_written"] == 1
-    pipeline.report(item, plan)
+    pipeline.report()
+    metrics = pipeline.document(item, "pass.json")["metrics"]
+    assert (metrics["compact.files_merged"], metrics["compact.files_written"]) == (5, 1)
+    pipeline.report()
     assert len(pipeline.journal(item)) == 1
 
 
-def test_one_run_at_a_time_maintains_a_table(pipeline: Pipeline) -> None:
+def test_an_error_that_may_pass_stops_no_other_step_and_is_tried_again(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
     item, plan = pipeline.begin()
-    with pytest.raises(LeaseHeld, match=r"^ns\.t is leased by run-1 until "):
-        acquire_table_lease(pipeline.deployment, "run-2", item)
-    pipeline.clock.now_ms += 10 * HOUR_MS
-    acquire_table_lease(pipeline.deployment, "run-2", item)
-    with pytest.raises(LeaseLost):
-        pipeline.run(item, plan, "compact")
-    assert not release_table_lease(pipeline.deployment, RUN, item)
+    run_operation, asked = step_module.run_operation, list[str]()
+
+    def flaky(operation: Operation, *given: Any, **options: Any) -> Any:
+        asked.append(operation.value)
+        if asked == ["compact"]:
+            raise StorageError("the store is down")
+        return run_operation(operation, *given, **options)
+
+    monkeypatch.setattr(step_module, "run_operation", flaky)
+    with pytest.raises(StorageError, match=r"^the store is down$"):
+        pipeline.run(item, "compact", "expire_snapshots")
+    failure = pipeline.documents(item).failure("compact")
+    assert failure is not None
+    assert (failure.error, failure.message) == ("StorageError", "the store is down")
+    assert list(pipeline.run(item, "compact", "expire_snapshots")) == ["compact"]
+    assert asked == ["compact", "expire_snapshots", "compact"]
+    pipeline.run(item, *plan.routes)
+    assert pipeline.report()["status"] == "succeeded"
 
 
-def test_a_step_that_loses_its_lease_at_work_commits_nothing(pipeline: Pipeline) -> None:
-    item, plan = pipeline.begin()
-    before = pipeline.table.table.current_snapshot()
-
-    def oversleep(what: str, done: int, total: int) -> None:
-        pipeline.clock.now_ms += 10 * HOUR_MS
-        if done == total:
-            acquire_table_lease(pipeline.deployment, "run-2", item)
-
-    answer = pipeline.run(item, plan, "compact", progress=oversleep)
-    assert answer["status"] == "refused"
-    assert "run-2 took it" in answer["summary"]
-    assert pipeline.table.table.current_snapshot() == before
-
-
-def test_a_policy_that_changes_makes_the_plan_stale(pipeline: Pipeline) -> None:
-    item, plan = pipeline.begin()
-    with pipeline.table.table.transaction() as change:
-        change.set_properties({"icekeeper.maintenance_enabled": "false"})
-    with pytest.raises(PlanStale, match=r"policy of ns\.t changed"):
-        pipeline.run(item, plan, "compact")
-    again = pipeline.plan(item, attempt=2)
-    assert {step for step, route in again.routes.items() if route != "none"} == set()
-    assert pipeline.report(item, again).status == "succeeded"
-
-
-def test_planning_ends_after_three_attempts(pipeline: Pipeline) -> None:
+def test_a_bug_in_one_step_stops_no_other(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     item, _ = pipeline.begin()
-    plan = pipeline.plan(item, attempt=MAX_ATTEMPTS + 1)
-    assert plan.routes["compact"] == "none"
-    assert pipeline.report(item, plan).status == "failed"
+    monkeypatch.setattr(step_module, "_commits_before", lambda step: 1 / (step.name != "compact"))
+    told = pipeline.run(item, "compact", "expire_snapshots")
+    assert told["compact"] == "failed: ZeroDivisionError: division by zero"
+    assert pipeline.document(item, "compact.json")["status"] == "failed"
+    assert "expire_snapshots" in told
 
 
-def test_what_is_done_is_not_planned_again(pipeline: Pipeline) -> None:
-    item, plan = pipeline.begin()
-    first = pipeline.document(item, "plan.json")
-    pipeline.run(item, plan, "compact")
-    again = pipeline.plan(item, attempt=2)
-    assert again.routes["compact"] == "none"
-    assert again.routes["expire_snapshots"] == "function"
-    assert pipeline.document(item, "plan.json")["head_id"] == first["head_id"]
-    assert pipeline.report(item, again, expire_snapshots=Failure(Error="StorageError", Cause="")).status == "partial"
+# A plan that does not hold any more: what it was for is left to the next run.
 
 
-def test_another_plan_than_the_one_made_is_refused(pipeline: Pipeline) -> None:
-    item, plan = pipeline.begin()
-    path = pipeline.control / plan.key
-    path.write_text(path.read_text().replace('"attempt":1', '"attempt":2'))
-    with pytest.raises(OperationRefused, match="its digest differs"):
-        pipeline.run(item, plan, "compact")
+@pytest.mark.parametrize("what", ["policy", "table"])
+def test_a_stale_plan_leaves_its_steps_and_the_table_due(pipeline: Pipeline, what: str) -> None:
+    (item,) = pipeline.detect()[1]
+    plan = pipeline.plan(item)
+    if what == "policy":
+        with pipeline.table.table.transaction() as change:
+            change.set_properties({"icekeeper.min_input_files": "3"})
+        why = "the policy of ns.t changed since it was planned"
+    else:
+        pipeline.table.pyiceberg.drop_table("ns.t")
+        made = pipeline.table.pyiceberg.create_table("ns.t", schema=ID_AND_PART)
+        made.append(pipeline.table.new_rows(1, 2))
+        why = "ns.t was replaced by another table since it was planned"
+    before = len(pipeline.table.metadata.snapshots)
+    told = pipeline.run(item, *plan.routes)
+    assert told == dict.fromkeys(plan.routes, f"left to a later run: {why}")
+    assert pipeline.list_orphans(item) == (0, None)
+    assert len(pipeline.table.metadata.snapshots) == before
+    pipeline.report()
+    assert {step: outcomes(pipeline, item)[step] for step in plan.routes} == dict.fromkeys(
+        plan.routes, ("skipped", why)
+    )
+    if what == "policy":
+        seen = pipeline.deployment.state.last_seen(item.identity)
+        assert seen is not None
+        assert seen.fingerprint == ""
+    assert [one.table for one in pipeline.detect("run-2")[1]] == ["ns.t"]
 
 
 def test_a_table_dropped_since_it_was_detected(pipeline: Pipeline) -> None:
     (item,) = pipeline.detect(table="ns.t")[1]
-    acquire_table_lease(pipeline.deployment, RUN, item)
     pipeline.table.pyiceberg.drop_table("ns.t")
-    plan = pipeline.plan(item)
-    assert set(plan.routes.values()) == {"none"}
-    report = pipeline.report(item, plan)
-    assert (report.status, report.summary) == ("skipped", "ns.t was dropped or replaced since it was detected")
+    why = "ns.t was dropped or replaced since it was detected"
+    assert pipeline.plan(item) == PlanDocument(needless=why)
+    assert {told["count"] for told in pipeline.gather().values()} == {0}
+    assert pipeline.report()["tables"] == [{"table": "ns.t", "status": "skipped", "summary": why}]
     assert pipeline.journal(item) == []
 
 
-def test_a_table_replaced_since_it_was_planned(pipeline: Pipeline) -> None:
-    item, plan = pipeline.begin()
-    pipeline.table.pyiceberg.drop_table("ns.t")
-    pipeline.table.pyiceberg.create_table("ns.t", schema=ID_AND_PART)
-    with pytest.raises(PlanStale, match="replaced by another table"):
-        pipeline.run(item, plan, "compact")
+# Planning again: the plan is one document, and the newest one counts.
+
+
+def test_a_repeated_plan_is_the_newer_one(pipeline: Pipeline) -> None:
+    """The first answer was lost."""
+    item, first = pipeline.begin()
+    pipeline.table.fill(1, start=50)
+    second = pipeline.plan(item)
+    assert second.head_id != first.head_id
+    assert pipeline.documents(item).plan() == second
+    assert pipeline.run(item, "compact") == {"compact": "succeeded: compacted 6 files into 1 (across 1 bins)"}
+
+
+def test_a_crash_after_the_plan_was_written_leaves_the_plan(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (item,) = pipeline.detect(table="ns.t")[1]
+    write = ControlBucket.write
+
+    def die(self: ControlBucket, key: str, document: Any) -> str:
+        write(self, key, document)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ControlBucket, "write", die)
+        with pytest.raises(KeyboardInterrupt):
+            pipeline.plan(item)
+    assert pipeline.gather()["sweep"]["count"] == 1
+    pipeline.run(item, "compact")
+    assert pipeline.report()["tables"][0]["status"] != "skipped"
+
+
+def test_a_plan_that_failed_once_and_then_came_counts(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    (item,) = pipeline.detect(table="ns.t")[1]
+    with monkeypatch.context() as patched:
+        patched.setattr(ControlBucket, "find_hint", broken)
+        with pytest.raises(StorageError, match="it crashed"):
+            pipeline.plan(item)
+    assert pipeline.documents(item).failure("plan") is not None
+    assert pipeline.gather()["sweep"]["count"] == 0
+    plan = pipeline.plan(item)
+    pipeline.run(item, *plan.routes)
+    assert pipeline.report()["status"] == "succeeded"
+
+
+def test_a_plan_reads_no_manifest(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a table with deletes too: the metadata document, and the manifest list of its head."""
+    path = pipeline.table.table.inspect.files()["file_path"][0].as_py()
+    content, more = position_delete(path, 0, "")
+    commit_deletes(pipeline.table, [(content, {**more, "partition": ()})])
+    head = pipeline.table.table.refresh().current_snapshot()
+    assert head is not None
+    (item,) = pipeline.detect()[1]
+    read, seen = Storage.read, list[str]()
+
+    def counted(self: Storage, path: str, *given: Any, **options: Any) -> bytes:
+        seen.append(path)
+        return read(self, path, *given, **options)
+
+    location = pipeline.table.metadata.location
+    monkeypatch.setattr(Storage, "read", counted)
+    plan = pipeline.plan(item)
+    assert {"compact", "rewrite_position_deletes", "expire_snapshots"} <= set(plan.routes)
+    of_table = [path for path in seen if path.startswith(location)]
+    assert [path for path in of_table if path.endswith(".avro")] == [head.manifest_list]
+    assert len([path for path in of_table if path.endswith(".metadata.json")]) <= 1
+    assert len(of_table) <= 2
+
+
+# What a plan leaves out, because metadata and manifest list alone show that it finds nothing.
+
+REWRITES = ("compact", "rewrite_position_deletes", "rewrite_manifests")
+
+
+def a_pass(pipeline: Pipeline, run_id: str) -> tuple[Item, PlanDocument]:
+    """A pass that detection proposed, up to its report."""
+    (item,) = pipeline.detect(run_id)[1]
+    plan = pipeline.plan(item, run_id)
+    pipeline.run(item, *plan.routes, run_id=run_id)
+    assert pipeline.report(run_id)["status"] == "succeeded"
+    return item, plan
+
+
+def test_what_a_plan_calls_idle_finds_nothing(pipeline: Pipeline) -> None:
+    """And stays known as idle although passes leave it out, until enough has come."""
+    pipeline.deployment = pipeline.open(
+        ICEKEEPER_MIN_INPUT_FILES="5", ICEKEEPER_MIN_MANIFESTS_TO_REWRITE="6", ICEKEEPER_MAX_SNAPSHOTS_TO_KEEP="100"
+    )
+    _, plan = a_pass(pipeline, "run-0")
+    assert {"compact", "rewrite_manifests"} <= set(plan.routes)
+    for number in range(1, 4):
+        pipeline.clock.now_ms += 25 * HOUR_MS  # a sweep is due
+        pipeline.table.fill(1, start=100 * number)
+        run_id = f"run-{number}"
+        (item,) = pipeline.detect(run_id)[1]
+        plan = pipeline.plan(item, run_id)
+        assert set(plan.routes) == {"expire_snapshots", "remove_orphans"}, number
+        assert plan.outcomes["compact"]["reason"] == "too little came since a pass found nothing to do"
+        told = looking(pipeline, item, f"look-{number}", ["compact", "rewrite_manifests"])
+        assert {sentence.partition(":")[0] for sentence in told.values()} == {"skipped"}
+        pipeline.run(item, *plan.routes, run_id=run_id)
+        assert pipeline.report(run_id)["status"] == "succeeded"
+        seen = pipeline.deployment.state.last_seen(item.identity)
+        assert seen is not None
+        assert {"compact", "rewrite_manifests"} <= seen.idle_since.keys()
+    pipeline.table.fill(5, start=1000)
+    pipeline.clock.now_ms += HOUR_MS
+    (item,) = pipeline.detect("run-9")[1]
+    assert "compact" in pipeline.plan(item, "run-9").routes
+
+
+def looking(pipeline: Pipeline, item: Item, run_id: str, steps: list[str]) -> Mapping[str, str]:
+    """What steps say that are done all the same, under a run of their own that leaves nothing behind."""
+    plan = pipeline.documents(item, run_id)
+    plan.write_plan(pipeline.plan(item.model_copy(update={"detected_ms": None, "forced": True}), run_id))
+    return pipeline.run(item.model_copy(update={"detected_ms": None, "forced": True}), *steps, run_id=run_id)
+
+
+def test_a_person_who_asks_for_a_pass_has_it_look(pipeline: Pipeline) -> None:
+    a_pass(pipeline, "run-0")
+    pipeline.clock.now_ms += HOUR_MS
+    _, plan = pipeline.begin("run-1")
+    assert {"compact", "rewrite_manifests"} <= set(plan.routes)
+
+
+def test_a_table_without_a_snapshot_is_not_rewritten(pipeline: Pipeline) -> None:
+    pipeline.table.create_beside("ns.quiet", str(pipeline.table.folder.parent / "quiet"))
+    (item,) = pipeline.detect(table="ns.quiet")[1]
+    plan = pipeline.plan(item)
+    assert set(plan.routes) == {"expire_snapshots", "remove_orphans"}
+    assert {step: plan.outcomes[step]["reason"] for step in REWRITES} == dict.fromkeys(REWRITES, "no current snapshot")
+
+
+# What a run writes for each stage.
+
+
+def test_each_stage_gets_what_its_route_says(pipeline: Pipeline) -> None:
+    pipeline.deployment = pipeline.open(ICEKEEPER_SMALL_MANIFESTS="0", ICEKEEPER_SMALL_ORPHANS="0")
+    item, _ = pipeline.begin()
+    told = pipeline.gather()
+    for stage, steps in (("compaction", ["compact"]), ("orphans", ["remove_orphans"]), ("manifests", REWRITES[2:])):
+        assert told[stage]["count"] == 1
+        assert (told[stage]["workers"], told[stage]["execution_class"]) == (2, "STANDARD"), "somebody waits for it"
+        document = pipeline.deployment.control.read(told[stage]["key"], told[stage]["digest"])
+        work = Work.model_validate(document)
+        assert (work.run_id, work.stage, work.started_ms) == (RUN, Stage(stage), pipeline.clock.now_ms)
+        assert [(table.item, list(table.steps)) for table in work.tables] == [(item, list(steps))]
+    assert told["small"] == told["staged"] == {"count": 0}
+    assert told["sweep"] == {"bucket": str(pipeline.control), "key": f"runs/{RUN}/sweep.json", "count": 1}
+    (listed,) = json.loads((pipeline.control / told["sweep"]["key"]).read_text())
+    assert listed == {"item": item.model_dump(mode="json"), "steps": {"expire_snapshots": "function"}}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"), [({}, "FLEX"), ({"ICEKEEPER_WAVE_EXECUTION_CLASS": "STANDARD"}, "STANDARD")]
+)
+def test_what_nobody_waits_for_costs_less(pipeline: Pipeline, chosen: Mapping[str, str], expected: str) -> None:
+    pipeline.deployment = pipeline.open(**chosen)
+    (item,) = pipeline.detect()[1]
+    pipeline.plan(item)
+    assert pipeline.gather()["compaction"]["execution_class"] == expected
+
+
+def test_a_plan_that_was_damaged_leaves_out_its_table_alone(pipeline: Pipeline) -> None:
+    pipeline.table.create_beside("ns.u", str(pipeline.table.folder.parent / "u"))
+    pipeline.table.pyiceberg.load_table("ns.u").append(pipeline.table.new_rows(0, 1))
+    items = pipeline.detect()[1]
+    assert sorted(item.table for item in items) == ["ns.t", "ns.u"]
+    for item in items:
+        pipeline.plan(item)
+    bad = next(item for item in items if item.table == "ns.u")
+    for damaged in ("{", "[]", json.dumps({"routes": {"compact": "anywhere"}})):
+        (pipeline.control / pipeline.documents(bad).folder / "plan.json").write_text(damaged)
+        told = pipeline.gather()
+        (listed,) = json.loads((pipeline.control / told["sweep"]["key"]).read_text())
+        assert listed["item"]["table"] == "ns.t"
+
+
+# Orphans are listed by one function and removed by the next, which may delete.
 
 
 def test_orphans_are_listed_by_one_step_and_removed_by_the_next(pipeline: Pipeline) -> None:
     orphan = Path(pipeline.table.table.location().removeprefix("file://")) / "data" / "left.parquet"
     orphan.write_bytes(b"left")
-    item, plan = pipeline.begin()
-    event = parse_event(OperationEvent, {"run_id": RUN, "item": item, "plan": plan, "operation": "remove_orphans"})
-    listed = list_orphans(pipeline.deployment, event, LocalEngine(1))
-    assert listed == {"status": "succeeded", "summary": "would remove 1 orphan file(s)", "count": 1}
-    assert orphan.exists()
+    item, _ = pipeline.begin()
+    count, listed = pipeline.list_orphans(item)
+    assert (count, orphan.exists()) == (1, True)
     second = orphan.with_name("later.parquet")
     second.write_bytes(b"later")
-    assert pipeline.run(item, plan, "remove_orphans")["summary"] == "removed 1 orphan file(s)"
+    assert pipeline.run(item, "remove_orphans", listed=listed) == {
+        "remove_orphans": "succeeded: removed 1 orphan file(s)"
+    }
     assert (orphan.exists(), second.exists()) == (False, True)
-    report = pipeline.report(item, plan)
-    assert report.outcome is not None
-    assert report.outcome.metrics["remove_orphans.files_listed"] > 10
+    pipeline.report()
+    assert pipeline.document(item, "pass.json")["metrics"]["remove_orphans.files_listed"] > 10
 
 
 def test_what_the_listing_leaves_to_a_person_makes_the_removal_a_refusal(pipeline: Pipeline) -> None:
@@ -227,65 +403,98 @@ def test_what_the_listing_leaves_to_a_person_makes_the_removal_a_refusal(pipelin
     live = Path(pipeline.table.table.inspect.files().column("file_path").to_pylist()[0].removeprefix("file://"))
     copy = live.rename(live.with_name("copy.parquet"))
     (live.parent / "left.parquet").write_bytes(b"left")
-    item, plan = pipeline.begin()
-    event = parse_event(OperationEvent, {"run_id": RUN, "item": item, "plan": plan, "operation": "remove_orphans"})
-    listed = list_orphans(pipeline.deployment, event, LocalEngine(1))
-    assert (listed["status"], listed["count"]) == ("refused", 1)
-    removal = pipeline.run(item, plan, "remove_orphans")
-    assert removal["status"] == "refused"
-    assert removal["summary"].endswith("; removed 1 orphan file(s)")
+    item, _ = pipeline.begin()
+    count, listed = pipeline.list_orphans(item)
+    assert count == 1
+    told = pipeline.run(item, "remove_orphans", listed=listed)["remove_orphans"]
+    assert told.startswith("refused: ")
+    assert told.endswith("; removed 1 orphan file(s)")
     assert (copy.exists(), (live.parent / "left.parquet").exists()) == (True, False)
-    report = pipeline.report(item, plan)
-    assert report.outcome is not None
-    assert report.outcome.metrics["remove_orphans.files_like_missing"] == 1
+    pipeline.report()
+    assert pipeline.document(item, "pass.json")["metrics"]["remove_orphans.files_like_missing"] == 1
 
 
 def test_the_listing_never_asks_whether_it_could_delete(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has no right to; and asking would be denied, which looks as if the storage knew no deletion."""
     orphan = Path(pipeline.table.table.location().removeprefix("file://")) / "data" / "left.parquet"
     orphan.write_bytes(b"left")
-    item, plan = pipeline.begin()
-    event = parse_event(OperationEvent, {"run_id": RUN, "item": item, "plan": plan, "operation": "remove_orphans"})
+    item, _ = pipeline.begin()
     monkeypatch.setattr(Storage, "can_delete", lambda *_: False)
-    assert list_orphans(pipeline.deployment, event, LocalEngine(1))["count"] == 1
-    removal = pipeline.run(item, plan, "remove_orphans")
-    assert removal["status"] == "skipped"
-    assert "objects cannot be deleted in this storage" in removal["summary"]
+    count, listed = pipeline.list_orphans(item)
+    assert count == 1
+    told = pipeline.run(item, "remove_orphans", listed=listed)["remove_orphans"]
+    assert told.startswith("skipped: objects cannot be deleted in this storage")
     assert orphan.exists()
 
 
 def test_an_orphan_that_is_referenced_meanwhile_stays(pipeline: Pipeline) -> None:
-    item, plan = pipeline.begin()
-    live = pipeline.table.table.inspect.files().column("file_path").to_pylist()[0]
-    folder = pipeline.control / table_folder(RUN, item.identity.spelling)
-    (folder / "list_orphans.json").write_text(json.dumps({"plan": plan.digest, "paths": [live], "metrics": {}}))
-    assert pipeline.run(item, plan, "remove_orphans")["summary"] == "removed 0 orphan file(s)"
-    assert Path(live.removeprefix("file://")).exists()
+    orphan = Path(pipeline.table.table.location().removeprefix("file://")) / "data" / "left.parquet"
+    item, _ = pipeline.begin()
+    kept = Path(pipeline.table.table.inspect.files().column("file_path").to_pylist()[0].removeprefix("file://"))
+    orphan.write_bytes(kept.read_bytes())
+    count, listed = pipeline.list_orphans(item)
+    assert count == 1
+    pipeline.table.table.refresh().add_files([orphan.as_uri()])
+    assert pipeline.run(item, "remove_orphans", listed=listed)["remove_orphans"].endswith("removed 0 orphan file(s)")
+    assert orphan.exists()
+
+
+def test_a_list_that_was_changed_is_refused(pipeline: Pipeline) -> None:
+    """What the machine names is the list that was written, by its digest."""
+    orphan = Path(pipeline.table.table.location().removeprefix("file://")) / "data" / "left.parquet"
+    orphan.write_bytes(b"left")
+    item, _ = pipeline.begin()
+    _, listed = pipeline.list_orphans(item)
+    live = pipeline.table.data_files()[0].file_path
+    path = pipeline.control / pipeline.documents(item).folder / "list_orphans.json"
+    path.write_text(json.dumps({"paths": [live], "metrics": {}}))
+    told = pipeline.run(item, "remove_orphans", listed=listed)["remove_orphans"]
+    assert told.startswith("failed: OperationRefused: ")
+    assert "its digest differs" in told
+    assert pipeline.document(item, "remove_orphans.json")["status"] == "refused"
+    assert (orphan.exists(), Path(live.removeprefix("file://")).exists()) == (True, True)
 
 
 def test_no_orphans_need_no_removal(pipeline: Pipeline) -> None:
+    item, _ = pipeline.begin()
+    assert pipeline.list_orphans(item) == (0, None)
+    pipeline.report()
+    assert outcomes(pipeline, item)["remove_orphans"] == ("succeeded", "removed 0 orphan file(s)")
+
+
+def test_a_listing_that_is_killed_goes_to_a_job_from_then_on(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
     item, plan = pipeline.begin()
-    event = parse_event(OperationEvent, {"run_id": RUN, "item": item, "plan": plan, "operation": "remove_orphans"})
-    assert list_orphans(pipeline.deployment, event, LocalEngine(1))["count"] == 0
-    report = pipeline.report(item, plan)
-    assert report.outcome is not None
-    sweep = next(one for one in report.outcome.operations if one.operation is Operation.REMOVE_ORPHANS)
-    assert (sweep.status, sweep.summary) == (Status.SUCCEEDED, "removed 0 orphan file(s)")
+    assert plan.routes["remove_orphans"] == "function"
+
+    def die(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(step_module, "run_operation", die)
+        with pytest.raises(KeyboardInterrupt):
+            pipeline.list_orphans(item)
+    pipeline.report()
+    assert outcomes(pipeline, item)["remove_orphans"][0] == "failed"
+    pipeline.clock.now_ms += HOUR_MS
+    assert pipeline.begin("run-2")[1].routes["remove_orphans"] == "glue"
 
 
 def test_steps_do_not_look_for_the_table_buckets_again(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run recorded where its table is; a fleet may have hundreds of buckets."""
-    item, plan = pipeline.begin()
+    item, _ = pipeline.begin()
     pipeline.deployment = pipeline.open(ICEKEEPER_TABLE_BUCKETS="all")
 
     def fail(*_: Any, **__: Any) -> Any:
         raise AssertionError("listed")
 
     monkeypatch.setattr("icekeeper.pipeline.deployment.fleet_catalogs", fail)
-    assert pipeline.run(item, plan, "compact")["status"] == "succeeded"
+    assert pipeline.run(item, "compact")["compact"].startswith("succeeded")
 
 
-# A person's request for a pass: claimed once it is planned, kept while it is not served, answered if it cannot be.
+# A person's request for a pass: pending until its pass is reported, then claimed; answered if it cannot be served
+# (rule: one-request-one-claim).
 
 
 def requested(pipeline: Pipeline, requested_ms: int, **settings: str) -> MaintenanceRequest:
@@ -299,61 +508,53 @@ def pending(pipeline: Pipeline) -> tuple[MaintenanceRequest, ...]:
     return pipeline.deployment.state.requests.pending()
 
 
-def test_a_request_is_claimed_once_its_plan_is_there(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A crash before leaves it to the next run; one between plan and claim is made good by the repetition."""
+def test_a_request_is_claimed_once_its_pass_is_reported(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crash before that leaves it to the next run; one between report and claim is made good by the repetition."""
     request = requested(pipeline, 1, operations="compact")
-    (item,) = pipeline.detect(table="ns.t", operations="compact")[1]
-    acquire_table_lease(pipeline.deployment, RUN, item)
-    store = type(pipeline.deployment.state.requests)
-    with monkeypatch.context() as patch:
-        patch.setattr(ControlBucket, "write", broken)
-        with pytest.raises(StorageError):
-            pipeline.plan(item)
+    item, plan = pipeline.begin(operations="compact")
+    assert plan.requested_ms == 1
+    pipeline.run(item, "compact")
     assert pending(pipeline) == (request,)
     with monkeypatch.context() as patch:
-        patch.setattr(store, "claim", broken)
+        patch.setattr(type(pipeline.deployment.state.requests), "claim", broken)
         with pytest.raises(StorageError):
-            pipeline.plan(item)
+            pipeline.report()
     assert pending(pipeline) == (request,)
-    pipeline.plan(item)
+    pipeline.report()
     assert pending(pipeline) == ()
+    assert len(pipeline.journal(item)) == 1
 
 
 def test_what_is_requested_during_a_pass_stays_for_the_next(pipeline: Pipeline) -> None:
     requested(pipeline, 1)
-    item, _ = pipeline.begin()
-    assert pending(pipeline) == ()
+    item, plan = pipeline.begin()
     newer = requested(pipeline, 2)
-    pipeline.plan(item, attempt=2)
+    pipeline.run(item, *plan.routes)
+    pipeline.report()
     assert pending(pipeline) == (newer,)
 
 
-def test_a_request_refreshed_while_it_is_planned_stays(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    requested(pipeline, 1)
-    write, newer = ControlBucket.write, []
-
-    def refresh(self: ControlBucket, key: str, document: Any) -> str:
-        if key.endswith("/plan.json"):
-            newer.append(requested(pipeline, 2))
-        return write(self, key, document)
-
-    monkeypatch.setattr(ControlBucket, "write", refresh)
-    pipeline.begin()
-    assert pending(pipeline) == tuple(newer)
+def test_a_request_filed_before_a_repeated_plan_is_served(pipeline: Pipeline) -> None:
+    """The second plan was made of the table as it was when the request was there."""
+    item, _ = pipeline.begin()
+    requested(pipeline, 2)
+    pipeline.plan(item)
+    pipeline.report()
+    assert pending(pipeline) == ()
 
 
 def test_a_pass_with_other_settings_does_not_serve_a_request(pipeline: Pipeline) -> None:
     request = requested(pipeline, 1, operations="expire_snapshots")
     pipeline.begin(operations="compact")
+    pipeline.report()
     assert pending(pipeline) == (request,)
 
 
 @pytest.mark.parametrize("happens", ["dropped", "wrong settings"])
 def test_a_request_that_cannot_be_served_is_answered_once(pipeline: Pipeline, happens: str) -> None:
     settings = {} if happens == "dropped" else {"min_input_files": "2"}
-    requested(pipeline, 1, **settings)
+    request = requested(pipeline, 1, **settings)
     (item,) = pipeline.detect(table="ns.t", settings=settings)[1]
-    acquire_table_lease(pipeline.deployment, RUN, item)
     if happens == "dropped":
         pipeline.table.pyiceberg.drop_table("ns.t")
         pipeline.plan(item)
@@ -362,65 +563,66 @@ def test_a_request_that_cannot_be_served_is_answered_once(pipeline: Pipeline, ha
             transaction.set_properties({"icekeeper.max_snapshots_to_keep": "few"})
         with pytest.raises(PolicyError):
             pipeline.plan(item)
-    stored = pipeline.deployment.state.requests.pending()
-    assert stored == ()
+    assert pending(pipeline) == (request,)
+    pipeline.report()
+    assert pending(pipeline) == ()
+
+
+def test_a_request_filed_after_its_mistake_was_found_stays(pipeline: Pipeline) -> None:
+    """The mistake may be corrected by now."""
+    requested(pipeline, 1)
+    (item,) = pipeline.detect(table="ns.t")[1]
+    with pipeline.table.table.transaction() as transaction:
+        transaction.set_properties({"icekeeper.max_snapshots_to_keep": "few"})
+    with pytest.raises(PolicyError):
+        pipeline.plan(item)
+    newer = requested(pipeline, 2)
+    pipeline.report()
+    assert pending(pipeline) == (newer,)
+
+
+def test_a_request_whose_table_another_run_has_stays(pipeline: Pipeline) -> None:
+    request = requested(pipeline, 1)
+    (item,) = pipeline.detect(table="ns.t")[1]
+    leases, now_ms = pipeline.deployment.state.leases, pipeline.clock.now_ms
+    leases.acquire(item.identity.lease_key, "run-0", now_ms=now_ms, ttl_ms=HOUR_MS)
+    with pytest.raises(LeaseHeld):
+        pipeline.plan(item)
+    report = pipeline.report()
+    assert (report["status"], report["error"]) == ("refused", "LeaseHeld")
+    assert pending(pipeline) == (request,)
 
 
 # Which step goes to a Glue job: large work, and what was too much for a function before.
 
 
 def test_large_work_goes_to_glue(pipeline: Pipeline) -> None:
-    pipeline.deployment = pipeline.open(
-        ICEKEEPER_SMALL_COMPACTION_MB="0", ICEKEEPER_SMALL_MANIFESTS="4", ICEKEEPER_SMALL_ORPHANS="4"
-    )
+    pipeline.deployment = pipeline.open(ICEKEEPER_SMALL_MANIFESTS="4", ICEKEEPER_SMALL_ORPHANS="4")
     _, plan = pipeline.begin()
     assert {step for step, route in plan.routes.items() if route == "glue"} == {
         *("compact", "remove_orphans", "rewrite_manifests")
     }
+    _, plan = pipeline.begin("run-2", in_job=True)
+    assert {step for step, route in plan.routes.items() if route == "function"} == {"expire_snapshots"}
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("spark_session")  # a Java of its own would have no Iceberg for later tests
-def test_a_glue_job_does_the_step_that_its_arguments_name(pipeline: Pipeline) -> None:
-    pipeline.clock.now_ms = system_clock()  # the job has no other
-    item, plan = pipeline.begin()
-    arguments = ["--plan-key", plan.key, "--plan-digest", plan.digest, "--operation", "compact", "--run-id", RUN]
-    arguments += ["--control-bucket", str(pipeline.control), "--state", pipeline.environment["ICEKEEPER_STATE"]]
-    allowed = frozenset({Operation.COMPACT})
-    assert run_job([*arguments, "--JOB_NAME", "compact"], allowed) == 0
-    assert pipeline.document(item, "compact.json")["summary"] == "compacted 5 files into 1 (across 1 bins)"
-    digest = arguments.index("--plan-digest") + 1
-    assert run_job([*arguments[:digest], "0" * 64, *arguments[digest + 1 :]], allowed) == 1
-
-
-@pytest.mark.parametrize(
-    "error", ["Sandbox.Timedout", "States.Timeout", "Runtime.ExitError", "Runtime.OutOfMemory", "Lambda.Unknown"]
-)
-def test_what_was_too_much_for_a_function_goes_to_glue_from_then_on(pipeline: Pipeline, error: str) -> None:
+def test_what_was_too_much_for_a_function_goes_to_glue_from_then_on(pipeline: Pipeline) -> None:
+    """It began, and told nothing more: it ran out of time or memory."""
+    in_functions(pipeline)
     item, plan = pipeline.begin()
     assert (plan.routes["compact"], plan.routes["remove_orphans"]) == ("function", "function")
-    pipeline.report(item, plan, compact=Failure(Error=error))
-    again = pipeline.plan(item)
-    assert {step for step, route in again.routes.items() if route == "glue"} == {"compact"}
-    pipeline.report(item, again, remove_orphans=Failure(Error=error), expire_snapshots=Failure(Error=error))
-    routes = pipeline.plan(item).routes
-    assert {step for step, route in routes.items() if route == "glue"} == {"compact", "remove_orphans"}
-    assert routes["expire_snapshots"] == "function"  # there is no job that does it
-
-
-def test_a_failure_of_another_kind_stays_where_it_was(pipeline: Pipeline) -> None:
-    item, plan = pipeline.begin()
-    pipeline.report(item, plan, compact=Failure(Error="StorageError"))
-    assert pipeline.plan(item).routes["compact"] == "function"
-    # A job that takes too long is no news about functions.
-    pipeline.deployment = pipeline.open(ICEKEEPER_SMALL_COMPACTION_MB="0")
-    pipeline.report(item, pipeline.plan(item), compact=Failure(Error="States.Timeout"))
-    pipeline.deployment = pipeline.open()
-    assert pipeline.plan(item).routes["compact"] == "function"
-    assert not (pipeline.control / "runs" / "outgrown").exists()
+    for step in ("compact", "expire_snapshots"):
+        (pipeline.control / pipeline.documents(item).folder / f"{step}.begun.json").write_text('{"snapshot_ids": []}')
+    pipeline.documents(item).write_failure("remove_orphans", StorageError("the store is down"))
+    pipeline.report()
+    pipeline.clock.now_ms += HOUR_MS
+    routes = pipeline.begin("run-2")[1].routes
+    assert {step for step, route in routes.items() if route == "glue"} == {"compact"}
+    assert routes["expire_snapshots"] == "function", "there is no job that does it"
 
 
 def test_a_damaged_note_of_what_was_too_much_is_none(pipeline: Pipeline) -> None:
+    in_functions(pipeline)
     item, _ = pipeline.begin()
     note = pipeline.control / f"{table_folder('outgrown', item.identity.spelling)}.json"
     note.parent.mkdir(parents=True)
@@ -436,15 +638,12 @@ def test_a_scan_proposes_what_needs_work_and_what_was_requested(pipeline: Pipeli
     answer, items = pipeline.detect()
     assert answer["reason"] == "1 of 1 table(s) need maintenance"
     assert [(item.table, item.catalog, item.forced) for item in items] == [("ns.t", "local", False)]
-    report_run(pipeline.deployment, ReportRunEvent(run_id=RUN))
+    pipeline.report()
     request = MaintenanceRequest(identity=items[0].identity, requested_ms=1, settings={"operations": "compact"})
     pipeline.deployment.state.requests.file(request)
     (asked,) = pipeline.detect("run-3")[1]
     assert (asked.forced, asked.priority, dict(asked.settings)) == (True, 1.0, {"operations": "compact"})
-    acquire_table_lease(pipeline.deployment, "run-3", asked)
-    plan = pipeline.plan(asked, "run-3")
-    assert {step for step, route in plan.routes.items() if route != "none"} == {"compact"}
-    assert pipeline.deployment.state.requests.pending() == ()
+    assert set(pipeline.plan(asked, "run-3").routes) == {"compact"}
 
 
 def test_a_scan_goes_on_where_the_last_one_stopped(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -495,19 +694,18 @@ MERGE = "rewrite_position_deletes"
 
 def test_without_deletes_the_plan_says_so(pipeline: Pipeline) -> None:
     item, plan = pipeline.begin()
-    assert plan.routes[MERGE] == "none"
-    outcome = pipeline.document(item, "plan.json")["outcomes"][MERGE]
+    assert MERGE not in plan.routes
+    outcome = plan.outcomes[MERGE]
     assert (outcome["status"], outcome["reason"]) == ("skipped", "no position delete files eligible for merging")
-    report = pipeline.report(item, plan)
-    assert report.outcome is not None
-    assert MERGE in [one.operation.value for one in report.outcome.operations]
+    pipeline.report()
+    assert MERGE in outcomes(pipeline, item)
 
 
 def test_with_deletes_the_step_looks_at_them(pipeline: Pipeline) -> None:
     path = pipeline.table.table.inspect.files()["file_path"][0].as_py()
     content, more = position_delete(path, 0, "")
     commit_deletes(pipeline.table, [(content, {**more, "partition": ()})])
-    assert pipeline.begin()[1].routes[MERGE] != "none"
+    assert MERGE in pipeline.begin()[1].routes
 
 
 # One moment for a whole pass: what ``now()`` in its filter means does not change from step to step.
@@ -539,20 +737,19 @@ def pipeline_of_days(local_catalog: SqlCatalog, tmp_path: Path) -> Pipeline:
     return Pipeline(table, tmp_path)
 
 
-def test_a_step_after_midnight_works_on_the_day_of_its_plan(pipeline_of_days: Pipeline) -> None:
+def test_a_step_after_midnight_works_on_the_day_of_its_run(pipeline_of_days: Pipeline) -> None:
     table = pipeline_of_days.table
     assert isinstance(table, DatedTable)
-    pipeline_of_days.clock.now_ms = int(MIDNIGHT.timestamp() * 1000) - 1000
-    item, plan = pipeline_of_days.begin(settings={"where": "day < current_date"}, operations="compact")
-    assert pipeline_of_days.document(item, "plan.json")["started_ms"] == pipeline_of_days.clock.now_ms
+    started_ms = pipeline_of_days.clock.now_ms = int(MIDNIGHT.timestamp() * 1000) - 1000
+    wanted = {"settings": {"where": "day < current_date"}, "operations": "compact"}
+    item, plan = pipeline_of_days.begin(**wanted)
+    assert plan.started_ms == started_ms
     pipeline_of_days.clock.now_ms += 60_000
-    again = pipeline_of_days.plan(item, attempt=2)
-    assert pipeline_of_days.document(item, "plan-2.json")["started_ms"] == pipeline_of_days.clock.now_ms - 60_000
-    answer = pipeline_of_days.run(item, again, "compact")
-    assert answer["summary"] == "compacted 2 files into 1 (across 1 bins)"
+    work = replace(pipeline_of_days.work(item), started_ms=started_ms)
+    assert run_steps(work, ["compact"]) == {"compact": "succeeded: compacted 2 files into 1 (across 1 bins)"}
     assert table.files_by_day() == {YESTERDAY: 1, TODAY: 2}
     # The next run has a moment of its own.
-    assert release_table_lease(pipeline_of_days.deployment, RUN, item)
-    item, plan = pipeline_of_days.begin("run-2", settings={"where": "day < current_date"}, operations="compact")
-    pipeline_of_days.run(item, plan, "compact", "run-2")
+    pipeline_of_days.report()
+    item, _ = pipeline_of_days.begin("run-2", **wanted)
+    pipeline_of_days.run(item, "compact", run_id="run-2")
     assert table.files_by_day() == {YESTERDAY: 1, TODAY: 1}

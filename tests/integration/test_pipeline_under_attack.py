@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from icekeeper.pipeline.one_call import RestEvent, take_up_rest
+from icekeeper.pipeline.report_table import report_run, report_table, was_scan
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.sql import SqlCatalog as SqlTables
@@ -26,9 +28,7 @@ from icekeeper.pipeline.events import (
     ReportTableEvent,
     parse_event,
 )
-from icekeeper.pipeline.one_call import RestEvent, take_up_rest
 from icekeeper.pipeline.plan_table import MAX_ATTEMPTS
-from icekeeper.pipeline.report_table import report_run, report_table, was_scan
 from icekeeper.pipeline.request_pass import file_request
 from icekeeper.pipeline.run_leases import acquire_table_lease, release_table_lease
 from icekeeper.pipeline.run_step import list_orphans

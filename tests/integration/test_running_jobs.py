@@ -548,7 +548,7 @@ def test_lanes_of_an_exchange_are_recorded_before_they_write(
     table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A group too large for one worker is written by many; when the engine dies, what they wrote is in the record."""
-    monkeypatch.setattr("icekeeper.operations.compaction.run_groups.fits_one_worker", lambda task: False)
+    monkeypatch.setattr("icekeeper.operations.compaction.run_groups.fits_one_worker", lambda *_: False)
 
     class Dying(LocalEngine):
         def exchange(self, *args: Any) -> Any:

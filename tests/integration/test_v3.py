@@ -176,19 +176,6 @@ def test_rows_keep_their_lineage_through_a_change_of_partitioning(tmp_path: Path
         table.assert_sound()
 
 
-def test_partial_progress_waits_until_rows_have_ids(table: MaintainedTable) -> None:
-    """Groups without row ids share the first commit, which would else give ids to the rows of the second."""
-    before = rows(table)
-    outcome = compacted(table, partial_progress="1")
-    assert (outcome.metrics["compact.commits"], outcome.metrics["compact.bins"]) == (1, 2)
-    assert_row_ids_hold(table)
-    found = lineage(table)
-    outcome = compacted(table, partial_progress="1", rewrite_all="true")
-    assert (outcome.metrics["compact.commits"], outcome.metrics["compact.bins"]) == (2, 2)
-    assert lineage(table) == found
-    assert rows(table) == before
-
-
 def test_rewritten_manifests_keep_every_row_id(with_ids: MaintainedTable) -> None:
     table = with_ids
     delete_positions(table, {file_of(table, 0): [0, 1]})

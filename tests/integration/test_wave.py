@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,18 +12,16 @@ from pyspark.sql import SparkSession
 
 from icekeeper.engines.engine import current_pool, in_pool
 from icekeeper.engines.local_engine import LocalEngine
+from icekeeper.engines.shared_tasks import SharedTasks
 from icekeeper.engines.spark import SparkEngine
 from icekeeper.errors import LeaseLost, StorageError
 from icekeeper.machine.metering import WorkThreads
-from icekeeper.operation_facts import operations_of_job
+from icekeeper.operation_facts import Stage
 from icekeeper.pipeline import glue_job as wave_module
-from icekeeper.pipeline import plan_table as routes_module
-from icekeeper.pipeline.events import PlanEvent, parse_event
-from icekeeper.pipeline.glue_job import NO_TIME, End, run_job, run_wave
-from icekeeper.pipeline.plan_table import plan_table
-from icekeeper.pipeline.run_leases import acquire_table_lease
-from icekeeper.pipeline.run_step import run_step
-from icekeeper.pipeline.wave import WaveEvent, gather_wave
+from icekeeper.pipeline.control_bucket import ControlBucket, Work
+from icekeeper.pipeline.glue_job import NO_TIME, End, run_job, run_work
+from icekeeper.pipeline.run_leases import give_back, held_table
+from icekeeper.pipeline.run_step import run_steps
 from icekeeper.state.claims import CutWork
 from support.pipeline_deployment import RUN, Pipeline, Wave, files_of, ids_of
 from support.pool_work import pool_of
@@ -57,19 +54,67 @@ def wave(pipeline: Pipeline) -> Wave:
     return Wave(pipeline)
 
 
+def run_by_another(wave: Wave, name: str) -> Any:
+    """Another run is at work on the table, as long as the block runs."""
+    return held_table(wave.deployment, "another run", wave.items[name], in_job=True)
+
+
+def is_free(wave: Wave, name: str) -> bool:
+    with run_by_another(wave, name):
+        return True
+
+
+def by_pass(wave: Wave, **state: Any) -> dict[str, str]:
+    """How each table's pass ended, by its name, as the run is reported."""
+    wave.pipeline.report(**state)
+    return {name: wave.pipeline.document(item, "pass.json")["status"] for name, item in wave.items.items()}
+
+
+def fingerprint(wave: Wave, name: str) -> str:
+    """By which detection knows the table; empty: it proposes it again."""
+    seen = wave.deployment.state.last_seen(wave.items[name].identity)
+    assert seen is not None
+    return seen.fingerprint
+
+
 def test_every_table_of_a_wave_is_compacted_by_itself(wave: Wave) -> None:
     """Its own snapshot, its own outcome; the lease is free again."""
     assert wave.run(LocalEngine(1)) == dict.fromkeys(ALL, End.DONE)
     for name in ALL:
         assert wave.outcome(name)["summary"] == f"compacted {FILES[name]} files into 1 (across 1 bins)"
         assert (files_of(wave.pipeline, name), ids_of(wave.pipeline, name)) == (1, ROWS[name])
-        acquire_table_lease(wave.deployment, "another run", wave.items[name], in_wave=True)
+        assert is_free(wave, name)
 
 
 def test_tables_of_a_wave_are_at_work_at_the_same_time(wave: Wave) -> None:
     """A small table does not wait for the end of a large one."""
     together = threading.Barrier(len(ALL))
     assert wave.run(Meddled(lambda name: together.wait(20))) == dict.fromkeys(ALL, End.DONE)
+
+
+def test_of_large_tables_fewer_are_at_work_and_small_ones_pass_them(
+    wave: Wave, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The manifests of each are in the driver's memory."""
+    monkeypatch.setattr(wave_module, "SMALL_BYTES", wave.work().tables[1].size_bytes)
+    monkeypatch.setattr(wave_module, "tables_at_once", lambda *_: (2, 1))
+    work = wave.work()
+    large = work.tables[0].model_copy(update={"size_bytes": 10**9})
+    second = work.tables[1].model_copy(update={"size_bytes": 10**9})
+    first, other, small = large.item.table, second.item.table, work.tables[2].item.table
+    small_is_done, begun = threading.Event(), list[str]()
+
+    def meddle(name: str) -> None:
+        begun.append(name)
+        if name == first:
+            assert small_is_done.wait(20)
+        if name == small:
+            small_is_done.set()
+
+    work = work.model_copy(update={"tables": (large, second, work.tables[2])})
+    assert set(run_work(wave.deployment, work, Meddled(meddle)).values()) == {End.DONE}
+    assert sorted(begun[:2]) == sorted([first, small])
+    assert begun[2] == other
 
 
 @pytest.mark.parametrize("error", [StorageError("the disk is full"), ValueError("a bug")], ids=["storage", "bug"])
@@ -92,7 +137,7 @@ def test_one_of_ten_tables_that_never_ends_is_cut_off_and_nine_are_maintained(
     commits nothing."""
     names = tuple(f"t{number}" for number in range(9))
     wave = Wave(pipeline, names)
-    monkeypatch.setattr(wave_module, "tables_at_once", lambda *_: 1)
+    monkeypatch.setattr(wave_module, "tables_at_once", lambda *_: (1, 0))
     monkeypatch.setattr(wave_module, "longest_s", lambda *_, **__: 5.0)
     wakes, has_woken = threading.Event(), threading.Event()
 
@@ -111,7 +156,8 @@ def test_one_of_ten_tables_that_never_ends_is_cut_off_and_nine_are_maintained(
     assert told["summary"].startswith("StorageError: cut off: its part of a wave did not end within 5 s of job_timeout")
     (cut,) = wave.deployment.state.cut_offs.of_catalog(item.catalog, item.warehouse)
     assert (cut.entry[2], cut.work, cut.times) == ("ns.t", CutWork.PASS, 1)
-    acquire_table_lease(wave.deployment, "another run", item, in_wave=True)
+    other = run_by_another(wave, "ns.t")
+    other.__enter__()
     before = pipeline.table.pyiceberg.load_table("ns.t").metadata_location
     wakes.set()
     assert has_woken.wait(10)
@@ -119,7 +165,10 @@ def test_one_of_ten_tables_that_never_ends_is_cut_off_and_nine_are_maintained(
         thread.join(20)
     assert pipeline.table.pyiceberg.load_table("ns.t").metadata_location == before
     assert ids_of(pipeline, "ns.t") == ROWS["ns.t"]
-    assert wave.deployment.state.leases.current(item.identity.lease_key, now_ms=pipeline.clock()) is not None
+    held = wave.deployment.state.leases.current(item.identity.lease_key, now_ms=pipeline.clock())
+    assert held is not None
+    assert held.holder == "another run"
+    other.__exit__(None, None, None)
 
 
 def test_what_may_pass_is_tried_again_behind_the_others(wave: Wave) -> None:
@@ -136,34 +185,44 @@ def test_what_may_pass_is_tried_again_behind_the_others(wave: Wave) -> None:
 
 
 def test_a_table_that_loses_its_lease_commits_nothing_and_stops_no_other(wave: Wave) -> None:
+    others = list[Any]()
+
     def steal(name: str) -> None:
         if name == "ns.u":
-            item = wave.items[name]
-            leases = wave.deployment.state.leases
-            held = leases.current(item.identity.lease_key, now_ms=wave.pipeline.clock())
-            assert held is not None
-            leases.release(held)
-            acquire_table_lease(wave.deployment, "another run", item, in_wave=True)
+            give_back(wave.deployment, RUN, wave.items[name])
+            others.append(run_by_another(wave, name))
+            others[0].__enter__()
 
     assert wave.run(Meddled(steal)) == dict.fromkeys(ALL, End.DONE)
     told = wave.outcome("ns.u")
     assert (told["status"], told["lost_lease"]) == ("refused", True)
     assert [files_of(wave.pipeline, name) for name in ALL] == [1, 2, 1]
+    others[0].__exit__(None, None, None)
 
 
-def test_a_table_that_another_run_maintains_is_left_to_it(wave: Wave) -> None:
-    acquire_table_lease(wave.deployment, "another run", wave.items["ns.u"], in_wave=True)
-    assert wave.run(LocalEngine(1)) == {"ns.t": End.DONE, "ns.u": End.LEFT_OUT, "ns.v": End.DONE}
-    plan = after(wave, "ns.u", lease=False)
-    assert plan["outcomes"]["compact"]["status"] == "skipped"
-    assert "another run" in plan["outcomes"]["compact"]["reason"]
+@pytest.mark.parametrize("wait", [False, True])
+def test_a_table_that_another_run_maintains_is_left_to_it(wave: Wave, wait: bool) -> None:
+    """Also where its run was to wait: all workers would wait with it.  It is due again."""
+    work = wave.work()
+    tables = [one.model_copy(update={"item": one.item.model_copy(update={"wait": wait})}) for one in work.tables]
+    with run_by_another(wave, "ns.u"):
+        ends = run_work(wave.deployment, work.model_copy(update={"tables": tuple(tables)}), LocalEngine(1))
+    assert [ends[wave.items[name].identity.spelling] for name in ALL] == [End.DONE, End.LEFT_OUT, End.DONE]
+    assert [files_of(wave.pipeline, name) for name in ALL] == [1, 2, 1]
+    left = wave.pipeline.documents(wave.items["ns.u"]).left("compact") or ""
+    assert left.startswith("another run maintained the table: ns.u is maintained by another run")
+    by_pass(wave)
+    assert fingerprint(wave, "ns.u") == ""
+    assert fingerprint(wave, "ns.t") != ""
 
 
 def test_a_replaced_table_is_left_to_the_next_run(wave: Wave) -> None:
     catalog = wave.pipeline.table.pyiceberg
     catalog.drop_table("ns.u")
     made = catalog.create_table("ns.u", schema=wave.pipeline.table.new_rows().schema)
-    assert wave.run(LocalEngine(1)) == {"ns.t": End.DONE, "ns.u": End.LEFT_OUT, "ns.v": End.DONE}
+    assert wave.run(LocalEngine(1)) == dict.fromkeys(ALL, End.DONE)
+    left = wave.pipeline.documents(wave.items["ns.u"]).left("compact") or ""
+    assert left == "ns.u was replaced by another table since it was planned"
     assert made.refresh().current_snapshot() is None
 
 
@@ -180,20 +239,60 @@ class Slow:
 
 def test_tables_that_have_no_time_left_are_due_again_and_not_failed(wave: Wave) -> None:
     """Of an hour the first table begins after 15 minutes, the others too late."""
-    late = Slow(3500)
-    assert wave.run(LocalEngine(1), monotonic=late) == dict.fromkeys(ALL, End.LEFT_OUT)
-    item = wave.items["ns.u"]
-    plan = after(wave, "ns.u")
-    assert plan["routes"]["compact"] == "none"
-    assert plan["routes"]["expire_snapshots"] == "function"  # the rest of the pass follows all the same
-    assert (plan["outcomes"]["compact"]["status"], plan["outcomes"]["compact"]["reason"]) == ("skipped", NO_TIME)
-    assert [one.table for one in wave.rest] == list(ALL)
-    report = wave.pipeline.report(wave.rest[1], reference(wave, "ns.u"))
-    assert report.outcome is not None
-    assert next(iter(report.outcome.operations)).status.value == "skipped"
-    seen = wave.deployment.state.last_seen(item.identity)
-    assert seen is not None
-    assert seen.fingerprint == ""  # by which detection proposes it again
+    assert wave.run(LocalEngine(1), monotonic=Slow(3200)) == dict.fromkeys(ALL, End.LEFT_OUT)
+    assert {wave.pipeline.documents(item).left("compact") for item in wave.items.values()} == {NO_TIME}
+    assert [files_of(wave.pipeline, name) for name in ALL] == [5, 2, 2]
+    by_pass(wave)
+    assert [fingerprint(wave, name) for name in ALL] == [""] * 3
+
+
+def test_a_table_has_its_share_of_the_time_and_one_alone_nearly_all(wave: Wave) -> None:
+    """Of an hour; its last round begins before, so that it can end and be committed."""
+    found = dict[str, float]()
+
+    def told(work: Any, steps: Sequence[str]) -> Any:
+        found[work.item.table] = work.time_left_s()
+        return run_steps(work, steps)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(wave_module, "run_steps", told)
+        wave.run(LocalEngine(1), monotonic=lambda: 100.0, began_s=100.0)
+        assert found == dict.fromkeys(ALL, 0.95 * 810)
+        alone = wave.work().model_copy(update={"tables": wave.work().tables[:1]})
+        run_work(wave.deployment, alone, LocalEngine(1), monotonic=lambda: 140.0, began_s=100.0)
+    assert found[alone.tables[0].item.table] == 0.95 * 3200
+
+
+def test_a_table_for_which_the_time_is_not_enough_keeps_its_work_and_is_due_again(pipeline: Pipeline) -> None:
+    """Whatever a round has finished is committed before the time is over; the next run does the rest
+    (rule: groups-commit-as-they-finish)."""
+    made = pipeline.table.pyiceberg.create_table(
+        "ns.u", schema=pipeline.table.new_rows().schema, partition_spec=PARTITIONED
+    )
+    for start in range(0, 12, 2):
+        made.append(pipeline.table.new_rows(start, start + 1))
+        made.append(pipeline.table.new_rows(start, start + 1))
+    wave = Wave(pipeline, ())
+    rows = ids_of(pipeline, "ns.u")
+    now_s = [0.0]
+
+    def pass_time(name: str) -> None:
+        now_s[0] += 2000 if name == "ns.u" else 0
+
+    class Slowly(Meddled):
+        @property
+        def slots(self) -> int:
+            return 1
+
+    work = wave.work()
+    alone = work.model_copy(update={"tables": tuple(one for one in work.tables if one.item.table == "ns.u")})
+    ends = run_work(wave.deployment, alone, Slowly(pass_time), monotonic=lambda: now_s[0])
+    assert list(ends.values()) == [End.DONE]
+    told = wave.outcome("ns.u")
+    assert told["status"] == "succeeded"
+    assert "wait for the next run" in told["summary"]
+    assert ids_of(pipeline, "ns.u") == rows
+    assert files_of(pipeline, "ns.u") == 11
 
 
 def test_a_second_attempt_does_only_what_has_no_outcome(wave: Wave, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,21 +302,19 @@ def test_a_second_attempt_does_only_what_has_no_outcome(wave: Wave, monkeypatch:
     class Killed(BaseException):
         pass
 
-    def killed(deployment: Any, event: Any, engine: Any, **options: Any) -> Any:
-        done.append(event.item.table)
+    def killed(work: Any, steps: Sequence[str]) -> Any:
+        done.append(work.item.table)
         if len(done) == 2:
             raise Killed
-        return run_step(deployment, event, engine, **options)
+        return run_steps(work, steps)
 
     with monkeypatch.context() as patched:
-        patched.setattr(wave_module, "run_step", killed)
-        patched.setattr(wave_module, "tables_at_once", lambda tables, workers: 1)
+        patched.setattr(wave_module, "run_steps", killed)
+        patched.setattr(wave_module, "tables_at_once", lambda *_: (1, 0))
         with pytest.raises(Killed):
             wave.run(LocalEngine(1))
-    first, second = done
+    first, _ = done
     assert files_of(wave.pipeline, first) == 1
-    plan = after(wave, second)
-    assert plan["outcomes"]["compact"]["status"] == "skipped"
     work: list[str] = []
     assert wave.run(Meddled(work.append)) == dict.fromkeys(ALL, End.DONE)
     assert sorted(work) == sorted(set(ALL) - {first})
@@ -235,183 +332,87 @@ def test_a_step_that_the_wave_broke_off_is_told_as_failed(wave: Wave) -> None:
 
     with pytest.raises(Killed):
         wave.run(Meddled(kill))
-    told = {name: after(wave, name)["outcomes"]["compact"]["status"] for name in ALL}
-    assert set(told.values()) == {"failed"}
+    for item in wave.items.values():
+        give_back(wave.deployment, RUN, item)  # as the lease of a killed process runs out
+    assert by_pass(wave) == dict.fromkeys(ALL, "partial")
     assert {name: ids_of(wave.pipeline, name) for name in ALL} == ROWS
 
 
 def test_an_end_that_cannot_be_written_is_not_taken_for_done(wave: Wave, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = type(wave.deployment.control).write
-    folder = str(Path(wave.plans["ns.u"].key).parent)
+    write, folder = ControlBucket.write, wave.pipeline.documents(wave.items["ns.u"]).folder
 
     def broken(self: Any, key: str, document: Any) -> str:
         if key == f"{folder}/compact.json":
             raise StorageError("the bucket is gone")
         return write(self, key, document)
 
-    monkeypatch.setattr(type(wave.deployment.control), "write", broken)
+    monkeypatch.setattr(ControlBucket, "write", broken)
     assert wave.run(LocalEngine(1)) == {"ns.t": End.DONE, "ns.u": End.UNTOLD, "ns.v": End.DONE}
     monkeypatch.undo()
     assert wave.run(LocalEngine(1)) == dict.fromkeys(ALL, End.DONE)
     assert "committed by an earlier attempt" in wave.outcome("ns.u")["summary"]
 
 
-def test_only_what_nobody_asked_for_waits_for_a_wave(pipeline: Pipeline) -> None:
-    """Nor does a pass of a state machine of an earlier version, which knows no wave."""
-    pipeline.deployment = pipeline.open(ICEKEEPER_SMALL_COMPACTION_MB="0")
-    (item,) = pipeline.detect()[1]
-    acquire_table_lease(pipeline.deployment, RUN, item)
+def test_a_lease_that_is_lost_before_a_step_leaves_its_table_out(wave: Wave, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is due again; the job is not run anew for it (rule: wave-tables-are-independent)."""
 
-    def route(**changed: Any) -> str:
-        waves = changed.pop("waves", True)
-        event = PlanEvent(run_id=RUN, item=item.model_copy(update=changed), waves=waves)
-        return plan_table(pipeline.deployment, event).routes["compact"]
+    def lost(work: Any, steps: Sequence[str]) -> Any:
+        if work.item.table == "ns.u":
+            raise LeaseLost("run-9 took it")
+        return run_steps(work, steps)
 
-    assert (route(), route(waves=False)) == ("wave", "glue")
-    assert (route(detected_ms=None), route(detected_ms=None, forced=True)) == ("glue", "glue")
-
-
-def after(wave: Wave, name: str, *, lease: bool = True) -> Any:
-    """The plan of the rest of a table's pass."""
-    if lease:
-        acquire_table_lease(wave.deployment, RUN, wave.items[name])
-        return wave.deployment.control.find(reference(wave, name).key)
-    leases, item = wave.deployment.state.leases, wave.items[name]
-    held = leases.current(item.identity.lease_key, now_ms=wave.pipeline.clock())
-    assert held is not None
-    leases.release(held)
-    return after(wave, name)
-
-
-def reference(wave: Wave, name: str) -> Any:
-    item = next(item for item in wave.rest if item.table == name)
-    return plan_table(wave.deployment, PlanEvent(run_id=RUN, item=item, waves=True))
+    monkeypatch.setattr(wave_module, "run_steps", lost)
+    assert wave.run(LocalEngine(1)) == {"ns.t": End.DONE, "ns.u": End.LEFT_OUT, "ns.v": End.DONE}
+    assert wave.pipeline.documents(wave.items["ns.u"]).left("compact") == "run-9 took it"
+    by_pass(wave)
+    assert fingerprint(wave, "ns.u") == ""
 
 
 # A table that stands twice in a wave is maintained as once: its rows stay, and nobody else is kept out
 # (rule: wave-tables-are-independent).
 
-NAMES = ("ns.t", "ns.u", "ns.v")
 
-
-class Together(LocalEngine):
+def test_one_that_is_at_work_twice_loses_no_row(wave: Wave) -> None:
     """Both of a table's works are planned before either rewrites."""
-
-    def __init__(self) -> None:
-        super().__init__(1)
-        self.planned = threading.Barrier(6)
-
-    def map(self, *args: Any) -> Any:
-        self.planned.wait(20)
-        return super().map(*args)
-
-
-def test_a_table_that_waits_twice_is_gathered_once(pipeline: Pipeline) -> None:
-    wave = Wave(pipeline)
-    waiting = [{"key": plan.key, "digest": plan.digest} for plan in (*wave.plans.values(), *wave.plans.values())]
-    event = parse_event(WaveEvent, {"run_id": RUN, "wave": waiting})
-    assert gather_wave(wave.deployment, event) == wave.answer
-
-
-def test_one_that_is_at_work_twice_loses_no_row(pipeline: Pipeline) -> None:
-    wave = Wave(pipeline)
-    rows = {name: ids_of(pipeline, name) for name in NAMES}
-    tables = wave.document.tables
-    twice = wave.document.model_copy(update={"tables": (*tables, *tables), "workers": 4})
-    ends = run_wave(wave.deployment, twice, Together())
+    planned, work = threading.Barrier(6), wave.work()
+    twice = work.model_copy(update={"tables": (*work.tables, *work.tables)})
+    ends = run_work(wave.deployment, twice, Meddled(lambda _: planned.wait(20)))
     assert set(ends.values()) <= {End.DONE, End.LEFT_OUT}
-    for name in NAMES:
-        assert (files_of(pipeline, name), ids_of(pipeline, name)) == (1, rows[name])
-        acquire_table_lease(wave.deployment, "another run", wave.items[name], in_wave=True)
+    for name in ALL:
+        assert (files_of(wave.pipeline, name), ids_of(wave.pipeline, name)) == (1, ROWS[name])
+        assert is_free(wave, name)
 
 
-# In a table bucket a wave does what follows a table's compaction as soon as that is committed.
-
-MERGE = "rewrite_position_deletes"
-BEHIND = ["expire_snapshots", "remove_orphans", "rewrite_manifests"]
+# Every large stage is such a job: one of many tables, or, where somebody asked for it, of one.
 
 
-@pytest.fixture
-def wave_of_buckets(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> Wave:
-    """As for table buckets; the folder of these tests is none."""
-    monkeypatch.setattr(routes_module, "is_table_bucket", lambda _: True)
-    return Wave(pipeline, ("u",))
-
-
-def plan_of_rest(wave_of_buckets: Wave, name: str) -> Any:
-    """The plan of what is left of a pass after the wave."""
-    (item,) = (one for one in wave_of_buckets.rest if one.table == name)
-    acquire_table_lease(wave_of_buckets.deployment, RUN, item)
-    plan = plan_table(wave_of_buckets.deployment, PlanEvent(run_id=RUN, item=item, waves=True))
-    return plan, wave_of_buckets.deployment.control.read(plan.key, plan.digest)
-
-
-def test_one_table_is_done_whatever_the_others_still_do(wave_of_buckets: Wave, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every step of a table in order, before the next table has begun."""
-    order: list[tuple[str, str]] = []
-
-    def told(deployment: Any, event: Any, engine: Any, **options: Any) -> Any:
-        order.append((event.item.table, event.step))
-        return run_step(deployment, event, engine, **options)
-
-    monkeypatch.setattr(wave_module, "run_step", told)
-    monkeypatch.setattr(wave_module, "tables_at_once", lambda tables, workers: 1)
-    rows = {name: ids_of(wave_of_buckets.pipeline, name) for name in wave_of_buckets.items}
-    assert wave_of_buckets.run(LocalEngine(1)) == dict.fromkeys(wave_of_buckets.items, End.DONE)
-    for number, name in enumerate(table.item.table for table in wave_of_buckets.document.tables):
-        steps = [step for table, step in order if table == name]
-        assert [step for step in steps if step in ("compact", *BEHIND)] == ["compact", *BEHIND]
-        assert order[number * len(steps) : (number + 1) * len(steps)] == [(name, step) for step in steps]
-    for name in wave_of_buckets.items:
-        assert (files_of(wave_of_buckets.pipeline, name), ids_of(wave_of_buckets.pipeline, name)) == (1, rows[name])
-        assert wave_of_buckets.outcome(name, "expire_snapshots")["metrics"]["expire_snapshots.snapshots_expired"] > 0
-        plan, document = plan_of_rest(wave_of_buckets, name)
-        assert set(plan.routes.values()) == {"none"}
-        assert set(document["outcomes"]) == {MERGE}  # which has nothing to do
-
-
-def test_a_step_that_fails_stops_neither_the_next_nor_another_table(
-    wave_of_buckets: Wave, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def failing(deployment: Any, event: Any, engine: Any, **options: Any) -> Any:
-        if (event.item.table, event.step) == ("ns.u", "expire_snapshots"):
-            raise StorageError("no answer")
-        return run_step(deployment, event, engine, **options)
-
-    monkeypatch.setattr(wave_module, "run_step", failing)
-    assert wave_of_buckets.run(LocalEngine(1)) == dict.fromkeys(wave_of_buckets.items, End.DONE)
-    assert wave_of_buckets.outcome("ns.u", "expire_snapshots")["status"] == "failed"
-    assert wave_of_buckets.outcome("ns.u", "rewrite_manifests")["status"] == "succeeded"
-    assert wave_of_buckets.outcome("ns.t", "expire_snapshots")["status"] == "succeeded"
-
-
-def test_what_the_wave_had_no_time_for_and_fits_a_function_follows_it(wave_of_buckets: Wave) -> None:
-    times = iter([0.0])
-    ends = wave_of_buckets.run(LocalEngine(1), monotonic=lambda: next(times, 1e9))
-    assert ends == dict.fromkeys(wave_of_buckets.items, End.LEFT_OUT)
-    plan, document = plan_of_rest(wave_of_buckets, "ns.u")
-    assert document["outcomes"]["compact"]["reason"] == NO_TIME
-    assert {step for step, route in plan.routes.items() if route == "function"} == set(BEHIND)
-
-
-def test_large_manifests_join_the_wave_without_a_compaction(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(routes_module, "is_table_bucket", lambda _: True)
-    pipeline.deployment = pipeline.open(ICEKEEPER_SMALL_MANIFESTS="0", ICEKEEPER_REWRITE_ENABLED="false")
-    item = pipeline.detect()[1][0]
-    acquire_table_lease(pipeline.deployment, RUN, item)
-    plan = plan_table(pipeline.deployment, PlanEvent(run_id=RUN, item=item, waves=True))
-    assert plan.routes["rewrite_manifests"] == "wave"
-    assert plan.routes["expire_snapshots"] == "function"  # it comes before
-
-
-def test_elsewhere_a_wave_does_no_more_than_compaction(pipeline: Pipeline) -> None:
-    """Its job may not delete files."""
-    wave = Wave(pipeline, ("u",))
-    routes = wave.plans["ns.u"].routes
-    assert {step for step, route in routes.items() if route == "wave"} == {"compact"}
-    assert [routes[step] for step in BEHIND] == ["function"] * 3
+def test_large_manifests_and_orphans_have_jobs_of_their_own(pipeline: Pipeline) -> None:
+    pipeline.deployment = pipeline.open()
+    orphan = pipeline.table.plant("data/orphan.parquet")
+    item, _ = pipeline.begin(in_job=True)
+    pipeline.gather()
+    control = pipeline.deployment.control
+    told = pipeline.gather()
+    assert {stage: one.get("count") for stage, one in told.items() if one["count"]} == {
+        "compaction": 1,
+        "sweep": 1,
+        "orphans": 1,
+        "manifests": 1,
+    }
+    for stage in (Stage.COMPACTION, Stage.SWEEP, Stage.ORPHANS, Stage.MANIFESTS):
+        if stage is Stage.SWEEP:
+            assert list(pipeline.run(item, "expire_snapshots")) == ["expire_snapshots"]
+            continue
+        one = told[stage.value]
+        work = Work.model_validate(control.read(one["key"], one["digest"]))
+        assert (work.stage, one["execution_class"], one["workers"]) == (stage, "STANDARD", 2)
+        assert list(run_work(pipeline.deployment, work, LocalEngine(1)).values()) == [End.DONE]
+    statuses = {
+        step: pipeline.document(item, f"{step}.json")["status"]
+        for step in ("compact", "expire_snapshots", "remove_orphans", "rewrite_manifests")
+    }
+    assert statuses == dict.fromkeys(statuses, "succeeded")
+    assert not Path(orphan).exists()
 
 
 # The Glue script carries a wave out in one Spark session, with jobs kept apart by table
@@ -439,40 +440,75 @@ def test_works_that_share_a_session_have_pools_and_errors_of_their_own(spark_ses
 @pytest.mark.usefixtures("spark_session")
 def test_a_glue_job_carries_out_a_wave(pipeline: Pipeline, caplog: pytest.LogCaptureFixture) -> None:
     wave = Wave(pipeline, by_real_clock=True)
-    rows = {name: ids_of(pipeline, name) for name in ALL}
-    arguments = ["--wave-key", wave.answer["key"], "--wave-digest", wave.answer["digest"], "--run-id", RUN]
+    rows, told = {name: ids_of(pipeline, name) for name in ALL}, wave.answer["compaction"]
+    assert (told["workers"], told["execution_class"]) == (2, "FLEX")
+    arguments = ["--work-key", told["key"], "--work-digest", told["digest"], "--run-id", RUN]
     arguments += ["--control-bucket", str(pipeline.control), "--state", pipeline.environment["ICEKEEPER_STATE"]]
-    allowed = operations_of_job("compact_data_files")
+    arguments += ["--workers", "2", "--execution-class", "FLEX"]
     with caplog.at_level(logging.INFO, "icekeeper.pipeline.glue_job"):
-        assert run_job([*arguments, "--JOB_NAME", "compact"], allowed) == 0
-    assert "wave of 3 table(s): 3 done" in caplog.messages
+        assert run_job([*arguments, "--JOB_NAME", "compact"], "compact_data_files") == 0
+    assert "3 table(s): 3 done" in caplog.messages
     assert [(files_of(pipeline, name), wave.outcome(name)["status"]) for name in ALL] == [(1, "succeeded")] * 3
     assert {name: ids_of(pipeline, name) for name in ALL} == rows
-    digest = arguments.index("--wave-digest") + 1
-    assert run_job([*arguments[:digest], "0" * 64, *arguments[digest + 1 :]], allowed) == 1
-    with pytest.raises(ValueError, match="this job does not do compact"):
-        run_job(arguments, frozenset())
+    used = {amount: value for hour in pipeline.deployment.state.usage.hours() for amount, value in hour.amounts.items()}
+    assert used["glue_flex_dpu_ms"] >= 2 * 60_000
 
 
-# A table whose lease is gone before a step begins is left out and due again; the wave is not run anew for it.
+# Little work of several tables shares a task of the workers.
 
 
-def test_a_lease_that_is_lost_before_a_step_leaves_its_table_out(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An end that cannot be told would have the whole wave tried again (rule: wave-tables-are-independent)."""
-    wave = Wave(pipeline, ["u"])
+class OneSlot(LocalEngine):
+    """Does one task at a time, and each in its own process's thread; remembers how many tables each had."""
 
-    def step(deployment: Any, event: Any, engine: Any) -> Any:
-        if event.item.table == "ns.u":
-            raise LeaseLost("run-9 took it")
-        return run_step(deployment, event, engine)
+    def __init__(self, fails: Callable[[int], object] = lambda _: None) -> None:
+        super().__init__(1)
+        self.tables, self.begun, self.fails = list[int](), threading.Event(), fails
 
-    monkeypatch.setattr(wave_module, "run_step", step)
-    assert wave.run(LocalEngine(1)) == {"ns.t": End.DONE, "ns.u": End.LEFT_OUT}
-    assert (files_of(pipeline, "ns.t"), files_of(pipeline, "ns.u")) == (1, 2)
-    (rest,) = (item for item in wave.rest if item.table == "ns.u")
-    acquire_table_lease(wave.deployment, RUN, rest)
-    plan = plan_table(wave.deployment, PlanEvent(run_id=RUN, item=rest, waves=True))
-    told = pipeline.deployment.control.read(plan.key, plan.digest)["outcomes"]["compact"]
-    assert (told["status"], told["reason"]) == ("skipped", "run-9 took it")
+    @property
+    def slots(self) -> int:
+        return 1
+
+    def map(self, function: Any, tasks: Any, on_done: Any) -> Any:
+        count = len(tasks[0].works) if hasattr(tasks[0], "works") else 0
+        self.tables.append(count)
+        self.fails(len(self.tables))
+        return super().map(function, tasks, on_done)
+
+
+def test_while_workers_are_busy_small_tables_wait_for_a_task_together(wave: Wave) -> None:
+    """Each has its own outcome and its own count of requests."""
+    all_wait = threading.Event()
+
+    def first_waits(number: int) -> None:
+        if number == 1:
+            assert all_wait.wait(20)
+
+    engine = OneSlot(first_waits)
+    shared = SharedTasks(engine)
+    waiting = shared._waiting  # nobody else can know that both wait
+
+    def watch() -> None:
+        while len(waiting) < 2:
+            threading.Event().wait(0.01)
+        all_wait.set()
+
+    threading.Thread(target=watch, daemon=True).start()
+    assert wave.run(engine, shared=shared) == dict.fromkeys(ALL, End.DONE)
+    assert engine.tables == [1, 2]
+    for name in ALL:
+        assert wave.outcome(name)["summary"] == f"compacted {FILES[name]} files into 1 (across 1 bins)"
+        assert (files_of(wave.pipeline, name), ids_of(wave.pipeline, name)) == (1, ROWS[name])
+
+
+def test_tables_whose_shared_task_failed_are_tried_again_each_alone(wave: Wave) -> None:
+    """A worker that dies of one table's file takes the others' work with it, once."""
+
+    def fail(number: int) -> None:
+        if number == 1:
+            raise StorageError("a worker died")
+
+    engine = OneSlot(fail)
+    assert wave.run(engine, shared=SharedTasks(engine)) == dict.fromkeys(ALL, End.DONE)
+    assert 0 in engine.tables
+    assert [(files_of(wave.pipeline, name), wave.outcome(name)["status"]) for name in ALL] == [(1, "succeeded")] * 3
+    assert {name: ids_of(wave.pipeline, name) for name in ALL} == ROWS

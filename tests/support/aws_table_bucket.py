@@ -7,11 +7,20 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pyarrow as pa
 from moto.s3.models import s3_backends
 from pyiceberg.catalog import load_catalog
-from pyiceberg.io import InputFile, OutputFile
-from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.catalog.noop import NoopCatalog
+from pyiceberg.io import InputFile, OutputFile, load_file_io
+from pyiceberg.io.pyarrow import PyArrowFileIO, _ConvertToIcebergWithoutIDs, visit_pyarrow
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+from pyiceberg.schema import assign_fresh_schema_ids
+from pyiceberg.serializers import FromInputFile
+from pyiceberg.table import CommitTableResponse, Table
+from pyiceberg.table.metadata import new_table_metadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+from pyiceberg.table.update import update_table_metadata
 
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.operation_facts import BuiltIn
@@ -54,6 +63,68 @@ def runtime_of_table_bucket(moto_server: MotoServer, folder: Path, *, appends: i
         **moto_server.s3_properties,
     }
     return Runtime(open_catalog("aws", properties), SqliteStateStore(folder / "state.db"), environment={})
+
+
+class TableBucketCatalog(NoopCatalog):
+    """A table bucket in the place of its REST endpoint, which moto does not have: what ``make smoke`` asks it for.
+
+    Set as ``py-catalog-impl``, with ``warehouse`` and ``s3tables.endpoint``.
+    """
+
+    def __init__(self, name: str, **properties: str) -> None:
+        super().__init__(name, **properties)
+        keys = {f"aws_{key}": properties[f"s3.{key.replace('_', '-')}"] for key in ("access_key_id", "secret_access_key")}
+        made = {"endpoint_url": properties["s3tables.endpoint"], "region_name": properties["s3.region"], **keys}
+        self._s3tables, self._s3 = (boto3.client(service, **made) for service in ("s3tables", "s3"))
+        self._bucket = {"tableBucketARN": properties["warehouse"]}
+
+    def create_namespace(self, namespace: Any, properties: Any = None) -> None:
+        self._s3tables.create_namespace(**self._bucket, namespace=[namespace])
+
+    def drop_namespace(self, namespace: Any) -> None:
+        self._s3tables.delete_namespace(**self._bucket, namespace=namespace)
+
+    def create_table(self, identifier: Any, schema: Any, *_: Any, **__: Any) -> Table:
+        self._s3tables.create_table(**self._address(identifier), format="ICEBERG")
+        location = self._pointer(identifier)["warehouseLocation"]
+        numbered = assign_fresh_schema_ids(visit_pyarrow(schema, _ConvertToIcebergWithoutIDs()))
+        metadata = new_table_metadata(numbered, UNPARTITIONED_PARTITION_SPEC, UNSORTED_SORT_ORDER, location)
+        self._swap(identifier, metadata)
+        return self.load_table(identifier)
+
+    def load_table(self, identifier: Any) -> Table:
+        location = self._pointer(identifier)["metadataLocation"]
+        io = load_file_io(self.properties, location)
+        return Table(self._named(identifier), FromInputFile.table_metadata(io.new_input(location)), location, io, self)
+
+    def commit_table(self, table: Table, requirements: Any, updates: Any) -> CommitTableResponse:
+        metadata = update_table_metadata(table.metadata, updates)
+        location = self._swap(table.name(), metadata)
+        return CommitTableResponse(metadata=metadata, metadata_location=location)
+
+    def purge_table(self, identifier: Any) -> None:
+        self._s3tables.delete_table(**self._address(identifier))
+
+    def _swap(self, identifier: Any, metadata: Any) -> str:
+        # With a client that asks nothing before it writes, as the endpoint does on its side.
+        location = f"{metadata.location}/metadata/{uuid.uuid4()}.metadata.json"
+        bucket, _, key = location.removeprefix("s3://").partition("/")
+        self._s3.put_object(Bucket=bucket, Key=key, Body=metadata.model_dump_json().encode())
+        token = self._pointer(identifier)["versionToken"]
+        self._s3tables.update_table_metadata_location(
+            **self._address(identifier), versionToken=token, metadataLocation=location
+        )
+        return location
+
+    def _pointer(self, identifier: Any) -> Any:
+        return self._s3tables.get_table_metadata_location(**self._address(identifier))
+
+    def _address(self, identifier: Any) -> dict[str, str]:
+        namespace, name = self._named(identifier)
+        return {**self._bucket, "namespace": namespace, "name": name}
+
+    def _named(self, identifier: Any) -> tuple[str, ...]:
+        return tuple(identifier.split(".")) if isinstance(identifier, str) else tuple(identifier)
 
 
 # PyIceberg file I/O for table buckets, as moto in this process plays them.

@@ -130,8 +130,9 @@ def commit_deletes(
     entries = []
     for content, more in deletes:
         path = f"{commit.metadata.data_location}/delete-{uuid.uuid4()}.parquet"
-        with commit.storage.open_output(path) as sink:
-            pq.write_table(content, sink)
+        sink = pa.BufferOutputStream()
+        pq.write_table(content, sink)
+        commit.storage.write(path, sink.getvalue().to_pybytes())
         file = DataFile(
             **{
                 "file_path": path,

@@ -86,8 +86,8 @@ _WITH_WORKERS = """
 import sys
 from icekeeper.cli import main
 from icekeeper.engines import local_engine
-from icekeeper.operations.compaction import run_groups
-local_engine.SMALL_WORK_BYTES = run_groups._SMALL_BYTES = 0
+from icekeeper.operations.compaction import rounds
+local_engine.SMALL_WORK_BYTES = rounds._SMALL_BYTES = 0
 sys.exit(main())
 """
 

@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 from unittest import mock
 
+from icekeeper.pipeline.report_table import report_table
+from icekeeper.pipeline.whole_pass import CallLimits, WholePassEvent, run_whole_pass
+
 from icekeeper.catalogs.catalog import identity_of
 from icekeeper.catalogs.sql import SqlCatalog
 from icekeeper.engines.local_engine import LocalEngine
@@ -22,10 +25,8 @@ from icekeeper.metadata.table_reader import TableReader, reachable_files
 from icekeeper.model import TableName
 from icekeeper.pipeline.events import Item, ReportTableEvent
 from icekeeper.pipeline.glue_job import run_wave
-from icekeeper.pipeline.report_table import report_table
 from icekeeper.pipeline.run_leases import release_table_lease
 from icekeeper.pipeline.wave import WaveDocument
-from icekeeper.pipeline.whole_pass import CallLimits, WholePassEvent, run_whole_pass
 from icekeeper.state.sqlite.store import SqliteFile
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage

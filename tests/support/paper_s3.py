@@ -87,7 +87,7 @@ class PaperS3:
 
 def storage_over(client: Any) -> Storage:
     storage = Storage({})
-    storage.__dict__["s3"] = client
+    storage.__dict__.update(s3=client, _boto_may_read=True)
     return storage
 
 

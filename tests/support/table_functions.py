@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from icekeeper.machine.clock import system_clock
-from icekeeper.operation_facts import STEP_FACTS
 from icekeeper.pipeline.events import Item, parse_event
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import LakeStats
@@ -24,10 +22,20 @@ SECRETS = (
     "header/that-nobody-may-see",
 )
 ROLES = sorted(path.parent.name for path in FUNCTIONS.glob("*/handler.py"))
-EVENTS = {**{role: role for role in ROLES}, "detect_forced": "detect", "gather": "plan"}
+EVENTS = {
+    **dict(zip(ROLES, ROLES, strict=True)),
+    "detect_forced": "detect",
+    "gather": "plan",
+}
 """Sample → function."""
-STEPS = {step.name: step.function for step in STEP_FACTS}
-"""Step → function."""
+STEPS = {
+    "expire_partitions": "expire_partitions",
+    "compact": "compact_small",
+    "expire_snapshots": "expire_snapshots",
+    "remove_orphans": "remove_orphans",
+    "rewrite_manifests": "rewrite_manifests",
+    "clean_staged": "clean_staged",
+}
 
 
 class Functions(LambdaFunctions):
@@ -37,9 +45,6 @@ class Functions(LambdaFunctions):
         self.table = table
         self.control = folder / "control"
         self.item: Mapping[str, Any] = {}
-        self.listed: str | None = None
-        """What ``list_orphans`` answered, for ``remove_orphans``; ``None``: it lists for itself."""
-        self.started_ms = system_clock()
         (folder / "pyiceberg.yaml").write_text(
             f"catalog:\n  local:\n    type: sql\n    uri: sqlite:///{folder / 'catalog.db'}\n"
             f"    warehouse: {(folder / 'warehouse').as_uri()}\n    token: {SECRETS[0]}\n"
@@ -47,8 +52,8 @@ class Functions(LambdaFunctions):
         )
         settings = {
             "ICEKEEPER_MIN_INPUT_FILES": "2",
-            "ICEKEEPER_MIN_MANIFESTS_TO_REWRITE": "2",
             "ICEKEEPER_SMALL_COMPACTION_MB": "1280",
+            "ICEKEEPER_MIN_MANIFESTS_TO_REWRITE": "2",
             "ICEKEEPER_MAX_SNAPSHOTS_TO_KEEP": "1",
             "ICEKEEPER_SNAPSHOT_RETENTION_HOURS": "0",
             "ICEKEEPER_CONTROL_BUCKET": str(self.control),
@@ -63,9 +68,7 @@ class Functions(LambdaFunctions):
         if "item" in event:
             event["item"] |= self.item
         if "started_ms" in event:
-            event["started_ms"] = self.started_ms
-        if "listed" in event:
-            event["listed"] = self.listed
+            event["started_ms"] = system_clock()  # its files are older than its run
         return self.call(EVENTS[name], {**event, **changed})
 
     @property
@@ -80,11 +83,9 @@ class Functions(LambdaFunctions):
         return list(self.deployment.state.lake_stats.of_catalog(catalog.name, catalog.warehouse))
 
     def begin(self, run_id: str = RUN) -> None:
-        """Up to what the stages of the run have to do."""
+        """Up to a plan."""
         wanted = {"table": "ns.t", "catalog": "local"}
-        started = datetime.fromtimestamp(self.started_ms / 1000, UTC).isoformat()
-        found = self.send("detect_forced", run_id=run_id, started=started, input=wanted)
+        found = self.send("detect_forced", run_id=run_id, input=wanted)
         assert found.error is None
         (self.item,) = json.loads((self.control / found.result["tables"]["key"]).read_text())
-        for name in ("plan", "gather"):
-            assert self.send(name, run_id=run_id).error is None
+        assert self.send("plan", run_id=run_id).error is None

@@ -173,6 +173,8 @@ class Portion:
 class Noting:
     """An engine that does nothing but note what it was asked for."""
 
+    slots = 1
+
     def __init__(self, name: str, calls: list[str]) -> None:
         self.name, self._calls = name, calls
 

@@ -64,7 +64,7 @@ HEAVY = (
         ("icekeeper.operations.compaction.rewrite", 394),
         ("icekeeper.operations.compaction.clustering.work", 392),
         ("icekeeper.operations.statistics.sketch_task", 362),
-        ("icekeeper.operations.position_deletes.merge", 358),
+        ("icekeeper.operations.position_deletes.merge", 359),
         ("icekeeper.engines.worker_processes", 163),
     ],
 )

@@ -21,7 +21,17 @@ from icekeeper.pipeline.events import (
     parse_event,
 )
 from icekeeper.pipeline.plan_table import choose_routes, table_size
-from icekeeper.pipeline.wave import MOST_WORKERS, in_order, longest_s, may_begin, tables_at_once, workers_for
+from icekeeper.pipeline.wave import (
+    MOST_WORKERS,
+    SMALL_BYTES,
+    in_order,
+    last_round_s,
+    longest_s,
+    may_begin,
+    tables_at_once,
+    usable_s,
+    workers_for,
+)
 from local_stack.template import TEMPLATE, load_template
 from support.lambda_functions import FUNCTIONS, sample
 
@@ -228,10 +238,23 @@ def test_the_largest_begins_first_and_equal_ones_in_the_order_of_need() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tables", "workers", "at_once"), [(1, 2, 1), (100, 2, 8), (100, 3, 16), (100, 10, 16), (5, 10, 5)]
+    ("large", "small", "workers", "at_once"),
+    [
+        (1, 0, 2, (1, 1)),
+        (100, 0, 2, (8, 8)),
+        (100, 0, 3, (16, 16)),
+        (5, 0, 10, (5, 5)),
+        (0, 1000, 2, (32, 0)),
+        (100, 1000, 2, (32, 8)),
+        (3, 4, 2, (7, 3)),
+    ],
 )
-def test_tables_keep_the_workers_busy_and_the_driver_bounded(tables: int, workers: int, at_once: int) -> None:
-    assert tables_at_once(tables, workers) == at_once
+def test_tables_keep_the_workers_busy_and_the_driver_bounded(
+    large: int, small: int, workers: int, at_once: tuple[int, int]
+) -> None:
+    """All tables at once, and how many of them are large: their manifests are in the driver's memory."""
+    sizes = [SMALL_BYTES + 1] * large + [SMALL_BYTES] * small
+    assert tables_at_once(sizes, workers) == at_once
 
 
 def test_no_table_begins_that_would_not_end_in_time() -> None:
@@ -244,14 +267,26 @@ def test_no_table_begins_that_would_not_end_in_time() -> None:
 
 
 def test_a_table_may_take_long_but_not_the_time_in_which_the_others_are_told_of() -> None:
-    """A quarter of an hour, or four times what surely suffices (rule: cut-off-endless-tables); three minutes stay at
-    the end."""
+    """A quarter of an hour, or four times what surely suffices (rule: cut-off-endless-tables)."""
     hour = 3600.0
-    assert longest_s(0, 2, elapsed_s=0, limit_s=hour) == 900
-    assert longest_s(60 * GB, 2, elapsed_s=0, limit_s=hour) == pytest.approx(3211, abs=1)
-    assert longest_s(10**15, 2, elapsed_s=0, limit_s=hour) == 3420
-    assert longest_s(0, 2, elapsed_s=3000, limit_s=hour) == 420
-    assert longest_s(0, 2, elapsed_s=3590, limit_s=hour) == 60
+
+    def longest(size_bytes: int, elapsed_s: float) -> float:
+        return longest_s(size_bytes, 2, elapsed_s=elapsed_s, limit_s=hour, is_alone=False)
+
+    assert longest(0, 0) == 900
+    assert longest(60 * GB, 0) == pytest.approx(3211, abs=1)
+    assert longest(10**15, 0) == 3600
+    assert longest(0, 3000) == 600
+    assert longest(0, 3590) == 60
+
+
+def test_a_table_alone_in_its_job_has_nearly_all_of_its_time_and_the_job_ends_before_glue_kills_it() -> None:
+    """Of a Glue run of an hour, Spark's start and the end have six minutes (rule: groups-commit-as-they-finish)."""
+    usable = usable_s(3600)
+    assert usable == 3240
+    longest = longest_s(0, 2, elapsed_s=40, limit_s=usable, is_alone=True)
+    assert longest == 3200
+    assert last_round_s(longest) == 3040
 
 
 def test_what_no_run_is_long_enough_for_begins_early_or_never() -> None:

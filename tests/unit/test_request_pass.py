@@ -91,12 +91,19 @@ class World:
     def waiting(self, limit_ms: int | None) -> Waiting:
         return Waiting(limit_ms=limit_ms, tell=self.told.append, clock=lambda: self.now_ms, sleep=self.sleep)
 
-    def record(self, run_id: str = "request-1", started_ms: int = NOON_MS, status: str = "partial") -> PassRecord:
+    def record(
+        self,
+        run_id: str = "request-1",
+        started_ms: int = NOON_MS,
+        status: str = "partial",
+        *,
+        finished_ms: int | None = None,
+    ) -> PassRecord:
         record = PassRecord(
             identity=IDENTITY,
             run_id=run_id,
             started_ms=started_ms,
-            finished_ms=started_ms + 1,
+            finished_ms=finished_ms or started_ms + 1,
             status=status,
             summary=f"by {run_id}",
             engine="pipeline",
@@ -207,41 +214,69 @@ def test_whoever_watches_sees_whose_turn_it_is(world: World) -> None:
     world.happens = iter([world.unlease, lambda: world.lease("request-1")])
     world.follow(Machine(GOING_ON, GOING_ON, GOING_ON, DONE))
     assert world.told == [
-        *("waiting for night-run to be done", "the run has started", "the table is being maintained"),
+        *("waiting for night-run to be done", "the run goes on", "the table is being maintained"),
     ]
 
 
-def test_a_scheduled_run_is_waited_for_by_request_lease_and_journal(world: World) -> None:
+def test_a_run_that_died_leaves_the_request(world: World) -> None:
+    world.state.requests.file(REQUEST)
+    answer = world.follow(Machine(Execution("TIMED_OUT")))
+    assert answer == Answer(
+        status="failed",
+        summary=f"the run ended as TIMED_OUT: {EXECUTION}; the request stays filed, and the next scheduled run takes it "
+        "first",
+    )
+
+
+def test_a_scheduled_run_is_waited_for_until_it_has_claimed_the_request(world: World) -> None:
+    """A pass is recorded, and then its request is claimed: until then a record is another pass's."""
     world.state.requests.file(REQUEST)
     world.record("earlier", NOON_MS - 1)
 
-    def begin() -> None:
-        world.lease("night-run")
+    def report() -> None:
+        world.record("night-run", NOON_MS - 60_000, "succeeded", finished_ms=NOON_MS + 2_000)  # it planned after noon
         world.claim()
 
-    world.happens = iter([lambda: None, begin, lambda: world.record("night-run", NOON_MS + 2_000, "succeeded")])
+    happens = [lambda: world.lease("night-run"), lambda: world.record("day-run", NOON_MS - 9, finished_ms=NOON_MS + 1)]
+    world.happens = iter([*happens, world.unlease, report])
     answer = world.wait()
     assert (answer.status, answer.summary, answer.is_well) == ("succeeded", "by night-run", True)
-    assert world.told == [*["waiting for the next scheduled run"] * 2, "a run has taken the request"]
+    assert world.told == [
+        "waiting for the next scheduled run",
+        *["night-run maintains the table"] * 2,
+        "waiting for the next scheduled run",
+    ]
 
 
-def test_a_pass_that_began_before_the_request_does_not_answer_it(world: World) -> None:
+def test_a_request_that_nobody_serves_is_told_at_the_limit(world: World) -> None:
     world.state.requests.file(REQUEST)
     world.lease("day-run")
     world.happens = iter([lambda: world.record("day-run", NOON_MS - 1), world.unlease])
     answer = world.wait()
-    assert answer == Answer(status="requested", summary="after 60 s no run has taken the request, which stays filed")
+    assert answer == Answer(status="requested", summary="after 60 s no run has served the request, which stays filed")
+
+
+def see(world: World, finished_ms: int) -> None:
+    world.state.remember(IDENTITY, LastSeen(snapshot_id=1, fingerprint="f", finished_ms=finished_ms, idle=True))
 
 
 def test_a_served_request_without_a_record_was_skipped_or_came_to_nothing(world: World) -> None:
-    assert world.wait().summary == "the run that took the request has ended, and left nothing in the journal"
-    world.state.remember(IDENTITY, LastSeen(snapshot_id=1, fingerprint="f", finished_ms=NOON_MS, idle=True))
+    world.record("earlier", NOON_MS - 9)
+    lost = Answer(status="failed", summary="the run that took the request has ended, and left nothing in the journal")
+    assert world.wait() == lost
+    see(world, NOON_MS + 30 * 86_400_000)  # by a clock that was ahead
+    assert world.wait() == lost
+    see(world, NOON_MS)
     assert world.wait() == Answer(status="skipped", summary="the pass found nothing to change")
 
 
-def test_a_pass_longer_than_the_limit_is_told(world: World) -> None:
-    world.lease("night-run")
-    assert world.wait(5_000) == Answer(status="running", summary="after 5 s the pass has not ended")
+def test_of_two_passes_since_the_request_the_newer_one_served_it(world: World) -> None:
+    world.now_ms = NOON_MS + 60_000
+    record = world.record("day-run", NOON_MS)
+    see(world, record.finished_ms)
+    assert world.wait() == Answer(status="partial", summary="by day-run", record=record)
+    see(world, record.finished_ms + 1)
+    assert world.wait() == Answer(status="skipped", summary="the pass found nothing to change")
 
 
 # Step Functions as a laptop sees it: ARNs, what executions say, and every refusal as one clear sentence.
@@ -250,6 +285,10 @@ MACHINE_ARN = "arn:aws:states:eu-west-1:123456789012:stateMachine:icekeeper-main
 EXECUTION_ARN = "arn:aws:states:eu-west-1:123456789012:execution:icekeeper-maintain-tables:request-1"
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 RESULT = TableResult(table="ns.t", status="partial", summary="compact failed")
+OUTPUT = {
+    "tables": {"bucket": "b", "key": "k", "count": 1},
+    "report": {"status": "failed", "tables": [RESULT.model_dump()], "error": "PassesFailed"},
+}
 DESCRIBED = {
     "executionArn": EXECUTION_ARN,
     "stateMachineArn": MACHINE_ARN,
@@ -315,7 +354,7 @@ def test_a_run_is_started_by_its_name(stubbed: Stubbed) -> None:
 
 def test_an_execution_is_running_until_it_is_not(stubbed: Stubbed) -> None:
     assert stubbed.described(status="RUNNING").is_running
-    done = stubbed.described(status="SUCCEEDED", output=json.dumps({"tables": [RESULT.model_dump()], "report": {}}))
+    done = stubbed.described(status="SUCCEEDED", output=json.dumps(OUTPUT))
     assert done == Execution("SUCCEEDED", RESULT)
     assert not done.is_running
     failed = stubbed.described(status="FAILED", error="DetectionFailed", cause="see Detect")
@@ -327,10 +366,11 @@ def test_an_execution_is_running_until_it_is_not(stubbed: Stubbed) -> None:
     [
         "[]",
         "null",
-        '{"proposals": {"count": 0}}',
-        '{"tables": []}',
-        '{"tables": [null]}',
-        '{"tables": [{"a": 1}]}',
+        '{"tables": {"bucket": "b", "key": "k", "count": 1}}',
+        '{"report": []}',
+        '{"report": {"tables": []}}',
+        '{"report": {"tables": [null]}}',
+        '{"report": {"tables": [{"a": 1}]}}',
         "x",
     ],
 )
@@ -350,8 +390,8 @@ def test_the_newest_event_that_says_something_explains(stubbed: Stubbed) -> None
         },
     }
     exited = {
-        "type": "MapStateExited",
-        "stateExitedEventDetails": {"name": "MaintainTables", "output": json.dumps({"tables": [RESULT.model_dump()]})},
+        "type": "ChoiceStateExited",
+        "stateExitedEventDetails": {"name": "HowItWent", "output": json.dumps(OUTPUT)},
     }
     ended = {"type": "ExecutionFailed", "executionFailedEventDetails": {"error": "DetectionFailed"}}
     told = stubbed.explained(ended, failed)

@@ -11,12 +11,15 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 from icekeeper.demo.seaweedfs import running_seaweedfs
+from local_stack import moto_s3tables
 from local_stack.moto_server import REGION, running_moto
 from local_stack.outside_view import OutsideView
 from local_stack.stack import LocalStack, deployed
 from smoke.__main__ import main
+from support.rights_fleet import RightsFleet
 
 CATALOG = "lake"
+CHECKSUMS = "AWS_REQUEST_CHECKSUM_CALCULATION"
 Smoked: TypeAlias = tuple[LocalStack, Callable[..., int]]
 
 
@@ -76,6 +79,38 @@ def test_a_stack_that_works_is_told_to(smoked: Smoked, capsys: pytest.CaptureFix
     assert used["state_write_units"] > 0
     assert used["store_gets"] > 0
     assert used["store_puts"] > 0
+
+
+def test_a_stack_whose_table_bucket_compacts_by_itself_works(
+    fleet: RightsFleet, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As every bucket on AWS does.  PyArrow writes the rows, with headers that a table bucket takes."""
+    # So that it is removed again: what smoke sets is for its own process.
+    monkeypatch.setenv(CHECKSUMS, "")
+    monkeypatch.delenv(CHECKSUMS)
+    stack = fleet.stack
+    bucket = stack.moto.client("s3tables").create_table_bucket(name="rights-smoke")["arn"]
+    stack.stand_in({}, fleet.jobs_in_this_process())
+    view = OutsideView(stack)
+    properties = {
+        "py-catalog-impl": "support.aws_table_bucket.TableBucketCatalog",
+        "warehouse": bucket,
+        "s3tables.endpoint": stack.moto.endpoint,
+        **stack.moto.s3_properties,
+    }
+    moto_s3tables.PUTS.clear()
+    code = main(
+        [view.describe(), "--region", REGION, "--catalog", bucket, "--timeout", "12000"],
+        properties=properties,
+        sleep=lambda _: (view.deliver(), time.sleep(0.05)),
+    )
+    told = capsys.readouterr().out
+    assert (code, "the stack works" in told) == (0, True), told
+    assert "ok     pass in functions: files: 6 files before, 1 after" in told, told
+    # Only for the scratch table, and by smoke: the stack itself took nothing over.
+    assert [(address[0], kind, value) for address, kind, value in moto_s3tables.PUTS] == [
+        (bucket, kind, {"status": "disabled"}) for kind in ("icebergCompaction", "icebergSnapshotManagement")
+    ]
 
 
 def test_what_is_wrong_is_told(smoked: Smoked, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,7 +31,11 @@ class GroupClaim:
     deletes: Mapping[FileKey, int] = field(default_factory=dict)
     """Delete file that was applied → how many of the inputs needed it."""
     without_row_ids: bool = False
-    """Its rows had no ids at planning, so that its outputs hold none."""
+    """Its rows had no ids when they were read, so that its outputs hold none.
+
+    Such groups can only be in the first v3 commit of a branch, which gives an id to every row, also of files that it
+    does not replace.  So a rewrite of several commits reads the ids after the first, before it begins more groups.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,11 @@ class Engine(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def slots(self) -> int:
+        """How many tasks it runs at once."""
+        ...
+
     def map(
         self, function: Callable[[Task], Result], tasks: Sequence[Task], on_done: Callable[[int], None]
     ) -> list[Result]:
@@ -104,6 +109,11 @@ class DeferredSpark:
     def __exit__(self, *reason: object) -> None:
         self._started.close()
         self._engine = None
+
+    @property
+    def slots(self) -> int:
+        """See :class:`icekeeper.engines.engine.Engine`."""
+        return self._running().slots
 
     def map(
         self, function: Callable[[Task], Result], tasks: Sequence[Task], on_done: Callable[[int], None]
@@ -212,6 +222,11 @@ class AutoEngine:
         """Why these engines were chosen."""
         return "; ".join(dict.fromkeys(choice.reason for choice in self._choices))
 
+    @property
+    def slots(self) -> int:
+        """See :class:`icekeeper.engines.engine.Engine`; those of the engine for ``map``."""
+        return self._engine_of(choose(self._surroundings)).slots
+
     def map(
         self, function: Callable[[Task], Result], tasks: Sequence[Task], on_done: Callable[[int], None]
     ) -> list[Result]:
@@ -238,6 +253,9 @@ class AutoEngine:
         if choice not in self._taken:
             self._taken.append(choice)
             log.info("engine %s: %s", choice.engine.value, choice.reason)
+        return self._engine_of(choice)
+
+    def _engine_of(self, choice: Choice) -> Engine:
         return self._spark if choice.engine is EngineName.SPARK else self._local
 
 

@@ -46,6 +46,11 @@ class LocalEngine:
         self._cores = cores or processes or machine.cores
         self._spare_bytes = spare_bytes
 
+    @property
+    def slots(self) -> int:
+        """See :class:`icekeeper.engines.engine.Engine`."""
+        return self._processes
+
     def map(
         self, function: Callable[[Task], Result], tasks: Sequence[Task], on_done: Callable[[int], None]
     ) -> list[Result]:

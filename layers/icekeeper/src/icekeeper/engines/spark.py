@@ -160,6 +160,11 @@ class SparkEngine:
     def __init__(self, context: SparkContext) -> None:
         self._context = context
 
+    @property
+    def slots(self) -> int:
+        """See :class:`icekeeper.engines.engine.Engine`; those of the executors that have registered so far."""
+        return max(1, self._context.defaultParallelism)
+
     def map(
         self, function: Callable[[Task], Result], tasks: Sequence[Task], on_done: Callable[[int], None]
     ) -> list[Result]:

@@ -334,8 +334,11 @@ def record_outcome(
     parts: Sequence[DonePart],
     engine: str,
     finished_ms: int,
-) -> None:
+) -> Mapping[str, int]:
     """Write a pass that changed something into the journal, and record sweeps, turns of schedules and the head.
+
+    Returns in how many passes in a row each operation has failed that failed in this one; empty for the turn of one
+    schedule that somebody asked for.
 
     Raises:
         StorageError: the state cannot be written; the caller can try again.
@@ -355,11 +358,13 @@ def record_outcome(
         )
     for operation in outcome.operations:
         remember_sweep(state, started.identity, operation, started.started_ms, finished_ms)
+    failures: Mapping[str, int] = {}
     for part in parts:
         done = outcome.of_schedule(part.schedule)
         if part.schedule is not None:
             _record_schedule(state, started, part, part.schedule, done, finished_ms)
             continue
+        failures = _failures(state, started, outcome, finished_ms)
         state.remember(
             started.identity,
             LastSeen(
@@ -371,8 +376,23 @@ def record_outcome(
                 idle_since={
                     one.operation.value: one.idle_since for one in done.operations if one.idle_since is not None
                 },
+                failures=failures,
             ),
         )
+    return failures
+
+
+def _failures(state: StateStore, started: PassStart, outcome: PassOutcome, finished_ms: int) -> Mapping[str, int]:
+    """In how many passes in a row each operation has failed that failed in this one; any other end counts from 0.
+
+    A pass in which nothing failed reads nothing.
+    """
+    failing = {one.operation.value for one in outcome.operations if one.status is Status.FAILED}
+    last = state.last_seen(started.identity) if failing else None
+    before = {} if last is None else last.failures
+    # This outcome has been recorded before.
+    is_repetition = last is not None and started.started_ms < last.finished_ms <= finished_ms
+    return {name: before.get(name, 0) + (not (is_repetition and name in before)) for name in sorted(failing)}
 
 
 def _record_schedule(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from threading import Lock
 from typing import Any
 
@@ -82,6 +83,7 @@ def find_table_buckets(properties: Mapping[str, str] | None = None) -> Iterator[
 # The catalogs that a deployment serves: those that its settings name, and table buckets that S3 Tables lists.
 
 
+@lru_cache(maxsize=4)  # parsing takes longer than the rest of what opens a table
 def parse_catalog_file(text: str, source: str) -> Catalogs:
     """Properties by lower-case catalog name, from a file in the format of ``.pyiceberg.yaml``.
 
@@ -374,7 +376,8 @@ def states_of_call(function: str, event: Mapping[str, Any], answer: Mapping[str,
         case "expire_partitions" | "expire_snapshots" | "list_orphans" | "remove_orphans":
             return 2  # the choice behind it
         case "report":
-            return 2 if answer["left"] else 3  # HowItWent, and the end
+            is_undetected = "input" in event["state"]  # NotDetected is before it
+            return is_undetected + (2 if answer["left"] else 3)  # HowItWent, and the end
     return 1
 
 

@@ -224,6 +224,8 @@ class RunState(BaseModel):
 
     failure: Failure | None = None
     """Why the run got no further: detection failed, or the list of its tables could not be read."""
+    input: Any = None
+    """What the execution was given, where detection failed; the schedule gives an empty object."""
     jobs: Mapping[Stage, Failure] = Field(default_factory=dict)
     """How the Glue runs of stages failed."""
 

@@ -152,8 +152,7 @@ def _told(events: Sequence[Mapping[str, Any]]) -> Execution | None:
 def _result(output: str | None) -> TableResult | None:
     """Parse a state's output: the result of the only table of a forced run; ``None`` where it is not there yet."""
     try:
-        document = json.loads(output or "null")
-        (result,) = document["tables"]
+        (result,) = json.loads(output or "null")["report"]["tables"]
         return TableResult.model_validate(result)
     except (ValueError, TypeError, KeyError):  # not yet, or it never came to the table
         return None

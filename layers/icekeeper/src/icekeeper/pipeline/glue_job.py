@@ -23,6 +23,7 @@ from types import TracebackType
 
 from icekeeper.aws.worker_keys import WORKER_CREDENTIALS
 from icekeeper.engines.engine import Engine, EngineName, in_pool
+from icekeeper.engines.shared_tasks import SharedTasks
 from icekeeper.errors import LeaseHeld, LeaseLost, MaintenanceError, OperationRefused, StorageError
 from icekeeper.machine.clock import in_limited_time
 from icekeeper.machine.metering import WorkThreads
@@ -32,7 +33,7 @@ from icekeeper.pipeline.deployment import CONTROL_BUCKET, Deployment, PipelineSe
 from icekeeper.pipeline.events import parse_event
 from icekeeper.pipeline.run_leases import give_back
 from icekeeper.pipeline.run_step import RETRIED, TableWork, run_steps, tell_error
-from icekeeper.pipeline.wave import longest_s, may_begin, tables_at_once
+from icekeeper.pipeline.wave import SMALL_BYTES, last_round_s, longest_s, may_begin, tables_at_once, usable_s
 from icekeeper.report.activity import JsonLines, lines_about
 from icekeeper.runtime import open_engine
 from icekeeper.state.claims import CutWork, cut_again
@@ -58,24 +59,37 @@ class End(StrEnum):
 
 
 def run_work(
-    deployment: Deployment, work: Work, engine: Engine, *, monotonic: Callable[[], float] = time.monotonic
+    deployment: Deployment,
+    work: Work,
+    engine: Engine,
+    *,
+    shared: Engine | None = None,
+    began_s: float | None = None,
+    monotonic: Callable[[], float] = time.monotonic,
 ) -> dict[str, End]:
     """Maintain the tables, and return how each ended, by its spelling; never raises for one of them.
+
+    ``shared``: the engine of first attempts, whose tasks several tables share; a table that is tried again has tasks of
+    its own.  ``began_s``: when the job began, by ``monotonic``; by default now.
 
     Raises:
         PolicyError: a setting of the deployment is malformed.
     """
-    settings, began_s = deployment.settings_of_jobs, monotonic()
+    settings = deployment.settings_of_jobs
+    began_s = monotonic() if began_s is None else began_s
+    drivers, large = tables_at_once([table.size_bytes for table in work.tables], work.workers)
     wave = _Wave(
         deployment,
         work,
+        engine if shared is None else shared,
         engine,
-        attempts=1 + settings.job_retry_limit,
-        limit_s=settings.job_timeout_s,
+        large_at_once=large,
+        # Once more at least: what failed in a task that other tables had a part in does not fail because of them.
+        attempts=1 + max(1, settings.job_retry_limit),
+        timeout_s=settings.job_timeout_s,
         elapsed_s=lambda: monotonic() - began_s,
         waiting=deque((table, 1) for table in work.tables),
     )
-    drivers = tables_at_once(len(work.tables), work.workers)
     with WorkThreads(drivers, thread_name_prefix="icekeeper-wave") as threads:
         for driver in [threads.submit(wave.drive) for _ in range(drivers)]:
             driver.result()
@@ -89,35 +103,66 @@ class _Wave:
     deployment: Deployment
     work: Work
     engine: Engine
+    """Of a table's first attempt."""
+    engine_alone: Engine
+    """Of all others."""
+    large_at_once: int
     attempts: int
     """How often a table is tried that failed for what may pass."""
-    limit_s: float
+    timeout_s: float
+    """Of the Glue run."""
     elapsed_s: Callable[[], float]
     waiting: deque[tuple[WorkTable, int]]
     """Tables, each with the number of its next attempt."""
     ends: dict[str, End] = field(default_factory=dict)
+    large_at_work: int = 0
     lock: Lock = field(default_factory=Lock)
+
+    @property
+    def limit_s(self) -> float:
+        """How many seconds of the job tables may be at work."""
+        return usable_s(self.timeout_s)
 
     def drive(self) -> None:
         """Take one table after the other until none is left."""
         while True:
-            with self.lock:
-                if not self.waiting:
-                    return
-                table, attempt = self.waiting.popleft()
+            taken = self._next()
+            if taken is None:
+                return
+            table, attempt = taken
             spelling = table.item.identity.spelling
             with lines_about(catalog=table.item.catalog, table=table.item.table), in_pool(spelling):
                 end = self._in_time(table, attempt)
             with self.lock:
+                self.large_at_work -= table.size_bytes > SMALL_BYTES
                 if end is None:
                     self.waiting.append((table, attempt + 1))  # behind the others, which is pause enough
                 else:
                     self.ends[spelling] = end
 
+    def _next(self) -> tuple[WorkTable, int] | None:
+        """The next table that may begin; ``None``: those that wait are for other threads."""
+        with self.lock:
+            has_room = self.large_at_work < self.large_at_once
+            for number, (table, attempt) in enumerate(self.waiting):
+                is_large = table.size_bytes > SMALL_BYTES
+                if has_room or not is_large:
+                    del self.waiting[number]
+                    self.large_at_work += is_large
+                    return table, attempt
+            return None
+
     def _in_time(self, table: WorkTable, attempt: int) -> End | None:
         """One attempt, which is cut off where it takes too long: nothing in Python ends a thread that hangs."""
-        limit_s = longest_s(table.size_bytes, self.work.workers, elapsed_s=self.elapsed_s(), limit_s=self.limit_s)
-        ends_s = self.elapsed_s() + limit_s
+        begun_s = self.elapsed_s()
+        limit_s = longest_s(
+            table.size_bytes,
+            self.work.workers,
+            elapsed_s=begun_s,
+            limit_s=self.limit_s,
+            is_alone=len(self.work.tables) == 1,
+        )
+        ends_s = begun_s + last_round_s(limit_s)
         try:
             return in_limited_time(
                 lambda: self._maintain(table, attempt, lambda: ends_s - self.elapsed_s()),
@@ -129,13 +174,11 @@ class _Wave:
 
     def _maintain(self, table: WorkTable, attempt: int, time_left_s: Callable[[], float]) -> End | None:
         """One attempt at a table; ``None``: it failed for what may pass, and is to be tried again."""
-        documents = self._documents(table)
+        size = table.size_bytes, self.work.workers
         try:
-            todo = [step for step in table.steps if documents.outcome(step) is None]
-            size = table.size_bytes, self.work.workers
-            if todo and not may_begin(*size, elapsed_s=self.elapsed_s(), limit_s=self.limit_s):
-                return self._leave_out(documents, todo, NO_TIME)
-            return self._steps(table, todo, attempt, time_left_s)
+            if not may_begin(*size, elapsed_s=self.elapsed_s(), limit_s=self.limit_s):
+                return self._leave_out(table, NO_TIME)
+            return self._steps(table, attempt, time_left_s)
         except StorageError as error:  # of the state or the control bucket
             log.warning("%s: %s", table.item.table, error)
             return None if attempt < self.attempts else End.UNTOLD
@@ -143,17 +186,15 @@ class _Wave:
             log.exception("%s broke", table.item.table)
             return End.UNTOLD
 
-    def _steps(
-        self, table: WorkTable, todo: Sequence[str], attempt: int, time_left_s: Callable[[], float]
-    ) -> End | None:
-        work, documents = self._work(table, time_left_s), self._documents(table)
+    def _steps(self, table: WorkTable, attempt: int, time_left_s: Callable[[], float]) -> End | None:
         try:
-            for step, told in run_steps(work, todo).items():
+            for step, told in run_steps(self._work(table, attempt, time_left_s), table.steps).items():
                 log.info("%s: %s", step, told)
         except LeaseHeld as held:
-            return self._leave_out(documents, todo, f"another run maintained the table: {held}")
+            # Also where the run was to wait for the table: here all workers would wait with it, and they are paid.
+            return self._leave_out(table, f"another run maintained the table: {held}")
         except LeaseLost as lost:
-            return self._leave_out(documents, todo, str(lost))
+            return self._leave_out(table, str(lost))
         except RETRIED as error:
             log.warning("%s: %s", type(error).__name__, error)
             if attempt < self.attempts:
@@ -168,7 +209,7 @@ class _Wave:
         (rule: lost-lease-changes-nothing).
         """
         item = table.item
-        why = f"its part of a wave did not end within {after_s:.0f} s of job_timeout_s {self.limit_s:g}"
+        why = f"its part of a wave did not end within {after_s:.0f} s of job_timeout_s {self.timeout_s:g}"
         log.error("cut off: %s", why)
         try:
             give_back(self.deployment, self.work.run_id, item)
@@ -188,24 +229,27 @@ class _Wave:
             if documents.outcome(step) is None and documents.left(step) is None:
                 tell_error(documents, self.work.run_id, step, error)
 
-    def _leave_out(self, documents: PassDocuments, steps: Sequence[str], why: str) -> End:
-        """Write down why, for the report of the run."""
-        log.info("left out: %s", why)
-        for step in steps:
+    def _leave_out(self, table: WorkTable, why: str) -> End:
+        """Write down why, for the report of the run; a table whose steps all have their outcomes is done."""
+        documents, end = self._documents(table), End.DONE
+        for step in table.steps:
             if documents.outcome(step) is None:
                 documents.write_left(step, why)
-        return End.LEFT_OUT
+                end = End.LEFT_OUT
+        if end is End.LEFT_OUT:
+            log.info("left out: %s", why)
+        return end
 
     def _documents(self, table: WorkTable) -> PassDocuments:
         return PassDocuments(self.deployment.control, self.work.run_id, table.item)
 
-    def _work(self, table: WorkTable, time_left_s: Callable[[], float]) -> TableWork:
+    def _work(self, table: WorkTable, attempt: int, time_left_s: Callable[[], float]) -> TableWork:
         return TableWork(
             deployment=self.deployment,
             run_id=self.work.run_id,
             started_ms=self.work.started_ms,
             item=table.item,
-            engine=self.engine,
+            engine=self.engine if attempt == 1 else self.engine_alone,
             in_job=True,
             time_left_s=time_left_s,
         )
@@ -240,7 +284,7 @@ def run_job(arguments: Sequence[str], script: str) -> int:
 
 
 def _carry_out(given: argparse.Namespace, script: str) -> int:
-    stage, operations = stage_of_job(script), operations_of_job(script)
+    begun_s, stage, operations = time.monotonic(), stage_of_job(script), operations_of_job(script)
     here = {**os.environ, CONTROL_BUCKET: given.control_bucket, STATE_VARIABLE: given.state}
     if given.work_key != stage_key(given.run_id, stage):
         raise OperationRefused(f"{given.work_key!r} is not the {stage.value} of run {given.run_id}")
@@ -251,10 +295,9 @@ def _carry_out(given: argparse.Namespace, script: str) -> int:
         raise OperationRefused(f"this job does not do {', '.join(sorted(strange))}")
     _hand_on_keys(work.environment)
     deployment = Deployment.open({**here, **work.environment, STATE_VARIABLE: given.state})
-    begun_s = time.monotonic()
     with open_engine(EngineName.SPARK) as engine:
         engine.map(str, (), lambda done: None)  # starts it: should that fail, it is no table's failure
-        ends = run_work(deployment, work, engine)
+        ends = run_work(deployment, work, engine, shared=SharedTasks(engine), began_s=begun_s)
     _record_use(given, deployment, time.monotonic() - begun_s)
     told = Counter(ends.values())
     log.info("%d table(s): %s", len(work.tables), ", ".join(f"{n} {end.value}" for end, n in told.items()))

@@ -11,12 +11,13 @@ from icekeeper.detection.signals import wanted_clustering
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import PolicyError
 from icekeeper.health.examine import summary_counter
-from icekeeper.maintenance.pass_steps import begin, head_id, remembered_turns, why_no_statistics, why_waiting
+from icekeeper.maintenance.pass_steps import head_id, remembered_turns, why_no_statistics, why_waiting
 from icekeeper.maintenance.run_pass import why_needless
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.model import ManifestContent
 from icekeeper.operation_facts import CLEAN_STAGED, STEP_FACTS, STEPS, Limit, Measure, Operation, StepFacts
 from icekeeper.operations.clean_staging import may_clean
+from icekeeper.operations.policy_fit import fitting
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.pass_context.stores import sharing_reads
 from icekeeper.pipeline.control_bucket import (
@@ -139,7 +140,8 @@ def _plan(
     context = _context(runtime, event, loaded)
     resolved = context.resolved
     parts = named_parts(resolved, item.schedules, with_rest=not item.only_schedules)
-    begin(context, [part.resolved for part in parts], loaded=loaded)
+    for part in parts:  # all that beginning a pass is for reads manifests, and each step does it under its lease
+        fitting(loaded.metadata, part.resolved)
     known = _known_outcomes(context, loaded, parts)
     size = table_size(loaded.metadata, loaded.metadata.head(context.policy.branch))
     outgrown = STEPS if item.in_job else outgrown_steps(deployment.control, item)

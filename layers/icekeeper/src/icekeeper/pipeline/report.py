@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
 
 from icekeeper.errors import StorageError
 from icekeeper.machine.metering import WorkThreads
@@ -22,7 +23,7 @@ from icekeeper.pipeline.control_bucket import (
 )
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import MAX_SENTENCE, Item, ReportEvent, RunState, TableResult
-from icekeeper.pipeline.gather import stage_of
+from icekeeper.pipeline.gather import JOB_STAGES, stage_of
 from icekeeper.pipeline.plan_table import pending_request
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import (
@@ -38,6 +39,7 @@ from icekeeper.report.outcome import (
 )
 from icekeeper.state.claims import CutWork, cut_again, forget_cut
 from icekeeper.state.leases import end_live_run
+from icekeeper.text import masked
 
 # The report of one table's pass: the outcomes of its steps are gathered, and written into the journal.
 
@@ -59,6 +61,8 @@ class TableReport:
     status: str
     summary: str
     outcome: PassOutcome | None = None
+    failures: Mapping[str, int] = field(default_factory=dict)
+    """By operation that failed: in how many passes in a row."""
 
     @property
     def result(self) -> TableResult:
@@ -78,11 +82,17 @@ class _Found:
     """Steps that began and ended without a word: their process ran out of time or memory."""
     is_due_again: bool = False
     """Whether a step was left to a later run, so that the table is not done."""
+    tried: int = 0
+    """Steps that were not left."""
+    left: list[str] = field(default_factory=list)
+    """Why steps were left."""
 
     def outcome(self, step: str) -> OperationOutcome | None:
         operation = Operation(step)
-        told = self.plan.outcomes.get(step) or self.documents.outcome(step)
+        known = self.plan.outcomes.get(step)
+        told = known or self.documents.outcome(step)
         if told is not None:
+            self.tried += known is None
             found = operation_outcome(told)
             self.is_due_again |= found.lost_lease
             return found
@@ -91,7 +101,9 @@ class _Found:
             return None
         if (why := self.documents.left(step)) is not None:
             self.is_due_again = True
+            self.left.append(why)
             return skipped(operation, why)
+        self.tried += 1
         if (failure := self.documents.failure(step)) is not None:
             self.is_due_again |= failure.error in _LEASES
             sentence = f"{failure.error}: {failure.message}"
@@ -110,6 +122,8 @@ class _Found:
         told = self.documents.outcome(CLEAN_STAGED)
         if told is not None:
             return None if told["staged"] is None else staged_outcome(told["staged"])
+        if self.documents.left(CLEAN_STAGED) is not None:
+            return None
         failure = self.documents.failure(CLEAN_STAGED)
         why = "nobody got to it" if failure is None else f"{failure.error}: {failure.message}"
         sentence = f"staged files of failed loads were not cleaned: {why}"
@@ -130,10 +144,12 @@ def report_table(deployment: Deployment, run_id: str, item: Item, state: RunStat
         report = TableReport(item, "skipped", plan.needless)
     else:
         report = _planned(deployment, documents, plan, run_id, item, state)
-    if report.outcome is None:
-        documents.write_ended({"status": report.status, "summary": report.summary})
-    if plan is not None:
+    if plan is not None and (plan.needless or report.outcome is not None):
         _claim(deployment, item, plan.requested_ms)
+    # Last: a repetition takes this for the sign that the pass is recorded, and its request claimed.
+    outcome = report.outcome
+    told = {"status": report.status, "summary": report.summary}
+    documents.write_ended(told if outcome is None else outcome.to_json(documents.listings()))
     return report
 
 
@@ -164,8 +180,11 @@ def _planned(
         staged=found.staged(),
     )
     outcome = with_warnings(gathered)
-    functions = {step for step in found.killed if plan.routes[step] == "function"}
-    note_outgrown(deployment.control, item, functions)
+    if found.left and not found.tried and outcome.staged is None:
+        # The pass did nothing and says nothing of the table, whose request waits for the next one.
+        return TableReport(item, "refused", found.left[0])
+    has_job = {step for step in found.killed if FACTS[Operation(step)].job is not None}
+    note_outgrown(deployment.control, item, {step for step in has_job if plan.routes[step] == "function"})
     # A refusal counts as "nothing to do", because its cause is in the table.  A lease that was lost or held by another
     # run says nothing of the table, nor does a job that had no time for it: such a pass is recorded under no
     # fingerprint.
@@ -174,11 +193,9 @@ def _planned(
         schedules = plan.schedules.items()
         parts += [DonePart(name, planned.fingerprint, planned.interval_ms) for name, planned in schedules]
     started = PassStart(item.identity, plan.head_id, plan.started_ms)
-    record_outcome(deployment.state, started, outcome, parts, ENGINE, deployment.clock())
+    failures = record_outcome(deployment.state, started, outcome, parts, ENGINE, deployment.clock())
     _note_cut(deployment, item, plan, found.killed, outcome)
-    # Last: what follows a report of the run that broke off takes this for the sign that the pass is recorded.
-    documents.write_ended(outcome.to_json(documents.listings()))
-    return TableReport(item, outcome.status.value, outcome.summary, outcome)
+    return TableReport(item, outcome.status.value, outcome.summary, outcome, failures)
 
 
 def _note_cut(deployment: Deployment, item: Item, plan: PlanDocument, killed: set[str], outcome: PassOutcome) -> None:
@@ -216,6 +233,8 @@ _AT_ONCE = 16
 """Tables that are reported at once: each is a few requests that mostly wait."""
 _LEAST_S = 60.0
 """No further tables are begun in the last minute of a call."""
+_PAUSES_S = (2.0, 10.0)
+"""Before each further attempt at the tables that the store kept from being reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +246,13 @@ class RunReport:
     """The tables that this call has reported; those that an earlier one has are not among them."""
     is_scan: bool
     """Whether detection proposed the tables, rather than a person one of them."""
+    failed_jobs: int = 0
+    """Glue runs that failed; told once, with the end of the run."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether every table is reported."""
+        return not self.answer["left"]
 
 
 def report_run(deployment: Deployment, event: ReportEvent, time_left_s: Callable[[], float] | None = None) -> RunReport:
@@ -236,31 +262,77 @@ def report_run(deployment: Deployment, event: ReportEvent, time_left_s: Callable
     when no table ended well and ``partial`` when some did.  ``error`` and ``cause`` are those with which the execution
     is to fail, else empty; ``tables`` has the result of a run that was asked for one table.
 
+    A table that cannot be reported stops no other, and is tried again behind them.  In the end it counts as failed; its
+    request stays pending, and the next run looks at it again.
+
     Raises:
-        StorageError: a table cannot be reported, the report cannot be written, or the proposals cannot be read.
+        StorageError: the proposals cannot be read, the report cannot be written, or no table could be reported of more
+            than this call had time for.
     """
-    control = deployment.control
-    items = control.find_objects(proposals_key(event.run_id), Item)
-    is_scan = any(item.is_scheduled for item in items)
-
-    def one(item: Item) -> TableReport | TableResult | None:
-        ended = PassDocuments(control, event.run_id, item).ended()
-        if ended is not None:
-            return TableResult(table=item.table, status=ended.status, summary=ended.summary[:MAX_SENTENCE])
-        if time_left_s is not None and time_left_s() < _LEAST_S:
-            return None
-        return report_table(deployment, event.run_id, item, event.state)
-
-    with WorkThreads(_AT_ONCE, thread_name_prefix="icekeeper-report") as threads:
-        done = [future.result() for future in [threads.submit(one, item) for item in items]]
-    reports = tuple(report for report in done if isinstance(report, TableReport))
-    left = sum(report is None for report in done)
+    items = deployment.control.find_objects(proposals_key(event.run_id), Item)
+    # A person's mistake, which ends detection, is told from the schedule by the input.
+    is_scan = any(item.is_scheduled for item in items) if items else not event.state.input
+    ends = _reported(deployment, event, items, time_left_s)
+    left = sum(end is None for end in ends)
     if left:
+        reports = tuple(end for end in ends if isinstance(end, TableReport))
+        errors = [end for end in ends if isinstance(end, StorageError)]
+        if errors and not reports:
+            raise errors[0]  # nothing moves: the state machine tries again, and gives up
         told = {"status": "running", "summary": f"{left} table(s) are left to report", "left": left}
         return RunReport({"run_id": event.run_id, **told, **_NOTHING}, reports, is_scan)
-    results = [one.result if isinstance(one, TableReport) else one for one in done if one is not None]
+    told_ends = [
+        _unreported(item, end) if isinstance(end, Exception) else end for item, end in zip(items, ends, strict=True)
+    ]
+    reports = tuple(end for end in told_ends if isinstance(end, TableReport))
+    results = [end.result if isinstance(end, TableReport) else end for end in told_ends if end is not None]
     answer = _end(deployment, event, results, is_scan=is_scan)
-    return RunReport(answer, reports, is_scan)
+    return RunReport(answer, reports, is_scan, failed_jobs=len(event.state.jobs.keys() & {*JOB_STAGES}))
+
+
+_Reported: TypeAlias = TableReport | TableResult | Exception | None
+"""What became of a table: its report, the result that an earlier call left, why there is none, or that time was up."""
+
+
+def _reported(
+    deployment: Deployment, event: ReportEvent, items: Sequence[Item], time_left_s: Callable[[], float] | None
+) -> list[_Reported]:
+    """Report each table, in threads; one that the store kept from it several times."""
+
+    def is_time() -> bool:
+        return time_left_s is None or time_left_s() >= _LEAST_S
+
+    def one(item: Item) -> _Reported:
+        try:
+            ended = PassDocuments(deployment.control, event.run_id, item).ended()
+            if ended is not None:
+                return TableResult(table=item.table, status=ended.status, summary=ended.summary[:MAX_SENTENCE])
+            return report_table(deployment, event.run_id, item, event.state) if is_time() else None
+        except StorageError as error:
+            log.warning("%s could not be reported: %s", item.table, error)
+            return error
+        except Exception as error:  # a bug, or a document that nobody thought of: the other tables are reported
+            log.exception("the report of %s broke", item.table)
+            return error
+
+    def all_of(some: Sequence[Item]) -> list[_Reported]:
+        with WorkThreads(_AT_ONCE, thread_name_prefix="icekeeper-report") as threads:
+            return [future.result() for future in [threads.submit(one, item) for item in some]]
+
+    ends = all_of(items)
+    for pause_s in _PAUSES_S:
+        again = [at for at, end in enumerate(ends) if isinstance(end, StorageError)]
+        if not (again and is_time()):
+            break
+        time.sleep(pause_s)
+        for at, end in zip(again, all_of([items[at] for at in again]), strict=True):
+            ends[at] = ends[at] if end is None else end
+    return ends
+
+
+def _unreported(item: Item, error: Exception) -> TableReport:
+    sentence = masked(" ".join(f"the pass could not be reported: {type(error).__name__}: {error}".split()))
+    return TableReport(item, "failed", sentence)
 
 
 _NOTHING: Mapping[str, Any] = {"tables": [], "error": "", "cause": ""}
@@ -307,9 +379,10 @@ def _fails(status: str, results: Sequence[TableResult], state: RunState, *, is_s
     if state.failure is not None:
         if not results:
             return "DetectionFailed", f"no table was looked at or changed: {state.failure.sentence}"
-        return "TablesNotRead", f"the list of the run's tables could not be read: {state.failure.sentence}"
+        return "TablesNotRead", f"the run got no further than its tables' plans: {state.failure.sentence}"
     if status == "failed":
-        return "PassesFailed", f"every table that was attempted failed: {results[0].summary}"
+        first = next(result for result in results if result.status == "failed")
+        return "PassesFailed", f"every table that was attempted failed: {first.table}: {first.summary}"
     if status == "refused" and not is_scan:
         return "LeaseHeld", f'{results[0].summary}; start again later, or with "wait" true'
     return "", ""

@@ -2,7 +2,7 @@
 for the pass.
 
 The request is always filed in the state, where the next scheduled run finds it.  So it outlives a run that could not be
-started, or that ended before the pass began.  The pass that serves the request claims it (``plan_table``).
+started, or that ended before its pass was reported.  The report of the pass that serves the request claims it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from icekeeper.model import TableName
 from icekeeper.pipeline.events import MachineInput, parse_event
 from icekeeper.pipeline.executions import Execution, StateMachine
 from icekeeper.runtime import Runtime
-from icekeeper.state.leases import SEEN_FOR_HOURS
+from icekeeper.state.leases import SEEN_FOR_HOURS, Lease
 from icekeeper.state.store import MaintenanceRequest, PassRecord, StateStore
 
 FIRST_PAUSE_S = 1.0
@@ -180,20 +180,12 @@ def await_pass(state: StateStore, request: MaintenanceRequest, waiting: Waiting)
     Raises:
         StorageError: the state cannot be read; the request stays.
     """
-    is_pending = True
     for _ in waiting.rounds():
-        # In this order: a run takes the lease, claims the request, writes the journal, and gives the lease back.
-        is_pending = _is_pending(state, request)
-        is_leased = state.leases.current(request.identity.lease_key, now_ms=waiting.clock()) is not None
-        if not is_pending:
-            newest = next(iter(state.history(request.identity, limit=1)), None)
-            if newest is not None and newest.started_ms >= request.requested_ms:
-                return _recorded(newest)
-            if not is_leased:
-                return _unrecorded(state, request, waiting.clock())
-        waiting.tell("waiting for the next scheduled run" if is_pending else "a run has taken the request")
-    what = "no run has taken the request, which stays filed" if is_pending else "the pass has not ended"
-    return Answer(status="requested" if is_pending else "running", summary=f"after {waiting.limit} {what}")
+        if not _is_pending(state, request):  # the pass is recorded before its request is claimed
+            return _served(state, request, waiting.clock())
+        lease = _lease(state, request, waiting.clock())
+        waiting.tell(f"{lease.who} maintains the table" if lease else "waiting for the next scheduled run")
+    return Answer(status="requested", summary=f"after {waiting.limit} no run has served the request, which stays filed")
 
 
 def _ended(
@@ -207,21 +199,27 @@ def _ended(
         told = machine.explain(execution) or found
     if told.result is not None:
         return Answer(status=told.result.status, summary=told.result.summary)
-    if told.failure is not None:
-        return Answer(status="failed", summary=told.failure.sentence)
-    if found.status == "SUCCEEDED":
+    if told.failure is None and found.status == "SUCCEEDED":
         return Answer(status="skipped", summary="the run found nothing to do")
-    return Answer(status="failed", summary=f"the run ended as {found.status}: {execution}")
+    why = f"the run ended as {found.status}: {execution}" if told.failure is None else told.failure.sentence
+    stays = f"; the request stays filed, and {NEXT_RUN}" if _is_pending(state, request) else ""
+    return Answer(status="failed", summary=f"{why}{stays}")
 
 
 def _recorded(record: PassRecord) -> Answer:
     return Answer(status=record.status, summary=record.summary, record=record)
 
 
-def _unrecorded(state: StateStore, request: MaintenanceRequest, now_ms: int) -> Answer:
+def _served(state: StateStore, request: MaintenanceRequest, now_ms: int) -> Answer:
+    """How the pass ended that claimed a request: the newest of the table, which may have been too idle for the
+    journal."""
+    newest = next(iter(state.history(request.identity, limit=1)), None)
     seen = state.last_seen(request.identity)
     # No pass ends later than now (rule: future-records-bar-nothing).
-    if seen is not None and request.requested_ms <= seen.finished_ms <= now_ms:
+    seen_ms = 0 if seen is None or seen.finished_ms > now_ms else seen.finished_ms
+    if newest is not None and newest.finished_ms >= max(request.requested_ms, seen_ms):
+        return _recorded(newest)
+    if seen_ms >= request.requested_ms:
         return Answer(status="skipped", summary="the pass found nothing to change")
     return Answer(status="failed", summary="the run that took the request has ended, and left nothing in the journal")
 
@@ -232,13 +230,18 @@ def _is_pending(state: StateStore, request: MaintenanceRequest) -> bool:
 
 
 def _who_maintains(state: StateStore, request: MaintenanceRequest, now_ms: int, run_id: str) -> str:
-    try:
-        lease = state.leases.current(request.identity.lease_key, now_ms=now_ms)
-    except StorageError:  # only a person who watches asks
+    lease = _lease(state, request, now_ms)
+    if lease is None:  # it is held only while a function or job works on the table
         return "the run goes on"
-    if lease is None:
-        return "the run has started"
     return "the table is being maintained" if lease.holder == run_id else f"waiting for {lease.who} to be done"
+
+
+def _lease(state: StateStore, request: MaintenanceRequest, now_ms: int) -> Lease | None:
+    """Who works on the table now; ``None`` too where the state does not say: only a person who watches asks."""
+    try:
+        return state.leases.current(request.identity.lease_key, now_ms=now_ms)
+    except StorageError:
+        return None
 
 
 def _run_id(execution: str) -> str:

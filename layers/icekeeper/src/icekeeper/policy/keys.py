@@ -277,7 +277,7 @@ class Policy(BaseModel):
     output_spec: OutputSpec = key(
         OutputSpec.CURRENT, "partition spec of output files: current, or keep (that of the inputs)", tighter=None
     )
-    partial_progress: int = key(0, "file groups per commit; 0: one commit for all", ge=0, tighter=HIGHER_OR_ZERO)
+    partial_progress: int = key(0, "file groups per commit; 0: by bytes and time", ge=0, tighter=HIGHER_OR_ZERO)
     proof: Proof = key(
         Proof.COUNTS,
         "how a rewrite proves that it kept all rows: counts or full",

@@ -566,6 +566,8 @@ class LastSeen:
     idle: bool
     idle_since: Mapping[str, IdleSince] = field(default_factory=dict)
     """By operation."""
+    failures: Mapping[str, int] = field(default_factory=dict)
+    """By operation that failed: in how many passes in a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -691,6 +693,7 @@ class StateStore:
                 "seen_ms": seen.finished_ms,  # not "finished_ms", which would put it into the index of passes
                 "idle": seen.idle,
                 "idle_since": idle_since_text(seen.idle_since),
+                **({"failures": json_text(seen.failures)} if seen.failures else {}),
             }
 
         self.table.change(table_key(identity), now_prefix("seen", identity), decide)
@@ -742,13 +745,15 @@ def _pin(identity: TableIdentity, item: Item) -> Pin:
 
 
 def _last_seen(item: Item) -> LastSeen:
-    return LastSeen(
-        snapshot_id=item.get("snapshot_id"),
-        fingerprint=item["fingerprint"],
-        finished_ms=item["seen_ms"],
-        idle=item["idle"],
-        idle_since=read_idle_since(item.get("idle_since")),
-    )
+    with understood(item):
+        return LastSeen(
+            snapshot_id=item.get("snapshot_id"),
+            fingerprint=item["fingerprint"],
+            finished_ms=item["seen_ms"],
+            idle=item["idle"],
+            idle_since=read_idle_since(item.get("idle_since")),
+            failures={str(name): int(times) for name, times in json.loads(item.get("failures", "{}")).items()},
+        )
 
 
 def _pass(identity: TableIdentity, item: Item) -> PassRecord:

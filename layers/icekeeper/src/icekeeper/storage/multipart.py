@@ -45,9 +45,12 @@ def bounded_output(storage: Storage, path: str, room: int = LEAST_ROOM) -> Itera
     yet (100 MB were measured at 20 ms a request), and complete an object although an error cut it short.  This stream
     waits for the store, and leaves nothing after an error (rule: bounded-worker-memory).
 
-    Other stores' objects are written by :meth:`.Storage.open_output`.  Wrap it in :meth:`.Storage.translated`.
+    They also send a checksum that table buckets do not list (platform: table-buckets-refuse-headers).
+
+    Where boto3 does not write (:meth:`.Storage.uses_boto3`), :meth:`.Storage.open_output` does.  Wrap it in
+    :meth:`.Storage.translated`.
     """
-    if not is_s3(path):
+    if not storage.uses_boto3(path):
         with storage.open_output(path) as stream:
             yield stream
         return

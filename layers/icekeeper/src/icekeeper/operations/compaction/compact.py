@@ -20,6 +20,7 @@ from icekeeper.metadata.document import TableMetadata, branch_head, require_writ
 from icekeeper.metadata.table_reader import delete_index
 from icekeeper.model import LiveEntry, ManifestContent, ManifestFile, Nothing
 from icekeeper.operations.compaction.candidates import FileScope, TableState, Tally
+from icekeeper.operations.compaction.commit_groups import GroupOutcomes, commit_results
 from icekeeper.operations.compaction.payback import rewrite_price
 from icekeeper.operations.compaction.plan_groups import (
     CompactionPlan,
@@ -37,7 +38,8 @@ from icekeeper.operations.compaction.preview import (
     plan_document,
 )
 from icekeeper.operations.compaction.recipe import ClusterRecipe, choose_recipe, has_order, table_recipe
-from icekeeper.operations.compaction.run_groups import GroupOutcomes, commit_results, commits_of, rewrite_and_commit
+from icekeeper.operations.compaction.rounds import in_commits
+from icekeeper.operations.compaction.run_groups import rewrite_and_commit
 from icekeeper.operations.compaction.where import file_scope, why_not_rewritten
 from icekeeper.operations.compaction.write_properties import BY_FOOTER, files_lacking, wanted_settings
 from icekeeper.pass_context.context import OperationContext
@@ -250,7 +252,9 @@ def _commit_expected(context: OperationContext, loaded: LoadedTable, plan: Compa
     outcomes = GroupOutcomes(dict(plan.delete_needs))
     stem = f"{loaded.metadata.data_location}/expected-{plan.snapshot_id}"
     types = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(loaded.metadata.current_schema)}
-    for groups in commits_of(plan.groups, context.policy.partial_progress, loaded.metadata.format_version):
+    # The first commit after an upgrade to v3 gives ids to all rows.  A pass goes on with them; here there is none.
+    lacks_ids = loaded.metadata.format_version >= 3 and not all(group.has_lineage for group in plan.groups)
+    for groups in in_commits(plan.groups, 0 if lacks_ids else context.policy.partial_progress):
         commit_results(context, loaded, plan, [expected_result(group, stem, types) for group in groups], outcomes)
 
 
@@ -300,15 +304,15 @@ def _outcome(
     if plan.files_unsupported:
         summary += f"; left {plan.files_unsupported} file(s) alone: {plan.first_unsupported}"
     problems = [f"{outcomes.failed_groups} bin(s) failed: {outcomes.errors[0]}"] if outcomes.errors else []
-    if not outcomes.snapshot_ids and plan.groups and not outcomes.errors:
+    if not outcomes.snapshot_ids and outcomes.dropped and not outcomes.errors:
         problems.append(f"every bin was overtaken by other commits: {outcomes.nothing}")
-    if not outcomes.snapshot_ids and not problems:
+    if not outcomes.snapshot_ids and not problems and not outcomes.groups_left:
         return with_left_out(skipped(_OPERATION, outcomes.nothing, metrics=metrics), outcomes.unreadable)
     ended = OperationOutcome(
         operation=_OPERATION,
         status=Status.FAILED if problems else Status.SUCCEEDED,
         reason="; ".join(problems) or None,
-        summary=summary if outcomes.snapshot_ids else "; ".join(problems),
+        summary="; ".join(problems) if problems and not outcomes.snapshot_ids else summary,
         snapshot_ids=tuple(outcomes.snapshot_ids),
         metrics=metrics,
         files_planned=plan.input_files,

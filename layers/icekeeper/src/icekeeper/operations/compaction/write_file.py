@@ -11,7 +11,7 @@ import math
 import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Protocol
@@ -33,6 +33,7 @@ from icekeeper.operations.compaction.write_properties import (
 )
 from icekeeper.rows.arrow_schema import LeafColumn, arrow_schema, column_at, leaf_columns, leaf_values
 from icekeeper.storage.arrow_files import WriteOnly
+from icekeeper.storage.multipart import bounded_output
 from icekeeper.storage.storage import Storage
 
 
@@ -177,21 +178,13 @@ class _Output:
         with self._storage.translated(self._path):
             if self._writer is None:
                 options = self._options(table)
-                self._sink = self._opened.enter_context(self._open())
+                self._sink = self._opened.enter_context(bounded_output(self._storage, self._path, _ROOM))
                 self._writer = row_group_writer(self._sink, table, options)
             self._arrow_bytes += table.nbytes
             rows = [table]
             del table
             self._writer.write_row_group(rows)
             self.size = self._sink.tell()
-
-    def _open(self) -> AbstractContextManager[Any]:
-        if self._storage.uses_boto3(self._path):
-            from icekeeper.storage.multipart import bounded_output  # only needed for S3
-
-            return bounded_output(self._storage, self._path, _ROOM)
-        stream: AbstractContextManager[Any] = self._storage.open_output(self._path)
-        return stream
 
     def __enter__(self) -> _Output:
         return self

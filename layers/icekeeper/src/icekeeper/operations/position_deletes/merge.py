@@ -20,6 +20,7 @@ from icekeeper.rows.apply_deletes import PositionRows, SpelledFiles, position_ro
 from icekeeper.rows.arrow_schema import FIELD_ID_KEY
 from icekeeper.rows.file_rows import BATCH_ROWS
 from icekeeper.rows.read_task import OPEN_FILE_BYTES
+from icekeeper.storage.multipart import bounded_output
 from icekeeper.storage.paths import PlannedFile
 from icekeeper.storage.storage import Storage
 
@@ -181,7 +182,7 @@ def _write_delete_file(task: MergeTask, by_path: Mapping[str, BitMap64], storage
     """One Parquet file, by path and then by position."""
     paths = sorted(by_path)
     footers: list[pq.FileMetaData] = []
-    with storage.translated(task.path), storage.open_output(task.path) as sink:
+    with storage.translated(task.path), bounded_output(storage, task.path) as sink:
         with pq.ParquetWriter(
             sink,
             _SCHEMA,

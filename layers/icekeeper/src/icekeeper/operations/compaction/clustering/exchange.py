@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
+from typing import Any
 
 import pyarrow as pa
 
@@ -56,12 +57,12 @@ _OTHER_WIDTH = 16
 _TEXT_EXPANSION = 3
 
 
-def fits_one_worker(task: RewriteTask) -> bool:
+def fits_one_worker(schema: Mapping[str, Any], rows: int, file_bytes: int) -> bool:
     """Whether one worker can probably sort the rows in memory, by their number, their types and the file sizes."""
-    leaves = leaf_columns(task.schema)
-    fixed = task.record_count * sum(_WIDTHS.get(leaf.iceberg_type, _OTHER_WIDTH) for leaf in leaves)
+    leaves = leaf_columns(schema)
+    fixed = rows * sum(_WIDTHS.get(leaf.iceberg_type, _OTHER_WIDTH) for leaf in leaves)
     has_text = any(leaf.iceberg_type in ("string", "binary") or leaf.repeated for leaf in leaves)
-    return fixed + has_text * _TEXT_EXPANSION * task.file_bytes <= RANGE_BYTES
+    return fixed + has_text * _TEXT_EXPANSION * file_bytes <= RANGE_BYTES
 
 
 def cluster_groups(

@@ -1,0 +1,192 @@
+"""Commits the files of rewritten groups that are still valid on the newest head, and keeps account of all groups."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.commit.conflict_detection import GroupClaim, PlanningState, RebaseResult
+from icekeeper.commit.snapshot import FileReplacement
+from icekeeper.metadata.document import TableMetadata, branch_head
+from icekeeper.model import DataFile, FileKey, ManifestContent, Nothing
+from icekeeper.operations.compaction.bins import FileGroup
+from icekeeper.operations.compaction.candidates import SIZES_KEY, recorded_sizes
+from icekeeper.operations.compaction.plan_groups import CompactionPlan, depth_with
+from icekeeper.operations.compaction.rewrite_task import RewriteResult
+from icekeeper.pass_context.context import OperationContext, Rewrite, commit_rewrite
+from icekeeper.rows.arrow_schema import leaf_columns
+
+
+@dataclass(slots=True)
+class GroupOutcomes:
+    """The results of a plan's groups so far, updated with every commit."""
+
+    delete_needs: dict[FileKey, int]
+    """Live delete file → how many live data files still need it."""
+    committed: dict[int, RewriteResult] = field(default_factory=dict)
+    """Id of a committed group → its result."""
+    dropped: dict[int, str] = field(default_factory=dict)
+    """Id of a group that conflicts with other commits → reason."""
+    errors: list[str] = field(default_factory=list)
+    """Messages of failed groups and commits."""
+    unreadable: dict[str, str] = field(default_factory=dict)
+    """Data and delete files that cannot be read: path → a sentence with it.  Groups are rewritten without them."""
+    groups_given_up: int = 0
+    """Groups with nothing left to merge without their unreadable files."""
+    failed_groups: int = 0
+    groups_left: int = 0
+    """Groups that are left to the next run, because of :attr:`why_left`."""
+    why_left: str = ""
+    snapshot_ids: list[int] = field(default_factory=list)
+    deletes_removed: int = 0
+    depth: float | None = None
+    """The clustering depth after the last commit; ``None``: nothing was committed, or rows are not clustered."""
+    nothing: str = ""
+    """Why nothing was committed; empty if something was."""
+
+
+def commit_results(
+    context: OperationContext,
+    loaded: LoadedTable,
+    plan: CompactionPlan,
+    results: Sequence[RewriteResult],
+    outcomes: GroupOutcomes,
+) -> None:
+    """Commit the files of all ``results`` that are still valid as one snapshot, and update ``outcomes``.
+
+    ``loaded`` is the table at planning.  In a dry run the files are the expected ones.  Output files of groups that are
+    not committed are removed, unless a commit of unknown outcome may refer to them.
+
+    Raises:
+        CommitStateUnknown: the outcome of the commit is unknown; the output files stay.
+        MaintenanceError: none of the results was committed.
+    """
+    done = {r.group_id: r for r in results if r.error is None}
+    outcomes.errors += [r.error for r in results if r.error is not None]
+    outcomes.failed_groups += len(results) - len(done)
+    groups = [group for group in plan.groups if group.group_id in done]
+    if not groups and 0 not in outcomes.delete_needs.values():
+        outcomes.nothing = f"every file group failed: {outcomes.errors[0]}"
+        return
+    rewrite = _rewrite(loaded, plan, groups, done, outcomes)
+    depth: float | None = None
+
+    def replacement_on(head: TableMetadata, rebased: RebaseResult) -> tuple[FileReplacement, Collection[str]] | Nothing:
+        if not rebased.kept and not rebased.unneeded_deletes:
+            return Nothing(next(iter(rebased.dropped.values()), "no delete file is without use any more"))
+        nonlocal depth
+        kept = [group for group in groups if group.group_id in rebased.kept]
+        committed = outcomes.committed | {group.group_id: done[group.group_id] for group in kept}
+        depth = depth_with(plan, {group_id: result.written for group_id, result in committed.items()})
+        return FileReplacement(
+            removed=rebased.unneeded_deletes.union(c.file.key for group in kept for c in group.files),
+            added=tuple(added for group in kept for added in _added(group, done[group.group_id])),
+            data_sequence_number=plan.sequence_number,
+            recipe=None if plan.recipe is None else plan.recipe.text,
+            clustering_depth=depth,
+            noted=_noted(plan, kept, done),
+        ), rebased.affected
+
+    landed, rebased = commit_rewrite(context, rewrite, replacement_on)
+    outcomes.dropped |= rebased.dropped
+    if isinstance(landed, Nothing):
+        outcomes.nothing = landed.reason
+        return
+    outcomes.depth = depth
+    outcomes.snapshot_ids.append(landed.prepared.snapshot_id or 0)
+    outcomes.deletes_removed += len(rebased.unneeded_deletes)
+    for key in rebased.unneeded_deletes:
+        outcomes.delete_needs.pop(key)
+    kept = [group for group in groups if group.group_id in rebased.kept]
+    outcomes.committed |= {group.group_id: done[group.group_id] for group in kept}
+    for key, count in _needed(*kept).items():
+        if key in outcomes.delete_needs:
+            outcomes.delete_needs[key] -= count
+    if plan.recipe is not None and rebased.kept and not context.dry_run:
+        context.memory.remember_clustering(outcomes.snapshot_ids[-1], plan.recipe.text)
+
+
+def _noted(plan: CompactionPlan, kept: Sequence[FileGroup], done: Mapping[int, RewriteResult]) -> dict[str, str]:
+    """The record of output sizes for the snapshot summary, from decoded groups of files of writers.
+
+    Clustering and deletes change the size for other reasons, so such groups do not count.
+    """
+    shown = [
+        (len(group.files), group.total_bytes, sum(file.file_size_in_bytes for file in done[group.group_id].written))
+        for group in kept
+        if not (done[group.group_id].bytes_copied or done[group.group_id].rows_deleted)
+        and not any(c.identity.is_rewritten for c in group.files)
+    ]
+    text = None if plan.recipe is not None else recorded_sizes(plan.sizes, shown)
+    return {} if text is None else {SIZES_KEY: text}
+
+
+def _added(group: FileGroup, result: RewriteResult) -> list[tuple[int, DataFile]]:
+    spec_id = group.spec_id if result.spec_id is None else result.spec_id
+    return [(spec_id, file) for file in result.written]
+
+
+def _rewrite(
+    loaded: LoadedTable,
+    plan: CompactionPlan,
+    groups: Sequence[FileGroup],
+    done: Mapping[int, RewriteResult],
+    outcomes: GroupOutcomes,
+) -> Rewrite:
+    planned = PlanningState(
+        metadata=loaded.metadata,
+        snapshot_id=plan.snapshot_id,
+        manifests=plan.planning_manifests,
+        delete_needs=outcomes.delete_needs,
+        own_snapshots=outcomes.snapshot_ids,
+    )
+    held = frozenset(leaf.field_id for leaf in leaf_columns(loaded.metadata.current_schema))
+    claims = [
+        GroupClaim(
+            group_id=group.group_id,
+            output_scopes=frozenset((spec_id, file.partition) for spec_id, file in _added(group, done[group.group_id])),
+            input_scopes=group.scopes,
+            inputs={c.file.key: (c.manifest_path, c.identity) for c in group.files},
+            output_field_ids=held,
+            deletes=_needed(group),
+            without_row_ids=not group.has_lineage,
+        )
+        for group in groups
+    ]
+    outputs = {group_id: [file.file_path for file in result.written] for group_id, result in done.items()}
+    return Rewrite(loaded, planned, claims, outputs)
+
+
+def _needed(*groups: FileGroup) -> Counter[FileKey]:
+    return Counter(entry.file.key for group in groups for candidate in group.files for entry in candidate.deletes)
+
+
+def with_row_ids(context: OperationContext, groups: Sequence[FileGroup], outcomes: GroupOutcomes) -> list[FileGroup]:
+    """The groups with the row ids that a commit has given to their rows since planning (rule: ids-never-mixed).
+
+    Groups with a file that another commit has changed are dropped.
+
+    Raises:
+        MaintenanceError: the head or its manifests cannot be read.
+    """
+    waiting = {c.file.key: c.identity for group in groups for c in group.files}
+    loaded = context.load()
+    snapshot, reader = branch_head(loaded.metadata, context.policy.branch), context.reader(loaded)
+    row_ids: dict[FileKey, int | None] = {}
+    manifests = [] if snapshot is None else reader.manifests(snapshot)
+    for _, entry in reader.live_entries(manifests, ManifestContent.DATA):
+        key = entry.file.key
+        if key in waiting and waiting[key].is_same(entry.identity):
+            row_ids[key] = entry.file.first_row_id
+    kept: list[FileGroup] = []
+    for group in groups:
+        if any(c.file.key not in row_ids for c in group.files):
+            outcomes.dropped[group.group_id] = "an input file was removed or rewritten by another commit"
+        elif len({row_ids[c.file.key] is None for c in group.files}) > 1:
+            outcomes.dropped[group.group_id] = "only some of its rows were given ids by another commit"
+        else:
+            files = (replace(c, file=replace(c.file, first_row_id=row_ids[c.file.key])) for c in group.files)
+            kept.append(replace(group, files=tuple(files)))
+    return kept

@@ -1,0 +1,154 @@
+"""Which file groups are rewritten together in the next round, and when results are committed
+(rule: groups-commit-as-they-finish) (pure).
+
+A *round* is what the engine rewrites at once.  Only between rounds may a pass commit or stop.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TypeVar
+
+from icekeeper.operations.compaction.bins import FileGroup
+from icekeeper.rows.read_task import OPEN_FILE_BYTES
+
+Item = TypeVar("Item")
+
+# A round takes some minutes at most, so that a killed process loses little; and it is large, so that workers are idle
+# for a small part of it only: they have several groups each.
+_ROUND_BYTES = 4 * 1024**3
+_ROUND_BYTES_PER_SLOT = 1024**3
+_ROUND_S = 300.0
+# Commits take at most a tenth of the time.  A commit of a large table rewrites many manifests.
+_WORK_PER_COMMIT = 9.0
+# Seconds to write manifests and commit, retries included; less where a process has less than four times as much.
+_COMMIT_S = 60.0
+_COMMIT_SHARE = 0.25
+# Groups of one table differ in deletes, compression and copied row groups.
+_SAFETY = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The groups that one worker rewrites as one task, or one group that all workers sort together."""
+
+    groups: tuple[FileGroup, ...]
+    by_all_workers: bool = False
+
+    @property
+    def size_bytes(self) -> int:
+        """See :func:`opened_bytes`."""
+        return sum(map(opened_bytes, self.groups))
+
+
+def opened_bytes(group: FileGroup) -> int:
+    """The bytes of a group's files, with an allowance for each that is opened."""
+    return group.total_bytes + len(group.files) * OPEN_FILE_BYTES
+
+
+class Pace:
+    """Chooses rounds and moments to commit, by the speed of the rounds and commits so far.
+
+    The time of a round is expected from the worker that has most to do, if each takes the next work once it is free.
+    """
+
+    def __init__(self, slots: int, left_s: float | None) -> None:
+        """``slots``: the tasks that the engine runs at once; ``left_s``: as in :meth:`next_round`."""
+        self._slots = slots
+        self._round_bytes = max(_ROUND_BYTES, slots * _ROUND_BYTES_PER_SLOT)
+        self._least_commit_s = _COMMIT_S if left_s is None else min(_COMMIT_S, max(0.0, left_s) * _COMMIT_SHARE)
+        self._commit_s = 0.0
+        self._rounds_s = self._rounds_bytes = 0.0
+
+    def next_round(self, waiting: Iterable[Work], left_s: float | None) -> int:
+        """How many of the ``waiting`` begin together; 0: the first would probably not end in time for a commit.
+
+        ``left_s`` are the seconds until this process ends; ``None``: it has no deadline.  With a deadline the first
+        round is small, one work for each worker, to measure the speed; it begins even with little time, or a process
+        that always has little would never do anything.
+        """
+        is_measured = self._rounds_bytes > 0
+        if left_s is None:
+            return self._fitting(waiting, math.inf)
+        if is_measured:
+            # One worker gains nothing from a larger round, which is known less well to end in time.
+            first = islice(waiting, 1) if self._slots == 1 else waiting
+            return self._fitting(first, (left_s - max(self._least_commit_s, 2 * self._commit_s)) / _SAFETY)
+        return self._one_each(waiting) if left_s > 0 else 0
+
+    def _one_each(self, waiting: Iterable[Work]) -> int:
+        first = list(islice(waiting, self._slots))
+        alone = next((number for number, work in enumerate(first) if work.by_all_workers), len(first))
+        return alone or min(1, len(first))
+
+    def _fitting(self, waiting: Iterable[Work], limit_s: float) -> int:
+        per_byte_s = self._rounds_s / self._rounds_bytes if self._rounds_bytes else 0.0
+        loads, count, size = [0.0] * self._slots, 0, 0
+        for work in waiting:
+            if size >= self._round_bytes:
+                break
+            _add(loads, work)
+            expected_s = per_byte_s * max(loads)
+            if expected_s > limit_s or (count and expected_s > _ROUND_S):
+                break
+            size += work.size_bytes
+            count += 1
+        return count
+
+    def note_round(self, works: Iterable[Work], took_s: float) -> None:
+        """Record the time of a round."""
+        loads = [0.0] * self._slots
+        for work in works:
+            _add(loads, work)
+        self._rounds_s += took_s
+        self._rounds_bytes += max(loads)
+
+    def commit_is_due(self, ready_bytes: int, since_s: float) -> bool:
+        """Whether to commit ``ready_bytes`` of rewritten input now, ``since_s`` seconds after the last commit."""
+        is_much = ready_bytes >= self._round_bytes or since_s >= _ROUND_S
+        return is_much and since_s >= _WORK_PER_COMMIT * self._commit_s
+
+    def note_commit(self, took_s: float) -> None:
+        """Record the time of a commit."""
+        self._commit_s = took_s
+
+
+def _add(loads: list[float], work: Work) -> None:
+    """Give the work to the worker that has least to do; ``loads`` are the bytes of each."""
+    if work.by_all_workers:
+        loads[:] = [max(loads) + work.size_bytes / len(loads)] * len(loads)
+    else:
+        loads[loads.index(min(loads))] += work.size_bytes
+
+
+# Sizes of small_together are those of RewriteTask.input_bytes.  A group of fifteen tiny files is still small.
+_SMALL_BYTES = 4 * 1024 * 1024
+# A third of a second's work, so that workers end together and progress is reported often.
+_BATCH_BYTES = 32 * 1024 * 1024
+
+
+def small_together(groups: Iterable[Item], size_of: Callable[[Item], int]) -> list[list[Item]]:
+    """Put consecutive small groups together, up to the size of a batch; large groups stay alone.
+
+    ``size_of`` returns a group's bytes as :attr:`.RewriteTask.input_bytes` counts them.
+    """
+    batches: list[list[Item]] = []
+    room = 0
+    for group in groups:
+        size = size_of(group)
+        if size > min(room, _SMALL_BYTES):
+            batches.append([])
+            room = _BATCH_BYTES if size <= _SMALL_BYTES else 0
+        batches[-1].append(group)
+        room -= size
+    return batches
+
+
+def in_commits(groups: Sequence[FileGroup], size: int) -> list[Sequence[FileGroup]]:
+    """Divide groups into portions of ``size`` groups (``partial_progress``); 0: one portion."""
+    if not size or not groups:
+        return [groups]
+    return [groups[start : start + size] for start in range(0, len(groups), size)]

@@ -1,0 +1,163 @@
+"""Which groups are rewritten together, and when they are committed (rule: groups-commit-as-they-finish)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from icekeeper.model import FileIdentity
+from icekeeper.operations.compaction.bins import FileGroup
+from icekeeper.operations.compaction.candidates import Candidate
+from icekeeper.operations.compaction.rounds import Pace, Work, in_commits, opened_bytes
+from icekeeper.rows.read_task import OPEN_FILE_BYTES
+from support.plans import data_file
+
+MB, GB = 1024**2, 1024**3
+
+
+def group(size: int, files: int = 1) -> FileGroup:
+    """A group of so many bytes, with the allowance for its files."""
+    each = size // files - OPEN_FILE_BYTES
+    identity = FileIdentity(1, each, 1, 1)
+    return FileGroup(tuple(Candidate(data_file("f", each), 0, 1, "m", identity, (0, ())) for _ in range(files)))
+
+
+def works(*mb: int, by_all: bool = False) -> list[Work]:
+    return [Work((group(size * MB),), by_all) for size in mb]
+
+
+def measured(slots: int, left_s: float | None, *mb: int, took_s: float) -> Pace:
+    """After a first round."""
+    pace = Pace(slots, left_s)
+    pace.note_round(works(*mb), took_s)
+    return pace
+
+
+def test_opening_a_file_counts_as_reading() -> None:
+    assert opened_bytes(group(10 * MB, files=4)) == 10 * MB
+    assert Work((group(MB), group(2 * MB))).size_bytes == 3 * MB
+
+
+@pytest.mark.parametrize(("slots", "groups"), [(1, 2), (4, 2), (6, 3), (100, 4)])
+def test_without_a_deadline_a_round_has_four_gigabytes_or_one_for_each_worker(slots: int, groups: int) -> None:
+    assert Pace(slots, None).next_round(works(2048, 2048, 2048, 2048), None) == groups
+
+
+@pytest.mark.parametrize(("slots", "groups"), [(1, 1), (3, 3), (9, 5)])
+def test_with_a_deadline_the_first_round_has_one_work_for_each_worker(slots: int, groups: int) -> None:
+    assert Pace(slots, 1.0).next_round(works(9999, 9999, 9999, 9999, 9999), 1.0) == groups
+
+
+def test_with_a_deadline_what_all_workers_sort_is_the_first_round_alone() -> None:
+    sorted_by_all = works(5000, by_all=True)
+    assert Pace(4, 900).next_round(sorted_by_all + sorted_by_all, 900) == 1
+    assert Pace(4, 900).next_round(works(10, 10) + sorted_by_all, 900) == 2
+
+
+def test_nothing_begins_after_the_deadline() -> None:
+    assert Pace(4, 0.0).next_round(works(1), 0.0) == 0
+    assert measured(4, 900, 1, took_s=0.0).next_round(works(1), -1.0) == 0
+
+
+@pytest.mark.parametrize(("left_s", "groups"), [(261, 1), (260, 1), (259, 0)])
+def test_a_group_begins_with_twice_its_time_and_that_of_a_commit(left_s: float, groups: int) -> None:
+    assert measured(1, 900, 100, took_s=100).next_round(works(100, 100), left_s) == groups
+
+
+@pytest.mark.parametrize(("begun_with_s", "least_s"), [(900, 60), (240, 60), (40, 10)])
+def test_a_short_life_keeps_a_quarter_for_the_commit(begun_with_s: float, least_s: float) -> None:
+    pace = measured(1, begun_with_s, 100, took_s=1)
+    assert [pace.next_round(works(100), least_s + more) for more in (1.9, 2)] == [0, 1]
+
+
+def test_slow_commits_need_twice_their_time() -> None:
+    pace = measured(1, 900, 100, took_s=1)
+    pace.note_commit(100)
+    assert [pace.next_round(works(100), left_s) for left_s in (201, 202)] == [0, 1]
+
+
+def test_all_rounds_so_far_tell_the_speed() -> None:
+    pace = measured(1, 900, 100, took_s=50)
+    pace.note_round(works(300), 350)
+    assert [pace.next_round(works(100), 60 + 2 * s) for s in (99, 100)] == [0, 1]
+
+
+def test_many_workers_get_as_much_as_ends_in_time() -> None:
+    """100 s for two each of 100 MB."""
+    pace = measured(2, 900, 100, 100, took_s=50)
+    assert pace.next_round(works(100, 100, 100, 100, 100), 260) == 4
+    assert pace.next_round(works(200, 100, 100, 100), 260) == 3
+    assert pace.next_round(works(200, 1), 260) == 2
+    assert pace.next_round(works(201), 260) == 0, "one worker has it alone, the other cannot help"
+    assert pace.next_round(works(400, 1, by_all=True), 260) == 1, "both sort it together"
+
+
+def test_what_all_workers_sort_is_measured_as_such() -> None:
+    pace = Pace(4, 900)
+    pace.note_round(works(400, by_all=True), 10)
+    assert pace.next_round(works(400, 400, 400, by_all=True), 60 + 2 * 20) == 2
+
+
+def test_without_a_deadline_a_round_takes_five_minutes_at_most() -> None:
+    pace = measured(1, None, 100, took_s=100)
+    assert pace.next_round(works(100, 100, 100, 100), None) == 3
+    assert pace.next_round(works(1000, 1), None) == 1, "what takes longer has a round of its own"
+
+
+@pytest.mark.parametrize(
+    ("ready", "since_s", "is_due"),
+    [(4 * GB, 0, True), (4 * GB - 1, 299.9, False), (1, 300, True)],
+)
+def test_a_commit_is_due_by_bytes_or_by_time(ready: int, since_s: float, is_due: bool) -> None:
+    assert Pace(1, None).commit_is_due(ready, since_s) is is_due
+
+
+def test_a_commit_of_many_workers_has_more() -> None:
+    assert not Pace(40, None).commit_is_due(40 * GB - 1, 1)
+    assert Pace(40, None).commit_is_due(40 * GB, 1)
+
+
+def test_commits_take_a_tenth_of_the_time_at_most() -> None:
+    pace = Pace(1, None)
+    pace.note_commit(60)
+    assert [pace.commit_is_due(8 * GB, since_s) for since_s in (539, 540)] == [False, True]
+    pace.note_commit(1)
+    assert pace.commit_is_due(8 * GB, 9)
+
+
+def test_partial_progress_makes_portions() -> None:
+    groups = [group(MB) for _ in range(5)]
+    assert in_commits(groups, 0) == [groups]
+    assert in_commits(groups, 2) == [groups[:2], groups[2:4], groups[4:]]
+    assert in_commits([], 2) == [[]]
+
+
+SIZES = st.lists(st.integers(1, 2000), min_size=1, max_size=60)
+
+
+@given(slots=st.integers(1, 8), mb=SIZES, limit_s=st.integers(1, 4000), slowness=st.lists(st.floats(1, 2), min_size=60))
+def test_every_round_but_the_first_ends_in_time(
+    slots: int, mb: Sequence[int], limit_s: float, slowness: Sequence[float]
+) -> None:
+    """As long as no round is more than twice as slow as another one; 1 MB takes at least a second."""
+    waiting, now_s, pace, rounds = works(*mb), 0.0, Pace(slots, limit_s), 0
+    while count := pace.next_round(waiting, limit_s - now_s):
+        begun, waiting = waiting[:count], waiting[count:]
+        took_s = slowness[rounds] * longest(slots, [work.size_bytes // MB for work in begun])
+        now_s, rounds = now_s + took_s, rounds + 1
+        pace.note_round(begun, took_s)
+        assert rounds == 1 or now_s <= limit_s - min(60, limit_s / 4) + 1e-6
+    assert rounds > 0
+    assert not waiting or pace.next_round(waiting, None) > 0
+
+
+def longest(slots: int, tasks: Sequence[int]) -> int:
+    """When the last of the workers is done, each of which takes the next task once it is free."""
+    free = [0] * slots
+    for task in tasks:
+        free.sort()
+        free[0] += task
+    return max(free)
