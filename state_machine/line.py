@@ -121,7 +121,10 @@ def _stages() -> States:
 
 
 def _stage(stage: Stage, name: str, state: State, *, why: str) -> States:
-    """A choice whether the stage has work, and its state; why it failed is put where the report looks for it."""
+    """A choice whether the stage has work, and its state; why it failed is put where the report looks for it.
+
+    Of a job that is little (platform: glue-hides-failure-cause): what befell a table, the job writes beside its plan.
+    """
     stages = list(_CHOICES)
     after = stages.index(stage) + 1
     then = _CHOICES[stages[after]] if after < len(stages) else "Report"

@@ -23,8 +23,10 @@ from support.rights_fleet import PARAMETERS, RightsFleet
 from support.scripted_pipeline import ScriptedPipeline
 
 # Rights to the table buckets of all tests; a test says which of them the functions look at.
-# Their tables are compacted in functions: a Glue job starts Spark.
-LAKES = {"TableBucketArns": f"arn:aws:s3tables:{REGION}:{ACCOUNT}:bucket/lake-*", "SmallCompactionMb": "1280"}
+LAKES = {
+    "TableBucketArns": f"arn:aws:s3tables:{REGION}:{ACCOUNT}:bucket/lake-*",
+    "SmallCompactionMb": "1280",  # in functions: what Glue does takes a process and Spark
+}
 
 _HERE = Path(__file__).parent
 _REAL = {"test_pipeline"}
