@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-import shutil
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -14,14 +13,11 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from icekeeper.errors import OperationRefused, PlanStale, PolicyError
+from icekeeper.errors import PolicyError, StorageError
 from icekeeper.model import TableName
 from icekeeper.pipeline.control_bucket import table_folder
-from icekeeper.pipeline.events import DetectEvent, Item, MachineInput, OperationEvent, PlanEvent, parse_event
+from icekeeper.pipeline.events import DetectEvent, Item, MachineInput, TableEvent, parse_event
 from icekeeper.pipeline.glue_job import run_job
-from icekeeper.pipeline.run_leases import acquire_table_lease
-from icekeeper.pipeline.wave import WaveEvent, gather_wave
-from icekeeper.policy import Operation
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.store import MAX_SETTINGS, MaintenanceRequest, StateStore, requested_table
 from local_stack.moto_server import MotoServer
@@ -31,17 +27,19 @@ from support.state_stores import IDENTITY, a_table, stored
 
 # Functions and jobs that are called with payloads of nobody's run: names, keys and documents that are not theirs.
 
+STARTED = "2026-01-31T12:00:00Z"
 ITEM = {"catalog": "lake", "warehouse": "w", "table": "ns.t", "uuid": "u", "location": "s3://lake/t"}
 KEYS = [
     "runs/run-1/../../config/policy.json",
+    "runs/run-1/orphans.json",
     "config/policy.json",
-    "runs/run-2/" + "0" * 32 + "/plan.json",
-    "runs/run-1/" + "0" * 32 + "/../plan.json",
-    "s3://mine/plan.json",
-    "/etc/plan.json",
+    "runs/run-2/compaction.json",
+    "runs/run-1/" + "0" * 32 + "/../compaction.json",
+    "s3://mine/compaction.json",
+    "/etc/compaction.json",
     "",
 ]
-"""Keys that no answer of a state of run-1 has named."""
+"""Keys that are not of the compaction of run-1."""
 
 
 @pytest.fixture
@@ -53,10 +51,13 @@ def pipeline(local_catalog: SqlCatalog, tmp_path: Path) -> Pipeline:
 
 @pytest.mark.parametrize("run_id", ["", ".", "..", "a/b", "a\\b", "a b", "a\nb", "a\x00b", "\x9b2J", "r" * 81])
 def test_no_run_has_such_a_name(run_id: str) -> None:
-    for model, event in ((DetectEvent, {"input": {}}), (PlanEvent, {"item": ITEM})):
+    for model, event in (
+        (DetectEvent, {"started": STARTED, "input": {}}),
+        (TableEvent, {"item": ITEM, "started_ms": 0}),
+    ):
         with pytest.raises(PolicyError, match=r"^malformed event: run_id: write 1 to 80 characters"):
             parse_event(model, {"run_id": run_id, **event})
-    assert parse_event(DetectEvent, {"run_id": "größe-1.2_3", "input": {}}).run_id == "größe-1.2_3"
+    assert parse_event(DetectEvent, {"run_id": "größe-1.2_3", "started": STARTED, "input": {}}).run_id == "größe-1.2_3"
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,7 @@ def test_no_run_has_such_a_name(run_id: str) -> None:
 )
 def test_no_machine_takes_such_an_input(forged: Any) -> None:
     with pytest.raises(PolicyError, match=r"^malformed event: input") as caught:
-        parse_event(DetectEvent, {"run_id": "r", "input": forged})
+        parse_event(DetectEvent, {"run_id": "r", "started": STARTED, "input": forged})
     assert len(str(caught.value)) < 21_000
 
 
@@ -96,63 +97,48 @@ def test_an_item_fits_into_keys(name: str) -> None:
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_a_plan_of_another_pass_is_not_read(pipeline: Pipeline, key: str) -> None:
-    """Also with the digest of what lies there, and from the folder of the state machine's own documents."""
-    item, plan = pipeline.begin()
-    forged = {**plan.model_dump(), "bucket": "mine", "key": key}
-    event = parse_event(OperationEvent, {"run_id": RUN, "item": item, "plan": forged, "operation": "expire_snapshots"})
-    before = pipeline.table.files()
-    with pytest.raises(OperationRefused, match="is no document of this pass, whose folder is runs/run-1/"):
-        pipeline.run(item, event.plan, "expire_snapshots")
-    assert pipeline.table.files() == before
-
-
-@pytest.mark.parametrize("key", KEYS)
-def test_a_wave_takes_plans_of_its_own_run_only(pipeline: Pipeline, key: str) -> None:
-    event = parse_event(WaveEvent, {"run_id": RUN, "wave": [{"key": key, "digest": "0"}]})
-    with pytest.raises(OperationRefused, match=r"is no document of a table of run run-1$"):
-        gather_wave(pipeline.deployment, event)
-
-
-@pytest.mark.parametrize("key", KEYS)
-def test_a_job_reads_documents_of_its_own_run_only(
+def test_a_job_does_the_work_of_its_own_run_and_stage_only(
     pipeline: Pipeline, key: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nor does it write there why it failed; before Spark starts."""
-    _, plan = pipeline.begin()
-    state = pipeline.environment["ICEKEEPER_STATE"]
-    where = ["--run-id", RUN, "--control-bucket", str(pipeline.control), "--state", state]
+    """Nor does it write there why it refused; before Spark starts."""
     before = set(pipeline.control.rglob("*"))
-    arguments = ["--plan-key", key, "--plan-digest", plan.digest, "--operation", "compact", *where]
-    assert run_job(arguments, frozenset({Operation.COMPACT})) == 1
-    assert f"OperationRefused: {key!r} is no document of a table of run run-1" in caplog.text
-    assert run_job(["--wave-key", key, "--wave-digest", "0", *where], frozenset({Operation.COMPACT})) == 1
-    assert f"OperationRefused: {key!r} is not the wave of run run-1" in caplog.text
-    strange = ["--plan-key", plan.key, "--plan-digest", plan.digest, "--operation", "../compact", *where]
-    assert run_job(strange, frozenset({Operation.COMPACT})) == 1
-    assert "PolicyError: --operation cannot be '../compact'" in caplog.text
+    assert run_job(arguments(pipeline, key, "0"), "compact_data_files") == 1
+    assert f"OperationRefused: {key!r} is not the compaction of run run-1" in caplog.text
     assert set(pipeline.control.rglob("*")) == before
 
 
-def test_the_plan_of_another_table_is_not_read_where_this_ones_lies(pipeline: Pipeline) -> None:
-    """Who may write to the control bucket, and knows a digest, still moves no plan from one table to another."""
-    item, plan = pipeline.begin()
-    other = item.model_copy(update={"uuid": "another"})
-    moved = pipeline.control / table_folder(RUN, other.identity.spelling)
-    shutil.copytree((pipeline.control / plan.key).parent, moved)
-    reference = plan.model_copy(update={"key": f"{table_folder(RUN, other.identity.spelling)}/plan.json"})
-    with pytest.raises(OperationRefused, match="is no document of this pass"):
-        pipeline.run(item, reference, "expire_snapshots")
+def test_a_job_does_nothing_that_was_changed_since_or_is_not_its_own(
+    pipeline: Pipeline, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By the digest that the state machine handed on; a job for orphans, which may delete, does nothing else."""
+    pipeline.begin(in_job=True)
+    told, control = pipeline.gather()["compaction"], pipeline.deployment.control
+    before = pipeline.table.files()
+    assert run_job(arguments(pipeline, told["key"], "0" * 64), "compact_data_files") == 1
+    assert "is not the document that this run wrote (its digest differs); start another run" in caplog.text
+    work = control.read(told["key"], told["digest"])
+    digest = control.write("runs/run-1/orphans.json", work)
+    assert run_job(arguments(pipeline, "runs/run-1/orphans.json", digest), "remove_orphans") == 1
+    assert "OperationRefused: this job does not do compact" in caplog.text
+    assert pipeline.table.files() == before
 
 
-def test_a_first_plan_of_another_age_is_refused(pipeline: Pipeline) -> None:
-    """Whoever may write to the control bucket: its time is what ``now()`` means in the policy."""
-    item, plan = pipeline.begin()
-    path = pipeline.control / plan.key
-    document = {**json.loads(path.read_text()), "started_ms": 10**30}
-    path.write_text(json.dumps(document))
-    with pytest.raises(Exception, match=r"plan\.json is not as this run wrote it \(started_ms: "):
-        pipeline.plan(item, attempt=2)
+def arguments(pipeline: Pipeline, key: str, digest: str) -> list[str]:
+    """Of a job of run-1."""
+    state = pipeline.environment["ICEKEEPER_STATE"]
+    where = ["--run-id", RUN, "--control-bucket", str(pipeline.control), "--state", state, "--workers", "2"]
+    return ["--work-key", key, "--work-digest", digest, *where]
+
+
+def test_a_plan_of_another_age_is_refused(pipeline: Pipeline) -> None:
+    """Whoever may write to the control bucket; nor is one read that is no plan."""
+    item, _ = pipeline.begin()
+    path = pipeline.control / table_folder(RUN, item.identity.spelling) / "plan.json"
+    honest = json.loads(path.read_text())
+    for forged, field in (({"started_ms": 10**30}, "started_ms"), ({"routes": {"compact": "elsewhere"}}, "routes")):
+        path.write_text(json.dumps({**honest, **forged}))
+        with pytest.raises(StorageError, match=rf"plan\.json is not as this run wrote it \({field}"):
+            pipeline.run(item, "expire_snapshots")
 
 
 def test_the_input_of_a_person_is_what_is_said_of_it() -> None:
@@ -170,16 +156,14 @@ def test_a_name_that_a_person_may_ask_for_is_in_no_key(name: str) -> None:
 
 def test_an_item_that_says_another_place_is_another_table(pipeline: Pipeline) -> None:
     """Its lease would be another one, under which a second pass ran beside the first."""
-    item, plan = pipeline.begin()
+    item, _ = pipeline.begin()
     forged = item.model_copy(update={"location": f"{item.location}/elsewhere"})
-    acquire_table_lease(pipeline.deployment, RUN, forged)
-    with pytest.raises(PlanStale, match=r"^ns\.t was replaced by another table since it was planned$"):
-        pipeline.run(forged, plan, "expire_snapshots")
-    again = pipeline.deployment.documents(RUN, forged).plan(pipeline.plan(forged))
-    assert (again.needless, set(again.routes.values())) == (
-        "ns.t was dropped or replaced since it was detected",
-        {"none"},
-    )
+    before = pipeline.table.files()
+    (told,) = pipeline.run(forged, "expire_snapshots").values()
+    assert told == "left to a later run: ns.t was replaced by another table since it was planned"
+    again = pipeline.plan(forged)
+    assert (again.needless, dict(again.routes)) == ("ns.t was dropped or replaced since it was detected", {})
+    assert pipeline.table.files() == before
 
 
 # Records among the requests that nobody filed with Icekeeper: passed over, and no other request waits for them.
