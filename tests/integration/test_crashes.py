@@ -25,7 +25,6 @@ from icekeeper.demo.seaweedfs import SeaweedFSServer
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import CommitStateUnknown, StorageError
 from icekeeper.machine.clock import HOUR_MS
-from icekeeper.pipeline import whole_pass
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassOutcome, Status
 from icekeeper.state.leases import has_died
@@ -35,7 +34,7 @@ from icekeeper.storage.storage import Storage
 from support.clustered_tables import BY_ID, fill, limit_memory
 from support.command import Command
 from support.failed_passes import FailedPasses
-from support.killed_processes import Begin, KilledRuns, dies_at, in_a_wave, in_one_call
+from support.killed_processes import Begin, KilledRuns, dies_at, in_a_wave, in_functions
 from support.maintained_table import MaintainedTable, files_below, maintained_table, new_table
 from support.proxies import Fault, WireRequest
 from support.readers import canonical, duckdb_rows, pyiceberg_rows
@@ -245,12 +244,9 @@ def no_lease_bars_others(state: Path) -> None:
 # A call or a wave that is killed loses no row, and later runs leave nothing lying about (rule: failures-cost-no-row).
 
 
-@pytest.mark.parametrize(("run", "steps"), [(in_one_call, (22, 35, 60)), (in_a_wave, (50,))])
-def test_a_killed_run_is_begun_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Begin, steps: tuple[int, ...]
-) -> None:
+@pytest.mark.parametrize(("run", "steps"), [(in_functions, (22, 35, 60)), (in_a_wave, (50,))])
+def test_a_killed_run_is_begun_again(tmp_path: Path, run: Begin, steps: tuple[int, ...]) -> None:
     """Some of the moments; ``make nightly`` has all."""
-    monkeypatch.setattr(whole_pass, "is_table_bucket", lambda _: True)
     runs = KilledRuns(tmp_path, run)
     for number in steps:
         assert runs.survive(number)

@@ -16,23 +16,19 @@ from pathlib import Path
 import pytest
 
 from icekeeper.demo.seaweedfs import SeaweedFSServer
-from icekeeper.pipeline import whole_pass
 from support.command import CATALOG, Command, one_sentence
 from support.failed_passes import FailedPasses
 from support.interrupted_process import has_ended, partitioned, processes_below, running, started, wait_for
-from support.killed_processes import Begin, KilledRuns, in_a_wave, in_one_call
+from support.killed_processes import Begin, KilledRuns, in_a_wave, in_functions
 from support.proxies import Fault, WireRequest
 from support.readers import duckdb_rows
 
-# A call or a wave that is killed at any step whatever (rule: failures-cost-no-row).
+# Functions or a wave that are killed at any step whatever (rule: failures-cost-no-row).
 
 
-@pytest.mark.parametrize(("run", "apart"), [(in_one_call, 1), (in_a_wave, 5)])
-def test_every_step_may_be_the_last_of_the_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Begin, apart: int
-) -> None:
+@pytest.mark.parametrize(("run", "apart"), [(in_functions, 1), (in_a_wave, 5)])
+def test_every_step_may_be_the_last_of_the_process(tmp_path: Path, run: Begin, apart: int) -> None:
     """The threads of a wave take their steps in another order each time, so that it needs not every number."""
-    monkeypatch.setattr(whole_pass, "is_table_bucket", lambda _: True)
     runs = KilledRuns(tmp_path, run)
     last = next(number for number in count(1, apart) if not runs.survive(number))
     assert last > 60

@@ -33,7 +33,6 @@ from artifacts.pins import (
 )
 from artifacts.release import CHECKSUMS, write_checksums, zip_folder
 from artifacts.supply_chain import complaints
-from icekeeper.operation_facts import operations_of_job
 from icekeeper.pipeline.glue_job import run_job
 from local_stack.template import load_template
 from support.source_tree import imported
@@ -131,12 +130,12 @@ class TestJobs:
 
     def test_bear_the_arguments_that_glue_adds(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         """One of them has a value that looks like an option."""
-        ours = {"plan-key": "runs/r/plan.json", "plan-digest": "0", "operation": "compact", "run-id": "r"}
+        ours = {"work-key": "runs/r/compaction.json", "work-digest": "0", "workers": "2", "run-id": "r"}
         ours |= {"control-bucket": str(tmp_path), "state": str(tmp_path / "state.db")}
         words = [word for name, value in ours.items() for word in (f"--{name}", value)]
         of_glue = ["--python-modules-installer-option", "--no-index", "--JOB_NAME", "j", "--enable-metrics", "true"]
-        assert run_job([*of_glue, *words], operations_of_job("compact_data_files")) == 1
-        assert "runs/r/plan.json" in caplog.text
+        assert run_job([*of_glue, *words], "compact_data_files") == 1
+        assert "runs/r/compaction.json" in caplog.text
 
 
 def test_what_builds_needs_nothing_but_the_standard_library() -> None:

@@ -19,11 +19,10 @@ from icekeeper.machine.clock import system_clock
 from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_list
 from icekeeper.model import EntryStatus, ManifestContent, ManifestEntry, ManifestFile
 from icekeeper.pipeline import glue_job as run_wave_module
-from icekeeper.pipeline.control_bucket import ControlBucket, table_folder
+from icekeeper.pipeline.control_bucket import ControlBucket, Work
 from icekeeper.pipeline.deployment import Deployment
-from icekeeper.pipeline.glue_job import run_wave
-from icekeeper.pipeline.wave import read_wave
-from local_stack.stack import LocalStack, not_in_one_call
+from icekeeper.pipeline.glue_job import run_work
+from local_stack.stack import LocalStack
 from support.local_lake import POLICY_FILE, LocalLake
 from support.maintained_table import ID_AND_PART
 from support.plans import data_file
@@ -47,7 +46,7 @@ def test_payloads_stay_small(scripted_stack: LocalStack, local_catalog: SqlCatal
     lake.stack.put_control("config/policy.yaml", f"{POLICY_FILE}    orphan_sweep_enabled: false\n")
     script = ScriptedPipeline(lambda key, body: None, "")
     rewriting = {name: script.functions[name] for name in ("compact_small", "rewrite_manifests")}
-    scripted_stack.stand_in({**rewriting, "maintain_small": not_in_one_call}, script.jobs)
+    scripted_stack.stand_in(rewriting, script.jobs)
     execution = scripted_stack.run({}, timeout_s=300)
     scripted_stack.stand_in({}, {})
     plan = scripted_stack.document_of_pass(execution, "plan.json")
@@ -153,8 +152,8 @@ class Job:
             "ICEKEEPER_STATE": arguments["--state"],
         }
         control = ControlBucket(f"s3://{arguments['--control-bucket']}")
-        wave = read_wave(control.read(arguments["--wave-key"], arguments["--wave-digest"]))
-        run_wave(Deployment.open({**here, **wave.environment}), wave, self.engine())
+        work = Work.model_validate(control.read(arguments["--work-key"], arguments["--work-digest"]))
+        run_work(Deployment.open({**here, **work.environment}), work, self.engine())
 
     def engine(self) -> LocalEngine:
         job = self
@@ -177,14 +176,12 @@ def job() -> Job:
 
 @pytest.fixture
 def lake(scripted_stack: LocalStack, local_catalog: SqlCatalog, tmp_path: Path, job: Job) -> Iterator[LocalLake]:
-    """Two tables whose compactions were too much for a function before."""
+    """Two tables; compaction is the job's."""
     lake = LocalLake(scripted_stack, local_catalog, tmp_path)
     lake.table.fill(3)
     other = lake.pyiceberg.create_table("ns.u", schema=ID_AND_PART)
     for start in range(3):
         other.append(lake.table.new_rows(start * 10, start * 10 + 1))
-    for name in TABLES:
-        lake.stack.put_control(f"{table_folder('outgrown', lake.identity(name).spelling)}.json", '["compact"]')
     scripted_stack.stand_in({}, {"compact_data_files": job})
     yield lake
     scripted_stack.stand_in({}, {})
@@ -229,7 +226,6 @@ def test_one_table_of_ten_that_never_ends_leaves_nine_maintained(
         made = lake.pyiceberg.create_table(name, schema=ID_AND_PART)
         for start in range(2):
             made.append(lake.table.new_rows(start * 10, start * 10 + 1))
-        lake.stack.put_control(f"{table_folder('outgrown', lake.identity(name).spelling)}.json", '["compact"]')
     monkeypatch.setattr(run_wave_module, "longest_s", lambda *_, **__: 5.0)
     nine = ["ns.t", *names]
     job.endless = "ns.u"
