@@ -40,6 +40,7 @@ def _main() -> None:
 
 
 def _build(parts: tuple[str, ...] | list[str], architecture: str) -> None:
+    layer.remove_bytecode(ROOT / "functions")
     with tempfile.TemporaryDirectory() as scratch:
         built = wheel.build(Path(scratch))
         if "wheel" in parts:

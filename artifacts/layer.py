@@ -94,6 +94,12 @@ def prune(packages: Path) -> None:
             path.unlink(missing_ok=True)
 
 
+def remove_bytecode(folder: Path) -> None:
+    """Delete what Python compiled below a folder that SAM packs whole: all functions would be deployed anew for it."""
+    for path in list(folder.rglob("__pycache__")):
+        shutil.rmtree(path, ignore_errors=True)  # several test processes do this at once
+
+
 def open_to_all(folder: Path) -> None:
     """Let everybody read it, whatever this user's umask is: SAM packs the modes, and Lambda reads as another user."""
     for path in folder.rglob("*"):

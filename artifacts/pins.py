@@ -9,7 +9,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 CONSTRAINTS = ROOT / "constraints.txt"
-GLUE_PACKAGES = Path(__file__).parent / "glue-5.1.txt"
+GLUE_VERSION = "5.1"
+"""Of the jobs; template.yaml and the pages have the same, or a test fails."""
+GLUE_PACKAGES = Path(__file__).parent / f"glue-{GLUE_VERSION}.txt"
 
 NEWER_THAN_GLUE = ("pyarrow", "typing-extensions")
 """What Glue has, too, but older than this package (PyArrow) or one of those that it needs (pydantic) bears."""

@@ -25,6 +25,8 @@ from typing import Any, Protocol, TypeAlias
 
 from aws_lambda_powertools.logging.formatter import LambdaPowertoolsFormatter
 
+from artifacts.layer import remove_bytecode
+
 StandIn: TypeAlias = Callable[[Any], Any]
 """What a test puts in place of a function: event in, result out."""
 
@@ -228,7 +230,7 @@ def _own_modules(function: DeployedFunction) -> Iterator[None]:
 @contextlib.contextmanager
 def loadable(folder: Path) -> Iterator[None]:
     """Let the modules below ``functions/`` be imported, as on Lambda's path; they are forgotten before and after, so
-    that this stack and the next start cold."""
+    that this stack and the next start cold, and leave nothing there for SAM to pack."""
     sys.path.insert(0, str(folder))
     forget_modules(folder)
     try:
@@ -236,6 +238,7 @@ def loadable(folder: Path) -> Iterator[None]:
     finally:
         sys.path.remove(str(folder))
         forget_modules(folder)
+        remove_bytecode(folder)
 
 
 def forget_modules(folder: Path) -> None:

@@ -26,6 +26,7 @@ from local_stack.rights.api_needs import (
     lambda_needs,
     other_needs,
     s3tables_needs,
+    secretsmanager_needs,
     states_needs,
     sts_needs,
 )
@@ -64,6 +65,8 @@ def needs_of(request: WireRequest) -> Iterator[Need]:
             return states_needs(request)
         case "lambda":
             return lambda_needs(request)
+        case "secretsmanager":
+            return secretsmanager_needs(request)
         case "sts":
             return sts_needs(request)
     return other_needs(request)

@@ -17,6 +17,8 @@ from moto.s3tables.models import s3tables_backends
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
+from artifacts.layer import remove_bytecode
+from artifacts.pins import ROOT
 from icekeeper.demo.seaweedfs import SeaweedFSServer, running_seaweedfs
 from icekeeper.pyiceberg_private.transactions import copy_metadata_once
 from local_stack import moto_s3tables
@@ -76,6 +78,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+def pytest_sessionfinish() -> None:
+    """SAM packs the folder of the functions whole: after what tests compile there, all would be deployed anew."""
+    remove_bytecode(ROOT / "functions")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what needs a server; all that needs Spark goes to one worker, so that a run starts one session."""
     quick: list[pytest.Item] = []

@@ -94,6 +94,11 @@ def s3tables_needs(request: WireRequest, table_arn: Callable[[str, str, str], st
     yield Need(f"s3tables:{request.method}{request.path}", "*")
 
 
+def secretsmanager_needs(request: WireRequest) -> Iterator[Need]:
+    """Secrets by their ARN, which is how catalogs name them."""
+    yield Need(f"secretsmanager:{request.target}", request.document.get("SecretId", "*"))
+
+
 def sts_needs(request: WireRequest) -> Iterator[Need]:
     """Who somebody is needs no right, and no policy can deny it (AWS STS API reference, "GetCallerIdentity")."""
     form = {**request.query, **{name: values[-1] for name, values in parse_qs(request.body.decode()).items()}}

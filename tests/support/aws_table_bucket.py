@@ -73,7 +73,9 @@ class TableBucketCatalog(NoopCatalog):
 
     def __init__(self, name: str, **properties: str) -> None:
         super().__init__(name, **properties)
-        keys = {f"aws_{key}": properties[f"s3.{key.replace('_', '-')}"] for key in ("access_key_id", "secret_access_key")}
+        keys = {
+            f"aws_{key}": properties[f"s3.{key.replace('_', '-')}"] for key in ("access_key_id", "secret_access_key")
+        }
         made = {"endpoint_url": properties["s3tables.endpoint"], "region_name": properties["s3.region"], **keys}
         self._s3tables, self._s3 = (boto3.client(service, **made) for service in ("s3tables", "s3"))
         self._bucket = {"tableBucketARN": properties["warehouse"]}
@@ -100,7 +102,7 @@ class TableBucketCatalog(NoopCatalog):
     def commit_table(self, table: Table, requirements: Any, updates: Any) -> CommitTableResponse:
         metadata = update_table_metadata(table.metadata, updates)
         location = self._swap(table.name(), metadata)
-        return CommitTableResponse(metadata=metadata, metadata_location=location)
+        return CommitTableResponse.model_validate({"metadata": metadata, "metadata-location": location})
 
     def purge_table(self, identifier: Any) -> None:
         self._s3tables.delete_table(**self._address(identifier))

@@ -15,9 +15,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 from unittest import mock
 
-from icekeeper.pipeline.report_table import report_table
-from icekeeper.pipeline.whole_pass import CallLimits, WholePassEvent, run_whole_pass
-
 from icekeeper.catalogs.catalog import identity_of
 from icekeeper.catalogs.sql import SqlCatalog
 from icekeeper.engines.local_engine import LocalEngine

@@ -331,9 +331,19 @@ SINGLE = {
     "ArtifactKmsKeyArn": "arn:aws:kms:eu-central-1:123456789012:key/2",
     "ControlBucketKmsKeyArn": "arn:aws:kms:eu-central-1:123456789012:key/3",
     "StateTableKmsKeyArn": "arn:aws:kms:eu-central-1:123456789012:key/4",
+    "QueueKmsKeyArn": "arn:aws:kms:eu-central-1:123456789012:key/6",
+    "CatalogSecretArns": "arn:aws:secretsmanager:eu-central-1:123456789012:secret:lake-a1B2c3",
+    "Ownership": "bucket",
     "LogsKmsKeyArn": "arn:aws:kms:eu-central-1:123456789012:key/5",
     "PermissionsBoundaryArn": "arn:aws:iam::123456789012:policy/boundary",
 }
 """A value of every other parameter that a condition asks for, each by itself."""
 VPC = {"VpcSubnetIds": "subnet-0a1b2c3d,subnet-4e5f6a7b", "VpcSecurityGroupIds": "sg-0a1b2c3d"}
 """These two go together."""
+FOLDER = {
+    "DataBucketArns": "arn:aws:s3:::shared/warehouse",
+    "ListedBucketArns": "arn:aws:s3:::shared",
+    "ListedPrefixes": "warehouse",
+}
+"""A folder of a bucket, and how it is listed."""
+LISTED = {name: value for name, value in FOLDER.items() if name != "DataBucketArns"}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import compileall
 import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -24,6 +26,7 @@ from artifacts.locks import BUILD_LOCK, GLUE_LOCK, GLUE_PYTHON, LAYER_LOCK, LAYE
 from artifacts.pins import (
     CONSTRAINTS,
     GLUE_PACKAGES,
+    GLUE_VERSION,
     NEWER_THAN_GLUE,
     ROOT,
     normalized,
@@ -434,3 +437,28 @@ def test_known_vulnerabilities_are_asked_for_in_every_run_and_before_every_relea
     for workflow in WORKFLOWS:
         steps = [step for job in yaml.safe_load(workflow.read_text())["jobs"].values() for step in job["steps"]]
         assert {"run": "make audit"} in steps, workflow.name
+
+
+def test_what_tests_compile_is_not_deployed_with_the_functions(tmp_path: Path) -> None:
+    """SAM names the zip of ``functions/`` after its bytes, and deploys all functions anew when it changes."""
+    folder = tmp_path / "functions"
+    shutil.copytree(ROOT / "functions", folder, ignore=shutil.ignore_patterns("__pycache__"))
+
+    def digest() -> str:
+        zip_folder(folder, tmp_path / "functions.zip")
+        return hashlib.sha256((tmp_path / "functions.zip").read_bytes()).hexdigest()
+
+    clean = digest()
+    assert compileall.compile_dir(folder, quiet=1)
+    assert digest() != clean
+    layer.remove_bytecode(folder)
+    assert digest() == clean
+
+
+def test_one_version_of_glue() -> None:
+    """That of the packages in ``artifacts/glue-VERSION.txt``; pages name others only with "and later"."""
+    assert {job["GlueVersion"] for _, job in JOBS.values()} == {GLUE_VERSION}
+    assert [path.name for path in GLUE_PACKAGES.parent.glob("glue-*.txt")] == [f"glue-{GLUE_VERSION}.txt"]
+    for path in (ROOT / "README.md", ROOT / "pyproject.toml", GLUE_PACKAGES, *(ROOT / "docs").glob("*.md")):
+        named = re.findall(r"Glue (\d+\.\d+)(?! and later)", path.read_text())
+        assert set(named) <= {GLUE_VERSION}, path.name

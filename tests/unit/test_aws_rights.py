@@ -17,6 +17,7 @@ from local_stack.rights.roles import roles_of
 from local_stack.rights.s3_needs import s3_needs
 from local_stack.template import TEMPLATE, Template
 from local_stack.wire import WireRequest, signer
+from support.stack_template import FOLDER
 
 # The evaluator decides as IAM does, and what takes rights away is found (rule: least-privilege-roles).
 
@@ -157,6 +158,42 @@ def test_every_function_job_and_machine_of_the_template_has_its_role() -> None:
     }
 
 
+def test_a_folder_bounds_what_is_read_written_deleted_and_listed() -> None:
+    """``DataBucketArns`` with a folder of one bucket, beside a whole bucket."""
+    given = {**FOLDER, "DataBucketArns": f"arn:aws:s3:::whole,{FOLDER['DataBucketArns']}"}
+    template = Template(TEMPLATE, "stack", given)
+    expire = roles_of(template)[template.role_of("ExpireSnapshotsFunction", {})]
+
+    def may(action: str, resource: str, **context: str) -> bool:
+        return decide(expire, Need(f"s3:{action}", f"arn:aws:s3:::{resource}", context)).is_allowed
+
+    for action in ("GetObject", "PutObject", "DeleteObject", "AbortMultipartUpload"):
+        assert may(action, "shared/warehouse/t/data/f.parquet")
+        assert may(action, "whole/anything")
+        assert not may(action, "shared/warehouse2/t/data/f.parquet")
+        assert not may(action, "shared/other")
+        assert not may(action, "shared/warehouse")
+    for prefix, expected in {"warehouse/t/data/": True, "warehouse/": True, "warehouse": False, "": False}.items():
+        (need,) = s3_needs(WireRequest("s3", "GET", "/shared", f"list-type=2&prefix={prefix}", {}), lambda _: None)
+        assert need.action == "s3:ListBucket"
+        assert decide(expire, need).is_allowed is expected, prefix
+    assert not may("ListBucket", "shared")
+    assert not may("ListBucket", "other", **{"s3:prefix": "warehouse/"})
+    assert may("ListBucket", "whole")
+
+
+def test_secrets_are_read_by_who_opens_catalogs_and_only_those_given() -> None:
+    secret = "arn:aws:secretsmanager:us-east-1:123456789012:secret:rest-a1B2c3"
+    for given, expected in ({"CatalogSecretArns": secret}, True), ({}, False):
+        template = Template(TEMPLATE, "stack", given)
+        roles = roles_of(template)
+        for logical_id, properties in template.resources("AWS::Serverless::Function"):
+            role = roles[template.role_of(logical_id, properties)]
+            opens = any(one.policy == "RunDocumentsPolicy" for one in role.statements)
+            assert decide(role, Need("secretsmanager:GetSecretValue", secret)).is_allowed is (expected and opens)
+            assert not decide(role, Need("secretsmanager:GetSecretValue", f"{secret}x")).is_allowed
+
+
 # Which rights a request needs, from what goes over the wire (rule: least-privilege-roles).
 
 DELETE = b'<Delete xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Object><Key>a&amp;b</Key></Object></Delete>'
@@ -167,6 +204,14 @@ TABLE = f"{BUCKET}/table/1"
 def s3(method: str, path: str, query: str = "", body: bytes = b"", **headers: str) -> list[str]:
     request = WireRequest("s3", method, path, query, {k.replace("_", "-"): v for k, v in headers.items()}, body)
     return [str(need) for need in s3_needs(request, lambda bucket: TABLE if bucket == "1--table-s3" else None)]
+
+
+def test_a_secret_is_needed_by_its_arn() -> None:
+    secret = "arn:aws:secretsmanager:us-east-1:123456789012:secret:rest-a1B2c3"
+    headers = {"x-amz-target": "secretsmanager.GetSecretValue"}
+    body = json.dumps({"SecretId": secret}).encode()
+    request = WireRequest("secretsmanager", "POST", "/", "", headers, body)
+    assert [str(need) for need in needs_of(request)] == [f"secretsmanager:GetSecretValue on {secret}"]
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog as PyIcebergSqlCatalog
 
-from icekeeper.catalogs.load import known_catalogs, open_catalog
+from icekeeper.catalogs.load import known_catalogs, open_catalog, with_secrets
 from icekeeper.catalogs.s3tables import S3TablesCatalog
 from icekeeper.catalogs.sql import SqlCatalog
 from icekeeper.errors import PolicyError, StorageError
+from icekeeper.text import masked
+from local_stack.moto_server import MotoServer
 
 ARN = "arn:aws:s3tables:eu-west-1:111122223333:bucket/lake"
 
@@ -181,3 +185,59 @@ def test_a_configuration_of_another_user_in_the_working_directory_is_refused(
         known_catalogs()
     monkeypatch.setenv("PYICEBERG_HOME", str(here))
     assert "found" in known_catalogs()
+
+
+# Values that AWS Secrets Manager keeps.
+
+
+@pytest.fixture
+def aws(moto_server: MotoServer, monkeypatch: pytest.MonkeyPatch) -> MotoServer:
+    """The process's own credentials and endpoint, as in a function."""
+    for name, value in {
+        "AWS_ENDPOINT_URL": moto_server.endpoint,
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "testing-secret",
+    }.items():
+        monkeypatch.setenv(name, value)
+    return moto_server
+
+
+def secret(aws: MotoServer, **value: Any) -> str:
+    made = aws.client("secretsmanager").create_secret(Name=f"lake-{uuid.uuid4()}", **value)
+    return f"secretsmanager:{made['ARN']}"
+
+
+def test_a_value_may_be_a_secret_and_is_masked(home: Path, aws: MotoServer) -> None:
+    uri = secret(aws, SecretString=f"sqlite:///{home}/c.db")
+    catalog = open_catalog("lake", {"type": "sql", "uri": uri, "token": secret(aws, SecretString="t0ken-of-the-lake")})
+    assert isinstance(catalog, SqlCatalog)
+    assert list(catalog.list_tables()) == []
+    catalog.close()
+    assert masked("sent t0ken-of-the-lake") == "sent ***"
+
+
+def test_other_values_ask_nothing_of_secrets_manager() -> None:
+    settings = {"type": "rest", "credential": "id:secretsmanager", "uri": "https://c"}
+    assert with_secrets("lake", settings) is settings
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "said"),
+    [
+        ({"SecretBinary": b"x"}, PolicyError, r"catalog lake: the secret arn:\S+ of credential is no text"),
+        (None, StorageError, r"catalog lake: the secret arn:\S+ of credential .*ResourceNotFoundException"),
+    ],
+)
+def test_a_secret_that_gives_no_text_is_named(
+    aws: MotoServer, value: dict[str, Any] | None, error: type[Exception], said: str
+) -> None:
+    missing = "secretsmanager:arn:aws:secretsmanager:us-east-1:123456789012:secret:gone-a1B2c3"
+    credential = missing if value is None else secret(aws, **value)
+    with pytest.raises(error, match=said):
+        open_catalog("lake", {"type": "rest", "uri": "http://127.0.0.1:1", "credential": credential})
+
+
+@pytest.mark.parametrize("arn", ["", "lake", "arn:aws:s3:::lake", "arn:aws:secretsmanager:us-east-1:1:secret"])
+def test_what_is_no_secret_is_refused(arn: str) -> None:
+    with pytest.raises(PolicyError, match="catalog lake: credential must be secretsmanager: and the ARN of a secret"):
+        open_catalog("lake", {"type": "rest", "uri": "http://c", "credential": f"secretsmanager:{arn}"})

@@ -12,7 +12,9 @@ import pytest
 
 from icekeeper.policy import Policy
 from icekeeper.policy.keys import POLICY_KEYS
-from icekeeper.policy.layers import BOUND_KEYS, BOUND_PREFIX, ENVIRONMENT_PREFIX, layers_for
+from icekeeper.policy.layers import BOUND_KEYS, BOUND_PREFIX, ENVIRONMENT_PREFIX, Layer, layers_for
+from icekeeper.policy.resolve import resolve
+from icekeeper.policy.values import Ownership
 from icekeeper.state.dynamodb.table import TABLE_SCHEMA
 from local_stack.rights.evaluate import Need, Role, decide, statements_of
 from local_stack.template import ACCOUNT, REGION, TEMPLATE, Template
@@ -20,8 +22,10 @@ from support.lambda_functions import give_up_package_logger
 from support.source_tree import SOURCES
 from support.stack_template import (
     DOCUMENT,
+    FOLDER,
     FUNCTIONS,
     JOBS,
+    LISTED,
     MACHINE,
     PARAMETERS,
     RESOURCES,
@@ -407,6 +411,47 @@ def test_subnets_and_security_groups_go_together(alone: str) -> None:
     assert refusals(VPC) == refusals({}) == []
 
 
+@pytest.mark.parametrize("alone", LISTED)
+def test_listed_buckets_and_their_folders_go_together(alone: str) -> None:
+    (sentence,) = refusals({alone: LISTED[alone]})
+
+    assert "ListedBucketArns and ListedPrefixes go together" in sentence
+    assert refusals(FOLDER) == []
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value", "fits"),
+    [
+        ("DataBucketArns", "arn:aws:s3:::lake", True),
+        ("DataBucketArns", " arn:aws-cn:s3:::lake/ware_house/v=1", True),
+        ("DataBucketArns", "arn:aws:s3:::lake/", False),
+        ("DataBucketArns", "arn:aws:s3:::lake/*", False),
+        ("ListedPrefixes", "warehouse/sales", True),
+        ("ListedPrefixes", "/warehouse", False),
+        ("ListedPrefixes", "warehouse/", False),
+        ("ListedPrefixes", "ware*", False),
+        ("CatalogSecretArns", "arn:aws:secretsmanager:eu-west-1:123456789012:secret:lake/rest-a1B2c3", True),
+        ("CatalogSecretArns", "arn:aws:secretsmanager:eu-west-1:123456789012:secret:*", False),
+    ],
+)
+def test_what_parameters_of_rights_take(parameter: str, value: str, fits: bool) -> None:
+    assert bool(re.fullmatch(PARAMETERS[parameter]["AllowedPattern"], value)) is fits
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [("auto", ("auto", None)), ("icekeeper", ("icekeeper", None)), ("bucket", ("auto", "auto"))],
+)
+def test_a_deployment_may_forbid_to_take_table_buckets_over(given: str, expected: tuple[str, str | None]) -> None:
+    """Whatever a policy file says below the deployment's bound."""
+    names = ("ICEKEEPER_OWNERSHIP", "ICEKEEPER_BOUND_OWNERSHIP")
+    variables = Template(TEMPLATE, "stack", {"Ownership": given}).resolve({name: VARIABLES[name] for name in names})
+    assert tuple(variables.get(name) for name in names) == expected
+    greedy = {"ownership": "icekeeper"}
+    layers = layers_for({}, {name: value for name, value in variables.items() if value}, {}, rules=[Layer("f", greedy)])
+    assert resolve(layers).policy.ownership is (Ownership.AUTO if given == "bucket" else Ownership.ICEKEEPER)
+
+
 def test_the_page_names_every_service_that_is_asked() -> None:
     """Whoever makes a client of another service must say in docs/deployment.md how a VPC reaches it."""
     page = (ROOT / "docs" / "deployment.md").read_text().partition("## In a VPC")[2].partition("\n## ")[0]
@@ -493,10 +538,10 @@ NAMES = {"FunctionName", "Name", "LogGroupName", "DashboardName", "LayerName", "
 
 
 def test_every_condition_is_decided_both_ways_here() -> None:
-    assert referred(DOCUMENT["Conditions"]) == {*TABLES, *SINGLE, "VpcSubnetIds"}
+    assert referred(DOCUMENT["Conditions"]) == {*TABLES, *SINGLE, "VpcSubnetIds", "ListedBucketArns"}
 
 
-@pytest.mark.parametrize("others", [{}, {**SINGLE, **VPC}], ids=["alone", "with all others"])
+@pytest.mark.parametrize("others", [{}, {**SINGLE, **VPC, **LISTED}], ids=["alone", "with all others"])
 @pytest.mark.parametrize("parameters", list(combinations(TABLES)), ids=lambda chosen: ",".join(chosen.values()))
 def test_every_policy_allows_something_by_name(parameters: dict[str, str], others: dict[str, str]) -> None:
     stack = render({**parameters, **others})
@@ -512,7 +557,8 @@ def test_every_policy_allows_something_by_name(parameters: dict[str, str], other
 
 @pytest.mark.parametrize("name", SINGLE)
 def test_each_other_parameter_works_by_itself(name: str) -> None:
-    assert SINGLE[name] in set(strings(render({name: SINGLE[name]}).resources)) or name == "MaintenanceEnabled"
+    is_told_otherwise = name in ("MaintenanceEnabled", "Ownership")
+    assert SINGLE[name] in set(strings(render({name: SINGLE[name]}).resources)) or is_told_otherwise
 
 
 def test_what_is_left_out_cannot_be_referred_to() -> None:
@@ -638,6 +684,24 @@ def test_a_key_of_the_state_table_is_used_by_all_who_use_the_table_and_through_i
             assert str(one["Condition"]["StringEquals"]["kms:ViaService"]).startswith("dynamodb.")
     (table,) = render().of_type("AWS::DynamoDB::Table").values()
     assert table["SSESpecification"] == {"SSEEnabled": True, "SSEType": "KMS"}
+
+
+def test_a_key_of_the_queue_is_used_by_the_schedule_alone() -> None:
+    """Who sends to a queue that is encrypted with a key asks for a data key, and decrypts it."""
+    key = SINGLE["QueueKmsKeyArn"]
+    stack = render({"QueueKmsKeyArn": key})
+    (queue,) = stack.of_type("AWS::SQS::Queue").values()
+    assert (queue["KmsMasterKeyId"], queue["SqsManagedSseEnabled"]) == (key, False)
+    (alone,) = (
+        (name, statement["Action"])
+        for name, role in stack.of_type("AWS::IAM::Role").items()
+        for statement in statements(role)
+        if statement.get("Resource") == key
+    )
+    assert alone == ("ScheduleRole", ["kms:Decrypt", "kms:GenerateDataKey"])
+    assert key not in set(strings([grant.document for grant in stack.managed.values()]))
+    (queue,) = render().of_type("AWS::SQS::Queue").values()
+    assert ("KmsMasterKeyId" in queue, queue["SqsManagedSseEnabled"]) == (False, True)
 
 
 def test_a_key_of_the_logs_encrypts_every_log_group() -> None:

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from artifacts.pins import GLUE_VERSION
+from icekeeper.operation_facts import STEP_FACTS, Limit
 from icekeeper.state.items import REQUESTS
 from support.stack_template import (
     DOCUMENT,
@@ -165,6 +167,9 @@ class TestRights:
             for statement in statements(RESOURCES[name]):
                 if statement["Action"] in ("s3tables:ListTableBuckets", ["glue:GetDatabases", "glue:GetTables"]):
                     continue  # only their names
+                if statement["Resource"] == {"Ref": "ListedBucketArns"}:
+                    assert (statement["Action"], list(statement["Condition"])) == ("s3:ListBucket", ["StringLike"])
+                    continue  # only names in folders
                 if statement["Action"] == "lakeformation:GetDataAccess":
                     continue  # Lake Formation's own grants name tables
                 catalog = {"Fn::Sub": "arn:${AWS::Partition}:glue:${AWS::Region}:${AWS::AccountId}:catalog"}
@@ -235,6 +240,16 @@ class TestFunctions:
             assert 0 < properties["Timeout"] <= 900, role
             assert properties["MemorySize"], role
 
+    def test_the_disk_of_who_compacts_holds_the_largest_compaction_that_can_be_chosen(self) -> None:
+        """Rows that are sorted take three bytes for each that is read, of twice what was planned
+        (``function_bears_mb``)."""
+        limited = {step.function for step in STEP_FACTS if step.job and step.job.limit is Limit.COMPACTION_BYTES}
+
+        assert limited
+        for role in limited:
+            disk_mb = FUNCTIONS[role][1]["EphemeralStorage"]["Size"]
+            assert PARAMETERS["SmallCompactionMb"]["MaxValue"] * 2 * 3 <= disk_mb, role
+
     def test_run_on_the_python_of_the_layer(self) -> None:
         common = DOCUMENT["Globals"]["Function"]
         layer = RESOURCES["IcekeeperLayer"]["Properties"]
@@ -255,7 +270,7 @@ class TestJobs:
 
     def test_are_bounded_and_repeated_by_the_state_machine_only(self) -> None:
         for script, (_, job) in JOBS.items():
-            assert (job["GlueVersion"], job["MaxRetries"]) == ("5.1", 0), script
+            assert (job["GlueVersion"], job["MaxRetries"]) == (GLUE_VERSION, 0), script
             runs = job["ExecutionProperty"]["MaxConcurrentRuns"]
             assert runs >= 2 * PARAMETERS["MaxConcurrentTables"]["MaxValue"], script
             assert job["DefaultArguments"]["--job-bookmark-option"] == "job-bookmark-disable"
@@ -326,14 +341,15 @@ KMS = "arn:aws-us-gov:kms:us-gov-west-1:123456789012:key/00000000-0000-0000-0000
 
 def test_tables_outside_of_table_buckets_fit_as_far_as_the_page_says() -> None:
     page = (ROOT / "docs" / "deployment.md").read_text()
-    said = re.search(r"twice the characters of\s`DataBucketArns`\s[^.]*? at most ([\d,]+)", page)
+    said = re.search(r"twice the characters of\s`DataBucketArns`\s[^.]*?`ListedPrefixes`[^.]*? at most ([\d,]+)", page)
     assert said is not None
     limit = int(said[1].replace(",", ""))
     catalogs, bucket = "arn:aws-us-gov:glue:us-gov-west-1:123456789012:database/sales", "arn:aws-us-gov:s3:::{:024}"
-    left = limit - len(KMS) - len(catalogs)
+    listed = {"ListedBucketArns": "arn:aws-us-gov:s3:::lake", "ListedPrefixes": "warehouse"}
+    left = limit - len(KMS) - len(catalogs) - sum(map(len, listed.values()))
     buckets = ",".join(bucket.format(number) for number in range(left // 2 // (len(bucket.format(0)) + 1)))
-    tables = {"DataBucketArns": buckets, "GlueDataCatalogArns": catalogs, "KmsKeyArns": KMS}
+    tables = {"DataBucketArns": buckets, "GlueDataCatalogArns": catalogs, "KmsKeyArns": KMS, **listed}
     stack = render({**SINGLE, **VPC, **tables})
 
-    assert limit - 2 * len(buckets) - len(catalogs) - len(KMS) < 2 * 46  # as many as there may be
+    assert left - 2 * len(buckets) < 2 * 46  # as many as there may be
     assert {name: grant.length for name, grant in stack.managed.items() if grant.length > 6144} == {}

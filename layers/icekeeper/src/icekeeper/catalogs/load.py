@@ -7,9 +7,11 @@ from typing import Any
 
 from icekeeper.catalogs.addresses import CatalogKind, TableBucketArn, canonical_name, kind_of, table_bucket_properties
 from icekeeper.catalogs.catalog import Catalog
-from icekeeper.errors import PolicyError
+from icekeeper.errors import PolicyError, StorageError
 from icekeeper.pyiceberg_private.configuration import configured_catalogs, merged
 from icekeeper.text import remember_secrets
+
+_SECRET = "secretsmanager:"
 
 
 def known_catalogs(catalog_file: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, dict[str, Any]]:
@@ -80,10 +82,13 @@ def served_catalog(name: str, warehouse: str) -> Catalog | None:
 def connect(name: str, settings: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Catalog:
     """Connect to a catalog by its properties alone; ``environment`` as in :func:`open_catalog`.
 
+    A value ``secretsmanager:ARN`` stands for that secret of AWS Secrets Manager (:func:`with_secrets`).
+
     Raises:
         PolicyError: its type is not supported, or its properties are incomplete.
-        StorageError: it cannot be reached.
+        StorageError: it cannot be reached, or a secret cannot be read.
     """
+    settings = with_secrets(name, settings)
     remember_secrets(settings)
     # Only one adapter is imported, because each imports libraries (SQLAlchemy alone takes a quarter second).
     kind = kind_of(name, settings)
@@ -104,3 +109,39 @@ def connect(name: str, settings: Mapping[str, Any], environment: Mapping[str, st
     from icekeeper.catalogs.rest import RestCatalog
 
     return RestCatalog(name, settings, environment=environment)
+
+
+def with_secrets(name: str, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The properties of a catalog with the secrets that they name in the place of their values.
+
+    They are read with the process's own credentials, not with those of the catalog, whenever a catalog is opened.
+
+    Raises:
+        PolicyError: what follows ``secretsmanager:`` is no ARN of a secret, or the secret is no text.
+        StorageError: a secret cannot be read.
+    """
+    named = {key: value for key, value in settings.items() if isinstance(value, str) and value.startswith(_SECRET)}
+    if not named:
+        return settings
+    read = {value: _read_secret(name, key, value.removeprefix(_SECRET)) for key, value in named.items()}
+    return {**settings, **{key: read[value] for key, value in named.items()}}
+
+
+def _read_secret(name: str, key: str, arn: str) -> str:
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    from icekeeper.aws.session import client_config, session_of
+    from icekeeper.aws.settings import identity_in
+    from icekeeper.storage.failures import describe_failure
+
+    parts = arn.split(":")
+    if parts[0] != "arn" or len(parts) != 7 or parts[2] != "secretsmanager" or parts[5] != "secret":
+        raise PolicyError(f"catalog {name}: {key} must be {_SECRET} and the ARN of a secret of AWS Secrets Manager")
+    try:
+        client = session_of(identity_in({}), parts[3]).client("secretsmanager", config=client_config({}))
+        secret = client.get_secret_value(SecretId=arn).get("SecretString")
+    except (BotoCoreError, ClientError) as error:
+        raise StorageError(f"catalog {name}: the secret {arn} of {key} {describe_failure(error, None)}") from error
+    if not secret:
+        raise PolicyError(f"catalog {name}: the secret {arn} of {key} is no text")
+    return str(secret)
