@@ -1,4 +1,4 @@
-"""Rewrite manifests that are few enough for a function."""
+"""Rewrite manifests that are few enough for a function, and count the distinct values of small tables."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from steps import carry_out
 
 @function
 def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
-    """The state machine's ``RewriteManifestsSmall``."""
+    """The state machine's ``RewriteManifests``."""
     return carry_out(event, context, "rewrite_manifests")

@@ -31,8 +31,7 @@ WORK = tuple(
 @pytest.mark.parametrize(
     ("role", "most", "needless", "ahead"),
     [
-        ("lease", 661, (*FILES, *TABLES, "icekeeper.detection"), ()),  # asks the state only
-        ("report", 854, (*WORK, "icekeeper.detection"), FILES),
+        ("report", 860, (*WORK, "icekeeper.detection"), FILES),
         ("remove_orphans", 866, (*WORK, "icekeeper.detection"), FILES),  # as all that run an operation
     ],
 )

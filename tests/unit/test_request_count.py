@@ -31,8 +31,8 @@ from support.tables import new_document
 # Requests are counted for the work that caused them, in whatever thread or process it is done.
 
 GET, PUT = RequestKind.GET, RequestKind.PUT
-# They begin work of their own, such as a pass, which counts for itself.
-OWN_WORK = {"icekeeper.machine.metering", "icekeeper.cycle.service"}
+# They begin work of their own, such as a pass, which counts for itself; or hand over what workers have counted.
+OWN_WORK = {"icekeeper.machine.metering", "icekeeper.cycle.service", "icekeeper.engines.shared_tasks"}
 
 
 def test_a_count_has_what_was_sent_inside_of_its_block_only() -> None:
