@@ -107,9 +107,10 @@ class RightsFleet:
 
     # -- tables
 
-    def glue_table(self, name: str) -> Table:
+    def glue_table(self, name: str, folder: str = "") -> Table:
         """A partitioned table in the ordinary bucket: small files of today and of a day long ago."""
-        return _filled(load_catalog("glue", **self._glue), f"{DATABASE}.{name}", f"s3://{DATA_BUCKET}/{name}")
+        location = f"s3://{DATA_BUCKET}/{folder}{name}"
+        return _filled(load_catalog("glue", **self._glue), f"{DATABASE}.{name}", location)
 
     def leave_orphans(self, table: Table) -> None:
         """An old file that nothing references, and a load that failed."""

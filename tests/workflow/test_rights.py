@@ -15,7 +15,7 @@ from local_stack.moto_server import MotoServer
 from local_stack.rights.callers import DENIED
 from local_stack.rights.coverage import surprises
 from local_stack.stack import LocalStack, deployed
-from support.rights_fleet import ALL_IN_JOBS, RightsFleet
+from support.rights_fleet import ALL_IN_JOBS, DATA_BUCKET, PARAMETERS, RightsFleet
 from support.scripted_pipeline import ScriptedPipeline
 
 # Least rights (rule: least-privilege-roles): passes over tables of every kind need all that the policies allow, and no
@@ -96,6 +96,30 @@ def test_every_right_is_needed(fleet: RightsFleet) -> None:
     assert {"CompactDataFiles", "RewriteLargeManifests"} <= set(execution.names)
     rights = fleet.stack.rights
     assert surprises(rights.roles.values(), rights.used, UNUSED) == []
+
+
+@pytest.mark.slow
+def test_rights_to_a_folder_are_enough_for_its_tables_and_for_no_other(
+    moto_server: MotoServer, own_account: None, tmp_path: Path
+) -> None:
+    """``DataBucketArns`` names a folder; its bucket may be listed below it only."""
+    bucket = PARAMETERS["DataBucketArns"]
+    bounded = {"DataBucketArns": f"{bucket}/warehouse", "ListedBucketArns": bucket, "ListedPrefixes": "warehouse"}
+    with deployed(moto_server, parameters={**PARAMETERS, **bounded}) as stack:
+        fleet = RightsFleet(stack, tmp_path)
+        fleet.give_policy()
+        inside = fleet.glue_table("inside", "warehouse/")
+        fleet.leave_orphans(inside)
+        fleet.run({"table": "rights.inside", "catalog": "glue"})
+        objects = stack.moto.client("s3").list_objects_v2(Bucket=DATA_BUCKET)["Contents"]
+        assert not [one["Key"] for one in objects if one["Key"].endswith(("orphan.parquet", "staged.parquet"))]
+        assert DENIED == []
+        outside = fleet.glue_table("outside", "other/")
+        before = outside.metadata_location
+        stack.run({"table": "rights.outside", "catalog": "glue"})
+        assert {one.need.resource for one in DENIED} & {f"{bucket}/{before.partition('/rights-lake/')[2]}"}
+        assert outside.refresh().metadata_location == before
+        DENIED.clear()
 
 
 def test_a_right_that_is_missing_stops_the_call_that_needs_it(

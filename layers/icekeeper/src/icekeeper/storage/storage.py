@@ -1,8 +1,9 @@
 """Object storage: read, write, list and delete objects; sources of listings; the store's clock.
 
-Most bytes are read and written through PyIceberg's ``PyArrowFileIO``, with PyIceberg's endpoints and authentication.
-Listing and batch deletion, which it lacks, use boto3 with the same properties.  So do reads of whole S3 objects, which
-take PyArrow two requests (platform: pyarrow-s3-requests).  Both clients are imported with the first remote object.
+Most bytes are read through PyIceberg's ``PyArrowFileIO``, with PyIceberg's endpoints and authentication.  Listing and
+batch deletion, which it lacks, use boto3 with the same properties.  So do reads of whole S3 objects, which take PyArrow
+two requests (platform: pyarrow-s3-requests), and writes (platform: table-buckets-refuse-headers).  Both clients are
+imported with the first remote object.
 Writes never check whether a file exists: names are unique, and the check would list, which AWS table buckets refuse
 (platform: pyiceberg-exists-lists).
 """
