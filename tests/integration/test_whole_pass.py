@@ -81,7 +81,7 @@ def test_what_is_too_large_is_left_and_all_behind_it(pipeline: Pipeline) -> None
 
 @pytest.mark.usefixtures("may_delete")
 def test_a_step_that_would_perhaps_not_end_in_time_is_left(pipeline: Pipeline) -> None:
-    times = iter([3600.0, 300.0, 300.0, 299.0])  # compaction asks twice: before its groups, and before its commit
+    times = iter([3600.0, 300.0, 300.0, 300.0, 299.0])  # compaction asks at its begin, before its groups and its commit
     done, _ = in_one_call(pipeline, item_of(pipeline), time_left_s=lambda: next(times))
     assert done.left == ("expire_snapshots", "remove_orphans", "rewrite_manifests")
 
