@@ -26,7 +26,7 @@ from icekeeper.engines.engine import (
     product_engine,
     total_input_bytes,
 )
-from icekeeper.engines.local_engine import SMALL_WORK_BYTES
+from icekeeper.engines.local_engine import SMALL_WORK_BYTES, LocalEngine
 from icekeeper.engines.spark_tasks import in_attempt
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.operations.compaction.rewrite_task import Layout, OutputNames
@@ -173,10 +173,8 @@ class Portion:
 class Noting:
     """An engine that does nothing but note what it was asked for."""
 
-    slots = 1
-
-    def __init__(self, name: str, calls: list[str]) -> None:
-        self.name, self._calls = name, calls
+    def __init__(self, name: str, calls: list[str], slots: int) -> None:
+        self.name, self._calls, self.slots = name, calls, slots
 
     def map(self, function: Callable[..., Any], tasks: Sequence[Any], on_done: Callable[[int], None]) -> list[Any]:
         self._calls.append(f"{self.name} map")
@@ -197,7 +195,7 @@ def calls() -> list[str]:
 
 
 def auto(found: Surroundings, calls: list[str]) -> AutoEngine:
-    return AutoEngine(found, Noting("local", calls), Noting("spark", calls))
+    return AutoEngine(found, Noting("local", calls, 2), Noting("spark", calls, 40))
 
 
 def test_work_goes_to_the_engine_that_fits_it(calls: list[str]) -> None:
@@ -211,6 +209,13 @@ def test_work_goes_to_the_engine_that_fits_it(calls: list[str]) -> None:
     assert engine.reason == (
         "no Spark session or cluster is at hand; a sort keeps about 30 MB meanwhile, this machine's memory is 30 MB"
     )
+
+
+def test_rounds_are_sized_for_the_engine_that_rewrites_groups(calls: list[str]) -> None:
+    """Asking is no work: it names no engine that does none."""
+    engine = auto(HERE, calls)
+    assert (engine.slots, auto(CLUSTER, calls).slots) == (2, 40)
+    assert (LocalEngine(3).slots, engine.name, calls) == (3, "local", [])
 
 
 def test_a_cluster_gets_all_work(calls: list[str]) -> None:
