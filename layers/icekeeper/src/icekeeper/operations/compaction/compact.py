@@ -20,6 +20,7 @@ from icekeeper.metadata.document import TableMetadata, branch_head, require_writ
 from icekeeper.metadata.table_reader import delete_index
 from icekeeper.model import LiveEntry, ManifestContent, ManifestFile, Nothing
 from icekeeper.operations.compaction.candidates import FileScope, TableState, Tally
+from icekeeper.operations.compaction.group_entries import OVERTAKEN, GroupEntries
 from icekeeper.operations.compaction.payback import rewrite_price
 from icekeeper.operations.compaction.plan_groups import (
     CompactionPlan,
@@ -37,6 +38,7 @@ from icekeeper.operations.compaction.preview import (
     plan_document,
 )
 from icekeeper.operations.compaction.recipe import ClusterRecipe, choose_recipe, has_order, table_recipe
+from icekeeper.operations.compaction.rewrite_task import RewriteResult
 from icekeeper.operations.compaction.run_groups import GroupOutcomes, commit_results, commits_of, rewrite_and_commit
 from icekeeper.operations.compaction.where import file_scope, why_not_rewritten
 from icekeeper.operations.compaction.write_properties import BY_FOOTER, files_lacking, wanted_settings
@@ -163,17 +165,20 @@ def _entries(
 ) -> tuple[Iterable[LiveEntry], Mapping[str, frozenset[RewriteReason]]]:
     """The live data files, and path → reasons of ``rewrite_reason`` that apply to files in scope, by their footers.
 
-    Files in other formats than Parquet have no footer; all reasons apply to them.  The entries are held in memory only
-    if footers are read.
+    Files in other formats than Parquet have no footer; all reasons apply to them.  If footers are read, the manifests
+    are read twice.
     """
-    entries = context.reader(loaded).live_entries(manifests, ManifestContent.DATA)
+    reader = context.reader(loaded)
     asked = BY_FOOTER.intersection(context.policy.rewrite_reason)
     if not asked:
-        return entries, {}
-    held = tuple(entries)
-    files = [live.entry.file for live in held if in_scope(live.entry.file, live.manifest.partition_spec_id)]
-    lacking = {f.file_path: asked for f in files if f.file_format.upper() != "PARQUET"}
-    paths = [f.file_path for f in files if f.file_path not in lacking and context.is_written(f.file_path)]
+        return reader.live_entries(manifests, ManifestContent.DATA), {}
+    lacking, paths = {}, []
+    for manifest, entry in reader.live_entries(manifests, ManifestContent.DATA):
+        if in_scope(entry.file, manifest.partition_spec_id):
+            if entry.file.file_format.upper() != "PARQUET":
+                lacking[entry.file.file_path] = asked
+            elif context.is_written(entry.file.file_path):
+                paths.append(entry.file.file_path)
     loaded.allowed.require(paths)
     found = files_lacking(
         paths,
@@ -182,7 +187,7 @@ def _entries(
         lambda done: context.progress("footers", done, len(paths)),
     )
     lacking |= {path: lacks & asked for path, lacks in found.items() if lacks & asked}
-    return held, lacking
+    return reader.live_entries(manifests, ManifestContent.DATA), lacking
 
 
 def _dry_run_document(
@@ -250,8 +255,17 @@ def _commit_expected(context: OperationContext, loaded: LoadedTable, plan: Compa
     outcomes = GroupOutcomes(dict(plan.delete_needs))
     stem = f"{loaded.metadata.data_location}/expected-{plan.snapshot_id}"
     types = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(loaded.metadata.current_schema)}
+    entries = GroupEntries(context.reader(loaded), plan)
     for groups in commits_of(plan.groups, context.policy.partial_progress, loaded.metadata.format_version):
-        commit_results(context, loaded, plan, [expected_result(group, stem, types) for group in groups], outcomes)
+        results = []
+        for group in groups:
+            found = entries.of([group])
+            inputs = [found[c.file_path] for c in group.files if c.file_path in found]
+            if len(inputs) < len(group.files):
+                results.append(RewriteResult(group_id=group.group_id, overtaken=OVERTAKEN))
+            else:
+                results.append(expected_result(group, inputs, stem, types))
+        commit_results(context, loaded, plan, results, outcomes)
 
 
 def _lacks_order(context: OperationContext, metadata: TableMetadata) -> Callable[[LiveEntry], bool]:
@@ -371,7 +385,7 @@ class UnreadableFiles:
             self._memory.remember_unreadable(outcomes.unreadable, self._schema_digest)
         if self._known:
             merged = [c for group in plan.groups if group.group_id in outcomes.committed for c in group.files]
-            read = {c.file.file_path for c in merged} | {e.file.file_path for c in merged for e in c.deletes}
+            read = {c.file_path for c in merged} | {e.file.file_path for c in merged for e in c.deletes}
             self._forget(self._known.keys() & read)
 
     def _forget(self, paths: Collection[str]) -> None:

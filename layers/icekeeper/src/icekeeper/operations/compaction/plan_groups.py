@@ -17,7 +17,6 @@ from icekeeper.model import DataFile, FileKey, ManifestContent, Nothing
 from icekeeper.operations.compaction.bins import FileGroup, Reason, binpacked
 from icekeeper.operations.compaction.candidates import (
     AS_THEY_ARE,
-    Candidate,
     Candidates,
     FileScope,
     OutputSizes,
@@ -75,7 +74,7 @@ class CompactionPlan:
 
     @property
     def input_files(self) -> tuple[str, ...]:
-        return tuple(c.file.file_path for group in self.groups for c in group.files)
+        return tuple(c.file_path for group in self.groups for c in group.files)
 
     @property
     def delete_files(self) -> frozenset[str]:
@@ -119,6 +118,7 @@ def plan_compaction(
         cuts=cuts,
         recipe=recipe,
         clustered_by=clustered_by,
+        extents_of=None if layout is None else layout.leading_extents,
         sizes=sizes,
     )
     divided = _groups(found, metadata, policy, now_ms, recipe, layout, sizes, cuts=cuts)
@@ -140,7 +140,7 @@ def plan_compaction(
         left=left,
         recipe=recipe,
         sizes=sizes,
-        depth=None if layout is None else ClusteringDepth.of(found.partitions, layout),
+        depth=None if layout is None else ClusteringDepth.of(found.partitions.values(), layout),
     )
 
 
@@ -165,19 +165,20 @@ def _groups(
     if recipe is None or layout is None:
         is_at_rest = rest_rule(metadata, policy, now_ms)
         large = large_from(policy) if cuts else math.inf
-        for files in found.partitions:
+        for files in found.partitions.values():
             # Files that will be cut do not count as small files of the partition.
-            small = [c for c in files if c.is_due or c.file.file_size_in_bytes < large]
+            small = [c for c in files if c.is_due or c.file_size_in_bytes < large]
             yield from binpacked(files, policy, at_rest=is_at_rest(small), cuts=cuts, sizes=sizes)
         return
-    for files in (group for partition in found.partitions for group in clustering_groups(partition, policy, layout)):
+    partitions = found.partitions.values()
+    for files in (group for partition in partitions for group in clustering_groups(partition, policy, layout)):
         reason = Reason.CLUSTERING
         if policy.rewrite_all:
             reason = Reason.ALL
         elif len(files) == 1 and files[0].is_clustered:
             # A clustered file alone in its group is rewritten only for its deletes or for ``rewrite_reason``.
             reason = Reason.SETTINGS if files[0].lacks else Reason.DELETES
-        size = sum(c.file.file_size_in_bytes for c in files)
+        size = sum(c.file_size_in_bytes for c in files)
         yield FileGroup(tuple(files), reason, recipe.output_count(size))
 
 
@@ -219,27 +220,25 @@ def _left_alone(
     Of all ``groups``, the ``waiting`` exceed the caps or the budget.
     """
     least = policy.min_input_files
-    grouped = {id(c) for group in groups for c in group.files}
-    few: list[Candidate] = []
-    uneven: list[Candidate] = []
-    for files in found.partitions:
-        (few if len(files) < least else uneven).extend(c for c in files if id(c) not in grouped)
-    left = {
+    few, uneven, unpaid, later = Tally(), Tally(), Tally(), Tally()
+    ungrouped = {key: (few if len(files) < least else uneven) for key, files in found.partitions.items()}
+    for key, files in found.partitions.items():
+        ungrouped[key].count(len(files), sum(c.file_size_in_bytes for c in files))
+    for group in groups:
+        ungrouped[group.key].count(-len(group.files), -group.total_bytes)
+        if not group.worth.pays:
+            unpaid.count(len(group.files), group.total_bytes)
+    for group in waiting:
+        later.count(len(group.files), group.total_bytes)
+    parts = {
         f"their partition has fewer than min_input_files {least} candidates": few,
         "they wait for more files of about their size, or for enough bytes to fill a file": uneven,
-        f"merging them costs more than it saves in expected_scans {policy.expected_scans}": _files(
-            group for group in groups if not group.worth.pays
-        ),
-        "the caps of a pass, or the budget for deletes, leave them to a later one": _files(waiting),
+        f"merging them costs more than it saves in expected_scans {policy.expected_scans}": unpaid,
+        "the caps of a pass, or the budget for deletes, leave them to a later one": later,
     }
-    parts = {reason: Tally(len(files), sum(c.file.file_size_in_bytes for c in files)) for reason, files in left.items()}
     for reason, tally in found.passed_over.items():
         parts[f"{reason}: {tally.first}" if reason is PassedOver.UNSUPPORTED else reason.value] = tally
     return {reason: tally for reason, tally in parts.items() if tally.files}
-
-
-def _files(groups: Iterable[FileGroup]) -> list[Candidate]:
-    return [c for group in groups for c in group.files]
 
 
 # The depth is the number of files that a lookup by the clustering columns opens.
@@ -251,7 +250,7 @@ def planned_depth(plan: CompactionPlan) -> dict[str, float]:
     if plan.depth is None or plan.recipe is None or not plan.groups:
         return {}
     recipe = plan.recipe
-    groups = [([c.file.file_path for c in g.files], recipe.output_count(g.total_bytes)) for g in plan.groups]
+    groups = [([c.file_path for c in g.files], recipe.output_count(g.total_bytes)) for g in plan.groups]
     return {_BEFORE: plan.depth.now(), _AFTER: plan.depth.as_planned(groups)}
 
 
@@ -267,5 +266,5 @@ def depth_with(plan: CompactionPlan, outputs: Mapping[int, Sequence[DataFile]]) 
     """The depth once the groups (by id) are replaced by ``outputs``; ``None`` where rows are not clustered."""
     if plan.depth is None or not plan.groups:
         return None
-    groups = [([c.file.file_path for c in g.files], outputs[g.group_id]) for g in plan.groups if g.group_id in outputs]
+    groups = [([c.file_path for c in g.files], outputs[g.group_id]) for g in plan.groups if g.group_id in outputs]
     return plan.depth.with_outputs(groups)

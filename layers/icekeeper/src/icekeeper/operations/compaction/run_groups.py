@@ -24,12 +24,11 @@ from icekeeper.operations.compaction.bins import FileGroup, Reason
 from icekeeper.operations.compaction.candidates import (
     LARGEST_OUTPUT,
     SIZES_KEY,
-    may_be_copied,
     output_bytes,
-    pieces,
     recorded_sizes,
 )
 from icekeeper.operations.compaction.clustering.exchange import cluster_groups, fits_one_worker
+from icekeeper.operations.compaction.group_entries import OVERTAKEN, GroupEntries
 from icekeeper.operations.compaction.plan_groups import CompactionPlan, depth_with
 from icekeeper.operations.compaction.rewrite import rewrite_group
 from icekeeper.operations.compaction.rewrite_task import Copying, RewriteResult, RewriteTask, Routing, planned_files
@@ -101,6 +100,7 @@ def rewrite_and_commit(
         MaintenanceError: nothing was committed.
     """
     outcomes = GroupOutcomes(dict(plan.delete_needs))
+    entries = GroupEntries(context.reader(loaded), plan)
     commits = commits_of(plan.groups, context.policy.partial_progress, loaded.metadata.format_version)
     time_left = None if context.time_left_s is None else TimeLeft(context.time_left_s)
     for number, groups in enumerate(commits):
@@ -109,8 +109,8 @@ def rewrite_and_commit(
             outcomes.groups_left, outcomes.why_left = len(groups) + behind, f"as {reason}"
             break
         try:
-            done = _rewritten(context, loaded, plan, groups, time_left)
-            plan, done = _without_unreadable(context, loaded, plan, done, time_left, outcomes)
+            done = _rewritten(context, loaded, plan, groups, entries, time_left)
+            plan, done = _without_unreadable(context, loaded, plan, done, entries, time_left, outcomes)
             if done.results or not groups:
                 commit_results(context, loaded, plan, done.results, outcomes)
         except MaintenanceError as error:
@@ -137,6 +137,7 @@ def _without_unreadable(
     loaded: LoadedTable,
     plan: CompactionPlan,
     done: _Rewritten,
+    entries: GroupEntries,
     time_left: TimeLeft | None,
     outcomes: GroupOutcomes,
 ) -> tuple[CompactionPlan, _Rewritten]:
@@ -156,7 +157,7 @@ def _without_unreadable(
         outcomes.groups_given_up += len(smaller) - len(left)
         kept = (left.get(g.group_id, g) for g in plan.groups if g.group_id in left or g.group_id not in bad)
         plan = replace(plan, groups=tuple(kept))
-        again = _rewritten(context, loaded, plan, list(left.values()), time_left)
+        again = _rewritten(context, loaded, plan, list(left.values()), entries, time_left)
         done = replace(
             done,
             results=[*(result for result in done.results if result.group_id not in bad), *again.results],
@@ -170,7 +171,7 @@ def _without_unreadable(
 
 def _without(group: FileGroup, unreadable: Container[str]) -> FileGroup:
     """The group without unreadable data files and data files with an unreadable delete file."""
-    files = (c for c in group.files if c.file.file_path not in unreadable)
+    files = (c for c in group.files if c.file_path not in unreadable)
     return replace(group, files=tuple(c for c in files if not any(e.file.file_path in unreadable for e in c.deletes)))
 
 
@@ -179,6 +180,7 @@ def _rewritten(
     loaded: LoadedTable,
     plan: CompactionPlan,
     groups: Sequence[FileGroup],
+    entries: GroupEntries,
     time_left: TimeLeft | None,
 ) -> _Rewritten:
     """Rewrite the groups with all workers, a round at a time, until the pass must stop.
@@ -205,7 +207,7 @@ def _rewritten(
             waiting.extendleft([group] for group in reversed(together))
             continue
         try:
-            results += rewrite_groups(context, loaded, plan, together)
+            results += rewrite_groups(context, loaded, plan, together, entries)
         except MaintenanceError as error:
             if not results:
                 raise
@@ -223,7 +225,7 @@ def _rounds(groups: Sequence[FileGroup]) -> list[list[FileGroup]]:
             rounds.append([])
             room = _ROUND_BYTES
         rounds[-1].append(group)
-        room -= group.total_bytes
+        room -= group.total_bytes + len(group.files) * OPEN_FILE_BYTES
     return rounds
 
 
@@ -274,11 +276,16 @@ _PROGRESS = "compact: file groups"
 
 
 def rewrite_groups(
-    context: OperationContext, loaded: LoadedTable, plan: CompactionPlan, groups: Sequence[FileGroup]
+    context: OperationContext,
+    loaded: LoadedTable,
+    plan: CompactionPlan,
+    groups: Sequence[FileGroup],
+    entries: GroupEntries,
 ) -> list[RewriteResult]:
     """Rewrite some groups of the plan and return a result for each, in any order.
 
     Raises:
+        MetadataUnreadable: a manifest with their files is missing or damaged; nothing was written.
         TableUnsupported: this version cannot apply an equality delete, or a column has a reserved name; nothing was
             written.
         StorageError: the engine failed.
@@ -286,7 +293,13 @@ def rewrite_groups(
     if not groups:
         return []
     stored = stored_schema(loaded.metadata.current_schema)
-    tasks = [_task(loaded, plan, group, stored, context.policy) for group in groups]
+    has_floats = any(leaf.is_float and not leaf.repeated for leaf in leaf_columns(stored))
+    described = [group for group in groups if has_floats or _may_copy(plan, group)]
+    found = entries.of(described)
+    overtaken = {group.group_id for group in described if any(c.file_path not in found for c in group.files)}
+    gone = [RewriteResult(group_id=group_id, overtaken=OVERTAKEN) for group_id in overtaken]
+    groups = [group for group in groups if group.group_id not in overtaken]
+    tasks = [_task(loaded, plan, group, found, stored, context.policy) for group in groups]
     # All workers together sort a group that is too large for one.
     is_small = {task.group_id: task.recipe is None or fits_one_worker(task) for task in tasks}
     small = [task for task in tasks if is_small[task.group_id]]
@@ -314,12 +327,16 @@ def rewrite_groups(
             if result.too_large
         ]
         results = [result for result in results if not result.too_large]
-        return results + cluster_groups(
-            context.engine,
-            large,
-            will_write=context.will_write,
-            discard=lambda paths: context.discard(loaded, paths),
-            on_done=lambda done: context.progress(_PROGRESS, len(results) + done, len(tasks)),
+        return (
+            gone
+            + results
+            + cluster_groups(
+                context.engine,
+                large,
+                will_write=context.will_write,
+                discard=lambda paths: context.discard(loaded, paths),
+                on_done=lambda done: context.progress(_PROGRESS, len(results) + done, len(tasks)),
+            )
         )
     except MaintenanceError:
         # Remove the files of finished groups.  Attempts may still write; their files are removed by the job's record.
@@ -328,9 +345,15 @@ def rewrite_groups(
 
 
 def _task(
-    loaded: LoadedTable, plan: CompactionPlan, group: FileGroup, stored: Mapping[str, Any], policy: Policy
+    loaded: LoadedTable,
+    plan: CompactionPlan,
+    group: FileGroup,
+    entries: Mapping[str, DataFile],
+    stored: Mapping[str, Any],
+    policy: Policy,
 ) -> RewriteTask:
-    """The group's task; ``stored`` is the schema of output files."""
+    """The group's task; ``entries`` has its files by path if column metrics matter, ``stored`` is the schema of output
+    files."""
     metadata, to = loaded.metadata, group.route_to
     schema = with_lineage(stored) if group.has_lineage else stored
     verify = policy.verify_page_checksums
@@ -350,26 +373,35 @@ def _task(
         proof=policy.proof.value,
         recipe=plan.recipe,
         output_count=group.output_count,
-        copying=_copying(plan, group, policy),
+        copying=_copying(plan, group, entries, policy),
         routing=None if to is None else Routing(to, metadata.specs[to], metadata.schemas_current_first),
         most_files=most_files,
         row_group_memory_bytes=policy.row_group_memory_bytes,
-        misread_columns=misread_columns((candidate.file for candidate in group.files), leaf_columns(stored)),
+        misread_columns=misread_columns(
+            (entries[c.file_path] for c in group.files if c.file_path in entries), leaf_columns(stored)
+        ),
     )
 
 
-def _copying(plan: CompactionPlan, group: FileGroup, policy: Policy) -> Copying | None:
-    """The row groups that may be copied; ``None``: none, for example because rows change their order or partition."""
+def _may_copy(plan: CompactionPlan, group: FileGroup) -> bool:
+    """Whether row groups may be copied; not, for example, if rows change their order or partition."""
     if plan.recipe is not None or group.route_to is not None:
+        return False
+    return group.reason is Reason.LARGE or any(c.condition.may_be_copied for c in group.files)
+
+
+def _copying(plan: CompactionPlan, group: FileGroup, entries: Mapping[str, DataFile], policy: Policy) -> Copying | None:
+    """The row groups that may be copied; ``None``: none."""
+    if not _may_copy(plan, group):
         return None
-    files = [candidate.file for candidate in group.files]
-    cut = pieces(files[0], policy) if group.reason is Reason.LARGE else ()
-    likely = {i: files[i] for i, candidate in enumerate(group.files) if cut or may_be_copied(candidate, policy)}
-    if not likely:
-        return None
+    cut = group.files[0].condition.pieces if group.reason is Reason.LARGE else ()
     return Copying(
-        entries=likely,
-        sizes=tuple(output_bytes(candidate, policy, plan.sizes) for candidate in group.files),
+        entries={
+            number: entries[candidate.file_path]
+            for number, candidate in enumerate(group.files)
+            if cut or candidate.condition.may_be_copied
+        },
+        sizes=tuple(output_bytes(candidate, plan.sizes) for candidate in group.files),
         # A file that is cut keeps its row groups, even small ones.
         min_row_group_bytes=1 if cut else policy.min_row_group_copy_bytes or 1,
         full_row_group_memory=policy.full_row_group_memory_bytes,
@@ -463,12 +495,14 @@ def commit_results(
         CommitStateUnknown: the outcome of the commit is unknown; the output files stay.
         MaintenanceError: none of the results was committed.
     """
-    done = {r.group_id: r for r in results if r.error is None}
-    outcomes.errors += [r.error for r in results if r.error is not None]
-    outcomes.failed_groups += len(results) - len(done)
+    done = {r.group_id: r for r in results if r.error is None and r.overtaken is None}
+    errors = [r.error for r in results if r.error is not None]
+    outcomes.errors += errors
+    outcomes.failed_groups += len(errors)
+    outcomes.dropped |= {r.group_id: r.overtaken for r in results if r.overtaken is not None}
     groups = [group for group in plan.groups if group.group_id in done]
     if not groups and 0 not in outcomes.delete_needs.values():
-        outcomes.nothing = f"every file group failed: {outcomes.errors[0]}"
+        outcomes.nothing = f"every file group failed: {outcomes.errors[0]}" if outcomes.errors else OVERTAKEN
         return
     rewrite = _rewrite(loaded, plan, groups, done, outcomes)
     depth: float | None = None
@@ -481,7 +515,7 @@ def commit_results(
         committed = outcomes.committed | {group.group_id: done[group.group_id] for group in kept}
         depth = depth_with(plan, {group_id: result.written for group_id, result in committed.items()})
         return FileReplacement(
-            removed=rebased.unneeded_deletes.union(c.file.key for group in kept for c in group.files),
+            removed=rebased.unneeded_deletes.union(c.key for group in kept for c in group.files),
             added=tuple(added for group in kept for added in _added(group, done[group.group_id])),
             data_sequence_number=plan.sequence_number,
             recipe=None if plan.recipe is None else plan.recipe.text,
@@ -517,7 +551,7 @@ def _noted(plan: CompactionPlan, kept: Sequence[FileGroup], done: Mapping[int, R
         (len(group.files), group.total_bytes, sum(file.file_size_in_bytes for file in done[group.group_id].written))
         for group in kept
         if not (done[group.group_id].bytes_copied or done[group.group_id].rows_deleted)
-        and not any(c.identity.is_rewritten for c in group.files)
+        and not any(c.is_rewritten for c in group.files)
     ]
     text = None if plan.recipe is not None else recorded_sizes(plan.sizes, shown)
     return {} if text is None else {SIZES_KEY: text}
@@ -548,7 +582,7 @@ def _rewrite(
             group_id=group.group_id,
             output_scopes=frozenset((spec_id, file.partition) for spec_id, file in _added(group, done[group.group_id])),
             input_scopes=group.scopes,
-            inputs={c.file.key: (c.manifest_path, c.identity) for c in group.files},
+            inputs={c.key: (c.manifest_path, c.identity) for c in group.files},
             output_field_ids=held,
             deletes=_needed(group),
             without_row_ids=not group.has_lineage,
