@@ -119,6 +119,10 @@ class FileGroup:
         return self.files[0].destination[1]
 
     @property
+    def paths(self) -> frozenset[str]:
+        return frozenset(candidate.file_path for candidate in self.files)
+
+    @property
     def scopes(self) -> frozenset[tuple[int, tuple[PartitionValue, ...]]]:
         """Spec id and partition of every input."""
         return frozenset((candidate.spec_id, candidate.partition) for candidate in self.files)

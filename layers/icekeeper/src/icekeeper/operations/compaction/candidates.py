@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -31,7 +31,14 @@ from icekeeper.model import (
     ManifestFile,
     PartitionValue,
 )
-from icekeeper.operations.compaction.candidate import Candidate, Condition, Extents, GroupKey, Origin, SharedParts
+from icekeeper.operations.compaction.candidate import (
+    Candidate,
+    Condition,
+    Extents,
+    GroupKey,
+    Origin,
+    SharedParts,
+)
 from icekeeper.operations.compaction.output_partition import OutputPartitions
 from icekeeper.operations.compaction.recipe import ClusterRecipe, has_order
 from icekeeper.policy import Policy
@@ -210,21 +217,19 @@ def select_candidates(
 
     Files out of scope are left alone, but still need their deletes.  ``clustered_by``: ids of the snapshots that added
     files clustered by ``recipe``; if that is the table's sort order, files of expired snapshots that claim it are
-    clustered too.  ``extents_of``: the extents of a file that a recipe asks for.  ``lacking``: path → reasons from the
-    footer.
+    clustered too.  ``extents_of``: what a recipe needs of bounds.  ``lacking``: path → reasons from the footer.
     Raises as :func:`well_spelled` does.
     """
     metadata, index = state.metadata, state.deletes
     types = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(metadata.current_schema)}
     destinations = OutputPartitions(metadata, keep=policy.output_spec is OutputSpec.KEEP or index.has_equality_deletes)
-    needs = {entry.file.key: 0 for entry in index.entries}
+    needs, by_partition = {entry.file.key: 0 for entry in index.entries}, Counter[tuple[PartitionValue, ...]]()
     passed = {reason: Tally() for reason in PassedOver}
-    listed, partitions, shared = array("q"), dict[GroupKey, list[Candidate]](), SharedParts()
-    by_partition: Counter[tuple[PartitionValue, ...]] = Counter()
-    row_bytes, latest_ms = likely_row_bytes(types.values()), now_ms - policy.min_data_age_ms
+    listed, partitions = array("q"), defaultdict[GroupKey, list[Candidate]](list)
+    make = _CandidateMaker(metadata, policy, destinations, types, extents_of, cuts=cuts)
     is_by_size = _size_rule(policy, sizes, in_scope, passed, clusters=recipe is not None, cuts=cuts)
     asks_spec = RewriteReason.SPEC in policy.rewrite_reason
-    asks_each = not index.is_empty or bool(lacking) or asks_spec
+    asks_each = asks_spec or lacking or not index.is_empty
     for live in state.live_files:
         file, spec_id = live.entry.file, live.manifest.partition_spec_id
         if file.content is not FileContent.DATA:
@@ -240,25 +245,13 @@ def select_candidates(
         has_debt = bool(needed) and policy.delete_compaction_enabled and _is_indebted(file, needed, policy)
         if not ((has_debt or lacks or is_by_size(live, needed)) and in_scope(file, spec_id)):
             continue
-        reason, why = _why_passed_over(live.entry, needed, state, policy, types, latest_ms)
+        reason, why = _why_passed_over(live.entry, needed, state, policy, types, now_ms - policy.min_data_age_ms)
         if reason is not None:
             passed[reason].add(file, why)
             continue
-        is_clustered = recipe is not None and has_order(live, metadata, clustered_by, recipe.order_id)
-        home, to = shared.home(spec_id, file.partition, destinations.destination(file, spec_id))
-        candidate = Candidate(
-            file_path=file.file_path,
-            file_size_in_bytes=file.file_size_in_bytes,
-            record_count=file.record_count,
-            first_row_id=file.first_row_id,
-            home=home,
-            origin=shared.origin(_origin(live, metadata)),
-            condition=shared.condition(
-                _condition(file, needed, policy, row_bytes, has_debt, is_clustered, lacks, cuts=cuts)
-            ),
-            extents=() if extents_of is None else extents_of(file),
-        )
-        partitions.setdefault((to, candidate.has_lineage), []).append(candidate)
+        in_order = recipe is not None and has_order(live, metadata, clustered_by, recipe.order_id)
+        key, candidate = make.candidate(live, needed, lacks, has_debt=has_debt, is_clustered=in_order)
+        partitions[key].append(candidate)
     return Candidates(
         partitions=_listed_once(partitions, listed),
         delete_needs=well_spelled(needs, index, listed),
@@ -279,43 +272,69 @@ def _needed(
     return needed
 
 
-def _origin(live: LiveEntry, metadata: TableMetadata) -> Origin:
-    entry, added_ms = live.entry, _added_ms(metadata, live.entry)
-    # The data sequence number where another writer lost that of the file; v1 has neither.
-    number = entry.sequence_number if entry.file_sequence_number is None else entry.file_sequence_number
-    return Origin(
-        manifest_path=live.manifest.manifest_path,
-        snapshot_id=entry.snapshot_id,
-        sequence_number=entry.sequence_number or 0,
-        file_sequence_number=entry.file_sequence_number,
-        age=(number if metadata.format_version > 1 else added_ms) or 0,
-        added_ms=added_ms,
-    )
+class _CandidateMaker:
+    """Makes candidates of entries, and shares their parts."""
 
+    def __init__(
+        self,
+        metadata: TableMetadata,
+        policy: Policy,
+        destinations: OutputPartitions,
+        types: Mapping[int, str],
+        extents_of: Callable[[DataFile], Extents] | None,
+        *,
+        cuts: bool,
+    ) -> None:
+        self._metadata, self._policy, self._destinations = metadata, policy, destinations
+        self._row_bytes, self._extents_of, self._cuts = likely_row_bytes(types.values()), extents_of, cuts
+        self._shared = SharedParts()
 
-def _condition(
-    file: DataFile,
-    deletes: tuple[ManifestEntry, ...],
-    policy: Policy,
-    row_bytes: int,
-    has_debt: bool,
-    is_clustered: bool,
-    lacks: frozenset[RewriteReason],
-    *,
-    cuts: bool,
-) -> Condition:
-    """``row_bytes``: the estimated size of a row of the table in memory."""
-    is_fit = has_fit_row_groups(file, lacks, row_bytes, policy)
-    return Condition(
-        file_format=file.file_format,
-        deletes=deletes,
-        has_debt=has_debt,
-        is_clustered=is_clustered,
-        lacks=lacks,
-        may_be_copied=is_fit and not _touch_all(deletes, file),
-        is_likely_copied=is_fit and not deletes,
-        pieces=pieces(file, policy) if cuts else (),
-    )
+    def candidate(
+        self,
+        live: LiveEntry,
+        deletes: tuple[ManifestEntry, ...],
+        lacks: frozenset[RewriteReason],
+        *,
+        has_debt: bool,
+        is_clustered: bool,
+    ) -> tuple[GroupKey, Candidate]:
+        file, spec_id = live.entry.file, live.manifest.partition_spec_id
+        home, to = self._shared.home(spec_id, file.partition, self._destinations.destination(file, spec_id))
+        is_fit = has_fit_row_groups(file, lacks, self._row_bytes, self._policy)
+        condition = Condition(
+            file_format=file.file_format,
+            deletes=deletes,
+            has_debt=has_debt,
+            is_clustered=is_clustered,
+            lacks=lacks,
+            may_be_copied=is_fit and not _touch_all(deletes, file),
+            is_likely_copied=is_fit and not deletes,
+            pieces=pieces(file, self._policy) if self._cuts else (),
+        )
+        candidate = Candidate(
+            file_path=file.file_path,
+            file_size_in_bytes=file.file_size_in_bytes,
+            record_count=file.record_count,
+            first_row_id=file.first_row_id,
+            home=home,
+            origin=self._shared.origin(self._origin(live)),
+            condition=self._shared.condition(condition),
+            extents=() if self._extents_of is None else self._extents_of(file),
+        )
+        return (to, candidate.has_lineage), candidate
+
+    def _origin(self, live: LiveEntry) -> Origin:
+        entry, added_ms = live.entry, _added_ms(self._metadata, live.entry)
+        # The data sequence number where another writer lost that of the file; v1 has neither.
+        number = entry.sequence_number if entry.file_sequence_number is None else entry.file_sequence_number
+        return Origin(
+            manifest_path=live.manifest.manifest_path,
+            snapshot_id=entry.snapshot_id,
+            sequence_number=entry.sequence_number or 0,
+            file_sequence_number=entry.file_sequence_number,
+            age=(number if self._metadata.format_version > 1 else added_ms) or 0,
+            added_ms=added_ms,
+        )
 
 
 def _why_passed_over(

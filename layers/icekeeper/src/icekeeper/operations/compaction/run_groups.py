@@ -290,16 +290,9 @@ def rewrite_groups(
             written.
         StorageError: the engine failed.
     """
-    if not groups:
-        return []
-    stored = stored_schema(loaded.metadata.current_schema)
-    has_floats = any(leaf.is_float and not leaf.repeated for leaf in leaf_columns(stored))
-    described = [group for group in groups if has_floats or _may_copy(plan, group)]
-    found = entries.of(described)
-    overtaken = {group.group_id for group in described if any(c.file_path not in found for c in group.files)}
-    gone = [RewriteResult(group_id=group_id, overtaken=OVERTAKEN) for group_id in overtaken]
-    groups = [group for group in groups if group.group_id not in overtaken]
-    tasks = [_task(loaded, plan, group, found, stored, context.policy) for group in groups]
+    tasks, overtaken = _tasks(context, loaded, plan, groups, entries)
+    if not tasks:
+        return overtaken
     # All workers together sort a group that is too large for one.
     is_small = {task.group_id: task.recipe is None or fits_one_worker(task) for task in tasks}
     small = [task for task in tasks if is_small[task.group_id]]
@@ -327,21 +320,38 @@ def rewrite_groups(
             if result.too_large
         ]
         results = [result for result in results if not result.too_large]
-        return (
-            gone
-            + results
-            + cluster_groups(
-                context.engine,
-                large,
-                will_write=context.will_write,
-                discard=lambda paths: context.discard(loaded, paths),
-                on_done=lambda done: context.progress(_PROGRESS, len(results) + done, len(tasks)),
-            )
+        clustered = cluster_groups(
+            context.engine,
+            large,
+            will_write=context.will_write,
+            discard=lambda paths: context.discard(loaded, paths),
+            on_done=lambda done: context.progress(_PROGRESS, len(results) + done, len(tasks)),
         )
+        return overtaken + results + clustered
     except MaintenanceError:
         # Remove the files of finished groups.  Attempts may still write; their files are removed by the job's record.
         context.discard(loaded, (path for task in small for file in planned_files(task) for path in file.paths))
         raise
+
+
+def _tasks(
+    context: OperationContext,
+    loaded: LoadedTable,
+    plan: CompactionPlan,
+    groups: Sequence[FileGroup],
+    entries: GroupEntries,
+) -> tuple[list[RewriteTask], list[RewriteResult]]:
+    """The groups' tasks, and results for the groups whose files are no longer as planned.
+
+    Column metrics are needed for float columns, and of files that may be copied; other manifests are not read again.
+    """
+    stored = stored_schema(loaded.metadata.current_schema)
+    has_floats = any(leaf.is_float and not leaf.repeated for leaf in leaf_columns(stored))
+    described = [group for group in groups if has_floats or _may_copy(plan, group)]
+    found = entries.of(described)
+    gone = {group.group_id for group in described if not found.keys() >= group.paths}
+    tasks = [_task(loaded, plan, g, found, stored, context.policy) for g in groups if g.group_id not in gone]
+    return tasks, [RewriteResult(group_id=group_id, overtaken=OVERTAKEN) for group_id in gone]
 
 
 def _task(
@@ -495,11 +505,7 @@ def commit_results(
         CommitStateUnknown: the outcome of the commit is unknown; the output files stay.
         MaintenanceError: none of the results was committed.
     """
-    done = {r.group_id: r for r in results if r.error is None and r.overtaken is None}
-    errors = [r.error for r in results if r.error is not None]
-    outcomes.errors += errors
-    outcomes.failed_groups += len(errors)
-    outcomes.dropped |= {r.group_id: r.overtaken for r in results if r.overtaken is not None}
+    done = _without_failed(results, outcomes)
     groups = [group for group in plan.groups if group.group_id in done]
     if not groups and 0 not in outcomes.delete_needs.values():
         outcomes.nothing = f"every file group failed: {outcomes.errors[0]}" if outcomes.errors else OVERTAKEN
@@ -540,6 +546,20 @@ def commit_results(
             outcomes.delete_needs[key] -= count
     if plan.recipe is not None and rebased.kept and not context.dry_run:
         context.memory.remember_clustering(outcomes.snapshot_ids[-1], plan.recipe.text)
+
+
+def _without_failed(results: Iterable[RewriteResult], outcomes: GroupOutcomes) -> dict[int, RewriteResult]:
+    """The results that may be committed, by group; the others are noted in ``outcomes``."""
+    done: dict[int, RewriteResult] = {}
+    for result in results:
+        if result.overtaken is not None:
+            outcomes.dropped[result.group_id] = result.overtaken
+        elif result.error is not None:
+            outcomes.errors.append(result.error)
+            outcomes.failed_groups += 1
+        else:
+            done[result.group_id] = result
+    return done
 
 
 def _noted(plan: CompactionPlan, kept: Sequence[FileGroup], done: Mapping[int, RewriteResult]) -> dict[str, str]:
