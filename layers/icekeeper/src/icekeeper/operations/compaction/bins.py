@@ -37,6 +37,7 @@ from icekeeper.operations.compaction.candidates import (
     large_from,
     output_bytes,
 )
+from icekeeper.operations.compaction.packed_files import PackedFiles
 from icekeeper.policy import Policy
 
 # The largest file's share of a balanced bin, at most; so this file grows more than threefold.  A smaller share rewrites
@@ -91,7 +92,7 @@ _NOT_WEIGHED = Worth()
 class FileGroup:
     """Data files that are rewritten together.  Either all of them have row lineage or none has."""
 
-    files: tuple[Candidate, ...]
+    files: tuple[Candidate, ...] | PackedFiles
     reason: Reason = Reason.SMALL
     output_count: int = 1
     """The number of output files; an estimate where rows are sorted."""
@@ -119,6 +120,14 @@ class FileGroup:
         return self.files[0].destination[1]
 
     @property
+    def packed(self) -> FileGroup:
+        return replace(self, files=PackedFiles.of(self.files))
+
+    @property
+    def unpacked(self) -> FileGroup:
+        return replace(self, files=tuple(self.files)) if isinstance(self.files, PackedFiles) else self
+
+    @property
     def paths(self) -> frozenset[str]:
         return frozenset(candidate.file_path for candidate in self.files)
 
@@ -133,6 +142,8 @@ class FileGroup:
 
     @property
     def total_bytes(self) -> int:
+        if isinstance(self.files, PackedFiles):
+            return self.files.total_bytes
         return sum(candidate.file_size_in_bytes for candidate in self.files)
 
     @property
@@ -143,6 +154,8 @@ class FileGroup:
 
     @property
     def record_count(self) -> int:
+        if isinstance(self.files, PackedFiles):
+            return self.files.record_count
         return sum(candidate.record_count for candidate in self.files)
 
 

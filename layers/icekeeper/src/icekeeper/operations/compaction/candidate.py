@@ -63,6 +63,8 @@ class Condition:
     """Whether all row groups can probably be copied into a file of unsorted rows."""
     pieces: tuple[int, ...] = ()
     """The number of row groups of each piece, if the file may be cut."""
+    misread_columns: frozenset[int] | None = None
+    """Float columns with bounds that readers would misread; ``None``: bounds were not looked at, as that takes long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,5 +198,6 @@ class SharedParts:
         """The first one that equals this one; deletes are compared by identity, which is faster."""
         one = condition
         deletes = tuple(map(id, one.deletes))
-        key = one.file_format, deletes, one.has_debt, one.is_clustered, one.lacks
-        return self._conditions.setdefault((*key, one.may_be_copied, one.is_likely_copied, one.pieces), condition)
+        key: tuple[object, ...] = one.file_format, deletes, one.has_debt, one.is_clustered, one.lacks
+        key = *key, one.may_be_copied, one.is_likely_copied, one.pieces, one.misread_columns
+        return self._conditions.setdefault(key, condition)

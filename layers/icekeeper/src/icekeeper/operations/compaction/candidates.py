@@ -9,16 +9,14 @@ import math
 import re
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
+from hashlib import blake2b
 from itertools import pairwise
 from types import MappingProxyType
 from typing import TypeAlias
-
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from icekeeper.metadata.delete_scope import DeleteIndex, DeleteIndexBuilder, named_file
 from icekeeper.metadata.document import Snapshot, TableMetadata
@@ -148,7 +146,7 @@ class TableState:
     deletes: DeleteIndex = field(default_factory=lambda: DeleteIndexBuilder().build())
     unreadable: Mapping[str, str] = field(default_factory=dict)
     """Data and delete files that earlier passes could not read: path → a sentence that names it."""
-    ordered_elsewhere: Container[int] = frozenset()
+    ordered_elsewhere: Set[int] = frozenset()
     """Ids of the snapshots whose files another schedule of the table has sorted."""
 
 
@@ -183,21 +181,30 @@ class PassedOver(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Candidates:
-    """The candidates of a table, and counts of its other files."""
+class FileCounts:
+    """What a plan counts of all live data files."""
 
-    partitions: Mapping[GroupKey, list[Candidate]]
-    """Candidates that may share a file."""
     delete_needs: Mapping[FileKey, int]
     """Live delete file → how many live data files need it; 0: dangling."""
-    spread: Mapping[FileKey, int]
-    """Live equality delete file → the number of live data files over which its deleted rows are spread, at most."""
     considered: int
     """The number of live data files."""
     passed_over: Mapping[PassedOver, Tally]
     """Those of unsupported files have the path of the first one and why it cannot be read."""
     specs_to_leave: frozenset[int]
     """Ids of older specs whose rows may be divided among partitions of the current spec; empty for a recipe."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The candidates of a table, and counts of its other files."""
+
+    partitions: Mapping[GroupKey, list[Candidate]]
+    """Candidates that may share a file."""
+    spread: Mapping[FileKey, int]
+    """Live equality delete file → the number of live data files over which its deleted rows are spread, at most."""
+    listed: array[int]
+    """The hashes of the paths of all live data files."""
+    counts: FileCounts
 
 
 def select_candidates(
@@ -210,6 +217,7 @@ def select_candidates(
     clustered_by: Container[int] = frozenset(),
     extents_of: Callable[[DataFile], Extents] | None = None,
     lacking: Mapping[str, frozenset[RewriteReason]] = MappingProxyType({}),
+    misread_in: Callable[[DataFile], frozenset[int]] | None = None,
     cuts: bool = False,
     sizes: OutputSizes = AS_THEY_ARE,
 ) -> Candidates:
@@ -218,6 +226,7 @@ def select_candidates(
     Files out of scope are left alone, but still need their deletes.  ``clustered_by``: ids of the snapshots that added
     files clustered by ``recipe``; if that is the table's sort order, files of expired snapshots that claim it are
     clustered too.  ``extents_of``: what a recipe needs of bounds.  ``lacking``: path → reasons from the footer.
+    ``misread_in``: the float columns with bounds that readers would misread, for plans that hold them.
     Raises as :func:`well_spelled` does.
     """
     metadata, index = state.metadata, state.deletes
@@ -226,7 +235,7 @@ def select_candidates(
     needs, by_partition = {entry.file.key: 0 for entry in index.entries}, Counter[tuple[PartitionValue, ...]]()
     passed = {reason: Tally() for reason in PassedOver}
     listed, partitions = array("q"), defaultdict[GroupKey, list[Candidate]](list)
-    make = _CandidateMaker(metadata, policy, destinations, types, extents_of, cuts=cuts)
+    make = _CandidateMaker(metadata, policy, destinations, types, extents_of, misread_in, cuts=cuts)
     is_by_size = _size_rule(policy, sizes, in_scope, passed, clusters=recipe is not None, cuts=cuts)
     asks_spec = RewriteReason.SPEC in policy.rewrite_reason
     asks_each = asks_spec or lacking or not index.is_empty
@@ -234,7 +243,7 @@ def select_candidates(
         file, spec_id = live.entry.file, live.manifest.partition_spec_id
         if file.content is not FileContent.DATA:
             continue
-        listed.append(hash(file.file_path))
+        listed.append(path_hash(file.file_path))
         needed, lacks = _NO_DELETES, _LACKS_NOTHING
         if asks_each:
             by_partition[file.partition] += 1
@@ -252,14 +261,10 @@ def select_candidates(
         in_order = recipe is not None and has_order(live, metadata, clustered_by, recipe.order_id)
         key, candidate = make.candidate(live, needed, lacks, has_debt=has_debt, is_clustered=in_order)
         partitions[key].append(candidate)
-    return Candidates(
-        partitions=_listed_once(partitions, listed),
-        delete_needs=well_spelled(needs, index, listed),
-        spread=equality_spread(index, needs, by_partition),
-        considered=len(listed),
-        passed_over=passed,
-        specs_to_leave=frozenset() if recipe else frozenset(filter(destinations.may_deal_out, metadata.specs)),
-    )
+    to_leave = frozenset[int]() if recipe else frozenset(filter(destinations.may_deal_out, metadata.specs))
+    counts = FileCounts(well_spelled(needs, index, listed), len(listed), passed, to_leave)
+    spread = equality_spread(index, needs, by_partition)
+    return Candidates(_listed_once(partitions, listed), spread, listed, counts)
 
 
 def _needed(
@@ -282,12 +287,13 @@ class _CandidateMaker:
         destinations: OutputPartitions,
         types: Mapping[int, str],
         extents_of: Callable[[DataFile], Extents] | None,
+        misread_in: Callable[[DataFile], frozenset[int]] | None,
         *,
         cuts: bool,
     ) -> None:
         self._metadata, self._policy, self._destinations = metadata, policy, destinations
         self._row_bytes, self._extents_of, self._cuts = likely_row_bytes(types.values()), extents_of, cuts
-        self._shared = SharedParts()
+        self._misread_in, self._shared = misread_in, SharedParts()
 
     def candidate(
         self,
@@ -310,6 +316,7 @@ class _CandidateMaker:
             may_be_copied=is_fit and not _touch_all(deletes, file),
             is_likely_copied=is_fit and not deletes,
             pieces=pieces(file, self._policy) if self._cuts else (),
+            misread_columns=None if self._misread_in is None else self._misread_in(file),
         )
         candidate = Candidate(
             file_path=file.file_path,
@@ -375,12 +382,25 @@ def _listed_once(partitions: Mapping[GroupKey, list[Candidate]], listed: array[i
     add its rows again or remove those of the other.  ``listed`` has the hashes of the paths of all live data files;
     hashes, because there may be millions of files.
     """
-    hashes = pa.Array.from_buffers(pa.int64(), len(listed), [None, pa.py_buffer(listed)])
-    counts = pc.value_counts(hashes).flatten()
-    twice = set(counts[0].filter(pc.greater(counts[1], 1)).to_pylist())
+    twice = repeated(listed)
     if not twice:
         return dict(partitions)
-    return {key: [c for c in files if hash(c.file_path) not in twice] for key, files in partitions.items()}
+    return {key: [c for c in files if path_hash(c.file_path) not in twice] for key, files in partitions.items()}
+
+
+def path_hash(path: str) -> int:
+    """64 bits, the same in every process."""
+    return int.from_bytes(blake2b(path.encode(), digest_size=8).digest(), "little", signed=True)
+
+
+def repeated(hashes: Iterable[int]) -> frozenset[int]:
+    """Those that are there more than once."""
+    # One set at a time, because a set takes seven times as much memory as the hashes.
+    buckets = [array("q") for _ in range(64)]
+    for number in hashes:
+        buckets[number & 63].append(number)
+    found = (Counter(bucket) for bucket in buckets if len(set(bucket)) < len(bucket))
+    return frozenset(number for counts in found for number, count in counts.items() if count > 1)
 
 
 def _size_rule(
@@ -585,7 +605,7 @@ def well_spelled(needs: Mapping[FileKey, int], index: DeleteIndex, listed: Itera
     named = [(path, entry) for path, entry in index.vectors.items()]
     named += [(path, entry) for path, entries in index.positions_by_path.items() for entry in entries]
     dangling = [(path, entry) for path, entry in named if needs[entry.file.key] == 0]
-    spelled = {hash(other): (entry, path, other) for path, entry in dangling for other in other_spellings(path)}
+    spelled = {path_hash(other): (entry, path, other) for path, entry in dangling for other in other_spellings(path)}
     for number in listed if spelled else ():
         if number in spelled:
             entry, path, other = spelled[number]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
@@ -29,6 +30,7 @@ from icekeeper.operations.compaction.plan_groups import (
     plan_compaction,
     planned_depth,
 )
+from icekeeper.operations.compaction.plan_on_workers import may_be_planned_on_workers, plan_on_workers
 from icekeeper.operations.compaction.preview import (
     assumptions,
     cut_row_groups,
@@ -87,16 +89,7 @@ def compact(context: OperationContext) -> OperationOutcome:
             {} if context.policy.rewrite_all else unreadable.waiting(),
             _ordered_elsewhere(context, metadata, recipe),
         )
-        plan = plan_compaction(
-            state,
-            context.policy,
-            now_ms=context.started_ms,
-            in_scope=in_scope,
-            recipe=recipe,
-            clustered_by=frozenset() if recipe is None else _clustered_by(context, metadata, recipe),
-            lacking=lacking,
-            cuts=_may_cut(context),
-        )
+        plan = _plan(context, loaded, state, recipe, in_scope, lacking)
         if not context.dry_run:
             unreadable.forget_gone(entry.file.file_path for entry in state.deletes.entries)
         if isinstance(plan, Nothing):
@@ -104,7 +97,7 @@ def compact(context: OperationContext) -> OperationOutcome:
             nothing = replace(nothing, idle_since=context.idle_since(metadata))
             document = _dry_run_document(context, loaded, plan, sample) if context.dry_run else None
             return replace(nothing, plan=document)
-        loaded.allowed.require((metadata.data_location, *plan.input_files, *plan.delete_files))
+        loaded.allowed.require(chain((metadata.data_location,), plan.paths))
         if context.dry_run:
             return _planned(context, loaded, plan, sample)
         with context.job(_OPERATION, loaded, plan.snapshot_id) as rewriting:
@@ -115,6 +108,31 @@ def compact(context: OperationContext) -> OperationOutcome:
         outcome = _outcome(plan, outcomes, loaded.metadata.properties, context.policy)
         metrics = {**outcome.metrics, "compact.duration_ms": elapsed_ms()}
         return replace(outcome, metrics=metrics, idle_since=_idle_since(context, metadata, plan, outcomes))
+
+
+def _plan(
+    context: OperationContext,
+    loaded: LoadedTable,
+    state: TableState,
+    recipe: ClusterRecipe | None,
+    in_scope: FileScope,
+    lacking: Mapping[str, frozenset[RewriteReason]],
+) -> CompactionPlan | Nothing:
+    """The plan, made by workers if the table is large; a dry run needs every entry here."""
+    policy, now_ms, cuts = context.policy, context.started_ms, _may_cut(context)
+    if recipe is None and not context.dry_run and may_be_planned_on_workers(state.manifests, policy):
+        io_properties = loaded.io_properties
+        return plan_on_workers(context.engine, state, policy, now_ms=now_ms, cuts=cuts, io_properties=io_properties)
+    return plan_compaction(
+        state,
+        policy,
+        now_ms=now_ms,
+        in_scope=in_scope,
+        recipe=recipe,
+        clustered_by=frozenset() if recipe is None else _clustered_by(context, state.metadata, recipe),
+        lacking=lacking,
+        cuts=cuts,
+    )
 
 
 def _planned(
@@ -325,7 +343,7 @@ def _outcome(
         summary=summary if outcomes.snapshot_ids else "; ".join(problems),
         snapshot_ids=tuple(outcomes.snapshot_ids),
         metrics=metrics,
-        files_planned=plan.input_files,
+        files_planned=() if plan.is_packed else plan.input_files,
     )
     return with_left_out(ended, outcomes.unreadable)
 

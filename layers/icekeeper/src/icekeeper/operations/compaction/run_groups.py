@@ -290,6 +290,7 @@ def rewrite_groups(
             written.
         StorageError: the engine failed.
     """
+    groups = [group.unpacked for group in groups]
     tasks, overtaken = _tasks(context, loaded, plan, groups, entries)
     if not tasks:
         return overtaken
@@ -347,7 +348,7 @@ def _tasks(
     """
     stored = stored_schema(loaded.metadata.current_schema)
     has_floats = any(leaf.is_float and not leaf.repeated for leaf in leaf_columns(stored))
-    described = [group for group in groups if has_floats or _may_copy(plan, group)]
+    described = [g for g in groups if _may_copy(plan, g) or (has_floats and not _is_judged(g))]
     found = entries.of(described)
     gone = {group.group_id for group in described if not found.keys() >= group.paths}
     tasks = [_task(loaded, plan, g, found, stored, context.policy) for g in groups if g.group_id not in gone]
@@ -387,10 +388,14 @@ def _task(
         routing=None if to is None else Routing(to, metadata.specs[to], metadata.schemas_current_first),
         most_files=most_files,
         row_group_memory_bytes=policy.row_group_memory_bytes,
-        misread_columns=misread_columns(
-            (entries[c.file_path] for c in group.files if c.file_path in entries), leaf_columns(stored)
-        ),
+        misread_columns=frozenset[int]().union(*(c.condition.misread_columns or () for c in group.files))
+        | misread_columns((entries[c.file_path] for c in group.files if c.file_path in entries), leaf_columns(stored)),
     )
+
+
+def _is_judged(group: FileGroup) -> bool:
+    """Whether the plan found out which float columns of the files would be misread."""
+    return all(c.condition.misread_columns is not None for c in group.files)
 
 
 def _may_copy(plan: CompactionPlan, group: FileGroup) -> bool:
@@ -506,7 +511,7 @@ def commit_results(
         MaintenanceError: none of the results was committed.
     """
     done = _without_failed(results, outcomes)
-    groups = [group for group in plan.groups if group.group_id in done]
+    groups = [group.unpacked for group in plan.groups if group.group_id in done]
     if not groups and 0 not in outcomes.delete_needs.values():
         outcomes.nothing = f"every file group failed: {outcomes.errors[0]}" if outcomes.errors else OVERTAKEN
         return
