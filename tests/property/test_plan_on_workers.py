@@ -14,12 +14,15 @@ from hypothesis import strategies as st
 
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import MetadataUnreadable
-from icekeeper.metadata.manifest_write import encode_manifest
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_list
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import DataFile, EntryStatus, ManifestContent, ManifestEntry, ManifestFile, Nothing
+from icekeeper.operations.compaction import group_entries
 from icekeeper.operations.compaction import plan_on_workers as workers
 from icekeeper.operations.compaction.bins import FileGroup
 from icekeeper.operations.compaction.candidates import TableState
+from icekeeper.operations.compaction.group_entries import GroupEntries
 from icekeeper.operations.compaction.plan_groups import CompactionPlan, plan_compaction
 from icekeeper.operations.compaction.plan_on_workers import may_be_planned_on_workers, plan_on_workers
 from icekeeper.policy import Policy
@@ -216,3 +219,54 @@ def test_workers_plan_large_tables_without_deletes(
     manifests: list[ManifestFile], more: dict[str, Any], expected: bool
 ) -> None:
     assert may_be_planned_on_workers(manifests, policy(**more)) is expected
+
+
+# Entries of a plan's groups are read again when they are rewritten, because plans hold no column metrics.
+
+
+def test_entries_are_read_again_a_few_groups_ahead(tmp_path: Path) -> None:
+    """Each manifest is read once for as many groups as may be held."""
+    manifests = written(tmp_path, [*small(4, is_zero=True), *small(4, partition=1)], 2)
+    plan, _ = both(manifests, policy(min_input_files=2))
+    assert isinstance(plan, CompactionPlan)
+    entries, read = entries_of(plan, manifests)
+    for group in plan.groups:
+        found = entries.of([group])
+        bounds = {path: found[path].lower_bounds for path in group.paths}
+        assert bounds == dict.fromkeys(group.paths, ZERO if group.partition == (0,) else None)
+    assert sorted(read) == sorted(m.manifest_path for m in manifests)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(group_entries, "_HELD_BYTES", 1)
+        entries, read = entries_of(plan, manifests)
+    for group in plan.groups:
+        assert group.paths <= entries.of([group]).keys() <= {path for g in plan.groups for path in g.paths}
+    assert sorted(read) == sorted(m.manifest_path for m in manifests)  # two of them have the files of each group
+
+
+@pytest.mark.parametrize("changed", [{"snapshot_id": 8}, {"size": MB + 1}, {"later": 1}, {"name": "other"}])
+def test_an_entry_that_is_not_as_planned_is_not_found(changed: dict[str, Any], tmp_path: Path) -> None:
+    """The manifest was written over, which nobody should do."""
+    drawn = small(4)
+    manifests = written(tmp_path, drawn, 4)
+    plan, _ = both(manifests, policy(min_input_files=2))
+    assert isinstance(plan, CompactionPlan)
+    (group,) = plan.groups
+    drawn[2] |= changed
+    entries, _ = entries_of(plan, written(tmp_path, drawn, 4))
+    assert group.paths - entries.of([group]).keys() == {"s3://b/t/data/2"}
+
+
+def entries_of(plan: CompactionPlan, manifests: list[ManifestFile]) -> tuple[GroupEntries, list[str]]:
+    """The plan's entries, and the paths of the manifests that are read for them."""
+    read: list[str] = []
+
+    def noted(path: str) -> bytes:
+        if path.endswith("list.avro"):
+            return encode_manifest_list(
+                2, manifests, snapshot_id=HEAD, parent_snapshot_id=None, sequence_number=HEAD_SEQUENCE
+            )
+        read.append(path)
+        return Path(path).read_bytes()
+
+    document = {**TABLE.document, "snapshots": [{**TABLE.document["snapshots"][0], "manifest-list": "list.avro"}]}
+    return GroupEntries(TableReader(TableMetadata(document), noted), plan), read
