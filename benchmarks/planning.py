@@ -6,9 +6,11 @@
 One table of 1,000 partitions, as hourly commits leave it: manifests of 5,000 files in 50 partitions each, with
 statistics of so many columns (numbers, times, text), written by our own writer.  Data files do not exist: nobody looks
 at them.  ``--small`` is the share of files below the target size; the others are left alone.  *reading* decodes every
-live entry, *planning* is all that ``compact`` does before it reads rows, reading included.  Prints the medians of wall
-and CPU seconds and of the peak memory, each measured in a process of its own, and what a planned file adds to the peak
-from one size to the next.  The claims: a million files within 60 s and 1 GB, in linear time, and 400 bytes a file.
+live entry, *planning* is all that ``compact`` does before it reads rows, reading included, *workers* does it in so many
+processes.  Prints the medians of wall and CPU seconds, workers included, and of the peak memory of the planning
+process, each measured in a process of its own, and what a planned file adds to the peak from one size to the next.  One
+worker is the planning process itself.  The claims: a million files within 60 s and 1 GB, in linear time, and 400 bytes
+a file.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -31,6 +34,7 @@ from itertools import cycle, islice, pairwise
 from pathlib import Path
 from typing import Any
 
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.entry_columns import STORED, StoredFile
 from icekeeper.metadata.manifest_read import decode_manifest
@@ -39,6 +43,7 @@ from icekeeper.metadata.table_reader import TableReader, delete_index
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
 from icekeeper.operations.compaction.candidates import TableState
 from icekeeper.operations.compaction.plan_groups import CompactionPlan, plan_compaction
+from icekeeper.operations.compaction.plan_on_workers import plan_on_workers
 from icekeeper.storage.storage import Storage
 from support.plans import policy
 from support.tables import new_document, snapshot
@@ -179,7 +184,29 @@ def plan_all(reader: TableReader) -> str:
     return f"{len(plan.input_files)} of {plan.files_considered} files in {len(plan.groups)} groups"
 
 
-PARTS: dict[str, Callable[[TableReader], str]] = {"reading": read_all, "planning": plan_all}
+def plan_there(reader: TableReader, processes: int) -> str:
+    """As ``compact`` plans large tables: this process holds a line a group."""
+    head = reader.metadata.current_snapshot
+    assert head is not None
+    state = TableState(reader.metadata, head, reader.manifests(head))
+    engine = LocalEngine(processes)
+    plan = plan_on_workers(engine, state, policy(), now_ms=MADE_MS, cuts=False, io_properties={})
+    assert isinstance(plan, CompactionPlan)
+    count = sum(len(group.files) for group in plan.groups)
+    return f"{count} of {plan.files_considered} files in {len(plan.groups)} groups"
+
+
+PARTS: dict[str, Callable[[TableReader], str]] = {
+    "reading": read_all,
+    "planning": plan_all,
+    "1 worker": partial(plan_there, processes=1),
+    "2 workers": partial(plan_there, processes=2),
+}
+
+
+def cpu_seconds() -> float:
+    """Of this process and of its workers that have ended."""
+    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
 def measure(folder: Path, part: str, profile: bool) -> dict[str, Any]:
@@ -189,9 +216,9 @@ def measure(folder: Path, part: str, profile: bool) -> dict[str, Any]:
     profiler = cProfile.Profile()
     if profile:
         profiler.enable()
-    wall, cpu = time.perf_counter(), time.process_time()
+    wall, cpu = time.perf_counter(), cpu_seconds()
     told = PARTS[part](reader)
-    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    wall, cpu = time.perf_counter() - wall, cpu_seconds() - cpu
     if profile:
         profiler.disable()
         pstats.Stats(profiler, stream=sys.stderr).sort_stats("tottime").print_stats(25)
@@ -208,17 +235,18 @@ def main() -> None:
     parser.add_argument("--files", default="62500,250000,1000000")
     parser.add_argument("--small", type=float, default=0.1)
     parser.add_argument("--columns", type=int, default=10)
+    parser.add_argument("--parts", default="", help=f"only these of {','.join(PARTS)}")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--folder", type=Path, help="where the tables are kept for a next time")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="icekeeper-bench-") as scratch:
-        sizes: list[tuple[int, float]] = []
+        sizes: dict[str, list[tuple[int, float]]] = defaultdict(list)
         for count in map(int, options.files.split(",")):
             folder = (options.folder or Path(scratch)) / f"{count}-{options.small}-{options.columns}"
             if not folder.exists():
                 make_table(folder, count, options.small, options.columns)
-            for part in PARTS:
+            for part in options.parts.split(",") if options.parts else PARTS:
                 command = [sys.executable, __file__, CHILD, str(folder), part, *["--profile"] * options.profile]
                 runs = []
                 for _ in range(1 if options.profile else options.rounds):
@@ -226,10 +254,11 @@ def main() -> None:
                     runs.append(json.loads(done.stdout))
                 wall, cpu, mb = (statistics.median(run[key] for run in runs) for key in ("wall", "cpu", "mb"))
                 print(f"{part:9} {wall:7.1f} s wall {cpu:7.1f} s CPU {mb:7.0f} MB   {runs[0]['told']}", flush=True)
-            sizes.append((int(runs[0]["told"].split()[0]), mb))
-        for (files_before, mb_before), (files_after, mb_after) in pairwise(sizes):
-            each = (mb_after - mb_before) * 2**20 / max(1, files_after - files_before)
-            print(f"from {files_before} to {files_after} planned files: {each:.0f} bytes a file")
+                sizes[part].append((int(runs[0]["told"].split()[0]), mb))
+        for part, found in sizes.items():
+            for (files_before, mb_before), (files_after, mb_after) in pairwise(found):
+                each = (mb_after - mb_before) * 2**20 / max(1, files_after - files_before)
+                print(f"{part}, from {files_before} to {files_after} planned files: {each:.0f} bytes a file")
 
 
 if __name__ == "__main__":
