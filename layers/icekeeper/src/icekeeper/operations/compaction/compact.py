@@ -121,6 +121,7 @@ def _plan(
     """The plan, made by workers if the table is large; a dry run needs every entry here."""
     policy, now_ms, cuts = context.policy, context.started_ms, _may_cut(context)
     if recipe is None and not context.dry_run and may_be_planned_on_workers(state.manifests, policy):
+        loaded.allowed.require(manifest.manifest_path for manifest in state.manifests)
         io_properties = loaded.io_properties
         return plan_on_workers(context.engine, state, policy, now_ms=now_ms, cuts=cuts, io_properties=io_properties)
     return plan_compaction(
