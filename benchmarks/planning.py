@@ -1,13 +1,16 @@
 """Planning compaction of a table with many live data files, whose metadata lies on this disk.
 
-    PYTHONPATH=tests python -m benchmarks.planning [--files 62500,250000,1000000] [--small 0.1] [--rounds 3] [--profile]
+    PYTHONPATH=tests python -m benchmarks.planning [--files 62500,250000,1000000] [--small 0.1] [--columns 10]
+        [--rounds 3] [--profile]
 
 One table of 1,000 partitions, as hourly commits leave it: manifests of 5,000 files in 50 partitions each, with
-statistics of ten columns (numbers, times, text), written by our own writer.  Data files do not exist: nobody looks at
-them.  ``--small`` is the share of files below the target size; the others are left alone.  *reading* decodes every live
-entry, *planning* is all that ``compact`` does before it reads rows, reading included.  Prints the medians of wall and
-CPU seconds and of the peak memory, each measured in a process of its own.  The claims: a million files within 60 s and
-1 GB, in linear time.
+statistics of so many columns (numbers, times, text), written by our own writer.  Data files do not exist: nobody looks
+at them.  ``--small`` is the share of files below the target size; the others are left alone.  *reading* decodes every
+live entry, *planning* is all that ``compact`` does before it reads rows, reading included, *workers* does it in so many
+processes.  Prints the medians of wall and CPU seconds, workers included, and of the peak memory of the planning
+process, each measured in a process of its own, and what a planned file adds to the peak from one size to the next.  One
+worker is the planning process itself.  The claims: a million files within 60 s and 1 GB, in linear time, and 400 bytes
+a file.
 """
 
 from __future__ import annotations
@@ -23,18 +26,24 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from itertools import cycle, islice, pairwise
 from pathlib import Path
 from typing import Any
 
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.entry_columns import STORED, StoredFile
+from icekeeper.metadata.manifest_read import decode_manifest
 from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_list
 from icekeeper.metadata.table_reader import TableReader, delete_index
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
 from icekeeper.operations.compaction.candidates import TableState
 from icekeeper.operations.compaction.plan_groups import CompactionPlan, plan_compaction
+from icekeeper.operations.compaction.plan_on_workers import plan_on_workers
 from icekeeper.storage.storage import Storage
 from support.plans import policy
 from support.tables import new_document, snapshot
@@ -43,13 +52,18 @@ CHILD = "--child"
 PER_MANIFEST = 5000
 PARTITIONS, PARTITIONS_PER_MANIFEST = 1000, 50
 SNAPSHOT, MADE_MS = 4_000_000_000, 1_700_000_000_000
-KINDS = ("date", "long", "long", "int", "double", "timestamptz", "string", "string", "string", "boolean")
+_KINDS = ("date", "long", "long", "int", "double", "timestamptz", "string", "string", "string", "boolean")
 WIDTHS = {"date": 4, "int": 4, "long": 8, "double": 8, "timestamptz": 8, "string": 16, "boolean": 1}
 
 
-def document(folder: str) -> dict[str, Any]:
+def kinds(columns: int) -> list[str]:
+    """The types of the columns."""
+    return [*islice(cycle(_KINDS), columns)]
+
+
+def document(folder: str, columns: int) -> dict[str, Any]:
     """A table that is partitioned by its first column."""
-    fields = [{"id": n, "name": f"c{n}", "required": False, "type": kind} for n, kind in enumerate(KINDS, 1)]
+    fields = [{"id": n, "name": f"c{n}", "required": False, "type": kind} for n, kind in enumerate(kinds(columns), 1)]
     spec = [{"name": "c1", "transform": "identity", "source-id": 1, "field-id": 1000}]
     return new_document(folder, 2) | {
         "schemas": [{"type": "struct", "schema-id": 0, "fields": fields}],
@@ -58,38 +72,69 @@ def document(folder: str) -> dict[str, Any]:
     }
 
 
-def files(manifest: int, small: float) -> Iterator[DataFile]:
-    """The files that one manifest adds."""
-    chance = random.Random(manifest)
-    first = manifest * PARTITIONS_PER_MANIFEST
-    every = range(1, len(KINDS) + 1)
-    for number in range(PER_MANIFEST):
-        day, rows = (first + number % PARTITIONS_PER_MANIFEST) % PARTITIONS, chance.randrange(50_000, 90_000)
-        size = chance.randrange(10**6, 10**7) if chance.random() < small else chance.randrange(4 * 10**8, 6 * 10**8)
-        yield DataFile(
+def with_metrics(folder: str, columns: int, chance: random.Random) -> list[StoredFile]:
+    """A few files with metrics of all columns, encoded: that takes as long as all the rest."""
+    every = range(1, columns + 1)
+    made = []
+    for number in range(PER_MANIFEST * 5 // max(5, columns)):
+        rows = chance.randrange(50_000, 90_000)
+        file = DataFile(
             content=FileContent.DATA,
-            file_path=f"s3://bucket/warehouse/ns/t/data/c1={day}/{manifest:05}-{number:05}-{chance.getrandbits(128):032x}.parquet",
+            file_path=str(number),
             file_format="PARQUET",
-            partition=(day,),
+            partition=(0,),
             record_count=rows,
-            file_size_in_bytes=size,
+            file_size_in_bytes=1,
             column_sizes={c: chance.randrange(10**4, 10**6) for c in every},
             value_counts=dict.fromkeys(every, rows),
             null_value_counts={c: chance.randrange(100) if c % 4 == 0 else 0 for c in every},
             nan_value_counts={5: 0},
-            lower_bounds={c: chance.randbytes(WIDTHS[kind]) for c, kind in enumerate(KINDS, 1)},
-            upper_bounds={c: chance.randbytes(WIDTHS[kind]) for c, kind in enumerate(KINDS, 1)},
+            lower_bounds={c: chance.randbytes(WIDTHS[kind]) for c, kind in enumerate(kinds(columns), 1)},
+            upper_bounds={c: chance.randbytes(WIDTHS[kind]) for c, kind in enumerate(kinds(columns), 1)},
             split_offsets=(4, 134_217_728, 268_435_456),
-            sort_order_id=0,
         )
+        made.append(ManifestEntry(EntryStatus.ADDED, SNAPSHOT, None, None, file))
+    table = TableMetadata(document(folder, columns))
+    encoded = encode_manifest(
+        table,
+        spec_id=0,
+        content=ManifestContent.DATA,
+        entries=made,
+        path="m",
+        snapshot_id=SNAPSHOT,
+        sequence_number=1,
+    )
+    read = decode_manifest(encoded.data, encoded.manifest, table.specs[0])
+    return [entry.file for entry in read if isinstance(entry.file, StoredFile)]
 
 
-def write_manifest(folder: str, small: float, number: int) -> ManifestFile:
+def files(folder: str, manifest: int, small: float, columns: int) -> Iterator[DataFile]:
+    """The files that one manifest adds."""
+    chance = random.Random(manifest)
+    first = manifest * PARTITIONS_PER_MANIFEST
+    measured = with_metrics(folder, columns, chance)
+    for number in range(PER_MANIFEST):
+        day, rows = (first + number % PARTITIONS_PER_MANIFEST) % PARTITIONS, chance.randrange(50_000, 90_000)
+        size = chance.randrange(10**6, 10**7) if chance.random() < small else chance.randrange(4 * 10**8, 6 * 10**8)
+        one = measured[number % len(measured)]
+        values = {name: getattr(one, name) for name in STORED} | {
+            "file_path": f"s3://bucket/warehouse/ns/t/data/c1={day}/{manifest:05}-{number:05}-{chance.getrandbits(128):032x}.parquet",
+            "partition": (day,),
+            "record_count": rows,
+            "file_size_in_bytes": size,
+            "sort_order_id": 0,
+        }
+        yield StoredFile.of([values[name] for name in STORED], one._reader, one._stretch)
+
+
+def write_manifest(folder: str, small: float, columns: int, number: int) -> ManifestFile:
     """One manifest of the table in a folder."""
     path = f"{folder}/metadata/m-{number:05}.avro"
-    entries = [ManifestEntry(EntryStatus.ADDED, SNAPSHOT, None, None, file) for file in files(number, small)]
+    entries = [
+        ManifestEntry(EntryStatus.ADDED, SNAPSHOT, None, None, file) for file in files(folder, number, small, columns)
+    ]
     encoded = encode_manifest(
-        TableMetadata(document(folder)),
+        TableMetadata(document(folder, columns)),
         spec_id=0,
         content=ManifestContent.DATA,
         entries=entries,
@@ -101,16 +146,16 @@ def write_manifest(folder: str, small: float, number: int) -> ManifestFile:
     return encoded.manifest
 
 
-def make_table(folder: Path, count: int, small: float) -> None:
+def make_table(folder: Path, count: int, small: float, columns: int) -> None:
     """With so many live files, rounded to whole manifests."""
     (folder / "metadata").mkdir(parents=True)
     with ProcessPoolExecutor(2) as pool:
         numbers = range(max(1, round(count / PER_MANIFEST)))
-        listed = list(pool.map(partial(write_manifest, str(folder), small), numbers))
+        listed = list(pool.map(partial(write_manifest, str(folder), small, columns), numbers))
     path = folder / "metadata" / f"snap-{SNAPSHOT}.avro"
     path.write_bytes(encode_manifest_list(2, listed, snapshot_id=SNAPSHOT, parent_snapshot_id=None, sequence_number=1))
     raw = snapshot(SNAPSHOT, format_version=2, timestamp_ms=MADE_MS) | {"manifest-list": str(path)}
-    made = document(str(folder)) | {
+    made = document(str(folder), columns) | {
         "snapshots": [raw],
         "current-snapshot-id": SNAPSHOT,
         "refs": {"main": {"type": "branch", "snapshot-id": SNAPSHOT}},
@@ -139,7 +184,29 @@ def plan_all(reader: TableReader) -> str:
     return f"{len(plan.input_files)} of {plan.files_considered} files in {len(plan.groups)} groups"
 
 
-PARTS: dict[str, Callable[[TableReader], str]] = {"reading": read_all, "planning": plan_all}
+def plan_there(reader: TableReader, processes: int) -> str:
+    """As ``compact`` plans large tables: this process holds a line a group."""
+    head = reader.metadata.current_snapshot
+    assert head is not None
+    state = TableState(reader.metadata, head, reader.manifests(head))
+    engine = LocalEngine(processes)
+    plan = plan_on_workers(engine, state, policy(), now_ms=MADE_MS, cuts=False, io_properties={})
+    assert isinstance(plan, CompactionPlan)
+    count = sum(len(group.files) for group in plan.groups)
+    return f"{count} of {plan.files_considered} files in {len(plan.groups)} groups"
+
+
+PARTS: dict[str, Callable[[TableReader], str]] = {
+    "reading": read_all,
+    "planning": plan_all,
+    "1 worker": partial(plan_there, processes=1),
+    "2 workers": partial(plan_there, processes=2),
+}
+
+
+def cpu_seconds() -> float:
+    """Of this process and of its workers that have ended."""
+    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
 def measure(folder: Path, part: str, profile: bool) -> dict[str, Any]:
@@ -149,9 +216,9 @@ def measure(folder: Path, part: str, profile: bool) -> dict[str, Any]:
     profiler = cProfile.Profile()
     if profile:
         profiler.enable()
-    wall, cpu = time.perf_counter(), time.process_time()
+    wall, cpu = time.perf_counter(), cpu_seconds()
     told = PARTS[part](reader)
-    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    wall, cpu = time.perf_counter() - wall, cpu_seconds() - cpu
     if profile:
         profiler.disable()
         pstats.Stats(profiler, stream=sys.stderr).sort_stats("tottime").print_stats(25)
@@ -167,16 +234,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", default="62500,250000,1000000")
     parser.add_argument("--small", type=float, default=0.1)
+    parser.add_argument("--columns", type=int, default=10)
+    parser.add_argument("--parts", default="", help=f"only these of {','.join(PARTS)}")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--folder", type=Path, help="where the tables are kept for a next time")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="icekeeper-bench-") as scratch:
+        sizes: dict[str, list[tuple[int, float]]] = defaultdict(list)
         for count in map(int, options.files.split(",")):
-            folder = (options.folder or Path(scratch)) / f"{count}-{options.small}"
+            folder = (options.folder or Path(scratch)) / f"{count}-{options.small}-{options.columns}"
             if not folder.exists():
-                make_table(folder, count, options.small)
-            for part in PARTS:
+                make_table(folder, count, options.small, options.columns)
+            for part in options.parts.split(",") if options.parts else PARTS:
                 command = [sys.executable, __file__, CHILD, str(folder), part, *["--profile"] * options.profile]
                 runs = []
                 for _ in range(1 if options.profile else options.rounds):
@@ -184,6 +254,11 @@ def main() -> None:
                     runs.append(json.loads(done.stdout))
                 wall, cpu, mb = (statistics.median(run[key] for run in runs) for key in ("wall", "cpu", "mb"))
                 print(f"{part:9} {wall:7.1f} s wall {cpu:7.1f} s CPU {mb:7.0f} MB   {runs[0]['told']}", flush=True)
+                sizes[part].append((int(runs[0]["told"].split()[0]), mb))
+        for part, found in sizes.items():
+            for (files_before, mb_before), (files_after, mb_after) in pairwise(found):
+                each = (mb_after - mb_before) * 2**20 / max(1, files_after - files_before)
+                print(f"{part}, from {files_before} to {files_after} planned files: {each:.0f} bytes a file")
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.engines.engine import Engine
+from icekeeper.operations.compaction import plan_on_workers
 from icekeeper.operations.compaction.rewrite import rewrite_group
 from icekeeper.operations.compaction.rewrite_task import OutputNames, RewriteTask
 from icekeeper.policy import Operation
@@ -300,3 +301,19 @@ def test_a_pass_commits_nothing_of_a_group_that_is_disproven(
     assert table.readers_agree() == [1, 2]
     (kept,) = (path for path in table.unreferenced() if "/compact-" in path)
     assert kept in (compacted.reason or "")
+
+
+def test_a_table_that_workers_plan_keeps_its_rows(
+    engine: Engine, tmp_path: Path, local_catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any table counts as large here; the files of a large plan are not listed."""
+    monkeypatch.setattr(plan_on_workers, "LARGE_ENTRIES", 1)
+    table = new_table(local_catalog, tmp_path)
+    for number in range(6):
+        table.append(number)
+    compacted = table.run(Operation.COMPACT, engine=engine, min_input_files="2")
+    assert (compacted.status, compacted.files_planned) == (Status.SUCCEEDED, ())
+    assert (compacted.metrics["compact.files_merged"], compacted.metrics["compact.files_written"]) == (6, 1)
+    assert table.readers_agree() == [0, 1, 2, 3, 4, 5]
+    again = table.run(Operation.COMPACT, engine=engine, min_input_files="2")
+    assert (again.status, again.reason) == (Status.SKIPPED, "no files eligible for compaction")

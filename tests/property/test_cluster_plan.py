@@ -132,19 +132,19 @@ def test_outputs_of_another_size_than_expected_settle_soon(
 @given(files, policies)
 def test_every_group_is_of_one_partition_and_no_file_is_in_two(all_files: list[File], settings: Policy) -> None:
     groups = groups_of(plan(live(all_files), settings))
-    paths = [c.file.file_path for g in groups for c in g.files]
+    paths = [c.file_path for g in groups for c in g.files]
     assert len(paths) == len(set(paths))
     for group in groups:
-        assert {c.file.partition for c in group.files} == {group.partition}
+        assert {c.partition for c in group.files} == {group.partition}
         # The last file may overshoot, no other.
-        assert group.total_bytes - group.files[-1].file.file_size_in_bytes < settings.max_file_group_size_bytes
+        assert group.total_bytes - group.files[-1].file_size_in_bytes < settings.max_file_group_size_bytes
 
 
 @given(files, policies)
 def test_large_clustered_files_are_left_alone(all_files: list[File], settings: Policy) -> None:
     planned = groups_of(plan(live(all_files), settings))
     for candidate in (c for group in planned for c in group.files):
-        assert not candidate.is_clustered or candidate.file.file_size_in_bytes < settings.min_file_size_bytes
+        assert not candidate.is_clustered or candidate.file_size_in_bytes < settings.min_file_size_bytes
 
 
 def sized(*sizes: int, clustered: bool = False) -> list[File]:
@@ -153,7 +153,7 @@ def sized(*sizes: int, clustered: bool = False) -> list[File]:
 
 def chosen(all_files: list[File], **settings: object) -> list[list[str]]:
     groups = groups_of(plan(live(all_files), policy(**settings)))
-    return [[c.file.file_path for c in group.files] for group in groups]
+    return [[c.file_path for c in group.files] for group in groups]
 
 
 def test_four_small_new_files_wait_for_a_fifth() -> None:
@@ -199,9 +199,7 @@ def test_a_large_group_is_split_and_a_cap_splits_it_further() -> None:
 def test_without_rewriting_only_deletes_are_a_reason(enabled: bool) -> None:
     current = live(sized(300, 300, 1))
     groups = groups_of(plan(current, policy(rewrite_enabled=enabled), ["f001"]))
-    assert [[c.file.file_path for c in g.files] for g in groups] == (
-        [["f000", "f001", "f002"]] if enabled else [["f001"]]
-    )
+    assert [[c.file_path for c in g.files] for g in groups] == ([["f000", "f001", "f002"]] if enabled else [["f001"]])
 
 
 # Plans over tables whose sorted runs pile up: what is merged, and that it happens once.
@@ -251,7 +249,7 @@ def chosen_by_depth(files: Sequence[Sorted], fresh: Sequence[int] = (), **more: 
     planned = plan_by_depth(files, policy(**(BY_ID | more)), fresh)
     if isinstance(planned, Nothing):
         return []
-    return [[int(c.file.file_path[1:]) for c in group.files] for group in planned.groups]
+    return [[int(c.file_path[1:]) for c in group.files] for group in planned.groups]
 
 
 def applied(files: Sequence[Sorted], settings: Policy, next_run: int, fresh: Sequence[int] = ()) -> list[Sorted] | None:
@@ -262,7 +260,7 @@ def applied(files: Sequence[Sorted], settings: Policy, next_run: int, fresh: Seq
     gone = set(planned.input_files)
     after = [f for n, f in enumerate(files) if f"f{n:03}" not in gone]
     for group in planned.groups:
-        inputs = [files[int(c.file.file_path[1:])] for c in group.files]
+        inputs = [files[int(c.file_path[1:])] for c in group.files]
         size = sum(f.size for f in inputs)
         count = max(1, min(round(size / 10), int(size * MB / settings.min_file_size_bytes)))
         known = sorted(end for f in inputs for end in (f.low, f.high) if end is not None)

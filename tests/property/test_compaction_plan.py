@@ -105,16 +105,16 @@ def test_every_group_keeps_the_rules(files: list[LiveEntry], settings: Policy) -
     spec_of = {f.entry.file.file_path: f.manifest.partition_spec_id for f in files}
     planned = plan(files, settings)
     groups = groups_of(planned)
-    paths = [c.file.file_path for g in groups for c in g.files]
+    paths = [c.file_path for g in groups for c in g.files]
     assert len(paths) == len(set(paths))
     for group in groups:
         in_partition = [f for f in files if is_candidate(f, settings) and is_of(group, f)]
         assert len(in_partition) >= settings.min_input_files
         assert is_full(group, settings) or len(group.files) >= settings.min_input_files
-        assert {spec_of[c.file.file_path] for c in group.files} == {group.spec_id}
-        assert len({bits(c.file.partition[0]) for c in group.files}) == 1
-        assert all(c.file.file_size_in_bytes < settings.min_file_size_bytes for c in group.files)
-        assert all(c.file.file_format in ("PARQUET", "ORC") for c in group.files)
+        assert {spec_of[c.file_path] for c in group.files} == {group.spec_id}
+        assert len({bits(c.partition[0]) for c in group.files}) == 1
+        assert all(c.file_size_in_bytes < settings.min_file_size_bytes for c in group.files)
+        assert all(c.file_format in ("PARQUET", "ORC") for c in group.files)
         assert group.output_count < len(group.files)
         if group.output_count > 1:
             assert settings.min_file_size_bytes <= group.total_bytes // group.output_count
@@ -171,7 +171,7 @@ def test_the_order_in_which_manifests_are_read_decides_nothing(
     random.shuffle(shuffled)  # type: ignore[attr-defined]
 
     def contents(planned: CompactionPlan | Nothing) -> set[frozenset[str]]:
-        return {frozenset(c.file.file_path for c in g.files) for g in groups_of(planned)}
+        return {frozenset(c.file_path for c in g.files) for g in groups_of(planned)}
 
     assert contents(plan(files, settings)) == contents(plan(shuffled, settings))
 
@@ -219,8 +219,8 @@ def test_twenty_files_of_600_mb_are_split_and_the_last_four_left_alone() -> None
 def test_files_come_together_in_the_order_in_which_they_came() -> None:
     files = sized(*[30] * 16)
     first, second = groups_of(plan(reversed(files), policy()))
-    assert [c.file.file_path for c in first.files] == [f"p-{i:03}" for i in range(8)]
-    assert [c.file.file_path for c in second.files] == [f"p-{i:03}" for i in range(8, 16)]
+    assert [c.file_path for c in first.files] == [f"p-{i:03}" for i in range(8)]
+    assert [c.file_path for c in second.files] == [f"p-{i:03}" for i in range(8, 16)]
 
 
 def test_nan_is_one_partition_and_the_two_zeros_are_two() -> None:
@@ -242,7 +242,7 @@ def test_files_with_and_without_row_ids_are_not_mixed() -> None:
     """Rows of the one keep their ids, those of the other get theirs from the commit (rule: ids-never-mixed)."""
     files = [live_file(data_file(f"f{i}", MB, first_row_id=None if i % 2 else i * 100), age=i) for i in range(10)]
     groups = groups_of(plan(files, policy()))
-    assert [[c.file.file_path for c in group.files] for group in groups] == [
+    assert [[c.file_path for c in group.files] for group in groups] == [
         ["f0", "f2", "f4", "f6", "f8"],
         ["f1", "f3", "f5", "f7", "f9"],
     ]
@@ -312,7 +312,7 @@ def groups(files: list[LiveEntry], settings: Policy, now_ms: int = SOON) -> tupl
 
 
 def applied(files: list[LiveEntry], planned: tuple[FileGroup, ...], age: int) -> list[LiveEntry]:
-    gone = {c.file.file_path for group in planned for c in group.files}
+    gone = {c.file_path for group in planned for c in group.files}
     outputs = [
         live_file(data_file(f"out{age}-{g.group_id}-{n}", g.total_bytes // g.output_count, g.partition), age=age)
         for g in planned

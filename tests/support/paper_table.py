@@ -131,13 +131,13 @@ class PaperTable:
         outputs = [
             out
             for group in plan.groups
-            for out in _outputs(group, sum(self.dead_rows.pop(c.file.file_path, 0.0) for c in group.files))
+            for out in _outputs(group, self.files, sum(self.dead_rows.pop(c.file_path, 0.0) for c in group.files))
         ]
         removed = sum(group.total_bytes for group in plan.groups)
         self.rewritten += removed
         needs = dict(plan.delete_needs)
         for candidate in (c for group in plan.groups for c in group.files):
-            self._remove(candidate.file.file_path)
+            self._remove(candidate.file_path)
             for entry in candidate.deletes:
                 needs[entry.file.key] -= 1
         before = len(self.deletes)
@@ -230,12 +230,12 @@ class PaperTable:
         head["summary"] = {**head["summary"], **{key: str(number) for key, number in totals.items()}}
 
 
-def _outputs(group: FileGroup, dead_rows: float) -> Iterator[Arrival]:
+def _outputs(group: FileGroup, files: Mapping[str, LiveEntry], dead_rows: float) -> Iterator[Arrival]:
     size = max(1, (group.total_bytes - int(dead_rows * ROW_BYTES)) // group.output_count)
     ends = sorted(
         struct.unpack("<q", bound[1])[0]
-        for c in group.files
-        for bound in (c.file.lower_bounds, c.file.upper_bounds)
+        for file in (files[c.file_path].entry.file for c in group.files)
+        for bound in (file.lower_bounds, file.upper_bounds)
         if bound
     )
     for number in range(group.output_count):

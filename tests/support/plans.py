@@ -18,6 +18,7 @@ from icekeeper.model import (
     ManifestFile,
     PartitionValue,
 )
+from icekeeper.operations.compaction.candidate import Candidate, Condition, Extents, Home, Origin
 from icekeeper.operations.compaction.candidates import TableState
 from icekeeper.policy import Policy
 from icekeeper.policy.partition_time import PartitionTimes, partition_times
@@ -120,6 +121,25 @@ def live_file(
     """
     entry = ManifestEntry(EntryStatus.EXISTING, snapshot_id, age, age if file_age is None else file_age, file)
     return LiveEntry(manifest(f"s3://b/t/metadata/m{spec_id}.avro", spec_id=spec_id), entry)
+
+
+_NOTHING_FOUND = Condition()
+
+
+def candidate(
+    file: DataFile, *, file_age: int = 1, condition: Condition = _NOTHING_FOUND, extents: Extents = ()
+) -> Candidate:
+    """The file as a candidate that stays in its partition, its rows added with sequence number 1."""
+    return Candidate(
+        file_path=file.file_path,
+        file_size_in_bytes=file.file_size_in_bytes,
+        record_count=file.record_count,
+        first_row_id=file.first_row_id,
+        home=Home(0, file.partition, (0, file.partition)),
+        origin=Origin("s3://b/t/metadata/m0.avro", HEAD, 1, file_age, file_age, HEAD_MS),
+        condition=condition,
+        extents=extents,
+    )
 
 
 # Partitioned tables by their columns and transforms, and the time that their partitions tell.

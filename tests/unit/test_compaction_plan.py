@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import accumulate, pairwise
@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from icekeeper.cli.passes import plan_lines
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.model import DataFile, EntryStatus, FileIdentity, LiveEntry, ManifestEntry, Nothing
+from icekeeper.model import DataFile, EntryStatus, LiveEntry, ManifestEntry, Nothing
 from icekeeper.operations.compaction import run_groups as group_batches
 from icekeeper.operations.compaction.bins import FileGroup, Reason
+from icekeeper.operations.compaction.candidate import Condition
 from icekeeper.operations.compaction.candidates import (
     AS_THEY_ARE,
     SIZES_KEY,
-    Candidate,
     OutputSizes,
     Tally,
     output_bytes,
@@ -43,7 +43,19 @@ from icekeeper.policy import Operation, Strategy
 from icekeeper.report.outcome import skipped, succeeded
 from icekeeper.rows.read_task import OPEN_FILE_BYTES, InputFile
 from support.examples import examples
-from support.plans import HEAD, HEAD_MS, MB, data_file, live_file, manifest, policy, position_delete, table, table_state
+from support.plans import (
+    HEAD,
+    HEAD_MS,
+    MB,
+    candidate,
+    data_file,
+    live_file,
+    manifest,
+    policy,
+    position_delete,
+    table,
+    table_state,
+)
 from support.settings import policy as resolved_policy
 from support.tables import snapshot
 
@@ -279,18 +291,19 @@ def test_a_plan_applied_leaves_nothing_to_plan(drawn: list[list[int]], least: in
     if isinstance(plan, Nothing):
         return
     kept = [file for file in files if file.file_path not in plan.input_files]
-    after = [file for group in plan.groups for file in outputs_of(group)]
+    inputs = {file.file_path: file for file in files}
+    after = [file for group in plan.groups for file in outputs_of(group, inputs)]
     assert isinstance(planned(*kept, *after, min_input_files=least), Nothing)
 
 
-def outputs_of(group: FileGroup) -> list[DataFile]:
-    (first, *_), count = group.files, group.output_count
+def outputs_of(group: FileGroup, inputs: Mapping[str, DataFile]) -> list[DataFile]:
+    first, count = inputs[group.files[0].file_path], group.output_count
     names = [f"out-{group.group_id}-{number}" for number in range(count)]
     if group.reason is not Reason.LARGE:
         return [data_file(name, group.total_bytes // count) for name in names]
-    offsets = [*(first.file.split_offsets or ()), first.file.file_size_in_bytes]
+    offsets = [*(first.split_offsets or ()), first.file_size_in_bytes]
     sizes = [end - start for start, end in pairwise(offsets)]
-    bounds = pairwise(accumulate(pieces(first.file, policy(target_file_size_mb=2)), initial=0))
+    bounds = pairwise(accumulate(pieces(first, policy(target_file_size_mb=2)), initial=0))
     return [file_of(sizes[start:end], name) for name, (start, end) in zip(names, bounds, strict=True)]
 
 
@@ -436,9 +449,8 @@ def test_what_is_no_record_tells_nothing(text: str) -> None:
 
 
 def expected(size: int, sizes: OutputSizes, *, is_rewritten: bool = False, is_copied: bool = False) -> int:
-    identity = FileIdentity(5, size, HEAD, 9 if is_rewritten else 5)
-    candidate = Candidate(data_file("f", size), 0, 1, "m", identity, (0, ()))
-    return output_bytes(candidate, policy(min_row_group_copy_bytes=1 if is_copied else None), sizes)
+    condition = Condition(is_likely_copied=is_copied)
+    return output_bytes(candidate(data_file("f", size), file_age=9 if is_rewritten else 1, condition=condition), sizes)
 
 
 def test_only_files_alike_that_are_decoded_for_the_first_time_shrink() -> None:

@@ -17,15 +17,14 @@ from icekeeper.health.lake_log import LakeLog
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.overlap_depth import DEPTH_KEY
-from icekeeper.model import DataFile, FileIdentity, ManifestContent, ManifestFile, TableName
-from icekeeper.operations.compaction.candidates import Candidate
+from icekeeper.model import DataFile, ManifestContent, ManifestFile, TableName
 from icekeeper.operations.compaction.clustering.plan_clustering import ClusteringDepth, Layout
 from icekeeper.operations.compaction.recipe import KeyColumn
 from icekeeper.policy import ResolvedPolicy
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.store import LakeStats
-from support.plans import data_file
+from support.plans import candidate, data_file
 from support.settings import MB, NOW_MS, policy, table
 
 # How tables look to health: by a document, by the summary of its head.
@@ -271,8 +270,7 @@ def file(path: str, *ranges: tuple[int, int]) -> DataFile:
 
 
 def depth(layout: Layout, *partitions: Sequence[DataFile]) -> ClusteringDepth:
-    identity = FileIdentity(1, 1, 1, 1)
-    candidates = [[Candidate(f, 0, 1, "m", identity, (0, ())) for f in files] for files in partitions]
+    candidates = [[candidate(f, extents=layout.leading_extents(f)) for f in files] for files in partitions]
     return ClusteringDepth.of(candidates, layout)
 
 

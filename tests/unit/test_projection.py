@@ -19,7 +19,6 @@ from icekeeper.errors import FileUnreadable, StorageError, TableUnsupported
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.types import raw_from_json
 from icekeeper.model import FileContent
-from icekeeper.operations.compaction.candidates import Candidate
 from icekeeper.report.outcome import Status
 from icekeeper.rows.arrow_schema import stored_schema
 from icekeeper.rows.file_rows import projected_rows
@@ -29,7 +28,7 @@ from icekeeper.storage.storage import Storage
 from support.corpus import digest, expected, require_corpus
 from support.deletes import commit_deletes, compacted
 from support.maintained_table import maintained_table
-from support.plans import data_file, live_file
+from support.plans import candidate, data_file
 from support.rewrites import struct
 from support.tables import new_document
 
@@ -302,8 +301,7 @@ def test_a_file_without_ids_is_read_by_the_name_mapping() -> None:
 
 def read_task_of(mapping: str | None) -> ReadTask:
     """The task of one file in a table with this text as its name mapping."""
-    file = live_file(data_file("f0", 1))
-    planned = Candidate(file.entry.file, 0, 1, "m", file.entry.identity, (0, ()))
+    planned = candidate(data_file("f0", 1))
     properties = {} if mapping is None else {"schema.name-mapping.default": mapping}
     metadata = TableMetadata({**new_document("s3://b/t", 2), "properties": properties})
     return make_read_task(metadata, [planned], struct((1, "id", "long")), {})

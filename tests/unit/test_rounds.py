@@ -8,12 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icekeeper.model import FileIdentity
 from icekeeper.operations.compaction.bins import FileGroup
-from icekeeper.operations.compaction.candidates import Candidate
+from icekeeper.operations.compaction.candidate import Candidate, Condition, Home, Origin
 from icekeeper.operations.compaction.rounds import Pace, Work, in_commits, opened_bytes
 from icekeeper.rows.read_task import OPEN_FILE_BYTES
-from support.plans import data_file
 
 MB, GB = 1024**2, 1024**3
 
@@ -21,8 +19,8 @@ MB, GB = 1024**2, 1024**3
 def group(size: int, files: int = 1) -> FileGroup:
     """A group of so many bytes, with the allowance for its files."""
     each = size // files - OPEN_FILE_BYTES
-    identity = FileIdentity(1, each, 1, 1)
-    return FileGroup(tuple(Candidate(data_file("f", each), 0, 1, "m", identity, (0, ())) for _ in range(files)))
+    home, origin = Home(0, (), (0, ())), Origin("m", 1, 1, 1, 1, None)
+    return FileGroup(tuple(Candidate("f", each, 1, None, home, origin, Condition()) for _ in range(files)))
 
 
 def works(*mb: int, by_all: bool = False) -> list[Work]:

@@ -285,7 +285,7 @@ TYPES = {1: "long", 2: "string"}
 
 
 def row_file(path: str) -> RowFile:
-    return RowFile(data_file(path, 1, records=1), 0, 1)
+    return RowFile(path, "PARQUET", (), 1, 1, None, 0, 1)
 
 
 EVERYTHING = (row_file("everything"),)
@@ -347,7 +347,7 @@ def made(answer: StatisticsPlan | Nothing) -> StatisticsPlan:
 
 def read(answer: StatisticsPlan | Nothing) -> dict[tuple[int, ...], list[str]]:
     """Columns → the files that are read for them."""
-    return {tuple(r.types): [f.file.file_path for f in r.files] for r in made(answer).readings}
+    return {tuple(r.types): [f.file_path for f in r.files] for r in made(answer).readings}
 
 
 def carried(answer: StatisticsPlan | Nothing) -> list[tuple[str, int, int]]:
@@ -422,7 +422,7 @@ def test_columns_with_different_pasts_are_read_apart() -> None:
     metadata = table("append", "append", "append", statistics=[file(1, blob(1, 1)), file(2, blob(2, 2, "string"))])
     answer = plan(metadata, {**TYPES, 3: "date"})
     assert read(answer) == {(1,): ["added by 3", "added by 2"], (2,): ["added by 3"], (3,): ["everything"]}
-    assert [f.file.file_path for f in made(answer).files] == ["added by 3", "added by 2", "everything"]
+    assert [f.file_path for f in made(answer).files] == ["added by 3", "added by 2", "everything"]
 
 
 def test_ours_holds_where_it_is_registered_when_its_snapshot_has_expired() -> None:

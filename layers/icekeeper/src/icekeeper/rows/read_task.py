@@ -17,7 +17,7 @@ from icekeeper.aws.worker_keys import properties_for_workers
 from icekeeper.errors import StorageError, TableUnsupported
 from icekeeper.metadata.delete_scope import PartitionKey, partition_key
 from icekeeper.metadata.document import NAME_MAPPING, TableMetadata
-from icekeeper.model import DataFile, FileContent, ManifestEntry, PartitionValue
+from icekeeper.model import FileContent, ManifestEntry, PartitionValue
 from icekeeper.rows.arrow_schema import column_path
 
 OPEN_FILE_BYTES = 256 * 1024
@@ -199,7 +199,17 @@ class PlannedInput(Protocol):
     """A live data file and the manifest entries of the delete files that apply to it."""
 
     @property
-    def file(self) -> DataFile: ...
+    def file_path(self) -> str: ...
+    @property
+    def file_format(self) -> str: ...
+    @property
+    def partition(self) -> tuple[PartitionValue, ...]: ...
+    @property
+    def record_count(self) -> int: ...
+    @property
+    def file_size_in_bytes(self) -> int: ...
+    @property
+    def first_row_id(self) -> int | None: ...
     @property
     def spec_id(self) -> int: ...
     @property
@@ -228,16 +238,16 @@ def make_read_task(
     return ReadTask(
         inputs=tuple(
             InputFile(
-                path=planned.file.file_path,
-                record_count=planned.file.record_count,
-                file_size_in_bytes=planned.file.file_size_in_bytes,
-                file_format=planned.file.file_format,
+                path=planned.file_path,
+                record_count=planned.record_count,
+                file_size_in_bytes=planned.file_size_in_bytes,
+                file_format=planned.file_format,
                 sequence_number=planned.sequence_number,
                 deletes=tuple(numbers[entry.file.key] for entry in planned.deletes),
                 identity_values=_identity_values(metadata, planned),
-                first_row_id=planned.file.first_row_id,
+                first_row_id=planned.first_row_id,
                 partition_number=partitions.setdefault(
-                    partition_key(planned.spec_id, planned.file.partition), len(partitions)
+                    partition_key(planned.spec_id, planned.partition), len(partitions)
                 ),
             )
             for planned in files
@@ -299,7 +309,7 @@ def _identity_values(metadata: TableMetadata, planned: PlannedInput) -> dict[int
     fields = metadata.specs[planned.spec_id]["fields"]
     return {
         int(field["source-id"]): value
-        for field, value in zip(fields, planned.file.partition, strict=True)
+        for field, value in zip(fields, planned.partition, strict=True)
         if field["transform"] == "identity"
     }
 

@@ -27,16 +27,17 @@ from enum import StrEnum
 from fractions import Fraction
 from itertools import accumulate
 
+from icekeeper.metadata.delete_scope import partition_key
 from icekeeper.model import PartitionValue
+from icekeeper.operations.compaction.candidate import Candidate, GroupKey
 from icekeeper.operations.compaction.candidates import (
     AS_THEY_ARE,
     LARGEST_OUTPUT,
-    Candidate,
     OutputSizes,
     large_from,
     output_bytes,
-    pieces,
 )
+from icekeeper.operations.compaction.packed_files import PackedFiles
 from icekeeper.policy import Policy
 
 # The largest file's share of a balanced bin, at most; so this file grows more than threefold.  A smaller share rewrites
@@ -91,7 +92,7 @@ _NOT_WEIGHED = Worth()
 class FileGroup:
     """Data files that are rewritten together.  Either all of them have row lineage or none has."""
 
-    files: tuple[Candidate, ...]
+    files: tuple[Candidate, ...] | PackedFiles
     reason: Reason = Reason.SMALL
     output_count: int = 1
     """The number of output files; an estimate where rows are sorted."""
@@ -104,6 +105,11 @@ class FileGroup:
     """The spec whose partitions the rows may be divided among, if that makes fewer files; ``None``: rows stay here."""
 
     @property
+    def key(self) -> GroupKey:
+        """The same for all candidates of its partition."""
+        return partition_key(*self.files[0].destination), self.has_lineage
+
+    @property
     def spec_id(self) -> int:
         """The spec of the outputs; the inputs may have older ones."""
         return self.files[0].destination[0]
@@ -114,9 +120,21 @@ class FileGroup:
         return self.files[0].destination[1]
 
     @property
+    def packed(self) -> FileGroup:
+        return replace(self, files=PackedFiles.of(self.files))
+
+    @property
+    def unpacked(self) -> FileGroup:
+        return replace(self, files=tuple(self.files)) if isinstance(self.files, PackedFiles) else self
+
+    @property
+    def paths(self) -> frozenset[str]:
+        return frozenset(candidate.file_path for candidate in self.files)
+
+    @property
     def scopes(self) -> frozenset[tuple[int, tuple[PartitionValue, ...]]]:
         """Spec id and partition of every input."""
-        return frozenset((candidate.spec_id, candidate.file.partition) for candidate in self.files)
+        return frozenset((candidate.spec_id, candidate.partition) for candidate in self.files)
 
     @property
     def has_lineage(self) -> bool:
@@ -124,7 +142,9 @@ class FileGroup:
 
     @property
     def total_bytes(self) -> int:
-        return sum(candidate.file.file_size_in_bytes for candidate in self.files)
+        if isinstance(self.files, PackedFiles):
+            return self.files.total_bytes
+        return sum(candidate.file_size_in_bytes for candidate in self.files)
 
     @property
     def expected_bytes(self) -> int:
@@ -134,7 +154,9 @@ class FileGroup:
 
     @property
     def record_count(self) -> int:
-        return sum(candidate.file.record_count for candidate in self.files)
+        if isinstance(self.files, PackedFiles):
+            return self.files.record_count
+        return sum(candidate.record_count for candidate in self.files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +174,12 @@ class _Run:
     @property
     def is_rewritten(self) -> bool:
         """Whether an earlier rewrite wrote it, and this plan has not merged it for its size."""
-        return self.reason is not Reason.SMALL and any(c.identity.is_rewritten for c in self.files)
+        return self.reason is not Reason.SMALL and any(c.is_rewritten for c in self.files)
 
     @property
     def bytes(self) -> int:
         """The size of its files as they are now."""
-        return sum(c.file.file_size_in_bytes for c in self.files)
+        return sum(c.file_size_in_bytes for c in self.files)
 
     @property
     def weight(self) -> int:
@@ -183,7 +205,7 @@ class _Limits:
 
     def most_outputs(self, files: Sequence[Candidate]) -> int:
         """One output fewer than inputs; a large input may become as many as it fills."""
-        sizes = [] if self.large is None else [c.file.file_size_in_bytes for c in files]
+        sizes = [] if self.large is None else [c.file_size_in_bytes for c in files]
         return len(files) - 1 + sum(size // self.target for size in sizes if size >= (self.large or 0))
 
 
@@ -200,10 +222,10 @@ def binpacked(
     ``at_rest``: the partition gets no more files.  ``cuts``: large files may be cut.  ``sizes``: expected output sizes.
     """
     limits = _Limits(policy, cuts=cuts)
-    files.sort(key=lambda c: (c.age, c.file.file_path))
+    files.sort(key=lambda c: (c.age, c.file_path))
     chosen = _alone(files, policy, limits)
     alone = {id(c) for one in chosen for c in one.files}
-    runs = [_Run((c,), output_bytes(c, policy, sizes)) for c in files if id(c) not in alone]
+    runs = [_Run((c,), output_bytes(c, sizes)) for c in files if id(c) not in alone]
     if policy.rewrite_all:
         bins, rest = _full_bins(runs, limits)
         chosen += [*bins, *([_bin(_merged(rest), limits)] if rest else [])]
@@ -229,8 +251,8 @@ def _alone(files: Sequence[Candidate], policy: Policy, limits: _Limits) -> list[
     """The bins of single files: large enough ones that are due, and large ones that are cut."""
     bins = []
     for one in files:
-        size = one.file.file_size_in_bytes
-        cut = pieces(one.file, policy) if limits.large is not None and size >= limits.large else ()
+        size = one.file_size_in_bytes
+        cut = one.condition.pieces
         if one.is_due and size >= limits.smallest:
             bins.append(FileGroup((one,), _reason_alone((one,)), max(1, len(cut))))
         elif cut and not policy.rewrite_all:
@@ -273,7 +295,7 @@ def _together(runs: Sequence[_Run], limits: _Limits, *, at_rest: bool) -> list[_
 
 def _balanced(runs: Sequence[_Run], least: int, limits: _Limits) -> list[_Run]:
     """As many of the smallest runs as possible, at least ``least``, where the largest does not outweigh the others."""
-    order = sorted(runs, key=lambda run: (run.weight, run.files[0].file.file_path))
+    order = sorted(runs, key=lambda run: (run.weight, run.files[0].file_path))
     totals = list(accumulate(run.weight for run in order))
     for count in range(len(order), least - 1, -1):
         if order[count - 1].weight <= limits.share * totals[count - 1]:

@@ -8,28 +8,36 @@ from __future__ import annotations
 import math
 import re
 from array import array
-from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
+from hashlib import blake2b
 from itertools import pairwise
 from types import MappingProxyType
 from typing import TypeAlias
 
-from icekeeper.metadata.delete_scope import DeleteIndex, DeleteIndexBuilder, named_file, partition_key
+from icekeeper.metadata.delete_scope import DeleteIndex, DeleteIndexBuilder, named_file
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.model import (
     DataFile,
     FileContent,
-    FileIdentity,
     FileKey,
     LiveEntry,
     ManifestEntry,
     ManifestFile,
     PartitionValue,
 )
-from icekeeper.operations.compaction.output_partition import Destination, OutputPartitions
+from icekeeper.operations.compaction.candidate import (
+    Candidate,
+    Condition,
+    Extents,
+    GroupKey,
+    Origin,
+    SharedParts,
+)
+from icekeeper.operations.compaction.output_partition import OutputPartitions
 from icekeeper.operations.compaction.recipe import ClusterRecipe, has_order
 from icekeeper.policy import Policy
 from icekeeper.policy.values import OutputSpec, RewriteReason
@@ -138,52 +146,8 @@ class TableState:
     deletes: DeleteIndex = field(default_factory=lambda: DeleteIndexBuilder().build())
     unreadable: Mapping[str, str] = field(default_factory=dict)
     """Data and delete files that earlier passes could not read: path → a sentence that names it."""
-    ordered_elsewhere: Container[int] = frozenset()
+    ordered_elsewhere: Set[int] = frozenset()
     """Ids of the snapshots whose files another schedule of the table has sorted."""
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A data file that may be rewritten."""
-
-    file: DataFile
-    spec_id: int
-    age: int
-    """Sorts files by the time when they were added, oldest first."""
-    manifest_path: str
-    identity: FileIdentity
-    destination: Destination
-    """The spec and partition of its rows after the rewrite."""
-    deletes: tuple[ManifestEntry, ...] = ()
-    """The entries of the delete files that may remove some of its rows."""
-    has_debt: bool = False
-    """Whether it has so many deletes that it is rewritten for them alone."""
-    is_clustered: bool = False
-    """Whether its rows already have the order of the plan's recipe."""
-    lacks: frozenset[RewriteReason] = frozenset()
-    """The reasons of ``rewrite_reason`` that apply to it."""
-    row_bytes: int = 0
-    """Estimated size of a row of the table in memory."""
-    added_ms: int | None = None
-    """Epoch milliseconds of the snapshot that added it; ``None``: that snapshot has expired."""
-
-    @property
-    def sequence_number(self) -> int:
-        return self.identity.sequence_number
-
-    @property
-    def is_due(self) -> bool:
-        """Whether it is rewritten even if no other file joins it."""
-        return self.has_debt or bool(self.lacks)
-
-    @property
-    def has_lineage(self) -> bool:
-        """Whether its rows have row ids: only in v3, from the first commit after an upgrade on.
-
-        Rows without ids get them from the commit, so they must not share a file with rows that keep their ids
-        (rule: ids-never-mixed).
-        """
-        return self.file.first_row_id is not None
 
 
 @dataclass(slots=True)
@@ -196,9 +160,13 @@ class Tally:
     """A sentence about the first file, if there is one."""
 
     def add(self, file: DataFile, about: str = "") -> None:
-        self.files += 1
-        self.bytes += file.file_size_in_bytes
+        self.count(1, file.file_size_in_bytes)
         self.first = self.first or about
+
+    def count(self, files: int, size: int) -> None:
+        """Add files; negative numbers remove them."""
+        self.files += files
+        self.bytes += size
 
 
 class PassedOver(StrEnum):
@@ -213,21 +181,30 @@ class PassedOver(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Candidates:
-    """The candidates of a table, and counts of its other files."""
+class FileCounts:
+    """What a plan counts of all live data files."""
 
-    partitions: tuple[list[Candidate], ...]
-    """Candidates by the spec and partition of their outputs; those without row ids are in separate lists."""
     delete_needs: Mapping[FileKey, int]
     """Live delete file → how many live data files need it; 0: dangling."""
-    spread: Mapping[FileKey, int]
-    """Live equality delete file → the number of live data files over which its deleted rows are spread, at most."""
     considered: int
     """The number of live data files."""
     passed_over: Mapping[PassedOver, Tally]
     """Those of unsupported files have the path of the first one and why it cannot be read."""
     specs_to_leave: frozenset[int]
     """Ids of older specs whose rows may be divided among partitions of the current spec; empty for a recipe."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The candidates of a table, and counts of its other files."""
+
+    partitions: Mapping[GroupKey, list[Candidate]]
+    """Candidates that may share a file."""
+    spread: Mapping[FileKey, int]
+    """Live equality delete file → the number of live data files over which its deleted rows are spread, at most."""
+    listed: array[int]
+    """The hashes of the paths of all live data files."""
+    counts: FileCounts
 
 
 def select_candidates(
@@ -238,7 +215,9 @@ def select_candidates(
     in_scope: FileScope = lambda file, spec_id: True,
     recipe: ClusterRecipe | None = None,
     clustered_by: Container[int] = frozenset(),
+    extents_of: Callable[[DataFile], Extents] | None = None,
     lacking: Mapping[str, frozenset[RewriteReason]] = MappingProxyType({}),
+    misread_in: Callable[[DataFile], frozenset[int]] | None = None,
     cuts: bool = False,
     sizes: OutputSizes = AS_THEY_ARE,
 ) -> Candidates:
@@ -246,25 +225,25 @@ def select_candidates(
 
     Files out of scope are left alone, but still need their deletes.  ``clustered_by``: ids of the snapshots that added
     files clustered by ``recipe``; if that is the table's sort order, files of expired snapshots that claim it are
-    clustered too.  ``lacking``: path → reasons from the footer.
+    clustered too.  ``extents_of``: what a recipe needs of bounds.  ``lacking``: path → reasons from the footer.
+    ``misread_in``: the float columns with bounds that readers would misread, for plans that hold them.
     Raises as :func:`well_spelled` does.
     """
     metadata, index = state.metadata, state.deletes
     types = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(metadata.current_schema)}
     destinations = OutputPartitions(metadata, keep=policy.output_spec is OutputSpec.KEEP or index.has_equality_deletes)
-    needs = {entry.file.key: 0 for entry in index.entries}
+    needs, by_partition = {entry.file.key: 0 for entry in index.entries}, Counter[tuple[PartitionValue, ...]]()
     passed = {reason: Tally() for reason in PassedOver}
-    listed, partitions = array("q"), dict[object, list[Candidate]]()
-    by_partition: Counter[tuple[PartitionValue, ...]] = Counter()
-    row_bytes, latest_ms = likely_row_bytes(types.values()), now_ms - policy.min_data_age_ms
+    listed, partitions = array("q"), defaultdict[GroupKey, list[Candidate]](list)
+    make = _CandidateMaker(metadata, policy, destinations, types, extents_of, misread_in, cuts=cuts)
     is_by_size = _size_rule(policy, sizes, in_scope, passed, clusters=recipe is not None, cuts=cuts)
     asks_spec = RewriteReason.SPEC in policy.rewrite_reason
-    asks_each = not index.is_empty or bool(lacking) or asks_spec
+    asks_each = asks_spec or lacking or not index.is_empty
     for live in state.live_files:
         file, spec_id = live.entry.file, live.manifest.partition_spec_id
         if file.content is not FileContent.DATA:
             continue
-        listed.append(hash(file.file_path))
+        listed.append(path_hash(file.file_path))
         needed, lacks = _NO_DELETES, _LACKS_NOTHING
         if asks_each:
             by_partition[file.partition] += 1
@@ -275,21 +254,17 @@ def select_candidates(
         has_debt = bool(needed) and policy.delete_compaction_enabled and _is_indebted(file, needed, policy)
         if not ((has_debt or lacks or is_by_size(live, needed)) and in_scope(file, spec_id)):
             continue
-        reason, why = _why_passed_over(live.entry, needed, state, policy, types, latest_ms)
+        reason, why = _why_passed_over(live.entry, needed, state, policy, types, now_ms - policy.min_data_age_ms)
         if reason is not None:
             passed[reason].add(file, why)
             continue
-        is_clustered = recipe is not None and has_order(live, metadata, clustered_by, recipe.order_id)
-        candidate = _candidate(live, metadata, needed, lacks, destinations, has_debt, is_clustered, row_bytes)
-        partitions.setdefault((partition_key(*candidate.destination), candidate.has_lineage), []).append(candidate)
-    return Candidates(
-        partitions=_listed_once(partitions.values(), listed),
-        delete_needs=well_spelled(needs, index, listed),
-        spread=equality_spread(index, needs, by_partition),
-        considered=len(listed),
-        passed_over=passed,
-        specs_to_leave=frozenset() if recipe else frozenset(filter(destinations.may_deal_out, metadata.specs)),
-    )
+        in_order = recipe is not None and has_order(live, metadata, clustered_by, recipe.order_id)
+        key, candidate = make.candidate(live, needed, lacks, has_debt=has_debt, is_clustered=in_order)
+        partitions[key].append(candidate)
+    to_leave = frozenset[int]() if recipe else frozenset(filter(destinations.may_deal_out, metadata.specs))
+    counts = FileCounts(well_spelled(needs, index, listed), len(listed), passed, to_leave)
+    spread = equality_spread(index, needs, by_partition)
+    return Candidates(_listed_once(partitions, listed), spread, listed, counts)
 
 
 def _needed(
@@ -302,34 +277,71 @@ def _needed(
     return needed
 
 
-def _candidate(
-    live: LiveEntry,
-    metadata: TableMetadata,
-    deletes: tuple[ManifestEntry, ...],
-    lacks: frozenset[RewriteReason],
-    destinations: OutputPartitions,
-    has_debt: bool,
-    is_clustered: bool,
-    row_bytes: int,
-) -> Candidate:
-    entry, spec_id = live.entry, live.manifest.partition_spec_id
-    added_ms = _added_ms(metadata, entry)
-    # The data sequence number where another writer lost that of the file; v1 has neither.
-    number = entry.sequence_number if entry.file_sequence_number is None else entry.file_sequence_number
-    return Candidate(
-        file=entry.file,
-        spec_id=spec_id,
-        age=(number if metadata.format_version > 1 else added_ms) or 0,
-        manifest_path=live.manifest.manifest_path,
-        identity=entry.identity,
-        deletes=deletes,
-        has_debt=has_debt,
-        destination=destinations.destination(entry.file, spec_id),
-        is_clustered=is_clustered,
-        lacks=lacks,
-        row_bytes=row_bytes,
-        added_ms=added_ms,
-    )
+class _CandidateMaker:
+    """Makes candidates of entries, and shares their parts."""
+
+    def __init__(
+        self,
+        metadata: TableMetadata,
+        policy: Policy,
+        destinations: OutputPartitions,
+        types: Mapping[int, str],
+        extents_of: Callable[[DataFile], Extents] | None,
+        misread_in: Callable[[DataFile], frozenset[int]] | None,
+        *,
+        cuts: bool,
+    ) -> None:
+        self._metadata, self._policy, self._destinations = metadata, policy, destinations
+        self._row_bytes, self._extents_of, self._cuts = likely_row_bytes(types.values()), extents_of, cuts
+        self._misread_in, self._shared = misread_in, SharedParts()
+
+    def candidate(
+        self,
+        live: LiveEntry,
+        deletes: tuple[ManifestEntry, ...],
+        lacks: frozenset[RewriteReason],
+        *,
+        has_debt: bool,
+        is_clustered: bool,
+    ) -> tuple[GroupKey, Candidate]:
+        file, spec_id = live.entry.file, live.manifest.partition_spec_id
+        home, to = self._shared.home(spec_id, file.partition, self._destinations.destination(file, spec_id))
+        is_fit = has_fit_row_groups(file, lacks, self._row_bytes, self._policy)
+        condition = Condition(
+            file_format=file.file_format,
+            deletes=deletes,
+            has_debt=has_debt,
+            is_clustered=is_clustered,
+            lacks=lacks,
+            may_be_copied=is_fit and not _touch_all(deletes, file),
+            is_likely_copied=is_fit and not deletes,
+            pieces=pieces(file, self._policy) if self._cuts else (),
+            misread_columns=None if self._misread_in is None else self._misread_in(file),
+        )
+        candidate = Candidate(
+            file_path=file.file_path,
+            file_size_in_bytes=file.file_size_in_bytes,
+            record_count=file.record_count,
+            first_row_id=file.first_row_id,
+            home=home,
+            origin=self._shared.origin(self._origin(live)),
+            condition=self._shared.condition(condition),
+            extents=() if self._extents_of is None else self._extents_of(file),
+        )
+        return (to, candidate.has_lineage), candidate
+
+    def _origin(self, live: LiveEntry) -> Origin:
+        entry, added_ms = live.entry, _added_ms(self._metadata, live.entry)
+        # The data sequence number where another writer lost that of the file; v1 has neither.
+        number = entry.sequence_number if entry.file_sequence_number is None else entry.file_sequence_number
+        return Origin(
+            manifest_path=live.manifest.manifest_path,
+            snapshot_id=entry.snapshot_id,
+            sequence_number=entry.sequence_number or 0,
+            file_sequence_number=entry.file_sequence_number,
+            age=(number if self._metadata.format_version > 1 else added_ms) or 0,
+            added_ms=added_ms,
+        )
 
 
 def _why_passed_over(
@@ -363,17 +375,32 @@ def _added_ms(metadata: TableMetadata, entry: ManifestEntry) -> int | None:
     return None if snapshot is None else snapshot.timestamp_ms
 
 
-def _listed_once(partitions: Iterable[list[Candidate]], listed: Sequence[int]) -> tuple[list[Candidate], ...]:
+def _listed_once(partitions: Mapping[GroupKey, list[Candidate]], listed: array[int]) -> dict[GroupKey, list[Candidate]]:
     """The candidates that have one live entry only (rule: leave-files-listed-twice).
 
     The specification forbids two entries of one file, and readers read such a file twice.  Replacing one entry would
     add its rows again or remove those of the other.  ``listed`` has the hashes of the paths of all live data files;
     hashes, because there may be millions of files.
     """
-    partitions = tuple(partitions)
-    own = {hash(candidate.file.file_path) for files in partitions for candidate in files}
-    counts = Counter(number for number in listed if number in own)
-    return tuple([c for c in files if counts[hash(c.file.file_path)] == 1] for files in partitions)
+    twice = repeated(listed)
+    if not twice:
+        return dict(partitions)
+    return {key: [c for c in files if path_hash(c.file_path) not in twice] for key, files in partitions.items()}
+
+
+def path_hash(path: str) -> int:
+    """64 bits, the same in every process."""
+    return int.from_bytes(blake2b(path.encode(), digest_size=8).digest(), "little", signed=True)
+
+
+def repeated(hashes: Iterable[int]) -> frozenset[int]:
+    """Those that are there more than once."""
+    # One set at a time, because a set takes seven times as much memory as the hashes.
+    buckets = [array("q") for _ in range(64)]
+    for number in hashes:
+        buckets[number & 63].append(number)
+    found = (Counter(bucket) for bucket in buckets if len(set(bucket)) < len(bucket))
+    return frozenset(number for counts in found for number, count in counts.items() if count > 1)
 
 
 def _size_rule(
@@ -433,7 +460,7 @@ def equality_spread(
     }
 
 
-def known_deleted_rows(file: DataFile, deletes: Iterable[ManifestEntry]) -> int:
+def known_deleted_rows(file: DataFile | Candidate, deletes: Iterable[ManifestEntry]) -> int:
     """The number of rows that deletion vectors and position deletes of this data file alone delete."""
     vectors = [e.file for e in deletes if e.file.content_offset is not None]
     only_this = vectors or [e.file for e in deletes if named_file(e.file) == file.file_path]
@@ -447,41 +474,43 @@ def known_deleted_rows(file: DataFile, deletes: Iterable[ManifestEntry]) -> int:
 _DECODED_FOR = frozenset({RewriteReason.CODEC, RewriteReason.BLOOM})
 
 
-def is_likely_copied(candidate: Candidate, policy: Policy) -> bool:
-    """Whether all row groups of a file can probably be copied into a file of unsorted rows."""
-    return not candidate.deletes and _has_fit_row_groups(candidate, policy)
-
-
-def output_bytes(candidate: Candidate, policy: Policy, sizes: OutputSizes) -> int:
+def output_bytes(candidate: Candidate, sizes: OutputSizes) -> int:
     """Estimated bytes of the rows of a file in an output."""
-    size = candidate.file.file_size_in_bytes
-    if candidate.identity.is_rewritten or size > _ALIKE * sizes.file_bytes or is_likely_copied(candidate, policy):
+    size = candidate.file_size_in_bytes
+    if size > _ALIKE * sizes.file_bytes or candidate.condition.is_likely_copied or candidate.is_rewritten:
         return size
     return max(1, int(size * sizes.ratio))
 
 
-def may_be_copied(candidate: Candidate, policy: Policy) -> bool:
-    """Whether all row groups can probably be copied, or at least those without deleted rows.
+def _touch_all(deletes: Sequence[ManifestEntry], file: DataFile) -> bool:
+    """Whether deletes probably touch every row group of a file.
 
     Deletion vectors and most position deletes name their file, so they always touch one row group.  Equality deletes
     may touch none, because all their keys may belong to other files.
     """
-    touched = any(entry.file.content is FileContent.POSITION_DELETES for entry in candidate.deletes)
-    is_one = len(candidate.file.split_offsets or ()) <= 1
-    return not (touched and is_one) and _has_fit_row_groups(candidate, policy)
+    touched = any(entry.file.content is FileContent.POSITION_DELETES for entry in deletes)
+    return touched and len(file.split_offsets or ()) <= 1
 
 
-def _has_fit_row_groups(candidate: Candidate, policy: Policy) -> bool:
-    least, file = policy.min_row_group_copy_bytes, candidate.file
+def has_fit_row_groups(file: DataFile, lacks: frozenset[RewriteReason], row_bytes: int, policy: Policy) -> bool:
+    """Whether a file that ``lacks`` something has row groups that are large enough to be copied, as far as known.
+
+    ``row_bytes``: the estimated size of a row of the table in memory.
+    """
+    least = policy.min_row_group_copy_bytes
     if least is None or policy.rewrite_all:  # ``rewrite_all`` asks for new files
         return False
-    row_groups = max(1, len(file.split_offsets or ()))
-    fills_memory = file.record_count * candidate.row_bytes >= policy.full_row_group_memory_bytes * row_groups
+
+    def is_enough_for(row_groups: int) -> bool:
+        fills_memory = file.record_count * row_bytes >= policy.full_row_group_memory_bytes * row_groups
+        return file.file_size_in_bytes >= least * row_groups or fills_memory
+
     return (
-        file.file_format.upper() == "PARQUET"
+        is_enough_for(1)  # most small files are not, and finding the split offsets takes as long as all the rest
+        and file.file_format.upper() == "PARQUET"
         and file.key_metadata is None
-        and not candidate.lacks & _DECODED_FOR
-        and (file.file_size_in_bytes >= least * row_groups or fills_memory)
+        and not lacks & _DECODED_FOR
+        and is_enough_for(max(1, len(file.split_offsets or ())))
     )
 
 
@@ -576,7 +605,7 @@ def well_spelled(needs: Mapping[FileKey, int], index: DeleteIndex, listed: Itera
     named = [(path, entry) for path, entry in index.vectors.items()]
     named += [(path, entry) for path, entries in index.positions_by_path.items() for entry in entries]
     dangling = [(path, entry) for path, entry in named if needs[entry.file.key] == 0]
-    spelled = {hash(other): (entry, path, other) for path, entry in dangling for other in other_spellings(path)}
+    spelled = {path_hash(other): (entry, path, other) for path, entry in dangling for other in other_spellings(path)}
     for number in listed if spelled else ():
         if number in spelled:
             entry, path, other = spelled[number]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from icekeeper.catalogs.catalog import LoadedTable
@@ -13,6 +13,7 @@ from icekeeper.metadata.document import TableMetadata, branch_head
 from icekeeper.model import DataFile, FileKey, ManifestContent, Nothing
 from icekeeper.operations.compaction.bins import FileGroup
 from icekeeper.operations.compaction.candidates import SIZES_KEY, recorded_sizes
+from icekeeper.operations.compaction.group_entries import OVERTAKEN
 from icekeeper.operations.compaction.plan_groups import CompactionPlan, depth_with
 from icekeeper.operations.compaction.rewrite_task import RewriteResult
 from icekeeper.pass_context.context import OperationContext, Rewrite, commit_rewrite
@@ -63,12 +64,10 @@ def commit_results(
         CommitStateUnknown: the outcome of the commit is unknown; the output files stay.
         MaintenanceError: none of the results was committed.
     """
-    done = {r.group_id: r for r in results if r.error is None}
-    outcomes.errors += [r.error for r in results if r.error is not None]
-    outcomes.failed_groups += len(results) - len(done)
-    groups = [group for group in plan.groups if group.group_id in done]
+    done = _without_failed(results, outcomes)
+    groups = [group.unpacked for group in plan.groups if group.group_id in done]
     if not groups and 0 not in outcomes.delete_needs.values():
-        outcomes.nothing = f"every file group failed: {outcomes.errors[0]}"
+        outcomes.nothing = f"every file group failed: {outcomes.errors[0]}" if outcomes.errors else OVERTAKEN
         return
     rewrite = _rewrite(loaded, plan, groups, done, outcomes)
     depth: float | None = None
@@ -81,7 +80,7 @@ def commit_results(
         committed = outcomes.committed | {group.group_id: done[group.group_id] for group in kept}
         depth = depth_with(plan, {group_id: result.written for group_id, result in committed.items()})
         return FileReplacement(
-            removed=rebased.unneeded_deletes.union(c.file.key for group in kept for c in group.files),
+            removed=rebased.unneeded_deletes.union(c.key for group in kept for c in group.files),
             added=tuple(added for group in kept for added in _added(group, done[group.group_id])),
             data_sequence_number=plan.sequence_number,
             recipe=None if plan.recipe is None else plan.recipe.text,
@@ -108,6 +107,20 @@ def commit_results(
         context.memory.remember_clustering(outcomes.snapshot_ids[-1], plan.recipe.text)
 
 
+def _without_failed(results: Iterable[RewriteResult], outcomes: GroupOutcomes) -> dict[int, RewriteResult]:
+    """The results that may be committed, by group; the others are noted in ``outcomes``."""
+    done: dict[int, RewriteResult] = {}
+    for result in results:
+        if result.overtaken is not None:
+            outcomes.dropped[result.group_id] = result.overtaken
+        elif result.error is not None:
+            outcomes.errors.append(result.error)
+            outcomes.failed_groups += 1
+        else:
+            done[result.group_id] = result
+    return done
+
+
 def _noted(plan: CompactionPlan, kept: Sequence[FileGroup], done: Mapping[int, RewriteResult]) -> dict[str, str]:
     """The record of output sizes for the snapshot summary, from decoded groups of files of writers.
 
@@ -117,7 +130,7 @@ def _noted(plan: CompactionPlan, kept: Sequence[FileGroup], done: Mapping[int, R
         (len(group.files), group.total_bytes, sum(file.file_size_in_bytes for file in done[group.group_id].written))
         for group in kept
         if not (done[group.group_id].bytes_copied or done[group.group_id].rows_deleted)
-        and not any(c.identity.is_rewritten for c in group.files)
+        and not any(c.is_rewritten for c in group.files)
     ]
     text = None if plan.recipe is not None else recorded_sizes(plan.sizes, shown)
     return {} if text is None else {SIZES_KEY: text}
@@ -148,7 +161,7 @@ def _rewrite(
             group_id=group.group_id,
             output_scopes=frozenset((spec_id, file.partition) for spec_id, file in _added(group, done[group.group_id])),
             input_scopes=group.scopes,
-            inputs={c.file.key: (c.manifest_path, c.identity) for c in group.files},
+            inputs={c.key: (c.manifest_path, c.identity) for c in group.files},
             output_field_ids=held,
             deletes=_needed(group),
             without_row_ids=not group.has_lineage,
@@ -171,7 +184,7 @@ def with_row_ids(context: OperationContext, groups: Sequence[FileGroup], outcome
     Raises:
         MaintenanceError: the head or its manifests cannot be read.
     """
-    waiting = {c.file.key: c.identity for group in groups for c in group.files}
+    waiting = {c.key: c.identity for group in groups for c in group.files}
     loaded = context.load()
     snapshot, reader = branch_head(loaded.metadata, context.policy.branch), context.reader(loaded)
     row_ids: dict[FileKey, int | None] = {}
@@ -182,11 +195,11 @@ def with_row_ids(context: OperationContext, groups: Sequence[FileGroup], outcome
             row_ids[key] = entry.file.first_row_id
     kept: list[FileGroup] = []
     for group in groups:
-        if any(c.file.key not in row_ids for c in group.files):
+        if any(c.key not in row_ids for c in group.files):
             outcomes.dropped[group.group_id] = "an input file was removed or rewritten by another commit"
-        elif len({row_ids[c.file.key] is None for c in group.files}) > 1:
+        elif len({row_ids[c.key] is None for c in group.files}) > 1:
             outcomes.dropped[group.group_id] = "only some of its rows were given ids by another commit"
         else:
-            files = (replace(c, file=replace(c.file, first_row_id=row_ids[c.file.key])) for c in group.files)
+            files = (replace(c, first_row_id=row_ids[c.key]) for c in group.files)
             kept.append(replace(group, files=tuple(files)))
     return kept

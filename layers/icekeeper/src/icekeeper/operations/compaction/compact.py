@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
@@ -21,6 +22,7 @@ from icekeeper.metadata.table_reader import delete_index
 from icekeeper.model import LiveEntry, ManifestContent, ManifestFile, Nothing
 from icekeeper.operations.compaction.candidates import FileScope, TableState, Tally
 from icekeeper.operations.compaction.commit_groups import GroupOutcomes, commit_results
+from icekeeper.operations.compaction.group_entries import OVERTAKEN, GroupEntries
 from icekeeper.operations.compaction.payback import rewrite_price
 from icekeeper.operations.compaction.plan_groups import (
     CompactionPlan,
@@ -29,6 +31,7 @@ from icekeeper.operations.compaction.plan_groups import (
     plan_compaction,
     planned_depth,
 )
+from icekeeper.operations.compaction.plan_on_workers import may_be_planned_on_workers, plan_on_workers
 from icekeeper.operations.compaction.preview import (
     assumptions,
     cut_row_groups,
@@ -38,6 +41,7 @@ from icekeeper.operations.compaction.preview import (
     plan_document,
 )
 from icekeeper.operations.compaction.recipe import ClusterRecipe, choose_recipe, has_order, table_recipe
+from icekeeper.operations.compaction.rewrite_task import RewriteResult
 from icekeeper.operations.compaction.rounds import in_commits
 from icekeeper.operations.compaction.run_groups import rewrite_and_commit
 from icekeeper.operations.compaction.where import file_scope, why_not_rewritten
@@ -87,16 +91,7 @@ def compact(context: OperationContext) -> OperationOutcome:
             {} if context.policy.rewrite_all else unreadable.waiting(),
             _ordered_elsewhere(context, metadata, recipe),
         )
-        plan = plan_compaction(
-            state,
-            context.policy,
-            now_ms=context.started_ms,
-            in_scope=in_scope,
-            recipe=recipe,
-            clustered_by=frozenset() if recipe is None else _clustered_by(context, metadata, recipe),
-            lacking=lacking,
-            cuts=_may_cut(context),
-        )
+        plan = _plan(context, loaded, state, recipe, in_scope, lacking)
         if not context.dry_run:
             unreadable.forget_gone(entry.file.file_path for entry in state.deletes.entries)
         if isinstance(plan, Nothing):
@@ -104,7 +99,7 @@ def compact(context: OperationContext) -> OperationOutcome:
             nothing = replace(nothing, idle_since=context.idle_since(metadata))
             document = _dry_run_document(context, loaded, plan, sample) if context.dry_run else None
             return replace(nothing, plan=document)
-        loaded.allowed.require((metadata.data_location, *plan.input_files, *plan.delete_files))
+        loaded.allowed.require(chain((metadata.data_location,), plan.paths))
         if context.dry_run:
             return _planned(context, loaded, plan, sample)
         with context.job(_OPERATION, loaded, plan.snapshot_id) as rewriting:
@@ -115,6 +110,32 @@ def compact(context: OperationContext) -> OperationOutcome:
         outcome = _outcome(plan, outcomes, loaded.metadata.properties, context.policy)
         metrics = {**outcome.metrics, "compact.duration_ms": elapsed_ms()}
         return replace(outcome, metrics=metrics, idle_since=_idle_since(context, metadata, plan, outcomes))
+
+
+def _plan(
+    context: OperationContext,
+    loaded: LoadedTable,
+    state: TableState,
+    recipe: ClusterRecipe | None,
+    in_scope: FileScope,
+    lacking: Mapping[str, frozenset[RewriteReason]],
+) -> CompactionPlan | Nothing:
+    """The plan, made by workers if the table is large; a dry run needs every entry here."""
+    policy, now_ms, cuts = context.policy, context.started_ms, _may_cut(context)
+    if recipe is None and not context.dry_run and may_be_planned_on_workers(state.manifests, policy):
+        loaded.allowed.require(manifest.manifest_path for manifest in state.manifests)
+        io_properties = loaded.io_properties
+        return plan_on_workers(context.engine, state, policy, now_ms=now_ms, cuts=cuts, io_properties=io_properties)
+    return plan_compaction(
+        state,
+        policy,
+        now_ms=now_ms,
+        in_scope=in_scope,
+        recipe=recipe,
+        clustered_by=frozenset() if recipe is None else _clustered_by(context, state.metadata, recipe),
+        lacking=lacking,
+        cuts=cuts,
+    )
 
 
 def _planned(
@@ -165,17 +186,20 @@ def _entries(
 ) -> tuple[Iterable[LiveEntry], Mapping[str, frozenset[RewriteReason]]]:
     """The live data files, and path → reasons of ``rewrite_reason`` that apply to files in scope, by their footers.
 
-    Files in other formats than Parquet have no footer; all reasons apply to them.  The entries are held in memory only
-    if footers are read.
+    Files in other formats than Parquet have no footer; all reasons apply to them.  If footers are read, the manifests
+    are read twice.
     """
-    entries = context.reader(loaded).live_entries(manifests, ManifestContent.DATA)
+    reader = context.reader(loaded)
     asked = BY_FOOTER.intersection(context.policy.rewrite_reason)
     if not asked:
-        return entries, {}
-    held = tuple(entries)
-    files = [live.entry.file for live in held if in_scope(live.entry.file, live.manifest.partition_spec_id)]
-    lacking = {f.file_path: asked for f in files if f.file_format.upper() != "PARQUET"}
-    paths = [f.file_path for f in files if f.file_path not in lacking and context.is_written(f.file_path)]
+        return reader.live_entries(manifests, ManifestContent.DATA), {}
+    lacking, paths = {}, []
+    for manifest, entry in reader.live_entries(manifests, ManifestContent.DATA):
+        if in_scope(entry.file, manifest.partition_spec_id):
+            if entry.file.file_format.upper() != "PARQUET":
+                lacking[entry.file.file_path] = asked
+            elif context.is_written(entry.file.file_path):
+                paths.append(entry.file.file_path)
     loaded.allowed.require(paths)
     found = files_lacking(
         paths,
@@ -184,7 +208,7 @@ def _entries(
         lambda done: context.progress("footers", done, len(paths)),
     )
     lacking |= {path: lacks & asked for path, lacks in found.items() if lacks & asked}
-    return held, lacking
+    return reader.live_entries(manifests, ManifestContent.DATA), lacking
 
 
 def _dry_run_document(
@@ -252,10 +276,19 @@ def _commit_expected(context: OperationContext, loaded: LoadedTable, plan: Compa
     outcomes = GroupOutcomes(dict(plan.delete_needs))
     stem = f"{loaded.metadata.data_location}/expected-{plan.snapshot_id}"
     types = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(loaded.metadata.current_schema)}
+    entries = GroupEntries(context.reader(loaded), plan)
     # The first commit after an upgrade to v3 gives ids to all rows.  A pass goes on with them; here there is none.
     lacks_ids = loaded.metadata.format_version >= 3 and not all(group.has_lineage for group in plan.groups)
     for groups in in_commits(plan.groups, 0 if lacks_ids else context.policy.partial_progress):
-        commit_results(context, loaded, plan, [expected_result(group, stem, types) for group in groups], outcomes)
+        results = []
+        for group in groups:
+            found = entries.of([group])
+            inputs = [found[c.file_path] for c in group.files if c.file_path in found]
+            if len(inputs) < len(group.files):
+                results.append(RewriteResult(group_id=group.group_id, overtaken=OVERTAKEN))
+            else:
+                results.append(expected_result(group, inputs, stem, types))
+        commit_results(context, loaded, plan, results, outcomes)
 
 
 def _lacks_order(context: OperationContext, metadata: TableMetadata) -> Callable[[LiveEntry], bool]:
@@ -315,7 +348,7 @@ def _outcome(
         summary="; ".join(problems) if problems and not outcomes.snapshot_ids else summary,
         snapshot_ids=tuple(outcomes.snapshot_ids),
         metrics=metrics,
-        files_planned=plan.input_files,
+        files_planned=() if plan.is_packed else plan.input_files,
     )
     return with_left_out(ended, outcomes.unreadable)
 
@@ -375,7 +408,7 @@ class UnreadableFiles:
             self._memory.remember_unreadable(outcomes.unreadable, self._schema_digest)
         if self._known:
             merged = [c for group in plan.groups if group.group_id in outcomes.committed for c in group.files]
-            read = {c.file.file_path for c in merged} | {e.file.file_path for c in merged for e in c.deletes}
+            read = {c.file_path for c in merged} | {e.file.file_path for c in merged for e in c.deletes}
             self._forget(self._known.keys() & read)
 
     def _forget(self, paths: Collection[str]) -> None:

@@ -18,7 +18,8 @@ from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.model import FileContent, FileKey
 from icekeeper.operations.compaction.bins import FileGroup, Reason, Worth
-from icekeeper.operations.compaction.candidates import Candidate, is_likely_copied, known_deleted_rows
+from icekeeper.operations.compaction.candidate import Candidate
+from icekeeper.operations.compaction.candidates import known_deleted_rows
 from icekeeper.policy import Policy
 from icekeeper.policy.values import JobOrder
 
@@ -46,7 +47,7 @@ def weighed(group: FileGroup, policy: Policy, spread: Mapping[FileKey, int]) -> 
         cost += _price(size, policy.price_per_gb_copied)
         saving, least = Fraction(0), cost - scans * _price(size, policy.price_per_gb_scanned)
     else:
-        copied = sum(c.file.file_size_in_bytes for c in group.files if is_likely_copied(c, policy))
+        copied = sum(c.file_size_in_bytes for c in group.files if c.condition.is_likely_copied)
         cost += _price(copied, policy.price_per_gb_copied) + _price(size - copied, policy.price_per_gb_rewritten)
         # Data and delete files that a scan no longer opens.
         opens = len(group.files) - group.output_count + sum(len(c.deletes) for c in group.files)
@@ -78,13 +79,13 @@ def freed_bytes(files: Iterable[Candidate], spread: Mapping[FileKey, int]) -> fl
     """Estimated bytes of deleted rows; those of an equality delete are divided evenly among its data files."""
     freed = 0.0
     for candidate in files:
-        rows = known_deleted_rows(candidate.file, candidate.deletes) + sum(
+        rows = known_deleted_rows(candidate, candidate.deletes) + sum(
             entry.file.record_count / max(1, spread.get(entry.file.key, 1))
             for entry in candidate.deletes
             if entry.file.content is FileContent.EQUALITY_DELETES
         )
-        share = min(1.0, rows / candidate.file.record_count) if candidate.file.record_count else 1.0
-        freed += share * candidate.file.file_size_in_bytes
+        share = min(1.0, rows / candidate.record_count) if candidate.record_count else 1.0
+        freed += share * candidate.file_size_in_bytes
     return freed
 
 

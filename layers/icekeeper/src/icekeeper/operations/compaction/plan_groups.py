@@ -8,17 +8,18 @@ left alone.  Bins that pay for themselves and fit the budget become file groups.
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.model import DataFile, FileKey, ManifestContent, Nothing
 from icekeeper.operations.compaction.bins import FileGroup, Reason, binpacked
+from icekeeper.operations.compaction.candidate import Candidate, GroupKey
 from icekeeper.operations.compaction.candidates import (
     AS_THEY_ARE,
-    Candidate,
     Candidates,
+    FileCounts,
     FileScope,
     OutputSizes,
     PassedOver,
@@ -29,6 +30,7 @@ from icekeeper.operations.compaction.candidates import (
     select_candidates,
 )
 from icekeeper.operations.compaction.clustering.plan_clustering import ClusteringDepth, Layout, clustering_groups
+from icekeeper.operations.compaction.packed_files import PackedFiles
 from icekeeper.operations.compaction.payback import RewriteHistory, in_job_order, weighed, within_budget
 from icekeeper.operations.compaction.recipe import ClusterRecipe
 from icekeeper.policy import Policy
@@ -45,6 +47,17 @@ class NothingToCompact(Nothing):
 
     left: Mapping[str, Tally] = field(default_factory=dict)
     """Why files are not rewritten → their number and bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Divided:
+    """All groups of a table's candidates that could be rewritten, and the candidates that are in none."""
+
+    counts: FileCounts
+    groups: Sequence[FileGroup]
+    few: Tally
+    """Those of partitions with fewer than ``min_input_files`` candidates."""
+    uneven: Tally
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +87,20 @@ class CompactionPlan:
     """The files' ranges in the clustering columns; ``None``: the table has none."""
 
     @property
+    def is_packed(self) -> bool:
+        """Whether there are too many files to list them all."""
+        return any(isinstance(group.files, PackedFiles) for group in self.groups)
+
+    @property
     def input_files(self) -> tuple[str, ...]:
-        return tuple(c.file.file_path for group in self.groups for c in group.files)
+        return tuple(c.file_path for group in self.groups for c in group.files)
+
+    @property
+    def paths(self) -> Iterator[str]:
+        """Paths of the input files and of the delete files that apply to them; large plans have many."""
+        for candidate in (c for group in self.groups for c in group.files):
+            yield candidate.file_path
+            yield from (entry.file.file_path for entry in candidate.deletes)
 
     @property
     def delete_files(self) -> frozenset[str]:
@@ -119,18 +144,35 @@ def plan_compaction(
         cuts=cuts,
         recipe=recipe,
         clustered_by=clustered_by,
+        extents_of=None if layout is None else layout.leading_extents,
         sizes=sizes,
     )
     divided = _groups(found, metadata, policy, now_ms, recipe, layout, sizes, cuts=cuts)
     groups = [weighed(group, policy, found.spread) for group in divided]
+    few, uneven = ungrouped(found.partitions, groups, policy)
+    depth = None if layout is None else ClusteringDepth.of(found.partitions.values(), layout)
+    return chosen_plan(state, policy, Divided(found.counts, groups, few, uneven), recipe, sizes, depth)
+
+
+def chosen_plan(
+    state: TableState,
+    policy: Policy,
+    divided: Divided,
+    recipe: ClusterRecipe | None,
+    sizes: OutputSizes,
+    depth: ClusteringDepth | None,
+) -> CompactionPlan | Nothing:
+    """The plan of those groups that the policy allows in one pass."""
+    snapshot, found, groups = state.snapshot, divided.counts, divided.groups
+    assert snapshot is not None
     allowed, waiting = within_budget(groups, policy, _history(state, snapshot))
-    left = _left_alone(found, groups, waiting, policy)
+    left = _left_alone(divided, waiting, policy)
     if not allowed and 0 not in found.delete_needs.values():
         return NothingToCompact(_nothing_reason(found, groups, policy), left)
     return CompactionPlan(
         snapshot_id=snapshot.snapshot_id,
         sequence_number=snapshot.sequence_number,
-        groups=_in_order(allowed, policy, metadata.default_spec_id, found.specs_to_leave),
+        groups=_in_order(allowed, policy, state.metadata.default_spec_id, found.specs_to_leave),
         planning_manifests=frozenset(m.manifest_path for m in state.manifests),
         files_considered=found.considered,
         files_unsupported=found.passed_over[PassedOver.UNSUPPORTED].files,
@@ -140,7 +182,7 @@ def plan_compaction(
         left=left,
         recipe=recipe,
         sizes=sizes,
-        depth=None if layout is None else ClusteringDepth.of(found.partitions, layout),
+        depth=depth,
     )
 
 
@@ -164,21 +206,34 @@ def _groups(
 ) -> Iterator[FileGroup]:
     if recipe is None or layout is None:
         is_at_rest = rest_rule(metadata, policy, now_ms)
-        large = large_from(policy) if cuts else math.inf
-        for files in found.partitions:
-            # Files that will be cut do not count as small files of the partition.
-            small = [c for c in files if c.is_due or c.file.file_size_in_bytes < large]
-            yield from binpacked(files, policy, at_rest=is_at_rest(small), cuts=cuts, sizes=sizes)
+        for files in found.partitions.values():
+            yield from partition_groups(files, policy, is_at_rest, sizes, cuts=cuts)
         return
-    for files in (group for partition in found.partitions for group in clustering_groups(partition, policy, layout)):
+    partitions = found.partitions.values()
+    for files in (group for partition in partitions for group in clustering_groups(partition, policy, layout)):
         reason = Reason.CLUSTERING
         if policy.rewrite_all:
             reason = Reason.ALL
         elif len(files) == 1 and files[0].is_clustered:
             # A clustered file alone in its group is rewritten only for its deletes or for ``rewrite_reason``.
             reason = Reason.SETTINGS if files[0].lacks else Reason.DELETES
-        size = sum(c.file.file_size_in_bytes for c in files)
+        size = sum(c.file_size_in_bytes for c in files)
         yield FileGroup(tuple(files), reason, recipe.output_count(size))
+
+
+def partition_groups(
+    files: list[Candidate],
+    policy: Policy,
+    is_at_rest: Callable[[Sequence[Candidate]], bool],
+    sizes: OutputSizes,
+    *,
+    cuts: bool,
+) -> list[FileGroup]:
+    """The groups of the candidates of one partition, whose rows keep their order."""
+    large = large_from(policy) if cuts else math.inf
+    # Files that will be cut do not count as small files of the partition.
+    small = [c for c in files if c.is_due or c.file_size_in_bytes < large]
+    return binpacked(files, policy, at_rest=is_at_rest(small), cuts=cuts, sizes=sizes)
 
 
 def _in_order(
@@ -192,7 +247,7 @@ def _in_order(
     )
 
 
-def _nothing_reason(found: Candidates, groups: Sequence[FileGroup], policy: Policy) -> str:
+def _nothing_reason(found: FileCounts, groups: Sequence[FileGroup], policy: Policy) -> str:
     worthy = [group for group in groups if group.worth.pays]
     unpaid = sum(len(group.files) for group in groups if not group.worth.pays)
     waits = [group for group in worthy if group.reason is Reason.DELETES]
@@ -211,35 +266,39 @@ def _nothing_reason(found: Candidates, groups: Sequence[FileGroup], policy: Poli
     return NOTHING_ELIGIBLE
 
 
-def _left_alone(
-    found: Candidates, groups: Sequence[FileGroup], waiting: Iterable[FileGroup], policy: Policy
-) -> dict[str, Tally]:
+def ungrouped(
+    partitions: Mapping[GroupKey, Sequence[Candidate]], groups: Iterable[FileGroup], policy: Policy
+) -> tuple[Tally, Tally]:
+    """The candidates that are in no group: those of partitions with fewer than ``min_input_files``, and the others."""
+    few, uneven = Tally(), Tally()
+    of = {key: (few if len(files) < policy.min_input_files else uneven) for key, files in partitions.items()}
+    for key, files in partitions.items():
+        of[key].count(len(files), sum(c.file_size_in_bytes for c in files))
+    for group in groups:
+        of[group.key].count(-len(group.files), -group.total_bytes)
+    return few, uneven
+
+
+def _left_alone(divided: Divided, waiting: Iterable[FileGroup], policy: Policy) -> dict[str, Tally]:
     """List the files that are not rewritten although their size, deletes or order ask for it.
 
-    Of all ``groups``, the ``waiting`` exceed the caps or the budget.
+    Of all groups, the ``waiting`` exceed the caps or the budget.
     """
-    least = policy.min_input_files
-    grouped = {id(c) for group in groups for c in group.files}
-    few: list[Candidate] = []
-    uneven: list[Candidate] = []
-    for files in found.partitions:
-        (few if len(files) < least else uneven).extend(c for c in files if id(c) not in grouped)
-    left = {
-        f"their partition has fewer than min_input_files {least} candidates": few,
-        "they wait for more files of about their size, or for enough bytes to fill a file": uneven,
-        f"merging them costs more than it saves in expected_scans {policy.expected_scans}": _files(
-            group for group in groups if not group.worth.pays
-        ),
-        "the caps of a pass, or the budget for deletes, leave them to a later one": _files(waiting),
+    unpaid, later = Tally(), Tally()
+    for group in divided.groups:
+        if not group.worth.pays:
+            unpaid.count(len(group.files), group.total_bytes)
+    for group in waiting:
+        later.count(len(group.files), group.total_bytes)
+    parts = {
+        f"their partition has fewer than min_input_files {policy.min_input_files} candidates": divided.few,
+        "they wait for more files of about their size, or for enough bytes to fill a file": divided.uneven,
+        f"merging them costs more than it saves in expected_scans {policy.expected_scans}": unpaid,
+        "the caps of a pass, or the budget for deletes, leave them to a later one": later,
     }
-    parts = {reason: Tally(len(files), sum(c.file.file_size_in_bytes for c in files)) for reason, files in left.items()}
-    for reason, tally in found.passed_over.items():
+    for reason, tally in divided.counts.passed_over.items():
         parts[f"{reason}: {tally.first}" if reason is PassedOver.UNSUPPORTED else reason.value] = tally
     return {reason: tally for reason, tally in parts.items() if tally.files}
-
-
-def _files(groups: Iterable[FileGroup]) -> list[Candidate]:
-    return [c for group in groups for c in group.files]
 
 
 # The depth is the number of files that a lookup by the clustering columns opens.
@@ -251,7 +310,7 @@ def planned_depth(plan: CompactionPlan) -> dict[str, float]:
     if plan.depth is None or plan.recipe is None or not plan.groups:
         return {}
     recipe = plan.recipe
-    groups = [([c.file.file_path for c in g.files], recipe.output_count(g.total_bytes)) for g in plan.groups]
+    groups = [([c.file_path for c in g.files], recipe.output_count(g.total_bytes)) for g in plan.groups]
     return {_BEFORE: plan.depth.now(), _AFTER: plan.depth.as_planned(groups)}
 
 
@@ -267,5 +326,5 @@ def depth_with(plan: CompactionPlan, outputs: Mapping[int, Sequence[DataFile]]) 
     """The depth once the groups (by id) are replaced by ``outputs``; ``None`` where rows are not clustered."""
     if plan.depth is None or not plan.groups:
         return None
-    groups = [([c.file.file_path for c in g.files], outputs[g.group_id]) for g in plan.groups if g.group_id in outputs]
+    groups = [([c.file_path for c in g.files], outputs[g.group_id]) for g in plan.groups if g.group_id in outputs]
     return plan.depth.with_outputs(groups)

@@ -90,7 +90,7 @@ def _reasons(group: FileGroup, recipe: ClusterRecipe | None) -> list[str]:
     main = [] if group.reason is Reason.SETTINGS else [group.reason.value]
     if recipe is not None and group.reason is Reason.CLUSTERING and len(group.files) > 1:
         # Sorted files are sorted again because they are small, or because a lookup opens too many of them.
-        is_small = all(c.file.file_size_in_bytes < recipe.smallest_bytes for c in group.files)
+        is_small = all(c.file_size_in_bytes < recipe.smallest_bytes for c in group.files)
         if all(c.is_clustered for c in group.files):
             main = [Reason.SMALL.value if is_small else "depth"]
     return list(dict.fromkeys([*main, *lacks, *also]))
@@ -101,14 +101,15 @@ def _sum(groups: Sequence[dict[str, Any]], key: str) -> int | float:
     return round(total, 9) if isinstance(total, float) else total
 
 
-def expected_result(group: FileGroup, stem: str, types: Mapping[int, str]) -> RewriteResult:
+def expected_result(group: FileGroup, inputs: Sequence[DataFile], stem: str, types: Mapping[int, str]) -> RewriteResult:
     """The files that a worker is expected to write for a group; ``stem`` starts their paths, ``types`` are of columns.
+
+    ``inputs`` are the files of the group with their column metrics.
 
     Rows that are deleted according to manifests are left out; the others are divided evenly among the outputs.  Every
     output gets the bounds of all inputs.  All rows are expected in the group's own partition.
     """
-    inputs = [candidate.file for candidate in group.files]
-    rows = sum(c.file.record_count - known_deleted_rows(c.file, c.deletes) for c in group.files)
+    rows = sum(c.record_count - known_deleted_rows(c, c.deletes) for c in group.files)
     size = group.expected_bytes
     count = min(group.output_count, rows)
     written = tuple(

@@ -175,6 +175,8 @@ class RewriteResult:
     error: str | None = None
     unreadable: Mapping[str, str] = field(default_factory=dict)
     """Inputs and their delete files that cannot be read, if that is the error: path → a sentence with it."""
+    overtaken: str | None = None
+    """Why nothing was written, if the inputs are not as planned."""
     too_large: bool = False
     """Whether nothing was written because the rows must be sorted and do not fit into one worker."""
 

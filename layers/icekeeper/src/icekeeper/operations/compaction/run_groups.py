@@ -16,10 +16,12 @@ from typing import Any
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.errors import MaintenanceError
 from icekeeper.machine.metering import WorkThreads
+from icekeeper.model import DataFile
 from icekeeper.operations.compaction.bins import FileGroup, Reason
-from icekeeper.operations.compaction.candidates import LARGEST_OUTPUT, may_be_copied, output_bytes, pieces
+from icekeeper.operations.compaction.candidates import LARGEST_OUTPUT, output_bytes
 from icekeeper.operations.compaction.clustering.exchange import cluster_groups, fits_one_worker
 from icekeeper.operations.compaction.commit_groups import GroupOutcomes, commit_results, with_row_ids
+from icekeeper.operations.compaction.group_entries import OVERTAKEN, GroupEntries
 from icekeeper.operations.compaction.plan_groups import CompactionPlan
 from icekeeper.operations.compaction.rewrite import rewrite_group
 from icekeeper.operations.compaction.rewrite_task import Copying, RewriteResult, RewriteTask, Routing, planned_files
@@ -62,6 +64,7 @@ class _Rewriting:
     ) -> None:
         self._context, self._loaded, self._plan, self._outcomes = context, loaded, plan, outcomes
         self._stored = stored_schema(loaded.metadata.current_schema)
+        self._entries = GroupEntries(context.reader(loaded), plan)
         # Without unreadable files, and with the row ids that a commit has given.
         self._groups = {group.group_id: group for group in plan.groups}
         self._waiting = deque(self._works(plan.groups))
@@ -114,7 +117,7 @@ class _Rewriting:
         """
         groups = [group for work in works for group in work.groups]
         self._at_hand, began_s = len(groups), self._context.monotonic_s()
-        results = rewrite_groups(self._context, self._loaded, self._plan, groups)
+        results = rewrite_groups(self._context, self._loaded, self._plan, groups, self._entries)
         self._at_hand = 0
         self._pace.note_round(works, self._context.monotonic_s() - began_s)
         again: list[FileGroup] = []
@@ -154,6 +157,7 @@ class _Rewriting:
         if self._loaded.metadata.format_version >= 3 and not all(group.has_lineage for group in waiting):
             waiting = with_row_ids(self._context, waiting, self._outcomes)
             self._groups |= {group.group_id: group for group in waiting}
+            self._entries = GroupEntries(self._context.reader(self._loaded), self._plan_now())
             self._waiting = deque(self._works(waiting))
 
     def _works(self, groups: Sequence[FileGroup]) -> list[Work]:
@@ -192,7 +196,7 @@ class _Rewriting:
 
 def _without(group: FileGroup, unreadable: Container[str]) -> FileGroup:
     """The group without unreadable data files and data files with an unreadable delete file."""
-    files = (c for c in group.files if c.file.file_path not in unreadable)
+    files = (c for c in group.files if c.file_path not in unreadable)
     return replace(group, files=tuple(c for c in files if not any(e.file.file_path in unreadable for e in c.deletes)))
 
 
@@ -200,19 +204,24 @@ _PROGRESS = "compact: file groups"
 
 
 def rewrite_groups(
-    context: OperationContext, loaded: LoadedTable, plan: CompactionPlan, groups: Sequence[FileGroup]
+    context: OperationContext,
+    loaded: LoadedTable,
+    plan: CompactionPlan,
+    groups: Sequence[FileGroup],
+    entries: GroupEntries,
 ) -> list[RewriteResult]:
     """Rewrite some groups of the plan and return a result for each, in any order.
 
     Raises:
+        MetadataUnreadable: a manifest with their files is missing or damaged; nothing was written.
         TableUnsupported: this version cannot apply an equality delete, or a column has a reserved name; nothing was
             written.
         StorageError: the engine failed.
     """
-    if not groups:
-        return []
-    stored = stored_schema(loaded.metadata.current_schema)
-    tasks = [_task(loaded, plan, group, stored, context.policy) for group in groups]
+    groups = [group.unpacked for group in groups]
+    tasks, overtaken = _tasks(context, loaded, plan, groups, entries)
+    if not tasks:
+        return overtaken
     # All workers together sort a group that is too large for one.
     is_small = {
         task.group_id: task.recipe is None or fits_one_worker(task.schema, task.record_count, task.file_bytes)
@@ -243,23 +252,50 @@ def rewrite_groups(
             if result.too_large
         ]
         results = [result for result in results if not result.too_large]
-        return results + cluster_groups(
+        clustered = cluster_groups(
             context.engine,
             large,
             will_write=context.will_write,
             discard=lambda paths: context.discard(loaded, paths),
             on_done=lambda done: context.progress(_PROGRESS, len(results) + done, len(tasks)),
         )
+        return overtaken + results + clustered
     except MaintenanceError:
         # Remove the files of finished groups.  Attempts may still write; their files are removed by the job's record.
         context.discard(loaded, (path for task in small for file in planned_files(task) for path in file.paths))
         raise
 
 
+def _tasks(
+    context: OperationContext,
+    loaded: LoadedTable,
+    plan: CompactionPlan,
+    groups: Sequence[FileGroup],
+    entries: GroupEntries,
+) -> tuple[list[RewriteTask], list[RewriteResult]]:
+    """The groups' tasks, and results for the groups whose files are no longer as planned.
+
+    Column metrics are needed for float columns, and of files that may be copied; other manifests are not read again.
+    """
+    stored = stored_schema(loaded.metadata.current_schema)
+    has_floats = any(leaf.is_float and not leaf.repeated for leaf in leaf_columns(stored))
+    described = [g for g in groups if _may_copy(plan, g) or (has_floats and not _is_judged(g))]
+    found = entries.of(described)
+    gone = {group.group_id for group in described if not found.keys() >= group.paths}
+    tasks = [_task(loaded, plan, g, found, stored, context.policy) for g in groups if g.group_id not in gone]
+    return tasks, [RewriteResult(group_id=group_id, overtaken=OVERTAKEN) for group_id in gone]
+
+
 def _task(
-    loaded: LoadedTable, plan: CompactionPlan, group: FileGroup, stored: Mapping[str, Any], policy: Policy
+    loaded: LoadedTable,
+    plan: CompactionPlan,
+    group: FileGroup,
+    entries: Mapping[str, DataFile],
+    stored: Mapping[str, Any],
+    policy: Policy,
 ) -> RewriteTask:
-    """The group's task; ``stored`` is the schema of output files."""
+    """The group's task; ``entries`` has its files by path if column metrics matter, ``stored`` is the schema of output
+    files."""
     metadata, to = loaded.metadata, group.route_to
     schema = with_lineage(stored) if group.has_lineage else stored
     verify = policy.verify_page_checksums
@@ -279,26 +315,39 @@ def _task(
         proof=policy.proof.value,
         recipe=plan.recipe,
         output_count=group.output_count,
-        copying=_copying(plan, group, policy),
+        copying=_copying(plan, group, entries, policy),
         routing=None if to is None else Routing(to, metadata.specs[to], metadata.schemas_current_first),
         most_files=most_files,
         row_group_memory_bytes=policy.row_group_memory_bytes,
-        misread_columns=misread_columns((candidate.file for candidate in group.files), leaf_columns(stored)),
+        misread_columns=frozenset[int]().union(*(c.condition.misread_columns or () for c in group.files))
+        | misread_columns((entries[c.file_path] for c in group.files if c.file_path in entries), leaf_columns(stored)),
     )
 
 
-def _copying(plan: CompactionPlan, group: FileGroup, policy: Policy) -> Copying | None:
-    """The row groups that may be copied; ``None``: none, for example because rows change their order or partition."""
+def _is_judged(group: FileGroup) -> bool:
+    """Whether the plan found out which float columns of the files would be misread."""
+    return all(c.condition.misread_columns is not None for c in group.files)
+
+
+def _may_copy(plan: CompactionPlan, group: FileGroup) -> bool:
+    """Whether row groups may be copied; not, for example, if rows change their order or partition."""
     if plan.recipe is not None or group.route_to is not None:
+        return False
+    return group.reason is Reason.LARGE or any(c.condition.may_be_copied for c in group.files)
+
+
+def _copying(plan: CompactionPlan, group: FileGroup, entries: Mapping[str, DataFile], policy: Policy) -> Copying | None:
+    """The row groups that may be copied; ``None``: none."""
+    if not _may_copy(plan, group):
         return None
-    files = [candidate.file for candidate in group.files]
-    cut = pieces(files[0], policy) if group.reason is Reason.LARGE else ()
-    likely = {i: files[i] for i, candidate in enumerate(group.files) if cut or may_be_copied(candidate, policy)}
-    if not likely:
-        return None
+    cut = group.files[0].condition.pieces if group.reason is Reason.LARGE else ()
     return Copying(
-        entries=likely,
-        sizes=tuple(output_bytes(candidate, policy, plan.sizes) for candidate in group.files),
+        entries={
+            number: entries[candidate.file_path]
+            for number, candidate in enumerate(group.files)
+            if cut or candidate.condition.may_be_copied
+        },
+        sizes=tuple(output_bytes(candidate, plan.sizes) for candidate in group.files),
         # A file that is cut keeps its row groups, even small ones.
         min_row_group_bytes=1 if cut else policy.min_row_group_copy_bytes or 1,
         full_row_group_memory=policy.full_row_group_memory_bytes,

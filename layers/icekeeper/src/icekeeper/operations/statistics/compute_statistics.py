@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
 from typing import Any, TypeAlias
@@ -101,7 +101,7 @@ def compute_statistics(context: OperationContext) -> OperationOutcome:
         reason = _why_not(context, metadata, plan, columns)
         if reason is not None:
             return skipped(_OPERATION, reason, metrics=metrics)
-        files = tuple(f.file.file_path for f in plan.files)
+        files = tuple(f.file_path for f in plan.files)
         loaded.allowed.require(files)
         if context.dry_run:
             return succeeded(_OPERATION, _preview(plan), metrics=metrics, files_planned=files)
@@ -128,7 +128,7 @@ def _why_not(
         if reason := why_not_yet(plan, found, context.policy.statistics_min_changed_ratio):
             return reason
     known = context.memory.waiting_unreadable(schema_digest(metadata))
-    paths = (path for f in plan.files for path in (f.file.file_path, *(e.file.file_path for e in f.deletes)))
+    paths = (path for f in plan.files for path in (f.file_path, *(e.file.file_path for e in f.deletes)))
     why = next((known[path] for path in paths if path in known), None) if known else None
     return None if why is None else _WITHOUT.format(why)
 
@@ -339,16 +339,18 @@ def _row_file(
 ) -> RowFile:
     if why := why_unreadable(entry.file, deletes, types):
         raise TableUnsupported(_WITHOUT.format(f"file {entry.file.file_path} {why}"))
-    bare = replace(  # without column metrics, to save memory
-        entry.file,
-        column_sizes=None,
-        value_counts=None,
-        null_value_counts=None,
-        nan_value_counts=None,
-        lower_bounds=None,
-        upper_bounds=None,
+    file = entry.file
+    return RowFile(
+        file_path=file.file_path,
+        file_format=file.file_format,
+        partition=file.partition,
+        record_count=file.record_count,
+        file_size_in_bytes=file.file_size_in_bytes,
+        first_row_id=file.first_row_id,
+        spec_id=manifest.partition_spec_id,
+        sequence_number=entry.sequence_number or 0,
+        deletes=deletes,
     )
-    return RowFile(bare, manifest.partition_spec_id, entry.sequence_number or 0, deletes)
 
 
 _WHAT = "compute_statistics: file groups"

@@ -18,7 +18,7 @@ from icekeeper.errors import PolicyError
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.puffin import THETA_SKETCH
 from icekeeper.metadata.statistics import BlobMetadata, StatisticsFile, statistics_by_snapshot
-from icekeeper.model import DataFile, ManifestEntry, Nothing
+from icekeeper.model import ManifestEntry, Nothing, PartitionValue
 from icekeeper.operations.statistics.column_sketch import can_sketch
 
 
@@ -76,7 +76,12 @@ uuid as text), and a column may be promoted."""
 class RowFile:
     """A data file whose rows are counted, and the delete entries that reach it."""
 
-    file: DataFile
+    file_path: str
+    file_format: str
+    partition: tuple[PartitionValue, ...]
+    record_count: int
+    file_size_in_bytes: int
+    first_row_id: int | None
     spec_id: int
     sequence_number: int
     deletes: tuple[ManifestEntry, ...] = ()
@@ -128,7 +133,7 @@ class StatisticsPlan:
     @property
     def files(self) -> tuple[RowFile, ...]:
         """The data files to read, each once."""
-        return tuple({f.file.file_path: f for reading in self.readings for f in reading.files}.values())
+        return tuple({f.file_path: f for reading in self.readings for f in reading.files}.values())
 
 
 class _State(IntEnum):

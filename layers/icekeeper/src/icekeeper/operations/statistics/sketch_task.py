@@ -57,12 +57,12 @@ def _portions(files: Sequence[RowFile]) -> Iterator[list[RowFile]]:
     """Portions of the files, sorted by partition, because the files of a partition share their deletes."""
     portion: list[RowFile] = []
     held = 0
-    for file in sorted(files, key=lambda f: (f.spec_id, repr(f.file.partition))):
-        if portion and held + file.file.file_size_in_bytes > _TASK_BYTES:
+    for file in sorted(files, key=lambda f: (f.spec_id, repr(f.partition))):
+        if portion and held + file.file_size_in_bytes > _TASK_BYTES:
             yield portion
             portion, held = [], 0
         portion.append(file)
-        held += file.file.file_size_in_bytes
+        held += file.file_size_in_bytes
     if portion:
         yield portion
 

@@ -25,7 +25,7 @@ from icekeeper.metadata.overlap_depth import (
 )
 from icekeeper.metadata.transforms import KEEPS_ORDER, parse_transform
 from icekeeper.model import DataFile
-from icekeeper.operations.compaction.candidates import Candidate
+from icekeeper.operations.compaction.candidate import Candidate, Extents
 from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn
 from icekeeper.policy import Policy, Strategy
 from icekeeper.rows.arrow_schema import leaf_columns
@@ -47,7 +47,7 @@ def clustering_groups(files: list[Candidate], policy: Policy, layout: Layout) ->
     Convergence (rule: plans-converge): a group's outputs are one run, and at most one of them is too small.  If that
     one makes too many small files, it is merged with them in the same plan.  So ``plan(apply(plan))`` is empty.
     """
-    files.sort(key=lambda c: (c.age, c.file.file_path))
+    files.sort(key=lambda c: (c.age, c.file_path))
     if policy.rewrite_all:
         return _portions(files, policy)
     fresh = [c for c in files if not c.is_clustered]
@@ -58,7 +58,7 @@ def clustering_groups(files: list[Candidate], policy: Policy, layout: Layout) ->
     piled = _piled_runs(sorted_before, fresh, policy, layout)
     taken = {id(c) for group in piled for c in group}
     groups = piled + _portions((c for c in fresh if id(c) not in taken), policy)
-    small = [c for c in sorted_before if id(c) not in taken and c.file.file_size_in_bytes < policy.min_file_size_bytes]
+    small = [c for c in sorted_before if id(c) not in taken and c.file_size_in_bytes < policy.min_file_size_bytes]
     groups = _with_small_files(groups, small, policy)
     taken = {id(c) for group in groups for c in group}
     return groups + [[c] for c in sorted_before if c.is_due and id(c) not in taken]
@@ -81,7 +81,7 @@ def _piled_runs(
         for portion in _portions(along_key, policy):
             # Files of a single run are in order already.
             if len({run_of[id(c)] for c in portion}) > 1:
-                groups.append(sorted(portion, key=lambda c: (c.age, c.file.file_path)))
+                groups.append(sorted(portion, key=lambda c: (c.age, c.file_path)))
     return groups
 
 
@@ -98,7 +98,7 @@ def _with_small_files(
     while window := _window_of_one_size(waiting, policy):
         inside = {id(item) for item in window}
         waiting = [item for item in waiting if id(item) not in inside]
-        members = sorted((c for item in window for c in item), key=lambda c: (c.age, c.file.file_path))
+        members = sorted((c for item in window for c in item), key=lambda c: (c.age, c.file_path))
         for portion in _portions(members, policy):
             (done if _total(portion) >= policy.min_file_size_bytes else waiting).append(portion)
     return done + [item for item in waiting if len(item) > 1 or not item[0].is_clustered]
@@ -127,20 +127,20 @@ def _portions(files: Iterable[Candidate], policy: Policy) -> list[list[Candidate
     current: list[Candidate] = []
     size = 0
     for candidate in files:
-        added = size + candidate.file.file_size_in_bytes
+        added = size + candidate.file_size_in_bytes
         is_over_cap = (most_files is not None and len(current) >= most_files) or (
             most_bytes is not None and added > most_bytes
         )
         if current and (is_over_cap or size >= policy.max_file_group_size_bytes):
             groups.append(current)
-            current, added = [], candidate.file.file_size_in_bytes
+            current, added = [], candidate.file_size_in_bytes
         current.append(candidate)
         size = added
     return [*groups, current] if current else groups
 
 
 def _total(files: Iterable[Candidate]) -> int:
-    return sum(c.file.file_size_in_bytes for c in files)
+    return sum(c.file_size_in_bytes for c in files)
 
 
 # Manifest entries show the runs: they have the id of the snapshot that added their file.  If files of one snapshot
@@ -174,8 +174,8 @@ class Layout:
     """Iceberg type by field id."""
     is_curve: bool = False
     """Whether rows are sorted along a z-order curve."""
-    _decoded: dict[tuple[str, int], Extent | None] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """By path and field id, so that the bounds of a file are decoded once."""
+    _decoded: dict[str, Extents] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """By path, so that the bounds of an output are decoded once."""
 
     @classmethod
     def of(cls, recipe: ClusterRecipe, schema: Mapping[str, Any]) -> Layout:
@@ -187,34 +187,43 @@ class Layout:
         """The columns by which lookups skip files: all columns of a curve, the first one of a sort order."""
         return self.columns if self.is_curve else self.columns[:1]
 
-    def extent(self, file: DataFile, column: KeyColumn) -> Extent | None:
-        """The range of a column's values in the file; ``None``: it has none."""
-        key = file.file_path, column.field_id
-        if key not in self._decoded:
-            self._decoded[key] = column_extent(file, column.field_id, self.types.get(column.field_id, ""))
-        return self._decoded[key]
+    def leading_extents(self, file: DataFile) -> Extents:
+        """The extents that :meth:`ranges` needs: of a curve in all columns, of a sort order up to the first column in
+        which the file has several values."""
+        found: list[Extent | None] = []
+        for column in self.columns:
+            found.append(self._extent(file, column))
+            if not self.is_curve and not (_has_one_value(found[-1]) and _keeps_order(column)):
+                break
+        return tuple(found)
 
-    def extents(self, file: DataFile) -> tuple[Extent | None, ...]:
-        """The extent in each of the columns by which lookups skip files."""
-        return tuple(self.extent(file, column) for column in self.measured)
+    def measured_of(self, leading: Extents) -> Extents:
+        """The extents in the columns by which lookups skip files."""
+        return leading[: len(self.measured)]
 
-    def ranges(self, file: DataFile) -> tuple[KeyRange, ...]:
+    def of_output(self, file: DataFile) -> Extents:
+        """The same of an output file."""
+        if file.file_path not in self._decoded:
+            self._decoded[file.file_path] = tuple(self._extent(file, column) for column in self.measured)
+        return self._decoded[file.file_path]
+
+    def ranges(self, leading: Extents) -> tuple[KeyRange, ...]:
+        """The ranges of a file with these :meth:`leading_extents`."""
         if not self.is_curve:
-            return (self._key_range(file),)
-        return tuple(self._column_range(file, column) for column in self.columns)
+            return (self._key_range(leading),)
+        return tuple(_range(extent) for extent in leading)
 
-    def _column_range(self, file: DataFile, column: KeyColumn) -> KeyRange:
-        extent = self.extent(file, column)
-        return ((_NULL,), (_NULL,)) if extent is None else ((extent.low,), (extent.high,))
+    def _extent(self, file: DataFile, column: KeyColumn) -> Extent | None:
+        return column_extent(file, column.field_id, self.types.get(column.field_id, ""))
 
-    def _key_range(self, file: DataFile) -> KeyRange:
+    def _key_range(self, leading: Extents) -> KeyRange:
         """The range of the sort key: further columns count as long as the file has a single value of all before."""
         same: tuple[Place, ...] = ()
-        for column in self.columns:
+        for column, extent in zip(self.columns, leading, strict=False):
             # Bounds of the values are bounds of the key only where the transform keeps their order.
-            if parse_transform(column.transform)[0] not in KEEPS_ORDER:
+            if not _keeps_order(column):
                 return (*same, BELOW_ALL), (*same, ABOVE_ALL)
-            ((low,), (high,)) = self._column_range(file, column)
+            ((low,), (high,)) = _range(extent)
             if low != high:
                 # The range starts after files whose single value of the column is the lowest value here.
                 return (*same, low, ABOVE_ALL), (*same, high)
@@ -222,9 +231,21 @@ class Layout:
         return same, same
 
 
+def _keeps_order(column: KeyColumn) -> bool:
+    return parse_transform(column.transform)[0] in KEEPS_ORDER
+
+
+def _has_one_value(extent: Extent | None) -> bool:
+    return extent is None or extent.low == extent.high
+
+
+def _range(extent: Extent | None) -> KeyRange:
+    return ((_NULL,), (_NULL,)) if extent is None else ((extent.low,), (extent.high,))
+
+
 def pieces_of_runs(files: Sequence[Candidate], layout: Layout) -> list[Piece]:
     """The clustered files of a partition as pieces of their runs, in the given order."""
-    ranges = [layout.ranges(c.file) for c in files]
+    ranges = [layout.ranges(c.extents) for c in files]
     runs: list[Hashable] = [c.identity.snapshot_id for c in files]
     if not layout.is_curve:
         by_snapshot: dict[Hashable, list[int]] = {}
@@ -235,7 +256,7 @@ def pieces_of_runs(files: Sequence[Candidate], layout: Layout) -> list[Piece]:
             for number, run in zip(numbers, own, strict=True):
                 # A file of a single key is a run of its own, because no merge makes it easier to skip.
                 runs[number] = snapshot_id, run if run is not None else ("single", number)
-    return [Piece(run, r, c.file.record_count) for run, r, c in zip(runs, ranges, files, strict=True)]
+    return [Piece(run, r, c.record_count) for run, r, c in zip(runs, ranges, files, strict=True)]
 
 
 def _fewest_runs(ranges: Iterable[KeyRange]) -> list[int | None]:
@@ -431,10 +452,6 @@ def _step(open_runs: Counter[Hashable], run: Hashable, is_begin: bool) -> None:
         del open_runs[run]
 
 
-_Extents = tuple[Extent | None, ...]
-"""Per clustering column; ``None``: the file has no value of it."""
-
-
 @dataclass(frozen=True, slots=True)
 class ClusteringDepth:
     """Measures how deep a plan's files overlap in the clustering columns, per partition.
@@ -444,12 +461,12 @@ class ClusteringDepth:
     """
 
     layout: Layout
-    partitions: tuple[Mapping[str, _Extents], ...]
+    partitions: tuple[Mapping[str, Extents], ...]
     """Path → extents, per partition."""
 
     @classmethod
     def of(cls, partitions: Iterable[Sequence[Candidate]], layout: Layout) -> ClusteringDepth:
-        return cls(layout, tuple({c.file.file_path: layout.extents(c.file) for c in files} for files in partitions))
+        return cls(layout, tuple({c.file_path: layout.measured_of(c.extents) for c in files} for files in partitions))
 
     def now(self) -> float:
         """The number of files that a lookup of one value opens, on average over bytes."""
@@ -457,7 +474,7 @@ class ClusteringDepth:
 
     def with_outputs(self, groups: Iterable[tuple[Sequence[str], Sequence[DataFile]]]) -> float:
         """The depth once groups are replaced, given as paths of inputs and output files."""
-        return self._after([(inputs, [self.layout.extents(file) for file in files]) for inputs, files in groups])
+        return self._after([(inputs, [self.layout.of_output(file) for file in files]) for inputs, files in groups])
 
     def as_planned(self, groups: Iterable[tuple[Sequence[str], int]]) -> float:
         """The expected depth once groups are replaced, given as paths of inputs and number of outputs."""
@@ -466,7 +483,7 @@ class ClusteringDepth:
             [(inputs, self._expected([known[path] for path in inputs], outputs)) for inputs, outputs in groups]
         )
 
-    def _expected(self, inputs: Sequence[_Extents], outputs: int) -> list[_Extents]:
+    def _expected(self, inputs: Sequence[Extents], outputs: int) -> list[Extents]:
         """Outputs that divide the values of each column evenly; a curve divides a column into fewer stretches."""
         columns = len(self.layout.measured)
         stretches = max(1, round(outputs ** (1 / columns)))
@@ -476,7 +493,7 @@ class ClusteringDepth:
             tuple(cut[number // stretches**n % stretches] for n, cut in enumerate(cuts)) for number in range(outputs)
         ]
 
-    def _after(self, groups: Sequence[tuple[Sequence[str], Sequence[_Extents]]]) -> float:
+    def _after(self, groups: Sequence[tuple[Sequence[str], Sequence[Extents]]]) -> float:
         gone = {path for inputs, _ in groups for path in inputs}
         place = {path: number for number, partition in enumerate(self.partitions) for path in partition}
         after = [[e for path, e in partition.items() if path not in gone] for partition in self.partitions]
@@ -484,7 +501,7 @@ class ClusteringDepth:
             after[place[inputs[0]]].extend(outputs)
         return self._mean(after)
 
-    def _mean(self, partitions: Sequence[Sequence[_Extents]]) -> float:
+    def _mean(self, partitions: Sequence[Sequence[Extents]]) -> float:
         columns = range(len(self.layout.measured))
         depths = [
             total_depth(measure_depth(e for extents in files if (e := extents[n]) is not None) for files in partitions)
