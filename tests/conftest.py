@@ -77,12 +77,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if collection_path.name == "nightly" and not is_nightly else None
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_sessionfinish() -> None:
     """SAM packs the folder of the functions whole: after what tests compile there, all would be deployed anew."""
     remove_bytecode(ROOT / "functions")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what needs a server; all that needs Spark goes to one worker, so that a run starts one session."""
     quick: list[pytest.Item] = []
