@@ -12,7 +12,7 @@ from artifacts.installers import find_python
 from artifacts.locks import LAYER_PYTHON
 from artifacts.pins import CONSTRAINTS, ROOT, read_pins
 from local_stack.moto_server import MotoServer
-from local_stack.stack import deployed, not_in_one_call
+from local_stack.stack import deployed
 from support.clean_pythons import BucketLake, LambdaPython
 
 pytestmark = pytest.mark.xdist_group("clean Lambda")
@@ -28,7 +28,7 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> LambdaPython:
 
 def test_a_run_of_all_functions(runtime: LambdaPython, moto_server: MotoServer, table_bucket: dict[str, str]) -> None:
     answers: dict[str, Any] = {}
-    with deployed(moto_server, parameters={"Catalogs": "lake"}) as stack:
+    with deployed(moto_server, parameters={"Catalogs": "lake", "SmallCompactionMb": "1280"}) as stack:
         lake = BucketLake(stack, table_bucket)
         before = lake.rows()
 
@@ -38,14 +38,10 @@ def test_a_run_of_all_functions(runtime: LambdaPython, moto_server: MotoServer, 
 
         stack.stand_in({role: partial(call, role) for role in stack.functions}, {})
         execution = stack.run({"table": "ns.t"}, timeout_s=300)
-        assert execution.child.output["status"] == "succeeded", execution.child.output
+        assert execution.output["report"]["status"] == "succeeded", execution.output
         assert lake.data_files() == 1
         assert lake.rows() == before
-        # What one call did, function by function.
-        in_steps = {role: partial(call, role) for role in stack.functions if role != "maintain_small"}
-        stack.stand_in({**in_steps, "maintain_small": not_in_one_call}, {})
-        assert stack.run({"table": "ns.t"}, timeout_s=300).child.output["status"] == "succeeded"
-    assert {"detect", "maintain_small", "lease", "plan", "report"} <= set(answers)
+    assert {"detect", "plan", "compact_small", "expire_snapshots", "report"} <= set(answers)
     for role, answer in answers.items():
         assert answer["boto3"] == read_pins(CONSTRAINTS)["boto3"], role
         assert strangers(answer, runtime) == [], role
