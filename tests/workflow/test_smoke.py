@@ -59,9 +59,9 @@ def test_a_stack_that_works_is_told_to(smoked: Smoked, capsys: pytest.CaptureFix
     assert (code, "the stack works" in told) == (0, True), told
     assert [run.state for run in stack.jobs["compact_data_files"].runs] == ["SUCCEEDED"]
     for expected in (
-        "pass in functions: files: 6 files before, 1 after",
-        "pass in a Glue job: where: compaction was planned for glue",
-        "pass in a Glue job: rows: all 1200 rows are there, each as written",
+        "pass as deployed: files: 6 files before, 1 after",
+        "pass in Glue jobs: where: compaction was planned for glue",
+        "pass in Glue jobs: rows: all 1200 rows are there, each as written",
     ):
         assert f"ok     {expected}" in told, told
     # What its functions recorded is what icekeeper cost makes the bill of.
@@ -111,7 +111,7 @@ def test_a_stack_whose_table_bucket_compacts_by_itself_works(
     )
     told = capsys.readouterr().out
     assert (code, "the stack works" in told) == (0, True), told
-    assert "ok     pass in functions: files: 6 files before, 1 after" in told, told
+    assert "ok     pass as deployed: files: 6 files before, 1 after" in told, told
     # Only for the scratch table, and by smoke: the stack itself took nothing over.
     assert [(address[0], kind, value) for address, kind, value in moto_s3tables.PUTS] == [
         (bucket, kind, {"status": "disabled"}) for kind in ("icebergCompaction", "icebergSnapshotManagement")
@@ -130,9 +130,9 @@ def test_what_is_wrong_is_told(smoked: Smoked, capsys: pytest.CaptureFixture[str
     finally:
         stack.stand_in({}, {})
     told = capsys.readouterr().out
-    assert "WRONG  pass in functions: run smoke-" in told
-    assert "WRONG  pass in functions: files: 6 files before, 6 after" in told
-    assert "ok     pass in functions: rows: all 600 rows are there, each as written" in told
+    assert "WRONG  pass as deployed: run smoke-" in told
+    assert "WRONG  pass as deployed: files: 6 files before, 6 after" in told
+    assert "ok     pass as deployed: rows: all 600 rows are there, each as written" in told
     assert "check(s) found something wrong" in told
 
 
