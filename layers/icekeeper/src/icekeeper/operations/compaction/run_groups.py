@@ -229,22 +229,10 @@ def rewrite_groups(
     }
     small = [task for task in tasks if is_small[task.group_id]]
     large = [task for task in tasks if not is_small[task.group_id]]
-    batches = in_batches(small)
     context.will_write(file.record for task in small for file in planned_files(task))
     context.progress(_PROGRESS, 0, len(tasks))
     try:
-        if len(batches) == len(small):
-            results = context.engine.map(
-                rewrite_group, small, lambda done: context.progress(_PROGRESS, done, len(tasks))
-            )
-        else:
-            ended = [0, *accumulate(len(batch.tasks) for batch in batches)]  # an estimate: batches end in any order
-            by_batch = context.engine.map(
-                rewrite_batch,
-                batches,
-                lambda done: context.progress(_PROGRESS, ended[min(done, len(batches))], len(tasks)),
-            )
-            results = [result for batch in by_batch for result in batch]
+        results = _rewrite_small(context, small, len(tasks))
         # Under other file names, because an attempt of the first try may still run and write.
         large += [
             replace(task, outputs=replace(task.outputs, stem=f"{task.outputs.stem}-sorted"))
@@ -264,6 +252,18 @@ def rewrite_groups(
         # Remove the files of finished groups.  Attempts may still write; their files are removed by the job's record.
         context.discard(loaded, (path for task in small for file in planned_files(task) for path in file.paths))
         raise
+
+
+def _rewrite_small(context: OperationContext, tasks: Sequence[RewriteTask], all_tasks: int) -> list[RewriteResult]:
+    """Rewrite groups that fit one worker each, tiny ones in batches; ``all_tasks`` is what progress counts up to."""
+    batches = in_batches(tasks)
+    if len(batches) == len(tasks):
+        return context.engine.map(rewrite_group, tasks, lambda done: context.progress(_PROGRESS, done, all_tasks))
+    ended = [0, *accumulate(len(batch.tasks) for batch in batches)]  # an estimate: batches end in any order
+    by_batch = context.engine.map(
+        rewrite_batch, batches, lambda done: context.progress(_PROGRESS, ended[min(done, len(batches))], all_tasks)
+    )
+    return [result for batch in by_batch for result in batch]
 
 
 def _tasks(
