@@ -19,7 +19,7 @@ from icekeeper.metadata.delete_scope import (
     partition_key,
 )
 from icekeeper.model import EntryStatus, FileContent, ManifestEntry
-from icekeeper.operations.compaction.candidates import well_spelled
+from icekeeper.operations.compaction.candidates import path_hash, well_spelled
 from icekeeper.rows.apply_deletes import SpelledFiles
 from support.plans import data_file
 
@@ -235,7 +235,7 @@ def vector(of: str) -> ManifestEntry:
 def test_a_vector_is_not_dangling_where_its_file_is_spelled_otherwise(named: str, live: str) -> None:
     builder, delete = DeleteIndexBuilder(), vector(named)
     builder.add(0, delete, is_unpartitioned=True)
-    index, listed = builder.build(), [*map(hash, OTHERS), hash(live)]
+    index, listed = builder.build(), [*map(path_hash, OTHERS), path_hash(live)]
     with pytest.raises(MetadataUnreadable, match=f"deletes rows of {named}, which the manifests spell {live}: "):
         well_spelled({delete.file.key: 0}, index, listed)
     for needs, beside in (({delete.file.key: 1}, listed), ({delete.file.key: 0}, listed[:-1])):

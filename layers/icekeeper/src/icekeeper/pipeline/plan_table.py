@@ -231,13 +231,7 @@ def _idle(context: OperationContext, loaded: LoadedTable) -> Mapping[Operation, 
     clusters = rest.runs(Operation.COMPACT) and wanted_clustering(metadata, rest.policy) is not None
     idle = idle_operations(metadata, rest, seen, clusters=clusters, now_ms=context.started_ms)
     since = {} if seen is None else seen.idle_since
-    # Only where the record is of this very head: else the pass may expire the snapshot from which detection counts.
-    head = head_id(context, loaded)
-    return {one: since[one.value] for one in _REWRITES if one in idle and _is_of(since.get(one.value), head)}
-
-
-def _is_of(since: IdleSince | None, head: int | None) -> bool:
-    return since is not None and since.snapshot_id == head
+    return {one: since[one.value] for one in _REWRITES if one in idle and one.value in since}
 
 
 def _planned_schedules(resolved: ResolvedPolicy, parts: Iterable[PolicyPart]) -> dict[str, PlannedSchedule]:
