@@ -92,6 +92,11 @@ class ControlBucket:
             self._checked(key, found, shape)
         return found
 
+    def find_document(self, key: str, shape: type[AnyShape]) -> AnyShape | None:
+        """As :meth:`find_object`, as a checked model."""
+        found = self.find(key)
+        return None if found is None else self._checked(key, found, shape)
+
     def find_objects(self, key: str, shape: type[AnyShape]) -> list[AnyShape]:
         """The objects of a JSON list; none when there is no document.
 
@@ -392,9 +397,7 @@ class PassDocuments:
         return self.control.listings(self.folder)
 
     def _found(self, name: str, shape: type[AnyShape]) -> AnyShape | None:
-        key = f"{self.folder}/{name}"
-        found = self.control.find_object(key, shape)
-        return None if found is None else shape.model_validate(found)
+        return self.control.find_document(f"{self.folder}/{name}", shape)
 
 
 # Steps that were once too much for a function, by table; plans send them to a Glue job from then on.

@@ -34,7 +34,7 @@ from icekeeper.policy import ResolvedPolicy
 from icekeeper.policy.due import PolicyPart, named_parts
 from icekeeper.report.outcome import OperationOutcome, operation_document, skipped
 from icekeeper.runtime import Runtime
-from icekeeper.state.store import IdleSince, MaintenanceRequest
+from icekeeper.state.store import IdleSince
 
 # Where each step of a pass runs: in a function, or as a Glue job.  Pure.
 
@@ -118,7 +118,7 @@ def plan_table(deployment: Deployment, event: TableEvent) -> PlanDocument:
         require_free(deployment, event.run_id, item)
         request = pending_request(deployment, item)
         requested_ms = None if request is None else request.requested_ms
-        document = _plan(deployment, event, documents, request)
+        document = _plan(deployment, event, documents, requested_ms)
         documents.write_plan(document)
     except Exception as error:
         documents.write_failure(PLAN, error, requested_ms)
@@ -127,10 +127,10 @@ def plan_table(deployment: Deployment, event: TableEvent) -> PlanDocument:
 
 
 def _plan(
-    deployment: Deployment, event: TableEvent, documents: PassDocuments, request: MaintenanceRequest | None
+    deployment: Deployment, event: TableEvent, documents: PassDocuments, requested_ms: int | None
 ) -> PlanDocument:
-    item, requested_ms = event.item, None if request is None else request.requested_ms
-    if why := _served_elsewhere(deployment, item, request):
+    item = event.item
+    if why := _served_elsewhere(deployment, item, is_requested=requested_ms is not None):
         return PlanDocument(requested_ms=requested_ms, needless=why)
     runtime = deployment.runtime(item)
     loaded = _load(runtime, item)
@@ -255,10 +255,10 @@ def _load(runtime: Runtime, item: Item) -> LoadedTable | None:
     return loaded if identity_of(runtime.catalog, loaded).is_same_copy(item.identity) else None
 
 
-def _served_elsewhere(deployment: Deployment, item: Item, request: MaintenanceRequest | None) -> str | None:
+def _served_elsewhere(deployment: Deployment, item: Item, *, is_requested: bool) -> str | None:
     if item.detected_ms is None:
         return None
-    is_pending = request is not None if item.forced else None
+    is_pending = is_requested if item.forced else None
     return why_needless(
         deployment.state, item.identity, item.detected_ms, now_ms=deployment.clock(), is_pending=is_pending
     )

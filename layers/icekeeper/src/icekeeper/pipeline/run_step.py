@@ -176,8 +176,9 @@ def _run_step(work: TableWork, plan: PlanDocument, name: str, lease: HeldLease) 
         return _clean_staged(step)
     operation = Operation(name)
     before = _commits_before(step)
-    is_removal = operation is Operation.REMOVE_ORPHANS and work.listed is not None
-    listed = work.documents.listed(work.listed or "") if is_removal else None
+    listed = None
+    if operation is Operation.REMOVE_ORPHANS and work.listed is not None:
+        listed = work.documents.listed(work.listed)
     context = step.context if listed is None else _of_listed_orphans(step.context)
     options = {} if listed is None else {"listed": KnownFiles(tuple(listed.paths))}
     if work.max_bytes is not None:
