@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from icekeeper.catalogs.catalog import identity_of
+from icekeeper.errors import StorageError
+from icekeeper.maintenance.pass_steps import run_operation
 from icekeeper.metadata.delete_scope import DELETE_FILE_PATH_ID
 from icekeeper.model import FileContent, ManifestContent, ManifestEntry
+from icekeeper.operations.position_deletes import rewrite_position_deletes
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from support.deletes import commit_deletes, create_by_region, equality_delete, position_delete
-from support.maintained_table import MaintainedTable, local_path, maintained_table, outcome_of, without_leases
+from support.maintained_table import EAGER, MaintainedTable, local_path, maintained_table, outcome_of, without_leases
 from support.readers import duckdb_rows, pyiceberg_rows
+from support.scripted_catalog import ScriptedEngine
 from support.v3 import append, data_files, delete_positions, lineage, live, upgrade, vectors
 
 
@@ -333,4 +338,56 @@ def test_v3_vectors_that_stand_elsewhere_are_moved(upgraded: MaintainedTable) ->
     assert rows(table) == before
     assert delete_scope_findings(table) == (0, False)
     assert rewritten(table, min_input_files="9").status is Status.SKIPPED
+    table.assert_sound()
+
+
+def test_a_job_commits_portion_by_portion_and_begins_none_that_would_end_too_late(
+    table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A portion of 20 s begins while a minute and twice its time are left."""
+    monkeypatch.setattr(rewrite_position_deletes, "_PORTION_BYTES", 1)
+    delete_rows(table, "us", (0, 1), (1, 1))
+    delete_rows(table, "eu", (0, 1), (1, 1))
+    before, engine, left_s = rows(table), ScriptedEngine(), [99.0]
+    resolved = table.runtime.policy(table.loaded, {**EAGER, "operations": "rewrite_position_deletes"}, unsafe=True)
+
+    def job() -> OperationOutcome:
+        context = replace(table.runtime.context(table.loaded, resolved, engine), time_left_s=lambda: left_s[0])
+        return run_operation(Operation.REWRITE_POSITION_DELETES, context)
+
+    engine.during = lambda: table.waits.append(20)
+    first = job()
+    assert first.summary.endswith("into 1 (across 1 bins); 1 bin(s) wait for the next run, for want of time")
+    assert (first.status, first.metrics["rewrite_position_deletes.bins_waiting"]) == (Status.SUCCEEDED, 1)
+    assert [len(first.snapshot_ids), len(deletes(table))] == [1, 3]
+    delete_rows(table, "us", (2, 1))
+    delete_rows(table, "eu", (2, 1))
+    left_s[0] = 100.0
+    second = job()
+    assert second.summary == "rewrote 5 position delete files into 2 (across 2 bins)"
+    assert [len(second.snapshot_ids), len(deletes(table))] == [2, 2]
+    assert sum((before - rows(table)).values()) == 2
+    table.assert_sound()
+
+
+def test_a_portion_that_fails_keeps_those_before_it(table: MaintainedTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rewrite_position_deletes, "_PORTION_BYTES", 1)
+    delete_rows(table, "us", (0, 1), (1, 1))
+    delete_rows(table, "eu", (0, 1), (1, 1))
+    before, engine, portions = rows(table), ScriptedEngine(), list[int]()
+
+    def second_fails() -> None:
+        portions.append(1)
+        if len(portions) == 2:
+            raise StorageError("the workers are gone")
+
+    engine.during = second_fails
+    resolved = table.runtime.policy(table.loaded, {**EAGER, "operations": "rewrite_position_deletes"}, unsafe=True)
+    outcome = run_operation(Operation.REWRITE_POSITION_DELETES, table.runtime.context(table.loaded, resolved, engine))
+    assert (outcome.status, outcome.reason) == (
+        Status.FAILED,
+        "1 bin(s) failed: StorageError: the workers are gone",
+    )
+    assert [len(outcome.snapshot_ids), len(deletes(table))] == [1, 3]
+    assert rows(table) == before
     table.assert_sound()

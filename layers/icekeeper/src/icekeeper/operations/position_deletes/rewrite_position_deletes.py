@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from icekeeper.aws.worker_keys import properties_for_workers
@@ -16,7 +16,7 @@ from icekeeper.errors import MaintenanceError, PlanStale
 from icekeeper.machine.clock import stopwatch
 from icekeeper.metadata.delete_scope import named_file
 from icekeeper.metadata.document import TableMetadata, require_writable, schema_digest
-from icekeeper.model import DataFile, ManifestContent, Nothing
+from icekeeper.model import ManifestContent, Nothing
 from icekeeper.operations.position_deletes.merge import MergeResult, MergeTask, PositionDeletes, merge_deletes
 from icekeeper.operations.position_deletes.plan_merges import (
     DeleteGroup,
@@ -27,12 +27,17 @@ from icekeeper.operations.position_deletes.plan_merges import (
 from icekeeper.pass_context.context import OperationContext, Rewrite, commit_rewrite
 from icekeeper.policy import Operation, Policy
 from icekeeper.report.outcome import OperationOutcome, Status, skipped, succeeded, with_left_out
+from icekeeper.rows.read_task import OPEN_FILE_BYTES
 from icekeeper.storage.paths import PlannedFile
 
 _OPERATION = Operation.REWRITE_POSITION_DELETES
 _WHAT = "rewrite_position_deletes: file groups"
 # A worker reports all unreadable files at once, so further attempts mean that files are vanishing.
 _ATTEMPTS_WITHOUT = 3
+# Of delete files, with the allowance for each that is opened.
+_PORTION_BYTES = 1024**3
+# To write manifests and commit, retries included.
+_LEAST_S = 60.0
 
 
 def rewrite_position_deletes(context: OperationContext) -> OperationOutcome:
@@ -65,44 +70,112 @@ def rewrite_position_deletes(context: OperationContext) -> OperationOutcome:
             count = len(plan.groups)
             summary = f"would rewrite {len(plan.input_files)} position delete files into {count} (across {count} bins)"
             expected = [expected_result(loaded.metadata, plan.snapshot_id, group) for group in plan.groups]
-            context.would_commit(_OPERATION, partial(_commit, context, loaded, plan, expected))
+            context.would_commit(_OPERATION, partial(_commit, context, loaded, plan, expected, _Outcomes()))
             return succeeded(_OPERATION, summary, files_planned=plan.input_files)
         with context.job(_OPERATION, loaded, plan.snapshot_id) as merging:
-            plan, results, unreadable = _without_unreadable(merging, loaded, plan, _merged(merging, loaded, plan))
-            if unreadable or any(result.error is not None for result in results):
+            outcomes = _merge_and_commit(merging, loaded, plan)
+            if outcomes.unreadable or outcomes.errors:
                 merging.leaves_files()
-            outcome = _commit(merging, loaded, plan, results)
+        outcome = _outcome(plan, outcomes)
         context.memory.forget_read(plan.input_files)
-        if unreadable:
-            context.memory.remember_unreadable(unreadable, schema_digest(loaded.metadata))
-            outcome = with_left_out(outcome, unreadable)
+        if outcomes.unreadable:
+            context.memory.remember_unreadable(outcomes.unreadable, schema_digest(loaded.metadata))
+            outcome = with_left_out(outcome, outcomes.unreadable)
         return replace(outcome, metrics={**outcome.metrics, "rewrite_position_deletes.duration_ms": elapsed_ms()})
 
 
+@dataclass(slots=True)
+class _Outcomes:
+    """What became of the groups so far."""
+
+    landed: list[tuple[DeleteGroup, MergeResult]] = field(default_factory=list)
+    snapshot_ids: list[int] = field(default_factory=list)
+    dropped: dict[int, str] = field(default_factory=dict)
+    """Groups that other commits overtook, and why."""
+    errors: list[str] = field(default_factory=list)
+    unreadable: dict[str, str] = field(default_factory=dict)
+    """Paths of delete files that could not be read, and why."""
+    given_up: int = 0
+    """Groups without enough readable files."""
+    left: int = 0
+    """Groups that wait for the next run, because of :attr:`why_left`."""
+    why_left: str = ""
+
+
+def _merge_and_commit(context: OperationContext, loaded: LoadedTable, plan: PositionDeletePlan) -> _Outcomes:
+    """Merge portion by portion, commit each, and begin none that would probably not end before this process does
+    (rule: groups-commit-as-they-finish).
+
+    Raises:
+        MaintenanceError: nothing was committed.
+    """
+    outcomes, longest_s, waiting = _Outcomes(), 0.0, len(plan.groups)
+    for groups in _portions(plan.groups):
+        if waiting < len(plan.groups) and (why := _why_leave(context, longest_s)) is not None:
+            outcomes.left, outcomes.why_left = waiting, why
+            break
+        waiting -= len(groups)
+        began_s, portion = context.monotonic_s(), replace(plan, groups=groups)
+        try:
+            portion, results = _without_unreadable(context, loaded, portion, outcomes)
+            outcomes.given_up += len(groups) - len(portion.groups)
+            _commit(context, loaded, portion, results, outcomes)
+        except MaintenanceError as error:
+            if not outcomes.snapshot_ids:
+                raise
+            outcomes.errors += [f"{type(error).__name__}: {error}"] * (len(groups) + waiting)
+            break
+        longest_s = max(longest_s, context.monotonic_s() - began_s)
+    return outcomes
+
+
+def _portions(groups: Iterable[DeleteGroup]) -> Iterator[tuple[DeleteGroup, ...]]:
+    """Consecutive groups of about a minute's work."""
+    portion, size = list[DeleteGroup](), 0
+    for group in groups:
+        more = sum(entry.file.file_size_in_bytes + OPEN_FILE_BYTES for entry in group.deletes)
+        if portion and size + more > _PORTION_BYTES:
+            yield tuple(portion)
+            portion, size = [], 0
+        portion.append(group)
+        size += more
+    if portion:
+        yield tuple(portion)
+
+
+def _why_leave(context: OperationContext, longest_s: float) -> str | None:
+    """Why no further portion begins, if the longest one and its commit took so many seconds; ``None``: it may."""
+    if (reason := context.why_stop()) is not None:
+        return f"as {reason}"
+    is_late = context.time_left_s is not None and context.time_left_s() < _LEAST_S + 2 * longest_s
+    return "for want of time" if is_late else None
+
+
 def _without_unreadable(
-    context: OperationContext, loaded: LoadedTable, plan: PositionDeletePlan, results: list[MergeResult]
-) -> tuple[PositionDeletePlan, list[MergeResult], dict[str, str]]:
-    """Merge groups with an unreadable delete file without that file; return the plan as carried out.
+    context: OperationContext, loaded: LoadedTable, plan: PositionDeletePlan, outcomes: _Outcomes
+) -> tuple[PositionDeletePlan, list[MergeResult]]:
+    """Merge the plan's groups, and those with an unreadable delete file again without it; returns the plan as carried
+    out.
 
     In v3 such groups are dropped, because a vector replaces all position deletes of its data file.
     """
-    unreadable: dict[str, str] = {}
+    results = _merged(context, loaded, plan)
     for _ in range(_ATTEMPTS_WITHOUT):
         bad = {result.group_id for result in results if result.unreadable}
         if not bad:
             break
         for result in results:
-            unreadable |= result.unreadable
+            outcomes.unreadable |= result.unreadable
         smaller: dict[int, DeleteGroup] = {}
         for group in plan.groups if loaded.metadata.format_version < 3 else ():
-            left = tuple(entry for entry in group.deletes if entry.file.file_path not in unreadable)
+            left = tuple(entry for entry in group.deletes if entry.file.file_path not in outcomes.unreadable)
             if group.group_id in bad and len(left) > 1:
                 smaller[group.group_id] = replace(group, deletes=left)
         again = replace(plan, groups=tuple(smaller.values()))
         kept = (smaller.get(g.group_id, g) for g in plan.groups if g.group_id in smaller or g.group_id not in bad)
         plan = replace(plan, groups=tuple(kept))
         results = [result for result in results if result.group_id not in bad] + _merged(context, loaded, again)
-    return plan, results, unreadable
+    return plan, results
 
 
 def _merged(context: OperationContext, loaded: LoadedTable, plan: PositionDeletePlan) -> list[MergeResult]:
@@ -140,14 +213,17 @@ def _task(loaded: LoadedTable, plan: PositionDeletePlan, group: DeleteGroup, pol
 
 
 def _commit(
-    context: OperationContext, loaded: LoadedTable, plan: PositionDeletePlan, results: Sequence[MergeResult]
-) -> OperationOutcome:
+    context: OperationContext,
+    loaded: LoadedTable,
+    plan: PositionDeletePlan,
+    results: Sequence[MergeResult],
+    outcomes: _Outcomes,
+) -> None:
     done = {r.group_id: r for r in results if r.error is None}
-    errors = [r.error for r in results if r.error is not None]
+    outcomes.errors += [r.error for r in results if r.error is not None]
     groups = [group for group in plan.groups if group.group_id in done]
     if not groups:
-        failed = f"every file group failed: {errors[0]}" if errors else ""
-        return _outcome(plan, Nothing(failed), (), {}, errors, done)
+        return
     planned = PlanningState(metadata=loaded.metadata, snapshot_id=plan.snapshot_id, manifests=plan.planning_manifests)
     outputs = {group_id: [file.file_path for file in result.written] for group_id, result in done.items()}
 
@@ -168,8 +244,10 @@ def _commit(
 
     rewrite = Rewrite(loaded, planned, _claims(loaded, groups, done), outputs)
     committed, rebased = commit_rewrite(context, rewrite, replacement_on)
-    landed = [group for group in groups if group.group_id in rebased.kept]
-    return _outcome(plan, committed, landed, rebased.dropped, errors, done)
+    outcomes.dropped |= rebased.dropped
+    if isinstance(committed, Committed):
+        outcomes.snapshot_ids.append(committed.prepared.snapshot_id or 0)
+        outcomes.landed += [(group, done[group.group_id]) for group in groups if group.group_id in rebased.kept]
 
 
 def _claims(loaded: LoadedTable, groups: Sequence[DeleteGroup], done: Mapping[int, MergeResult]) -> list[GroupClaim]:
@@ -192,42 +270,40 @@ def _claims(loaded: LoadedTable, groups: Sequence[DeleteGroup], done: Mapping[in
     return claims
 
 
-def _outcome(
-    plan: PositionDeletePlan,
-    committed: Committed | Nothing,
-    landed: Sequence[DeleteGroup],
-    dropped: Mapping[int, str],
-    errors: Sequence[str],
-    done: Mapping[int, MergeResult],
-) -> OperationOutcome:
-    results = [done[group.group_id] for group in landed]
-    merged = sum(len(group.deletes) for group in landed)
-    written: list[DataFile] = [file for result in results for file in result.written]
+def _outcome(plan: PositionDeletePlan, outcomes: _Outcomes) -> OperationOutcome:
+    results = [result for _, result in outcomes.landed]
+    groups, dropped, errors = [group for group, _ in outcomes.landed], outcomes.dropped, outcomes.errors
+    merged = sum(len(group.deletes) for group in groups)
+    written = [file for result in results for file in result.written]
     files = len({file.file_path for file in written})
     metrics = {
         "rewrite_position_deletes.files_considered": plan.files_considered,
         "rewrite_position_deletes.files_merged": merged,
         "rewrite_position_deletes.files_written": files,
         "rewrite_position_deletes.vectors_written": sum(file.content_offset is not None for file in written),
-        "rewrite_position_deletes.bins": len(landed),
-        "rewrite_position_deletes.files_moved": sum(group.moved for group in landed),
+        "rewrite_position_deletes.bins": len(groups),
+        "rewrite_position_deletes.files_moved": sum(group.moved for group in groups),
         "rewrite_position_deletes.rows_rewritten": sum(result.rows_written for result in results),
         "rewrite_position_deletes.rows_dropped": sum(r.rows_read - r.rows_written for r in results),
         "rewrite_position_deletes.bins_dropped": len(dropped),
         "rewrite_position_deletes.bins_failed": len(errors),
+        "rewrite_position_deletes.bins_waiting": outcomes.left,
     }
     problems = [f"{len(errors)} bin(s) failed: {errors[0]}"] if errors else []
-    if isinstance(committed, Nothing) and not errors and plan.groups:
-        problems.append(f"every bin was overtaken by other commits: {committed.reason}")
-    summary = f"rewrote {merged} position delete files into {files} (across {len(landed)} bins)"
-    if moved := sum(group.moved for group in landed):
+    if dropped and not outcomes.snapshot_ids and not errors and not outcomes.left:
+        problems.append(f"every bin was overtaken by other commits: {next(iter(dropped.values()))}")
+    summary = f"rewrote {merged} position delete files into {files} (across {len(groups)} bins)"
+    if moved := sum(group.moved for group in groups):
         summary += f"; {moved} stood under another spec or partition than their data file"
+    if outcomes.left:
+        summary += f"; {outcomes.left} bin(s) wait for the next run, {outcomes.why_left}"
+    was_given_up = outcomes.given_up == len(plan.groups)
     return OperationOutcome(
         operation=_OPERATION,
-        status=Status.FAILED if problems else Status.SUCCEEDED if plan.groups else Status.SKIPPED,
+        status=Status.FAILED if problems else Status.SKIPPED if was_given_up else Status.SUCCEEDED,
         reason="; ".join(problems) or None,
-        summary="; ".join(problems) if isinstance(committed, Nothing) else summary,
-        snapshot_ids=() if isinstance(committed, Nothing) else (committed.prepared.snapshot_id or 0,),
+        summary="; ".join(problems) if problems and not outcomes.snapshot_ids else summary,
+        snapshot_ids=tuple(outcomes.snapshot_ids),
         metrics=metrics,
         files_planned=plan.input_files,
     )
