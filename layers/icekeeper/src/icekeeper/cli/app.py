@@ -1,7 +1,8 @@
 """Commands, exit codes and errors of ``icekeeper``.
 
 Exit codes: 0 every operation succeeded or was skipped; 1 the pass is failed or partial, damage was found, or
-something cannot be reached or read; 2 the call is wrong; 130 a person interrupted it.
+something cannot be reached or read; 2 the call is wrong; 3 with ``--exit-code``: a dry run found work; 130 a person
+interrupted it.
 
 A command imports its modules when it runs, so that help and usage errors appear without delay.
 """
@@ -32,6 +33,7 @@ from icekeeper.cli.arguments import (
     time_ms,
 )
 from icekeeper.cli.console import (
+    EXIT_DUE,
     EXIT_FAILED,
     EXIT_OK,
     EXIT_USAGE,
@@ -52,6 +54,7 @@ from icekeeper.cli.passes import history, orphans, plan, request, requests_app, 
 from icekeeper.cli.policy import policy_app
 from icekeeper.cli.protection import claims_app, pin_app, stage_app
 from icekeeper.cli.reports import advise, cost, health, report
+from icekeeper.cli.saved_plans import apply
 from icekeeper.engines.engine import EngineName, product_engine
 from icekeeper.errors import MaintenanceError, PolicyError
 from icekeeper.text import MaskingFormatter, counted
@@ -72,6 +75,7 @@ app.add_typer(stage_app, name="stage")
 app.add_typer(claims_app, name="claims")
 app.add_typer(requests_app, name="requests")
 app.command()(plan)
+app.command()(apply)
 app.command()(health)
 app.command()(advise)
 app.command()(orphans)
@@ -109,6 +113,9 @@ def maintain(
     schedule: Schedule = None,
     engine: Engine = EngineName.AUTO,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would be done, and change nothing")] = False,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="with --dry-run: 3 where something is due, 0 where nothing is")
+    ] = False,
     unsafe: Unsafe = False,
     wait: Annotated[
         str | None,
@@ -125,12 +132,14 @@ def maintain(
     Only one run at a time maintains a table.
     """
     from icekeeper.maintenance.run_pass import Turn
-    from icekeeper.report.outcome import PassStatus, order_json
+    from icekeeper.report.outcome import PassStatus, is_due, order_json
     from icekeeper.report.terminal import print_outcome, trouble
     from icekeeper.runtime import Runtime
 
-    chosen = overrides(settings, operations)
+    chosen = overrides(settings, operations, unsafe=unsafe)
     name = table_name(table)
+    if exit_code and not dry_run:
+        raise PolicyError("--exit-code says what a dry run found; add --dry-run")
     wait_ms = 0 if wait is None else time_ms(wait, "--wait")
     runtime = Runtime.open(catalog)
     with engine_and_progress(engine, as_json=as_json) as (started, progress):
@@ -149,7 +158,9 @@ def maintain(
         order = {"planned_anew": order_json(outcome.operations)} if dry_run else {}
         print_json({**outcome.to_json(listings()), **order})
     print_outcome(people(as_json=as_json), outcome)
-    return EXIT_OK if outcome.status is PassStatus.SUCCEEDED else print_failed(trouble(outcome))
+    if outcome.status is not PassStatus.SUCCEEDED:
+        return print_failed(trouble(outcome))
+    return EXIT_DUE if exit_code and is_due(outcome) else EXIT_OK
 
 
 @app.command()

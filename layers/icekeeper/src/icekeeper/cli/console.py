@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+EXIT_DUE = 3
 # As shells report a command that SIGINT ended: 128 and the signal's number.
 EXIT_INTERRUPTED = 130
 
