@@ -287,7 +287,8 @@ def test_a_plan_that_cannot_be_written_leaves_the_former_one(command: Command) -
     command.table(appends=6)
     missing = command.folder / "none" / "plan.json"
     answer = command("plan", "ns.t", *LOCAL, "--save", str(missing))
-    assert (answer.code, one_sentence(answer.err)) == (1, f"{missing} cannot be written: No such file or directory")
+    told = f"--save {missing} cannot be written: No such file or directory; choose another file"
+    assert (answer.code, one_sentence(answer.err)) == (2, told)
 
 
 # Dry runs for scripts, and what people are warned of.

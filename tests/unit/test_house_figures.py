@@ -282,10 +282,10 @@ def test_the_code_stays_within_its_bounds() -> None:
     lines_of_tests = sum(len(module.lines) for module in read_modules(REPOSITORY / "tests").values())
     data_classes = source["dataclasses"] + source["named_tuples"] + source["typed_dicts"]
     found = source["files"], source["lines"], data_classes, lines_of_tests, docs["bytes_of_docs_and_readme"]
-    bounds = 265, 64_950, 327, 90_700, 322_600
+    bounds = 269, 65_500, 328, 91_050, 331_000
     assert [f"{count} > {bound}" for count, bound in zip(found, bounds, strict=True) if count > bound] == []
 
 
 def test_a_compaction_calls_functions_of_few_files() -> None:
     called = call(REPOSITORY, "compact")
-    assert (called.files <= 98, called.depth <= 32) == (True, True), (called.files, called.deepest)
+    assert (called.files <= 99, called.depth <= 32) == (True, True), (called.files, called.deepest)

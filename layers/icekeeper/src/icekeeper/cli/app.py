@@ -50,6 +50,7 @@ from icekeeper.cli.console import (
     silence_output,
     tell,
 )
+from icekeeper.cli.metrics import metrics
 from icekeeper.cli.passes import history, orphans, plan, request, requests_app, run, run_worker
 from icekeeper.cli.policy import policy_app
 from icekeeper.cli.protection import claims_app, pin_app, stage_app
@@ -57,6 +58,7 @@ from icekeeper.cli.reports import advise, cost, health, report
 from icekeeper.cli.saved_plans import apply
 from icekeeper.engines.engine import EngineName, product_engine
 from icekeeper.errors import MaintenanceError, PolicyError
+from icekeeper.report.activity import JsonLines, is_json
 from icekeeper.text import MaskingFormatter, counted
 
 log = logging.getLogger(__name__)
@@ -82,6 +84,7 @@ app.command()(orphans)
 app.command()(history)
 app.command()(report)
 app.command()(cost)
+app.command()(metrics)
 app.command()(request)
 app.command()(run)
 app.command("run-worker", hidden=True)(run_worker)
@@ -228,7 +231,7 @@ def _start_logging() -> None:
         known = ", ".join(logging.getLevelNamesMapping())
         raise PolicyError(f"environment variable ICEKEEPER_LOG cannot be '{level}'; levels are {known}")
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(MaskingFormatter())
+    handler.setFormatter(JsonLines() if is_json(os.environ) else MaskingFormatter())
     logging.basicConfig(level=level, handlers=[handler])
     if not os.environ.get("ICEKEEPER_LOG"):
         # A warning about refused settings of a catalog's server may explain the failure that follows.  A literal:

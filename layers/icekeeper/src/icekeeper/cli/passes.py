@@ -37,10 +37,11 @@ from icekeeper.cli.console import (
     print_json,
     waiting,
 )
+from icekeeper.cli.metrics import MetricsAddress, MetricsPort, served_metrics
 from icekeeper.cli.saved_plans import SaveAs, save_plan
 from icekeeper.engines.engine import EngineName
 from icekeeper.errors import PolicyError
-from icekeeper.machine.clock import iso_utc
+from icekeeper.machine.clock import HOUR_MS, iso_utc, system_clock
 from icekeeper.text import size_text, usd_text
 
 if TYPE_CHECKING:
@@ -373,22 +374,35 @@ def run(
     once: Annotated[
         bool, typer.Option("--once", help="one detection and its passes, then end; 1 when something failed")
     ] = False,
+    metrics_port: MetricsPort = None,
+    metrics_address: MetricsAddress = None,
 ) -> int:
     """Detect and maintain the tables of catalogs, every interval, until stopped (SIGTERM or Ctrl-C)."""
-    from icekeeper.cycle.supervisor import Supervisor, WorkerCall
+    from icekeeper.cycle.supervisor import Supervisor, WorkerCall, run_line
 
     chosen, schedule = overrides(settings, about="icekeeper run", unsafe=False), dict[str, str]()
     if once and interval is not None:
         raise PolicyError("--once and --interval exclude each other")
+    if once and metrics_port is not None:
+        raise PolicyError("--metrics-port is for a process that stays; icekeeper metrics --output writes a file")
     if interval is not None:
         schedule["detection_interval_s"] = str(time_ms(interval, "--interval") // 1000)
     if concurrency is not None:
         schedule["max_concurrent_jobs_per_worker"] = str(concurrency)
     console = people(as_json=False)
     call = WorkerCall(catalogs=catalogs, overrides=chosen, schedule=schedule, engine=engine.value, once=once)
-    supervisor = Supervisor(call, os.environ, lambda line: console.print(line, soft_wrap=True))
-    with _stopping(supervisor.stop):
-        is_well = supervisor.run()
+
+    def tell(line: str) -> None:
+        console.print(line, soft_wrap=True)
+
+    def tell_now(sentence: str) -> None:
+        tell(run_line(system_clock(), sentence, os.environ))
+
+    interval_s = float(schedule.get("detection_interval_s", HOUR_MS / 1000))
+    with served_metrics(metrics_port, metrics_address, catalogs, interval_s, tell_now) as on_cycle:
+        supervisor = Supervisor(call, os.environ, tell, on_cycle)
+        with _stopping(supervisor.stop):
+            is_well = supervisor.run()
     return (
         EXIT_OK if is_well else print_failed("not every table could be looked at and maintained; see the lines above")
     )

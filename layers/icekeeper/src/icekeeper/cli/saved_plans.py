@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from icekeeper.cli.arguments import AsJson, Engine, Unsafe, time_ms
-from icekeeper.cli.console import EXIT_OK, engine_and_progress, listings, people, print_failed, print_json, tell
+from icekeeper.cli.console import (
+    EXIT_OK,
+    engine_and_progress,
+    listings,
+    people,
+    print_failed,
+    print_json,
+    tell,
+    write_output,
+)
 from icekeeper.engines.engine import EngineName
-from icekeeper.errors import MaintenanceError, PolicyError, StorageError
+from icekeeper.errors import MaintenanceError, PolicyError
 from icekeeper.machine.clock import iso_utc, system_clock
 
 if TYPE_CHECKING:
@@ -40,31 +47,12 @@ def save_plan(path: Path, tables: Sequence[SavedTable]) -> None:
     """Write a plan; an existing file is replaced as a whole, or stays.
 
     Raises:
-        StorageError: the file cannot be written.
+        PolicyError: the file cannot be written.
     """
     from icekeeper.maintenance.saved_plan import SavedPlan
 
     plan = SavedPlan(version=_version(), saved_ms=system_clock(), tables=tuple(tables))
-    write_whole(path, json.dumps(plan.to_json(), indent=1) + "\n")
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file, so that readers see the former text or all of the new one.
-
-    Raises:
-        StorageError: the file cannot be written.
-    """
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        try:
-            beside.write_text(text, encoding="utf-8")
-            beside.replace(path)
-        except OSError:
-            with suppress(OSError):
-                beside.unlink()
-            raise
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error.strerror}") from error
+    write_output("--save", path, json.dumps(plan.to_json(), indent=1) + "\n")
 
 
 def _read(path: Path) -> SavedPlan:
