@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -16,8 +17,10 @@ from icekeeper.machine.clock import HOUR_MS
 from icekeeper.maintenance.saved_plan import SavedPlan, digest_of, read_plan
 from icekeeper.operations.expiry import expire_snapshots
 from icekeeper.policy import Operation
+from icekeeper.report.outcome import Status
 from support.command import LOCAL, Answer, Command, one_sentence, rows, statuses
-from support.maintained_table import NAME, maintained_table, outcome_of
+from support.deletes import commit_deletes, create_by_region, position_delete
+from support.maintained_table import EAGER, NAME, MaintainedTable, maintained_table, outcome_of
 
 OLD = {"icekeeper.snapshot_retention_hours": "0", "icekeeper.max_snapshots_to_keep": "1"}
 NEW_PLAN = "save a new plan"
@@ -125,6 +128,82 @@ def test_ages_count_until_the_plan_was_made(tmp_path: Path) -> None:
         assert later.summary.startswith("expired 1 snapshot(s)")
 
 
+def a_messy_table(made: MaintainedTable) -> None:
+    """Position deletes, snapshots, manifests and an orphan."""
+    create_by_region(made, 3)
+    path = min(file.file_path for file in made.data_files() if file.partition == ("us",))
+    for position in range(3):
+        commit_deletes(made, [position_delete(path, position, "us")])
+    made.plant("data/orphan.parquet")
+
+
+def a_table_with_an_old_partition(made: MaintainedTable) -> None:
+    made.create()
+    with made.table.update_spec() as update:
+        update.add_identity("part")
+    for number in range(2):
+        made.append(number, part="2020-01-01")
+    made.append(2, part="2999-01-01")
+
+
+OLD_PARTITIONS = {
+    "operations": "all,expire_partitions",
+    "partition_retention_hours": "24",
+    "partition_time_column": "part",
+    "partition_time_pattern": "%Y-%m-%d",
+}
+
+
+@pytest.mark.parametrize(
+    ("operation", "create", "settings"),
+    [
+        ("expire_partitions", a_table_with_an_old_partition, OLD_PARTITIONS),
+        ("rewrite_position_deletes", a_messy_table, {}),
+        ("expire_snapshots", a_messy_table, {}),
+        ("remove_orphans", a_messy_table, {}),
+        ("rewrite_manifests", a_messy_table, {}),
+    ],
+)
+def test_every_operation_refuses_a_file_that_is_in_no_plan(
+    tmp_path: Path, operation: str, create: Callable[[MaintainedTable], None], settings: dict[str, str]
+) -> None:
+    with maintained_table(tmp_path) as made:
+        create(made)
+        with made.table.transaction() as change:
+            change.set_properties({f"icekeeper.{key}": value for key, value in {**EAGER, **settings}.items()})
+        saved, _ = made.runtime.plan_to_save(NAME, {"operations": operation}, made.engine, unsafe=True)
+        (planned,) = saved.operations
+        assert planned.status == "succeeded", planned.summary
+        seen = made.files()
+        narrower = replace(saved, operations=(replace(planned, files=planned.files[:-1]),))
+        (refused,) = made.runtime.apply(narrower, made.engine, unsafe=True).operations
+        assert refused.status is Status.REFUSED
+        assert f"change 1 file(s) that the plan does not name, such as {planned.files[-1]}" in refused.summary
+        assert made.files() == seen
+        (done,) = made.runtime.apply(saved, made.engine, unsafe=True).operations
+        assert (done.status, {*done.files_planned}) == (Status.SUCCEEDED, {*planned.files})
+        made.assert_sound()
+
+
+def test_files_that_the_pass_itself_has_written_need_no_plan(tmp_path: Path) -> None:
+    """The manifests of the compaction have no name yet when the plan is made."""
+    with maintained_table(tmp_path) as made:
+        made.create(properties={f"icekeeper.{key}": value for key, value in EAGER.items()})
+        with made.table.update_spec() as update:
+            update.add_identity("part")
+        made.fill(4, part="many")
+        for number, part in enumerate(("one", "two", "three")):
+            made.append(100 + number, part=part)
+        saved, _ = made.runtime.plan_to_save(
+            NAME, {"operations": "compact,rewrite_manifests"}, made.engine, unsafe=True
+        )
+        compaction, manifests = made.runtime.apply(saved, made.engine, unsafe=True).operations
+        assert (compaction.status, manifests.status) == (Status.SUCCEEDED, Status.SUCCEEDED)
+        own = {*manifests.files_planned} - {*saved.operations[1].files}
+        assert (len(own), len(saved.operations[1].files)) == (2, 3)
+        made.assert_sound()
+
+
 def test_a_killed_pass_is_done_to_its_end(command: Command) -> None:
     """The second call skips what the first has committed, and knows the files that it wrote."""
     command.table(appends=6, properties=OLD)
@@ -177,6 +256,21 @@ def test_what_has_moved_is_said_and_nothing_is_done(
     assert document["tables"] == [
         {"table": "ns.t", "catalog": "C", "status": "failed", "error": {"type": "PlanStale", "message": told}}
     ]
+
+
+def test_a_table_that_has_moved_stops_no_other_table_of_the_plan(command: Command) -> None:
+    command.table(appends=6)
+    command.table("ns.u", appends=6)
+    path, first = save(command)
+    command("plan", "ns.u", *LOCAL, "--save", str(path))
+    forge(path, lambda document: document["tables"].extend(first["tables"]))
+    command.catalog.drop_table("ns.u")
+    document = apply(command, path, "--json").json
+    assert [(one["table"], one["status"]) for one in document["tables"]] == [("ns.u", "failed"), ("ns.t", "succeeded")]
+    assert document["status"] == "partial"
+    answer = apply(command, path)
+    assert (answer.code, "ns.u" in one_sentence(answer.err)) == (1, True)
+    assert answer.out.startswith("ns.t: succeeded\n")
 
 
 def looser(document: dict[str, Any]) -> None:

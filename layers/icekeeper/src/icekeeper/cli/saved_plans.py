@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,8 +27,7 @@ from icekeeper.machine.clock import iso_utc, system_clock
 
 if TYPE_CHECKING:
     from icekeeper.maintenance.saved_plan import SavedPlan, SavedTable
-    from icekeeper.report.outcome import PassOutcome
-    from icekeeper.runtime import Runtime
+    from icekeeper.report.outcome import ListingWriter, PassOutcome, PassStatus
 
 SaveAs = Annotated[
     Path | None,
@@ -81,46 +81,80 @@ def apply(
 
     The plan holds for 24 hours.  An interrupted call can be repeated.
     """
-    from icekeeper.report.outcome import PassStatus
+    from icekeeper.report.outcome import PassOutcome, PassStatus
     from icekeeper.report.terminal import print_outcome, trouble
 
     wait_ms = 0 if wait is None else time_ms(wait, "--wait")
-    saved, console = _read(plan), people(as_json=as_json)
-    documents: list[dict[str, Any]] = []
-    troubles: list[str] = []
-    for table, found in _applied(saved, engine, unsafe=unsafe, wait_ms=wait_ms, as_json=as_json):
-        if isinstance(found, MaintenanceError):
-            about = {"table": table.table, "catalog": table.catalog, "status": PassStatus.FAILED.value}
-            documents.append({**about, "error": {"type": type(found).__name__, "message": str(found)}})
-            troubles.append(str(found) if table.table in str(found) else f"{table.table}: {found}")
-            continue
-        documents.append(found.to_json(listings()))
-        print_outcome(console, found)
-        if found.status is not PassStatus.SUCCEEDED:
-            troubles.append(trouble(found))
+    saved, console, results = _read(plan), people(as_json=as_json), list[PassOutcome | _Failure]()
+    try:
+        _apply(saved, engine, results, unsafe=unsafe, wait_ms=wait_ms, as_json=as_json)
+    finally:  # an interrupted call has done some tables
+        for result in results:
+            if isinstance(result, PassOutcome):
+                print_outcome(console, result)
+    troubles = [
+        trouble(one) if isinstance(one, PassOutcome) else one.sentence
+        for one in results
+        if one.status is not PassStatus.SUCCEEDED
+    ]
     if as_json:
-        failed = PassStatus.FAILED if len(troubles) == len(documents) else PassStatus.PARTIAL
+        failed = PassStatus.FAILED if len(troubles) == len(results) else PassStatus.PARTIAL
         status = failed if troubles else PassStatus.SUCCEEDED
-        print_json({"status": status.value, "saved": iso_utc(saved.saved_ms), "tables": documents})
+        tables = [one.to_json(listings()) for one in results]
+        print_json({"status": status.value, "saved": iso_utc(saved.saved_ms), "tables": tables})
     return print_failed("; ".join(troubles)) if troubles else EXIT_OK
 
 
-def _applied(
-    plan: SavedPlan, engine: EngineName, *, unsafe: bool, wait_ms: int, as_json: bool
-) -> Iterator[tuple[SavedTable, PassOutcome | MaintenanceError]]:
-    """Apply the plan to one table after the other; an error of one stops no other."""
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """A table of a plan to which nothing was done."""
+
+    table: SavedTable
+    error: MaintenanceError
+
+    @property
+    def status(self) -> PassStatus:
+        from icekeeper.report.outcome import PassStatus
+
+        return PassStatus.FAILED
+
+    @property
+    def sentence(self) -> str:
+        text, name = str(self.error), self.table.table
+        return text if name in text else f"{name}: {text}"
+
+    def to_json(self, listing: ListingWriter) -> dict[str, Any]:
+        error = {"type": type(self.error).__name__, "message": str(self.error)}
+        return {
+            "table": self.table.table,
+            "catalog": self.table.catalog,
+            "status": self.status.value,
+            "error": error,
+        }
+
+
+def _apply(
+    plan: SavedPlan,
+    engine: EngineName,
+    results: list[PassOutcome | _Failure],
+    *,
+    unsafe: bool,
+    wait_ms: int,
+    as_json: bool,
+) -> None:
+    """Apply the plan to one table after the other, and note each result; an error of one stops no other."""
     from icekeeper.maintenance.run_pass import Turn
     from icekeeper.runtime import Runtime
 
     opened: dict[str, Runtime] = {}
-    for table in plan.tables:
-        try:
-            if table.catalog not in opened:
-                opened[table.catalog] = Runtime.open(table.catalog)
-            runtime = opened[table.catalog]
-            timeout_s, retries = runtime.limits(table.settings, unsafe=unsafe)
-            turn = Turn(command="icekeeper apply", wait_ms=wait_ms, tell=tell, timeout_s=timeout_s, retries=retries)
-            with engine_and_progress(engine, as_json=as_json) as (started, progress):
-                yield table, runtime.apply(table, started, unsafe=unsafe, progress=progress, turn=turn)
-        except MaintenanceError as error:
-            yield table, error
+    with engine_and_progress(engine, as_json=as_json) as (started, progress):
+        for table in plan.tables:
+            try:
+                if table.catalog not in opened:
+                    opened[table.catalog] = Runtime.open(table.catalog)
+                runtime = opened[table.catalog]
+                timeout_s, retries = runtime.limits(table.settings, unsafe=unsafe)
+                turn = Turn(command="icekeeper apply", wait_ms=wait_ms, tell=tell, timeout_s=timeout_s, retries=retries)
+                results.append(runtime.apply(table, started, unsafe=unsafe, progress=progress, turn=turn))
+            except MaintenanceError as error:
+                results.append(_Failure(table, error))

@@ -12,9 +12,9 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, StringConstraints, TypeAdapter, ValidationError
 
 from icekeeper.errors import PlanStale, PolicyError
 from icekeeper.machine.clock import HOUR_MS, iso_utc
@@ -52,7 +52,7 @@ class SavedTable:
     catalog: str
     table: str
     uuid: str | None
-    run_id: str
+    run_id: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")]
     """The run of the pass that applies it: a repeated one knows its own snapshots by it."""
     settings: Mapping[str, str]
     """Those of the call; they do no more than the table's policy."""
