@@ -485,5 +485,12 @@ def _planned(operation: Operation, context: OperationContext, planned: PlannedTa
 def _reviewed(
     operation: Operation, context: OperationContext, files: frozenset[str] | OperationOutcome
 ) -> OperationOutcome:
-    """Run an operation of a saved plan, which may change only the plan's files."""
-    return run_operation(operation, replace(context, reviewed=files)) if isinstance(files, frozenset) else files
+    """Run an operation of a saved plan, which may change only the plan's files; say how many of them it left."""
+    if not isinstance(files, frozenset):
+        return files
+    done = run_operation(operation, replace(context, reviewed=files))
+    left = len(files.difference(done.files_planned))
+    if not left or done.status not in (Status.SUCCEEDED, Status.SKIPPED):
+        return done
+    note = f"left {left} file(s) of the plan alone: they are gone, done already, or needed now"
+    return replace(done, summary=f"{done.summary}; {note}")
