@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import stat
 import sys
 import urllib.error
 import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -16,6 +18,7 @@ import pytest
 from prometheus_client import generate_latest, parser
 from prometheus_client.openmetrics import parser as openmetrics
 
+from icekeeper.cycle import metrics_server
 from icekeeper.cycle.metrics_server import CycleHealth, served
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.model import TableName
@@ -171,6 +174,31 @@ def test_both_formats_by_negotiation_and_the_health_of_cycles(tmp_path: Path) ->
         told = f"metrics cannot be served at port {port} of 127.0.0.1: Address already in use"
         with pytest.raises(PolicyError, match=told), served("127.0.0.1", port, read, health):
             pass
+
+
+def test_the_state_is_read_once_a_minute(tmp_path: Path) -> None:
+    now_s = [0.0]
+    state = a_state(tmp_path, 1)
+    registry = StateMetrics(state, monotonic_s=lambda: now_s[0]).registry()
+    seen = []
+    for at_s in (0.0, 60.0, 61.0):
+        now_s[0] = at_s
+        seen.append(value(samples(generate_latest(registry).decode()), "scans_total"))
+        state.totals.add("C", "file:///w", {"scans": 1})
+    assert seen == [1, 1, 3]
+
+
+def test_a_client_that_sends_nothing_holds_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(metrics_server._Handler, "timeout", 0.2)
+    with ExitStack() as stack:
+        url = stack.enter_context(served("127.0.0.1", 0, StateMetrics(a_state(tmp_path, 1)), CycleHealth(60)))
+        address = "127.0.0.1", int(url.rpartition(":")[2])
+        silent = stack.enter_context(socket.create_connection(address, timeout=10))
+        assert get(f"{url}/healthz")[0] == 200
+        assert silent.recv(1) == b""
+    assert capsys.readouterr().err == ""
 
 
 def test_the_file_for_collectors_is_written_as_a_whole(command: Command) -> None:

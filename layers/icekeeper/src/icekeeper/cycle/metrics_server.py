@@ -51,6 +51,10 @@ class CycleHealth:
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log a client that went away or sent nothing; the library would print a traceback."""
+        log.debug("a request of %s broke", client_address, exc_info=True)
+
 
 class _Handler(WSGIRequestHandler):
     timeout = _TIMEOUT_S
