@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from icekeeper.cli.arguments import AsJson, CatalogName, Settings, Table, Unsafe, overrides, table_name
-from icekeeper.cli.console import EXIT_OK, about, answer, people, print_failed, print_json
+from icekeeper.cli.console import EXIT_OK, about, answer, people, print_failed, print_json, write_output
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.text import counted
 
@@ -236,7 +236,7 @@ def report(
 
     runtime = Runtime.open(catalog)
     totals, tables = _totals_and_tables(runtime, overrides(settings, about="one detection"))
-    _write(output, render_page(runtime.catalog.name, runtime.clock(), totals, tables))
+    write_output("--output", output, render_page(runtime.catalog.name, runtime.clock(), totals, tables))
     work = sum(bool(table.reasons) for table in tables)
     told = f"{output}: {counted(len(tables), 'table')}, {work} {'needs' if work == 1 else 'need'} work"
     people(as_json=False).print(told, soft_wrap=True)
@@ -282,18 +282,3 @@ def _table(
         is_unread=skip is not None and skip.is_error,
         last_pass=passes[0] if passes else None,
     )
-
-
-def _write(output: Path, text: str) -> None:
-    """Write the whole file or, with a PolicyError, nothing."""
-    from icekeeper.storage.local_files import write_whole
-
-    if output.exists() and not output.is_file():  # a device or a pipe would be replaced by the page
-        raise PolicyError(f"--output {output} cannot be written: it is no ordinary file; choose another file")
-    try:
-        output.parent.stat()  # a missing folder is probably a typing error; do not create it
-        write_whole(str(output.absolute()), text.encode())
-    except OSError as error:
-        raise PolicyError(
-            f"--output {output} cannot be written: {error.strerror or error}; choose another file"
-        ) from None
