@@ -114,7 +114,7 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     "verify": ("Check that every referenced file exists", "shop.orders --catalog lake"),
     "history": ("What past passes did", "shop.orders --catalog lake --limit 5"),
     "advise": ("What to change about a table that no pass can", "shop.orders --catalog lake"),
-    "report": ("A page of a catalog's tables, for a browser", "--catalog lake --output lake.html"),
+    "report": ("A page of catalogs' tables, for a browser", "--catalog lake --fresh '*' --output lake.html"),
     "cost": ("What a deployment costs a month, and AWS's own", "--days 7"),
     "policy": ("The settings that hold for a table, and their sources", ""),
     "policy show": ("Every setting, with its source", "shop.orders --catalog lake"),

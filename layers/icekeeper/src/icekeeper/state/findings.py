@@ -1,0 +1,123 @@
+"""What scans concluded, and what a look into the manifests of a table found (``icekeeper report --fresh``)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from icekeeper.model import TableName
+from icekeeper.state.identity import TableIdentity
+from icekeeper.state.items import KEPT_MS, Records, catalog_key, json_text, sort_key, understood
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a scan concluded about a table."""
+
+    reasons: tuple[str, ...] = ()
+    """Why it needs work; empty: it needs none."""
+    priority: float = 0.0
+    left_alone: str = ""
+    """Why it is not proposed."""
+    is_unread: bool = False
+    """It could not be read."""
+    due: Mapping[str, int] = field(default_factory=dict)
+    """Schedule, or ``orphan sweep`` → when it is due, in epoch milliseconds."""
+
+    @classmethod
+    def parse(cls, text: str) -> Verdict:
+        """The verdict as the lake stats hold it, as JSON."""
+        found = json.loads(text)
+        return cls(**{**found, "reasons": tuple(found["reasons"])})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogScan:
+    """The last scan of a catalog, which ended at ``scanned_ms``, and its numbers of tables."""
+
+    catalog: str
+    warehouse: str
+    scanned_ms: int
+    listed: int
+    """Those that the filters select."""
+    scanned: int
+    """Those that were reached."""
+
+
+class ScanStore(Records):
+    """The last scan of each catalog."""
+
+    def record(self, scan: CatalogScan) -> None:
+        """Replace the record of the catalog."""
+        self.table.put(
+            {
+                "pk": catalog_key("scan", scan.catalog, scan.warehouse),
+                "sk": "last",
+                "observed_ms": scan.scanned_ms,
+                "listed": scan.listed,
+                "scanned": scan.scanned,
+                "expires_s": self.table.expires_s(KEPT_MS, at_least_ms=scan.scanned_ms),
+            }
+        )
+
+    def of_catalog(self, catalog: str, warehouse: str) -> CatalogScan | None:
+        """The last scan of a catalog; ``None``: none is recorded."""
+        item = self.table.get(catalog_key("scan", catalog, warehouse), "last")
+        if item is None:
+            return None
+        return CatalogScan(
+            catalog=catalog,
+            warehouse=warehouse,
+            scanned_ms=item["observed_ms"],
+            listed=item["listed"],
+            scanned=item["scanned"],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableLayout:
+    """What the manifests of a table said at ``observed_ms``.
+
+    ``facts``: sizes of files, partitions, bytes that each ref and snapshot alone holds, advice, as JSON
+    (:func:`icekeeper.health.layout.layout_facts`).
+    """
+
+    identity: TableIdentity
+    observed_ms: int
+    snapshot_id: int | None
+    facts: Mapping[str, Any]
+
+
+class LayoutStore(Records):
+    """The layouts of tables; those of a catalog are in one partition, as the lake stats are."""
+
+    def record(self, layout: TableLayout) -> None:
+        """Replace the layout of the table."""
+        identity = layout.identity
+        self.table.put(
+            {
+                "pk": catalog_key("layout", identity.catalog, identity.warehouse),
+                "sk": sort_key("", f"{identity.table.key}\x1f{identity.uuid}"),
+                "table_name": identity.table.key,
+                "uuid": identity.uuid,
+                "location": identity.location,
+                "observed_ms": layout.observed_ms,
+                "snapshot_id": layout.snapshot_id,
+                "facts": json_text(layout.facts),
+                "expires_s": self.table.expires_s(KEPT_MS, at_least_ms=layout.observed_ms),
+            }
+        )
+
+    def of_catalog(self, catalog: str, warehouse: str) -> Iterator[TableLayout]:
+        """The layouts of all tables of a catalog, ordered by name."""
+        for item in self.table.query(catalog_key("layout", catalog, warehouse)):
+            with understood(item):
+                table = TableName.recorded(item["table_name"])
+                yield TableLayout(
+                    identity=TableIdentity(catalog, warehouse, table, item["uuid"], item["location"]),
+                    observed_ms=item["observed_ms"],
+                    snapshot_id=item.get("snapshot_id"),
+                    facts=json.loads(item["facts"]),
+                )
