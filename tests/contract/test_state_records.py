@@ -185,7 +185,10 @@ def test_the_last_scan_of_a_catalog_and_the_layouts_of_its_tables_come_back(open
         store.layouts.record(layout)
     other = replace(layout, identity=replace(IDENTITY, catalog="other"), snapshot_id=None)
     store.layouts.record(other)
+    elsewhere = CatalogScan(catalog="A", warehouse=place[1], scanned_ms=1, listed=0, scanned=0)
+    store.scans.record(elsewhere)
     assert open_store().scans.of_catalog(*place) == scan
+    assert store.scans.all() == (elsewhere, scan)
     assert list(open_store().layouts.of_catalog(*place)) == [layout]
     assert list(store.layouts.of_catalog("other", place[1])) == [other]
 

@@ -32,7 +32,7 @@ from icekeeper.report.outcome import (
     succeeded,
     told_anew,
 )
-from icekeeper.report.page import CatalogFacts, catalog_document, render_page
+from icekeeper.report.page import CatalogFacts, catalog_document, render_page, within
 from icekeeper.report.terminal import (
     print_bucket,
     print_detection,
@@ -398,6 +398,27 @@ def test_no_text_of_a_table_is_markup() -> None:
     assert "\x07" not in page
     data = json.loads(page.split(' id="data">')[1].split("</script>")[0])
     assert data["catalogs"][0]["tables"][0]["name"] == HOSTILE.replace("\x07", "\\x07")
+
+
+def test_a_page_with_too_much_on_it_leaves_details_out() -> None:
+    """Those of tables whose manifests were read last stay, then those of tables with more need."""
+    line = {"from_ms": 1, "seconds": [0] * 100, "operations": "a" * 100, "refs": []}
+    layout = TableLayout(identity=identity("a.well"), observed_ms=NOW_MS, snapshot_id=1, facts={"sizes": [[20, 1, 1]]})
+    document = document_of(
+        seen("a.well", timeline=line),
+        seen("a.due", DUE, timeline=line),
+        seen("a.fine", timeline=line),
+        layouts=[layout],
+    )
+    whole = len(json.dumps([document], separators=(",", ":")))
+    assert within([document], whole) == [document]
+    tables = within([document], whole - 1)[0]["tables"]
+    assert [(one["name"], "timeline" in one, one.get("left_out", False)) for one in tables] == [
+        ("a.due", True, False),
+        ("a.fine", False, True),
+        ("a.well", True, False),
+    ]
+    assert "layout" in tables[2]
 
 
 class Outline(HTMLParser):

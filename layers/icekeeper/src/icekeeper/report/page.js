@@ -225,6 +225,10 @@
   }
   const section = (title, ...children) => el("section", {}, el("h3", {}, title), ...children);
   function absent(t) {
+    if (t.left_out) {
+      const why = "Details of this table are left out, for the page would be too large. A page that has them:";
+      return section("Left out", el("p", { class: "faint" }, `${why} `, el("code", {}, fresh(t))));
+    }
     const what = "Sizes of files, partitions, what each ref alone holds, and advice are not recorded. Read the manifests:";
     return section("Not recorded", el("p", { class: "faint" }, `${what} `, el("code", {}, fresh(t))));
   }
@@ -237,7 +241,7 @@
       { class: "figures" },
       work(t),
       facts(t),
-      history(t),
+      ...(t.left_out ? [] : [history(t)]),
       ...(t.layout ? [sizes(t), partitions(t)] : [absent(t)]),
       el("div", { class: "pair" }, lastPass(t), policy(t)),
       ...advice(t),

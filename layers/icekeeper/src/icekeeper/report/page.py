@@ -35,13 +35,14 @@ _LEFT = "remove_orphans.bytes_left"
 
 DAYS = 30
 """Achievements are those of passes that ended within so many days."""
-PASSES = 30
+PASSES = 10
 """At most so many passes of each table are looked at, the newest ones."""
 
 _AT_ONCE = 16
 _DAY_MS = 24 * HOUR_MS
 _GB = 2**30
 _STALE_MS = 2 * _DAY_MS
+_SERVED_MS = 7 * _DAY_MS
 # Passes do not remove the causes of these warnings: a person must act.
 _TROUBLES = ("wrong_settings", "cut_off", "unreadable_files")
 _ACHIEVED = {
@@ -86,6 +87,17 @@ def recorded_facts(state: StateStore, catalog: str, warehouse: str) -> CatalogFa
             layouts=list(state.layouts.of_catalog(catalog, warehouse)),
             passes=dict(_passes_of(state, identities)),
         )
+
+
+def recorded_page(state: StateStore, now_ms: int) -> str:
+    """The page of all catalogs that were scanned within a week of ``now_ms``; no catalog is opened.
+
+    Raises:
+        StorageError: the state cannot be read.
+    """
+    scans = [scan for scan in state.scans.all() if scan.scanned_ms > now_ms - _SERVED_MS]
+    facts = (recorded_facts(state, scan.catalog, scan.warehouse) for scan in scans)
+    return render_page([catalog_document(one, now_ms) for one in facts], now_ms)
 
 
 def _passes_of(
@@ -228,6 +240,10 @@ _PLOT_STYLE = """:where(.plot) {
   white-space: pre;
 }"""
 """The style element that Plot adds to every chart of class ``plot``."""
+MOST_BYTES = 14_000_000
+"""Of the data on a page.  Beyond, details are left out: those of tables whose manifests were read last stay first,
+then those of tables with more need."""
+_DETAILS = ("timeline", "layout")
 _AT_FIRST = 5
 """So many tables in trouble, and so many with work, are listed at the top."""
 
@@ -243,7 +259,7 @@ def render_page(documents: Sequence[Mapping[str, Any]], now_ms: int) -> str:
     data = {
         "now_ms": now_ms,
         "defaults": {key: one["value"] for key, one in resolve([]).documents().items()},
-        "catalogs": documents,
+        "catalogs": within(documents, MOST_BYTES),
     }
     environment = Environment(
         loader=PackageLoader(_HERE, ""),
@@ -265,10 +281,34 @@ def render_page(documents: Sequence[Mapping[str, Any]], now_ms: int) -> str:
     )
 
 
+def within(documents: Sequence[Mapping[str, Any]], most: int) -> Sequence[Mapping[str, Any]]:
+    """The documents, without details of some tables if all together have more than ``most`` bytes as JSON."""
+    left = most - len(_text(documents))
+    if left >= 0:
+        return documents
+    tables = [table for document in documents for table in document["tables"]]
+    details = [{key: table[key] for key in _DETAILS if key in table} for table in tables]
+    sizes = [len(_text(detail)) for detail in details]
+    left += sum(sizes)
+    kept = set[int]()
+    for at in sorted(range(len(tables)), key=lambda at: -details[at].get("layout", {}).get("observed_ms", 0)):
+        if sizes[at] <= left:
+            left -= sizes[at]
+            kept.add(at)
+    plain = iter(
+        table if at in kept else {**{key: table[key] for key in table if key not in _DETAILS}, "left_out": True}
+        for at, table in enumerate(tables)
+    )
+    return [{**document, "tables": [next(plain) for _ in document["tables"]]} for document in documents]
+
+
+def _text(data: object) -> str:
+    return json.dumps(data, ensure_ascii=True, separators=(",", ":"))
+
+
 def _inert(data: Mapping[str, Any]) -> str:
     """JSON that no HTML parser takes for markup."""
-    text = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+    return _text(data).replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def _security_policy(scripts: Iterable[str], styles: Iterable[str]) -> str:
@@ -288,7 +328,7 @@ def _summary(documents: Sequence[Mapping[str, Any]], now_ms: int) -> dict[str, A
     states = Counter(table["state"] for _, table in tables)
     first = {state: [(c, t) for c, t in tables if t["state"] == state] for state in ("trouble", "work")}
     first["work"].sort(key=lambda one: -one[1]["priority"])
-    achieved: Counter[str] = Counter()
+    achieved: Counter[str] = Counter(dict.fromkeys(("passes", *_ACHIEVED, "usd_per_month"), 0))
     totals: Counter[str] = Counter()
     for document in documents:
         achieved.update({key: value for key, value in document["achieved"].items() if key != "days"})

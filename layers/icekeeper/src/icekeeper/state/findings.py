@@ -9,7 +9,7 @@ from typing import Any
 
 from icekeeper.model import TableName
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.items import KEPT_MS, Records, catalog_key, json_text, sort_key, understood
+from icekeeper.state.items import KEPT_MS, Item, Records, catalog_key, json_text, sort_key, understood
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,14 +47,16 @@ class CatalogScan:
 
 
 class ScanStore(Records):
-    """The last scan of each catalog."""
+    """The last scan of each catalog, all in one partition."""
 
     def record(self, scan: CatalogScan) -> None:
         """Replace the record of the catalog."""
         self.table.put(
             {
-                "pk": catalog_key("scan", scan.catalog, scan.warehouse),
-                "sk": "last",
+                "pk": _SCANS,
+                "sk": _scan_key(scan.catalog, scan.warehouse),
+                "catalog": scan.catalog,
+                "warehouse": scan.warehouse,
                 "observed_ms": scan.scanned_ms,
                 "listed": scan.listed,
                 "scanned": scan.scanned,
@@ -64,16 +66,29 @@ class ScanStore(Records):
 
     def of_catalog(self, catalog: str, warehouse: str) -> CatalogScan | None:
         """The last scan of a catalog; ``None``: none is recorded."""
-        item = self.table.get(catalog_key("scan", catalog, warehouse), "last")
-        if item is None:
-            return None
-        return CatalogScan(
-            catalog=catalog,
-            warehouse=warehouse,
-            scanned_ms=item["observed_ms"],
-            listed=item["listed"],
-            scanned=item["scanned"],
-        )
+        item = self.table.get(_SCANS, _scan_key(catalog, warehouse))
+        return None if item is None else _scan(item)
+
+    def all(self) -> tuple[CatalogScan, ...]:
+        """The last scans of all catalogs, ordered by name."""
+        return tuple(_scan(item) for item in self.table.query(_SCANS))
+
+
+_SCANS = "scans#all"
+
+
+def _scan_key(catalog: str, warehouse: str) -> str:
+    return sort_key("", f"{catalog}\x1f{warehouse}")
+
+
+def _scan(item: Item) -> CatalogScan:
+    return CatalogScan(
+        catalog=item["catalog"],
+        warehouse=item["warehouse"],
+        scanned_ms=item["observed_ms"],
+        listed=item["listed"],
+        scanned=item["scanned"],
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
