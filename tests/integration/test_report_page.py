@@ -80,7 +80,7 @@ def test_hostile_names_stay_text(browser: Browser, hostile_page: Path) -> None:
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1440])
+@pytest.mark.parametrize("width", [390, 1140, 1440])
 def test_readers_with_any_eyes_can_use_it(browser: Browser, hostile_page: Path, width: int, dark: bool) -> None:
     browser.look(width=width, dark=dark)
     browser.open(hostile_page)

@@ -67,10 +67,10 @@ class Browser:
         found = json.loads(answer["result"]["value"])
         return [f"{one['id']}: {node['html'][:200]}" for one in found for node in one["nodes"]]
 
-    def screenshot(self, path: Path, height: int | None = None) -> None:
+    def screenshot(self, path: Path, height: int | None = None, scale: float = 1) -> None:
         """Write the whole page, or its first ``height`` pixels, as PNG."""
         size = self.driver.execute_cdp_cmd("Page.getLayoutMetrics", {})["cssContentSize"]
-        clip = {"x": 0, "y": 0, "width": size["width"], "height": height or size["height"], "scale": 1}
+        clip = {"x": 0, "y": 0, "width": size["width"], "height": height or size["height"], "scale": scale}
         taken = self.driver.execute_cdp_cmd("Page.captureScreenshot", {"clip": clip, "captureBeyondViewport": True})
         path.write_bytes(base64.b64decode(taken["data"]))
 

@@ -411,9 +411,14 @@ class Runtime:
         if not matching:
             raise PolicyError(f"--fresh {pattern}: no table of catalog {self.catalog.name} matches it")
         found = self.detect({**filters, "max_jobs_per_detection": str(10**9)})
-        unread = {one.table: one.reason for one in found.skipped if one.is_error}
+        reasons = {one.table: one.reason for one in found.skipped}
+        lake = self.state.lake_stats.of_catalog(self.catalog.name, self.catalog.warehouse)
+        known = {one.identity.table: one.verdict for one in sorted(lake, key=lambda one: one.verdict.is_unread)}
+        unread: dict[str, str] = {}
         for table in matching:
-            if str(table) not in unread:
+            if table not in known or known[table].is_unread:
+                unread[str(table)] = reasons.get(str(table), "it was not reached in time")
+            else:
                 try:
                     self._record_afresh(table)
                 except (MaintenanceError, OSError) as error:

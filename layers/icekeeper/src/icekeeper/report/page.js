@@ -116,7 +116,7 @@
     );
     const name = el("td", { class: "name" }, opener, several ? el("div", { class: "faint" }, t.catalog) : undefined);
     const state = el("td", { class: `state ${t.state}` }, STATES[t.state]);
-    const made = el("tr", {}, name, state, ...cells, el("td", { class: "why" }, why(t)));
+    const made = el("tr", {}, name, state, ...cells, el("td", { class: "why" }, el("div", {}, why(t))));
     return [made, detail, () => open.has(key) && toggle()];
   }
 
