@@ -132,7 +132,7 @@ def test_the_list_is_searched_filtered_sorted_and_turned(browser: Browser, hosti
 
 def test_ten_thousand_tables_are_on_one_page(browser: Browser, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    page.write_text(render_page([catalog_document(fleet(10_000, layouts=False), NOW_MS)], NOW_MS))
+    page.write_text(render_page([catalog_document(fleet(10_000), NOW_MS)], NOW_MS))
     assert page.stat().st_size <= MOST_BYTES
     browser.look()
     browser.open(page)

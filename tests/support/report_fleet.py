@@ -20,18 +20,20 @@ HOSTILE = '</script><script>alert("\'&")</script>\u202e<!--'
 def fleet(tables: int, catalog: str = "lake", *, hostile: bool = False, layouts: bool = True) -> CatalogFacts:
     """The facts of a catalog with so many tables, the same for the same arguments."""
     random = Random(7)
+    lines = [sorted(random.randint(0, 30 * 86_400) for _ in range(40)) for _ in range(9)]
+    partitions = [_partitions(random) for _ in range(9)]
     lake, passes, found = [], {}, []
     names = [f"{('shop', 'web', 'finance', 'iot')[n % 4]}.events_{n:05}" for n in range(tables)]
     if hostile:
         names[0] = f"evil.{HOSTILE.replace('.', '')}"
     for number, name in enumerate(names):
         identity = TableIdentity(catalog, "w", TableName.recorded(name), f"u{number}", f"s3://b/t{number}")
-        stats = _stats(identity, random, number, text=HOSTILE if hostile and number == 0 else "")
+        stats = _stats(identity, random, number, lines[number % 9], text=HOSTILE if hostile and number == 0 else "")
         lake.append(stats)
         if number % 3 != 2:
             passes[identity.copy] = (_last_pass(identity, random, number, HOSTILE if hostile and number == 0 else ""),)
         if layouts and number % 5 == 0:
-            found.append(_layout(stats, random, number))
+            found.append(_layout(stats, random, number, partitions[number % 9]))
         if number % 97 == 96:
             gone = Verdict(left_alone=f"metadata file s3://b/t{number}/v9.json is missing", is_unread=True)
             unread = TableIdentity(catalog, "w", identity.table, "")
@@ -42,7 +44,7 @@ def fleet(tables: int, catalog: str = "lake", *, hostile: bool = False, layouts:
     return CatalogFacts(catalog=catalog, scan=scan, lake=lake, layouts=found, passes=passes)
 
 
-def _stats(identity: TableIdentity, random: Random, number: int, text: str) -> LakeStats:
+def _stats(identity: TableIdentity, random: Random, number: int, seconds: list[int], text: str) -> LakeStats:
     files, size = random.randint(3, 9000), random.randint(2**20, 2**41)
     deletes = random.randint(1, 80) if number % 4 == 0 else 0
     counters: dict[str, int | float] = {
@@ -62,8 +64,7 @@ def _stats(identity: TableIdentity, random: Random, number: int, text: str) -> L
     }
     due = number % 7 == 1 or bool(text)
     reasons = (text or f"{files} data files of 3 MB on average are below 192 MB", "60 manifests reach 5") if due else ()
-    seconds = sorted(random.randint(0, 30 * 86_400) for _ in range(40))
-    day = NOW_MS - 31 * DAY_MS
+    day = 2**62 if text else NOW_MS - 31 * DAY_MS  # no calendar has the former
     refs = [["main", "branch", day + seconds[-1] * 1000], [text or "audit", "tag", day + seconds[9] * 1000]]
     return LakeStats(
         identity=identity,
@@ -81,7 +82,7 @@ def _stats(identity: TableIdentity, random: Random, number: int, text: str) -> L
         timeline={
             "from_ms": day,
             "seconds": seconds,
-            "operations": "".join(random.choice("aaaro") for _ in seconds),
+            "operations": "aaroaaraaa" * 4,
             "refs": refs,
         },
     )
@@ -110,14 +111,18 @@ def _last_pass(identity: TableIdentity, random: Random, number: int, text: str) 
     )
 
 
-def _layout(stats: LakeStats, random: Random, number: int) -> TableLayout:
-    sizes = [[power, random.randint(1, 900), 3 * 2**power] for power in range(14, 29)]
+def _partitions(random: Random) -> list[list[object]]:
     days = [f"day=2026-{1 + n // 28:02}-{1 + n % 28:02}" for n in range(96)]
+    return [[day, random.randint(1, 60), random.randint(2**20, 2**33), n % 3] for n, day in enumerate(days)]
+
+
+def _layout(stats: LakeStats, random: Random, number: int, partitions: list[list[object]]) -> TableLayout:
+    sizes = [[power, random.randint(1, 900), 3 * 2**power] for power in range(14, 29)]
     times = [stats.timeline["from_ms"] + seconds * 1000 for seconds in stats.timeline["seconds"]]
     facts = {
         "sizes": sizes,
         "delete_sizes": [],
-        "partitions": [[day, random.randint(1, 60), random.randint(2**20, 2**33), n % 3] for n, day in enumerate(days)],
+        "partitions": partitions,
         "partition_count": 365,
         "refs": [["main", "branch", 40, 3 * 2**30], ["audit", "tag", 1, 5 * 2**20]],
         "snapshots": [[at_ms, random.randint(0, 2**31)] for at_ms in times],

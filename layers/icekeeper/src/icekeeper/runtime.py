@@ -46,6 +46,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# A layout is stored as one item, which DynamoDB bounds, and shown on a page, which is bounded too.
+_MOST_ADVICE = 12
+_LONGEST_ADVICE = 2000
+
 
 @contextmanager
 def open_engine(name: EngineName) -> Iterator[Engine]:
@@ -469,8 +473,8 @@ class Runtime:
         own = f" --catalog {shlex.quote(self.catalog.name)}"
         statements = [one.statement + (own if one.statement.startswith("icekeeper ") else "") for one in advice]
         facts["advice"] = [
-            {"reason": one.message, "gain": one.gain, "statement": statement}
-            for one, statement in zip(advice, statements, strict=True)
+            {"reason": one.message[:_LONGEST_ADVICE], "gain": one.gain, "statement": statement[:_LONGEST_ADVICE]}
+            for one, statement in zip(advice[:_MOST_ADVICE], statements, strict=False)
         ]
         return TableLayout(
             identity=identity_of(self.catalog, loaded),

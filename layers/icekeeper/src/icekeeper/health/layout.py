@@ -42,7 +42,7 @@ def timeline(metadata: TableMetadata) -> dict[str, Any]:
     ]
     return {
         "from_ms": from_ms,
-        "seconds": [round((one.timestamp_ms - from_ms) / 1000) for one in newest],
+        "seconds": [(one.timestamp_ms - from_ms) // 1000 for one in newest],
         "operations": "".join(_operation(one.raw.get("summary")) for one in newest),
         "refs": sorted(refs, key=lambda ref: (ref[1] != "branch", -ref[2], ref[0]))[:MOST_REFS],
     }

@@ -21,7 +21,9 @@
     return `${number >= 100 || divisor === 1 ? number.toFixed(0) : Number(number.toPrecision(2))} ${unit}`;
   }
   const count = (number) => (number === undefined ? NONE : number.toLocaleString("en-US", { maximumFractionDigits: 2 }));
-  const moment = (ms) => `${new Date(ms).toISOString().slice(0, 16).replace("T", " ")} UTC`;
+  // Any writer of a table chooses the times of its snapshots, also such as no calendar has.
+  const isTime = (ms) => Math.abs(ms) < 864e13;
+  const moment = (ms) => (isTime(ms) ? `${new Date(ms).toISOString().slice(0, 16).replace("T", " ")} UTC` : String(ms));
   function age(ms) {
     const [number, unit] = ms < 36e5 ? [ms / 6e4, "minute"] : ms < 2592e5 ? [ms / 36e5, "hour"] : [ms / 864e5, "day"];
     return `${Math.floor(number)} ${unit}${Math.floor(number) === 1 ? "" : "s"}`;
@@ -320,13 +322,17 @@
     const title = "Snapshots and refs";
     const line = t.timeline;
     if (!line?.seconds) return section(title, faint("The table has no snapshots, or none is recorded."));
-    const alone = new Map((t.layout?.snapshots ?? []).map(([ms, bytes]) => [Math.round(ms / 1000), bytes]));
-    const dots = line.seconds.map((seconds, at) => {
+    const held = t.layout?.snapshots ?? [];
+    const alone = new Map(held.map(([ms, bytes]) => [Math.floor((ms - line.from_ms) / 1000), bytes]));
+    const dots = line.seconds.flatMap((seconds, at) => {
       const ms = line.from_ms + seconds * 1000;
-      return { at: new Date(ms), operation: NAMES[line.operations[at]], bytes: alone.get(Math.round(ms / 1000)) ?? 0 };
+      if (!isTime(ms)) return [];
+      return [{ at: new Date(ms), operation: NAMES[line.operations[at]], bytes: alone.get(seconds) ?? 0 }];
     });
     const first = line.from_ms;
-    const refs = line.refs.filter(([, , ms]) => ms >= first).map(([name, , ms]) => ({ name, at: new Date(ms) }));
+    const refs = line.refs
+      .filter(([, , ms]) => ms >= first && isTime(ms))
+      .map(([name, , ms]) => ({ name, at: new Date(ms) }));
     const costs = (t.layout?.refs ?? []).map(([name, kind, number, bytes]) => [name, kind, count(number), size(bytes)]);
     return section(
       title,

@@ -283,12 +283,12 @@ def render_page(documents: Sequence[Mapping[str, Any]], now_ms: int) -> str:
 
 def within(documents: Sequence[Mapping[str, Any]], most: int) -> Sequence[Mapping[str, Any]]:
     """The documents, without details of some tables if all together have more than ``most`` bytes as JSON."""
-    left = most - len(_text(documents))
+    left = most - len(_inert(documents))
     if left >= 0:
         return documents
     tables = [table for document in documents for table in document["tables"]]
     details = [{key: table[key] for key in _DETAILS if key in table} for table in tables]
-    sizes = [len(_text(detail)) for detail in details]
+    sizes = [len(_inert(detail)) for detail in details]
     left += sum(sizes)
     kept = set[int]()
     for at in sorted(range(len(tables)), key=lambda at: -details[at].get("layout", {}).get("observed_ms", 0)):
@@ -302,13 +302,10 @@ def within(documents: Sequence[Mapping[str, Any]], most: int) -> Sequence[Mappin
     return [{**document, "tables": [next(plain) for _ in document["tables"]]} for document in documents]
 
 
-def _text(data: object) -> str:
-    return json.dumps(data, ensure_ascii=True, separators=(",", ":"))
-
-
-def _inert(data: Mapping[str, Any]) -> str:
+def _inert(data: object) -> str:
     """JSON that no HTML parser takes for markup."""
-    return _text(data).replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+    text = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def _security_policy(scripts: Iterable[str], styles: Iterable[str]) -> str:
