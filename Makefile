@@ -1,6 +1,6 @@
 # Every target does its own set-up, with uv.  It needs Python 3.11 or 3.12 and, the first time only, a network.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo pipeline smoke quick test nightly glue-env sam sam-local lint bench bench-quick figures definition deploy-artifacts wheel layer lock sbom audit release clean
+.PHONY: help setup demo pipeline site smoke quick test nightly glue-env sam sam-local lint bench bench-quick figures definition deploy-artifacts wheel layer lock sbom audit release clean
 .SUFFIXES:
 
 VENV := .venv
@@ -45,6 +45,9 @@ demo: $(STAMP) ## make a messy local table bucket healthy, with proof
 
 pipeline: $(STAMP) ## run the whole stack on this machine: one compaction fails on purpose, the rest is done
 	@$(BIN)/python -m local_stack
+
+site: $(STAMP) ## build the documentation as a site into build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build -q
 
 smoke: $(STAMP) ## check a deployed stack with a scratch table: make smoke STACK=icekeeper
 	$(BIN)/python -m smoke $(STACK) $(if $(CATALOG),--catalog $(CATALOG))

@@ -3,7 +3,7 @@ benchmarks.fleet_cost``.
 
 Table buckets of two sizes get small files; scheduled runs of the real state machine, functions and jobs maintain them
 under a retention that every run reaches.  The difference of both is what a table costs, the rest what a run costs; both
-are scaled to the fleet that is asked for, once with all compaction in Glue and once with small tables in functions.
+are scaled to fleets of the given sizes, once with all compaction in Glue and once with small tables in functions.
 
 Calls, states, requests and metrics are counted exactly.  Durations are of this machine, whose store is moto, a Python
 server, where AWS has S3: GB-seconds are a hint.  A Glue run is reckoned: ``--wave-start`` seconds, and
@@ -16,6 +16,9 @@ import argparse
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TypeAlias
 
@@ -38,6 +41,8 @@ _BLIND = {"py-io-impl": "support.aws_table_bucket.BlindFileIO"}
 _REACHED = {"ICEKEEPER_SNAPSHOT_RETENTION_HOURS": "0", "ICEKEEPER_MAX_SNAPSHOTS_TO_KEEP": "2"}
 # Amazon CloudWatch pricing, us-east-1: a standard alarm, and a dashboard.
 _ALARM_USD, _DASHBOARD_USD = 0.10, 3.00
+# AWS Glue pricing: a job run is billed for a minute at least.
+_LEAST_GLUE_S = 60.0
 _OFF = {"icebergCompaction": {"status": "disabled"}, "icebergSnapshotManagement": {"status": "disabled"}}
 
 
@@ -74,12 +79,12 @@ Amounts: TypeAlias = Mapping[str, float]
 
 
 def _month(
-    run: Amounts, table: Amounts, metrics: frozenset[str], options: argparse.Namespace, *, by_glue: bool
+    tables: int, run: Amounts, table: Amounts, metrics: frozenset[str], options: argparse.Namespace, *, by_glue: bool
 ) -> Bill:
     runs = options.passes * _DAYS
-    scaled = {name: round(runs * (run[name] + options.tables * table[name])) for name in run}
+    scaled = {name: round(runs * (run[name] + tables * table[name])) for name in run}
     if by_glue:
-        seconds = options.wave_start + options.tables * options.wave_table
+        seconds = max(_LEAST_GLUE_S, options.wave_start + tables * options.wave_table)
         scaled[Amount.GLUE_FLEX_DPU_MS.value] = round(runs * seconds * 1000 * options.wave_workers)
     hours = [HourOfUse("all", scaled)] + [HourOfUse(f"{n}", {}, metrics) for n in range(runs)]
     return month_of(hours, MONTH_HOURS, US_EAST_1)
@@ -99,7 +104,7 @@ def _lines(bill: Bill, options: argparse.Namespace) -> Iterator[str]:
 def main() -> None:
     """Print the bills of a fleet."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tables", type=int, default=1000, help="of the fleet")
+    parser.add_argument("--tables", type=int, nargs="+", default=(1000, 10), help="of each fleet")
     parser.add_argument("--passes", type=int, default=4, help="of each table a day, as many as runs")
     parser.add_argument("--files", type=int, default=25, help="that a table gets between two passes")
     parser.add_argument("--megabytes", type=float, default=2, help="of each file")
@@ -110,21 +115,24 @@ def main() -> None:
     parser.add_argument("--alarms", type=int, default=_alarms(), help="of the stack")
     options = parser.parse_args()
     for by_glue in (True, False):
-        few, many = (_measured(tables, options, by_glue=by_glue) for tables in options.measured)
+        # moto keeps its resources for the life of a process.
+        with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as alone:
+            few, many = alone.map(partial(_measured, options, by_glue=by_glue), options.measured)
         fewer, more = options.measured
         names = {name for name in {*few.amounts, *many.amounts} if not name.startswith("glue")}
         table = {n: max(0.0, (many.amounts.get(n, 0) - few.amounts.get(n, 0)) / (more - fewer)) for n in names}
         run = {n: max(0.0, few.amounts.get(n, 0) - fewer * table[n]) for n in names}
-        bill = _month(run, table, few.metrics | many.metrics, options, by_glue=by_glue)
         told = "all compaction in Glue" if by_glue else "small tables in functions"
-        Console().print(f"{told}:", *_lines(bill, options), sep="\n", highlight=False)
+        for tables in options.tables:
+            bill = _month(tables, run, table, few.metrics | many.metrics, options, by_glue=by_glue)
+            Console().print(f"{tables} tables, {told}:", *_lines(bill, options), sep="\n", highlight=False)
 
 
 def _alarms() -> int:
     return sum(one["Type"] == "AWS::CloudWatch::Alarm" for one in load_template()["Resources"].values())
 
 
-def _measured(tables: int, options: argparse.Namespace, *, by_glue: bool) -> HourOfUse:
+def _measured(options: argparse.Namespace, tables: int, *, by_glue: bool) -> HourOfUse:
     """What one run over so many tables uses; an earlier run has warmed the functions."""
     with tempfile.TemporaryDirectory() as folder, running_moto() as moto:
         arn = _fill(moto, Path(folder), tables, options.files, options.megabytes)

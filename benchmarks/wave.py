@@ -106,7 +106,7 @@ def _planned(folder: Path, store: Store, given: argparse.Namespace) -> tuple[Dep
             "ICEKEEPER_CONTROL_BUCKET": _CONTROL,
             "ICEKEEPER_CATALOG_FILE": str(catalogs),
             "ICEKEEPER_STATE": str(folder / "state.db"),
-            "ICEKEEPER_MAX_TABLES_PER_RUN": str(given.tables),
+            "ICEKEEPER_MAX_JOBS_PER_DETECTION": str(given.tables),
             "ICEKEEPER_OWNERSHIP": "icekeeper",
         }
     )

@@ -31,6 +31,7 @@ ROOMS = (
     "detection",
     "maintenance",
     "runtime",
+    "api",
     "cycle",
     "demo",
     "pipeline",

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import typer.main
 
-from icekeeper.cli.app import app
+from icekeeper.cli.app import app, main
 from icekeeper.deletion.file_needs import GC_DISABLED
 from icekeeper.operations.compaction.plan_groups import DELETES_DISABLED, NO_SNAPSHOT, NOTHING_ELIGIBLE
 from icekeeper.operations.expiry.retention import NOTHING_TO_EXPIRE
@@ -80,6 +80,34 @@ def test_every_reason_of_a_constant_is_on_the_page() -> None:
     reasons += [OWNED, OWNED_FOR_ALL_TABLES]
     reasons += [statistics.NO_COLUMNS, statistics.UP_TO_DATE]
     assert [reason for reason in reasons if reason not in page] == []
+
+
+def test_the_site_is_built_without_a_warning_and_asks_for_nothing_from_a_network(tmp_path: Path) -> None:
+    """Every page is in its navigation, and every link leads somewhere."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "--site-dir", str(tmp_path)]
+    quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    for page in tmp_path.rglob("*.html"):
+        loaded = re.findall(r"<(?:script|link|img)[^>]*(?:src|href)=\"([^\"]+)", page.read_text())
+        assert [address for address in loaded if "//" in address] == [], page
+    errors, commands = ((tmp_path / f"{name}.html").read_text() for name in ("errors", "commands"))
+    assert "<code>TableUnsupported</code>" in errors
+    assert "icekeeper policy set" in commands
+    assert "run-worker" not in commands
+
+
+def test_the_wheel_has_the_pages_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    pages = [f"docs/{path.name}" for path in PAGES if path.parent.name == "docs" and path.name != "house.md"]
+    assert included == {page: f"icekeeper/{page}" for page in pages}
+    assert main(["docs"]) == 0
+    assert "recovery               When something goes wrong" in capsys.readouterr().out.splitlines()
+    assert main(["docs", "recovery"]) == 0
+    assert capsys.readouterr().out == (ROOT / "docs" / "recovery.md").read_text()
+    assert main(["docs", "recover"]) == 2
+    assert capsys.readouterr().err.startswith("error: there is no page 'recover'; the pages are advice, ")
 
 
 # Links to headings, and commands that pages show but no test can run, are right.

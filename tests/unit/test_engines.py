@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Barrier, Event
+from time import sleep
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.table.locations import ObjectStoreLocationProvider
 
+from icekeeper.engines import shared_tasks
 from icekeeper.engines import spark as java
 from icekeeper.engines.engine import (
     AutoEngine,
@@ -27,8 +31,10 @@ from icekeeper.engines.engine import (
     total_input_bytes,
 )
 from icekeeper.engines.local_engine import SMALL_WORK_BYTES, LocalEngine
+from icekeeper.engines.shared_tasks import SharedTasks
 from icekeeper.engines.spark_tasks import in_attempt
 from icekeeper.errors import PolicyError, StorageError
+from icekeeper.machine.metering import RequestKind, counting, note_request
 from icekeeper.operations.compaction.rewrite_task import Layout, OutputNames
 from icekeeper.rows.arrow_schema import arrow_schema, leaf_columns, same_argument
 from icekeeper.rows.project import Projection
@@ -461,3 +467,103 @@ def test_columns_are_matched_by_id_where_a_file_has_the_names_of_the_table(nulla
         rows = projection.apply(batch)
         assert rows.schema.equals(arrow_schema(SCHEMA), check_metadata=True)
         assert rows.to_pydict() == {"a": batch[expected[0]].to_pylist(), "b": batch[expected[1]].to_pylist()}
+
+
+# Little work of several callers shares one task of the workers.
+
+
+@dataclass(frozen=True)
+class Little:
+    name: str
+    input_bytes: int = 1
+    attempt: int = 0
+
+    def in_attempt(self, attempt: int) -> Little:
+        return replace(self, attempt=attempt)
+
+
+class OneWorker:
+    """Has one slot, and begins its first task once ``begin`` is passed."""
+
+    name, slots = "workers", 1
+
+    def __init__(self) -> None:
+        self.begin, self.works = Barrier(2), list[int]()
+
+    def map(self, function: Any, tasks: Sequence[Any], on_done: Callable[[int], None]) -> list[Any]:
+        self.works.append(len(getattr(tasks[0], "works", ())))
+        if len(self.works) == 1:
+            self.begin.wait(20)
+        return [function(task.in_attempt(7)) for task in tasks]
+
+
+def done_together(function: Callable[[Little], Any], tasks: Sequence[Little]) -> tuple[list[int], list[Any]]:
+    """How many works each task of the workers had, and what each caller got: its result, requests and progress, or
+    the sentence of its error.  The first caller keeps the worker until all others wait."""
+    engine = OneWorker()
+    shared = SharedTasks(engine)  # type: ignore[arg-type]  # exchange is not called
+
+    def call(task: Little) -> Any:
+        progress = list[int]()
+        with counting() as sent:
+            try:
+                return shared.map(function, [task], progress.append), sent.counts.get(RequestKind.GET, 0), progress
+            except StorageError as error:
+                return str(error)
+
+    with ThreadPoolExecutor(len(tasks)) as threads:
+        running = [threads.submit(call, tasks[0])]
+        while not engine.works:
+            sleep(0.001)
+        running += [threads.submit(call, task) for task in tasks[1:]]
+        while len(shared._waiting) < len(tasks) - 1:  # nobody else can know that they wait
+            sleep(0.001)
+        engine.begin.wait(20)
+        return engine.works, [one.result() for one in running]
+
+
+def test_little_works_share_a_task_and_each_caller_gets_its_own_results_and_requests() -> None:
+    def read(task: Little) -> str:
+        note_request(RequestKind.GET, len(task.name))
+        return f"{task.name}{task.attempt}"
+
+    works, got = done_together(read, [Little("a"), Little("bb"), Little("ccc")])
+    assert works == [1, 2]
+    assert got == [(["a7"], 1, [1]), (["bb7"], 2, [1]), (["ccc7"], 3, [1])]
+
+
+def test_little_works_that_share_a_task_are_bounded_by_number_and_bytes() -> None:
+    tasks = [Little("first"), *(Little(str(n)) for n in range(9)), *(Little(f"b{n}", 16 * 1024**2) for n in range(3))]
+    works, got = done_together(lambda task: task.name, tasks)
+    assert works[0] == 1
+    assert sum(works) == len(tasks)
+    assert max(works) == 8
+    assert [one[0] for one in got] == [[task.name] for task in tasks]
+    assert len(works) >= 4  # 8 by number, and two of the large ones at a time
+
+
+def test_a_little_work_that_takes_too_long_is_given_up_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_tasks, "_LONGEST_S", 0.3)
+    never = Event()
+
+    def work(task: Little) -> str:
+        if task.name == "slow":
+            never.wait(30)
+        if task.name == "bad":
+            raise ValueError("no such file")
+        return task.name
+
+    _, got = done_together(work, [Little("first"), Little("bad"), Little("slow"), Little("good")])
+    never.set()
+    said = "a task of several tables failed: "
+    assert got[1:3] == [f"{said}ValueError: no such file", f"{said}it did not end within 0.3 s"]
+    assert [got[0][0], got[3][0]] == [["first"], ["good"]]
+
+
+@pytest.mark.parametrize("size", [None, 16 * 1024**2 + 1], ids=["of unknown size", "large"])
+def test_other_work_goes_to_the_workers_as_it_is(size: int | None) -> None:
+    tasks = ["text"] if size is None else [Little("large", size)]
+    engine = LocalEngine(1)
+    shared = SharedTasks(engine)
+    assert (shared.name, shared.slots) == (engine.name, engine.slots)
+    assert shared.map(str, tasks, lambda done: None) == [str(tasks[0])]

@@ -48,6 +48,7 @@ from icekeeper.cli.console import (
     silence_output,
     tell,
 )
+from icekeeper.cli.docs import docs
 from icekeeper.cli.passes import history, orphans, plan, request, requests_app, run, run_worker
 from icekeeper.cli.policy import policy_app
 from icekeeper.cli.protection import claims_app, pin_app, stage_app
@@ -78,6 +79,7 @@ app.command()(orphans)
 app.command()(history)
 app.command()(report)
 app.command()(cost)
+app.command()(docs)
 app.command()(request)
 app.command()(run)
 app.command("run-worker", hidden=True)(run_worker)

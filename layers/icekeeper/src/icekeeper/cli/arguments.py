@@ -116,6 +116,7 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     "advise": ("What to change about a table that no pass can", "shop.orders --catalog lake"),
     "report": ("A page of catalogs' tables, for a browser", "--catalog lake --fresh '*' --output lake.html"),
     "cost": ("What a deployment costs a month, and AWS's own", "--days 7"),
+    "docs": ("The pages of the documentation", "recovery"),
     "policy": ("The settings that hold for a table, and their sources", ""),
     "policy show": ("Every setting, with its source", "shop.orders --catalog lake"),
     "policy set": ("Keep settings with a table", "shop.orders target_file_size_mb=128 --catalog lake"),

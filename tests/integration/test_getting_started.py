@@ -1,0 +1,98 @@
+"""Each catalog of docs/getting-started.md, configured by the page's own lines, and every command of the page on it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import yaml
+from pyiceberg.catalog import Catalog, load_catalog
+
+from icekeeper.cli import main
+from local_stack import moto_s3tables
+from local_stack.moto_server import MotoServer
+from support.aws_table_bucket import TableBucketCatalog
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "getting-started.md").read_text()
+CATALOGS = dict(re.findall(r"^```yaml (\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+COMMANDS = [
+    shlex.split(line)[1:]
+    for block in re.findall(r"^```sh test\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    for line in block.splitlines()
+]
+ROWS = pa.table({"order_id": [1, 2, 3], "region": ["us", "eu", None]})
+
+
+def sql(written: Mapping[str, str], tmp_path: Path, request: pytest.FixtureRequest) -> tuple[dict[str, str], Catalog]:
+    (tmp_path / "lake").mkdir()
+    properties = {key: value.replace("/tmp/lake", str(tmp_path / "lake")) for key, value in written.items()}
+    return properties, load_catalog("lake", **properties)
+
+
+def rest(written: Mapping[str, str], tmp_path: Path, request: pytest.FixtureRequest) -> tuple[dict[str, str], Catalog]:
+    """SeaweedFS, with the keys of the page and no others."""
+    bucket = request.getfixturevalue("table_bucket")
+    properties = {key: bucket[key] for key in written}
+    return properties, load_catalog("lake", **properties)
+
+
+def s3tables(
+    written: Mapping[str, str], tmp_path: Path, request: pytest.FixtureRequest
+) -> tuple[dict[str, str], Catalog]:
+    """Whose own maintenance is off, as the page's link says; the writer is a stand-in for an engine."""
+    moto: MotoServer = request.getfixturevalue("moto_server")
+    arn = moto.client("s3tables").create_table_bucket(name="my-bucket")["arn"]
+    off = {"status": "disabled"}
+    moto_s3tables.ANSWERS[(arn,)] = {"icebergUnreferencedFileRemoval": off}
+    moto_s3tables.ANSWERS[arn, "shop", "orders"] = {"icebergCompaction": off, "icebergSnapshotManagement": off}
+    aws = {**written, "warehouse": arn, "s3tables.endpoint": moto.endpoint, **moto.s3_properties}
+    return aws, TableBucketCatalog("lake", **aws, **{"py-io-impl": "support.aws_table_bucket.BlindFileIO"})
+
+
+def glue(written: Mapping[str, str], tmp_path: Path, request: pytest.FixtureRequest) -> tuple[dict[str, str], Catalog]:
+    moto: MotoServer = request.getfixturevalue("moto_server")
+    moto.client("s3").create_bucket(Bucket="glue-lake")
+    aws = {**written, **moto.glue_properties}
+    return aws, load_catalog("lake", **aws, warehouse="s3://glue-lake")
+
+
+KINDS: dict[str, Any] = {"rest": rest, "s3tables": s3tables, "glue": glue, "sql": sql}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ones_own_catalog_is_named_looked_at_and_maintained(
+    kind: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Only addresses and keys are replaced, and emulators of AWS get an endpoint."""
+    assert set(CATALOGS) == set(KINDS)
+    written = yaml.safe_load(CATALOGS[kind])["catalog"]["lake"]
+    assert written["type"] == kind
+    for name in [*os.environ]:
+        if name.startswith(("PYICEBERG_", "ICEKEEPER_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    properties, catalog = KINDS[kind](written, tmp_path, request)
+    catalog.create_namespace("shop")
+    table = catalog.create_table("shop.orders", ROWS.schema)
+    for _ in range(6):
+        table.append(ROWS)
+    (tmp_path / ".pyiceberg.yaml").write_text(yaml.safe_dump({"catalog": {"lake": properties}}))
+    for arguments in COMMANDS:
+        code = main(arguments)
+        said = capsys.readouterr()
+        assert code == 0, f"{arguments}\n{said.out}{said.err}"
+    scan = catalog.load_table("shop.orders").scan()
+    assert (len(list(scan.plan_files())), scan.to_arrow().num_rows) == (1, 18)
+    assert "shop.orders" in (tmp_path / "lake.html").read_text()
