@@ -16,7 +16,7 @@ from icekeeper.machine.clock import HOUR_MS
 from icekeeper.model import TableName
 from icekeeper.policy.due import FIRST_SWEEP, SWEPT, TRIED, SweepMemory
 from icekeeper.state.claims import CutOff, CutWork, cut_again, forget_cut, waiting_cuts
-from icekeeper.state.findings import CatalogScan, TableLayout, Verdict
+from icekeeper.state.findings import CatalogScan, Part, TableLayout, Verdict
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import (
     RETRY_MS,
@@ -181,15 +181,16 @@ def test_the_last_scan_of_a_catalog_and_the_layouts_of_its_tables_come_back(open
         scan = CatalogScan(catalog=place[0], warehouse=place[1], scanned_ms=2**41, listed=3, scanned=scanned)
         store.scans.record(scan)
         facts = {"sizes": [[20, scanned, 2**60 + 1]], "partitions": [["day=ä", 1, 2, 3]]}
-        layout = TableLayout(identity=IDENTITY, observed_ms=2**41, snapshot_id=2**63 - 1, facts=facts)
+        layout = TableLayout(identity=IDENTITY, observed_ms=2**41, part=Part.FILES, facts=facts)
         store.layouts.record(layout)
-    other = replace(layout, identity=replace(IDENTITY, catalog="other"), snapshot_id=None)
-    store.layouts.record(other)
+    holders = replace(layout, part=Part.HOLDERS, observed_ms=7, facts={})
+    other = replace(layout, identity=replace(IDENTITY, catalog="other"))
+    store.layouts.record(holders, other)
     elsewhere = CatalogScan(catalog="A", warehouse=place[1], scanned_ms=1, listed=0, scanned=0)
     store.scans.record(elsewhere)
     assert open_store().scans.of_catalog(*place) == scan
     assert store.scans.all() == (elsewhere, scan)
-    assert list(open_store().layouts.of_catalog(*place)) == [layout]
+    assert list(open_store().layouts.of_catalog(*place)) == [layout, holders]
     assert list(store.layouts.of_catalog("other", place[1])) == [other]
 
 

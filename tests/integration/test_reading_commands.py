@@ -560,11 +560,17 @@ def test_a_page_shows_what_the_last_scan_and_passes_recorded(
     assert found["shop.messy"]["counters"]["lake_data_files"] == 12
     assert "layout" not in found["shop.messy"]
     assert main(["maintain", "shop.messy", "--catalog", "lake", "--engine", "local"]) == 0
+    assert main([*REPORT, str(page)]) == 0
+    left = page_data(page)["shop.messy"]["layout"]
+    assert list(left) == ["files"]  # as the pass left them
     assert main([*REPORT, str(page), "--fresh", "shop.m*"]) == 0
+    fresh = page_data(page)["shop.messy"]["layout"]["files"]
+    assert {**fresh, "observed_ms": 0} == {**left["files"], "observed_ms": 0}
     found = page_data(page)
     assert found["shop.messy"]["counters"]["lake_data_files"] == 1
     assert found["shop.messy"]["last_pass"]["lines"][0] == "compact: compacted 12 files into 1"
-    assert [files for _, files, _ in found["shop.messy"]["layout"]["sizes"]] == [1]
+    assert [files for _, files, _ in found["shop.messy"]["layout"]["files"]["sizes"]] == [1]
+    assert found["shop.messy"]["layout"]["holders"]["refs"][0][:3] == ["main", "branch", 13]
     assert "layout" not in found["shop.calm"]
     assert list(tmp_path.glob(".lake.html*")) == []
 

@@ -7,7 +7,7 @@ from random import Random
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.model import TableName
 from icekeeper.report.page import CatalogFacts
-from icekeeper.state.findings import CatalogScan, TableLayout, Verdict
+from icekeeper.state.findings import CatalogScan, Part, TableLayout, Verdict
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import LakeStats, PassRecord
 
@@ -33,7 +33,7 @@ def fleet(tables: int, catalog: str = "lake", *, hostile: bool = False, layouts:
         if number % 3 != 2:
             passes[identity.copy] = (_last_pass(identity, random, number, HOSTILE if hostile and number == 0 else ""),)
         if layouts and number % 5 == 0:
-            found.append(_layout(stats, random, number, partitions[number % 9]))
+            found.extend(_layout(stats, random, number, partitions[number % 9]))
         if number % 97 == 96:
             gone = Verdict(left_alone=f"metadata file s3://b/t{number}/v9.json is missing", is_unread=True)
             unread = TableIdentity(catalog, "w", identity.table, "")
@@ -116,14 +116,11 @@ def _partitions(random: Random) -> list[list[object]]:
     return [[day, random.randint(1, 60), random.randint(2**20, 2**33), n % 3] for n, day in enumerate(days)]
 
 
-def _layout(stats: LakeStats, random: Random, number: int, partitions: list[list[object]]) -> TableLayout:
+def _layout(stats: LakeStats, random: Random, number: int, partitions: list[list[object]]) -> list[TableLayout]:
     sizes = [[power, random.randint(1, 900), 3 * 2**power] for power in range(14, 29)]
     times = [stats.timeline["from_ms"] + seconds * 1000 for seconds in stats.timeline["seconds"]]
-    facts = {
-        "sizes": sizes,
-        "delete_sizes": [],
-        "partitions": partitions,
-        "partition_count": 365,
+    files = {"sizes": sizes, "partitions": partitions, "partition_count": 365}
+    holders = {
         "refs": [["main", "branch", 40, 3 * 2**30], ["audit", "tag", 1, 5 * 2**20]],
         "snapshots": [[at_ms, random.randint(0, 2**31)] for at_ms in times],
         "advice": [
@@ -134,6 +131,7 @@ def _layout(stats: LakeStats, random: Random, number: int, partitions: list[list
             }
         ],
     }
-    return TableLayout(
-        identity=stats.identity, observed_ms=NOW_MS - 5 * HOUR_MS, snapshot_id=stats.snapshot_id, facts=facts
-    )
+    return [
+        TableLayout(identity=stats.identity, observed_ms=NOW_MS - 5 * HOUR_MS, part=part, facts=facts)
+        for part, facts in ((Part.FILES, files), (Part.HOLDERS, holders))
+    ]

@@ -14,7 +14,7 @@ import pytest
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.health.examine import DEPTH_COUNTER, examine, lake_counters, lake_totals
 from icekeeper.health.lake_log import LakeLog
-from icekeeper.health.layout import layout_facts, timeline
+from icekeeper.health.layout import LayoutTally, layout_facts, timeline
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.overlap_depth import DEPTH_KEY
@@ -462,13 +462,32 @@ def test_a_layout_counts_files_by_size_and_partition() -> None:
     entries = [live(data, 1024, 1), live(data, 2047, 1), live(data, 2048, 2), live(deletes, 10, 2)]
     assert layout_facts(entries, lambda spec, values: f"{spec}:day={values[0]!r}") == {
         "sizes": [[10, 2, 3071], [11, 1, 2048]],
-        "delete_sizes": [[3, 1, 10]],
         "partitions": [["0:day=1", 2, 3071, 0], ["0:day=2", 1, 2048, 1]],
         "partition_count": 2,
     }
     many = layout_facts([live(data, 1, n % 200) for n in range(300)], lambda spec, values: str(values[0]).zfill(3))
     assert [name for name, *_ in many["partitions"]] == [f"{n:03}" for n in range(96)]  # those with two files first
     assert many["partition_count"] == 200
+
+
+def test_a_tally_follows_what_a_pass_replaces() -> None:
+    data = manifest(ManifestContent.DATA)
+    small = [replace(data_file(f"f{n}", 1024), partition=(n % 2,)) for n in range(4)]
+    entries = [LiveEntry(data, ManifestEntry(EntryStatus.EXISTING, 1, 1, 1, one)) for one in small]
+    tally = LayoutTally()
+    assert list(tally.watch(entries, 4)) == entries
+    assert tally.is_whole
+    for one in small[::2]:
+        tally.remove(0, one.partition, one.file_size_in_bytes)
+    tally.add(0, replace(data_file("merged", 2048), partition=(0,)))
+    assert tally.facts(lambda spec, values: str(values[0])) == {
+        "sizes": [[10, 2, 2048], [11, 1, 2048]],
+        "partitions": [["0", 1, 2048, 0], ["1", 2, 2048, 0]],
+        "partition_count": 2,
+    }
+    large = LayoutTally()
+    assert list(large.watch(entries, 3)) == entries
+    assert not large.is_whole
 
 
 def test_tables_that_are_gone_are_forgotten(store: SqliteStateStore) -> None:

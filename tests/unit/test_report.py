@@ -45,7 +45,7 @@ from icekeeper.report.terminal import (
     print_rows,
     trouble,
 )
-from icekeeper.state.findings import CatalogScan, TableLayout, Verdict
+from icekeeper.state.findings import CatalogScan, Part, TableLayout, Verdict
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import LakeStats, PassRecord
 
@@ -299,7 +299,7 @@ DUE = Verdict(reasons=("60 small files",), priority=0.5, due={"orphan sweep": NO
 def test_the_document_of_a_table_holds_what_scans_and_passes_recorded() -> None:
     done = last_pass("shop.a b", "succeeded", "compact: done; expire_snapshots: done", remove_orphans__bytes_left=7)
     facts = {"sizes": [[20, 3, 3 << 20]]}
-    layout = TableLayout(identity=identity("shop.a b"), observed_ms=NOW_MS, snapshot_id=1, facts=facts)
+    layout = TableLayout(identity=identity("shop.a b"), observed_ms=NOW_MS, part=Part.FILES, facts=facts)
     policy = {"min_input_files": {"source": "--set", "value": 3}}
     stats = seen("shop.a b", DUE, warnings={"small_files": "MetadataUnreadable: small"}, policy=policy)
     document = document_of(stats, passes=[done], layouts=[layout])
@@ -322,7 +322,7 @@ def test_the_document_of_a_table_holds_what_scans_and_passes_recorded() -> None:
                 "engine": "local",
                 "lines": ["compact: done", "expire_snapshots: as above"],
             },
-            "layout": {"observed_ms": NOW_MS, "sizes": [[20, 3, 3 << 20]]},
+            "layout": {"files": {"observed_ms": NOW_MS, "sizes": [[20, 3, 3 << 20]]}},
         }
     ]
     assert document["totals"]["lake_orphan_bytes"] == 7
@@ -403,7 +403,7 @@ def test_no_text_of_a_table_is_markup() -> None:
 def test_a_page_with_too_much_on_it_leaves_details_out() -> None:
     """Those of tables whose manifests were read last stay, then those of tables with more need."""
     line = {"from_ms": 1, "seconds": [0] * 100, "operations": "a" * 100, "refs": []}
-    layout = TableLayout(identity=identity("a.well"), observed_ms=NOW_MS, snapshot_id=1, facts={"sizes": [[20, 1, 1]]})
+    layout = TableLayout(identity=identity("a.well"), observed_ms=NOW_MS, part=Part.HOLDERS, facts={"refs": []})
     document = document_of(
         seen("a.well", timeline=line),
         seen("a.due", DUE, timeline=line),

@@ -432,12 +432,12 @@ class Runtime:
     def _record_afresh(self, table: TableName) -> None:
         """Record the health of a table, with what the last scan concluded about it, and its layout."""
         health, layout = self.health(table), self.layout(table)
-        known = self.state.lake_stats.of_table(layout.identity)
+        known = self.state.lake_stats.of_table(layout[0].identity)
         if known is not None and health.snapshot_id == known.snapshot_id:
             self.state.lake_stats.record(replace(health, verdict=known.verdict))
-        self.state.layouts.record(layout)
+        self.state.layouts.record(*layout)
 
-    def layout(self, table: TableName) -> TableLayout:
+    def layout(self, table: TableName) -> Sequence[TableLayout]:
         """What the manifests of a table say of its files, partitions, refs and design; reads every manifest.
 
         Raises:
@@ -451,7 +451,7 @@ class Runtime:
         from icekeeper.metadata.table_reader import TableReader
         from icekeeper.operations.compaction.write_properties import partition_path
         from icekeeper.operations.expiry.ref_costs import cost_of_refs
-        from icekeeper.state.findings import TableLayout
+        from icekeeper.state.findings import Part, TableLayout
 
         loaded = self.catalog.load(table)
         metadata = loaded.metadata
@@ -463,25 +463,26 @@ class Runtime:
             resolved, advice = error, ()
         head = health_head(metadata, resolved)
         manifests = [] if head is None else reader.manifests(head)
-        facts = layout_facts(
+        files = layout_facts(
             reader.live_entries(manifests),
             lambda spec_id, values: partition_path(metadata.specs[spec_id], values, metadata.schemas_current_first),
         )
         costs = cost_of_refs(reader)
-        facts["refs"] = [[one.name, one.type, one.snapshots, one.bytes_only_here] for one in costs.refs[:MOST_REFS]]
-        facts["snapshots"] = [[one.timestamp_ms, one.bytes_only_here] for one in costs.snapshots[-MOST_SNAPSHOTS:]]
         own = f" --catalog {shlex.quote(self.catalog.name)}"
         statements = [one.statement + (own if one.statement.startswith("icekeeper ") else "") for one in advice]
-        facts["advice"] = [
-            {"reason": one.message[:_LONGEST_ADVICE], "gain": one.gain, "statement": statement[:_LONGEST_ADVICE]}
-            for one, statement in zip(advice[:_MOST_ADVICE], statements, strict=False)
+        holders = {
+            "refs": [[one.name, one.type, one.snapshots, one.bytes_only_here] for one in costs.refs[:MOST_REFS]],
+            "snapshots": [[one.timestamp_ms, one.bytes_only_here] for one in costs.snapshots[-MOST_SNAPSHOTS:]],
+            "advice": [
+                {"reason": one.message[:_LONGEST_ADVICE], "gain": one.gain, "statement": statement[:_LONGEST_ADVICE]}
+                for one, statement in zip(advice[:_MOST_ADVICE], statements, strict=False)
+            ],
+        }
+        identity, now_ms = identity_of(self.catalog, loaded), self.clock()
+        return [
+            TableLayout(identity=identity, observed_ms=now_ms, part=part, facts=facts)
+            for part, facts in ((Part.FILES, files), (Part.HOLDERS, holders))
         ]
-        return TableLayout(
-            identity=identity_of(self.catalog, loaded),
-            observed_ms=self.clock(),
-            snapshot_id=None if head is None else head.snapshot_id,
-            facts=facts,
-        )
 
     def safety_bounds(
         self,

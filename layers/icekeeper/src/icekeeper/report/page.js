@@ -231,7 +231,9 @@
       const why = "Details of this table are left out, for the page would be too large. A page that has them:";
       return section("Left out", el("p", { class: "faint" }, `${why} `, el("code", {}, fresh(t))));
     }
-    const what = "Sizes of files, partitions, what each ref alone holds, and advice are not recorded. Read the manifests:";
+    const holders = "What each ref and snapshot alone holds, and advice";
+    const missing = t.layout?.files ? holders : `Sizes of files and partitions, ${holders.toLowerCase()}`;
+    const what = `${missing} are not recorded. Read the manifests:`;
     return section("Not recorded", el("p", { class: "faint" }, `${what} `, el("code", {}, fresh(t))));
   }
   const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\"'\"'")}'`);
@@ -244,7 +246,8 @@
       work(t),
       facts(t),
       ...(t.left_out ? [] : [history(t)]),
-      ...(t.layout ? [sizes(t), partitions(t)] : [absent(t)]),
+      ...(t.layout?.files ? [sizes(t.layout.files, t), partitions(t.layout.files)] : []),
+      ...(t.layout?.files && t.layout.holders ? [] : [absent(t)]),
       el("div", { class: "pair" }, lastPass(t), policy(t)),
       ...advice(t),
     );
@@ -291,9 +294,9 @@
     );
   }
 
-  function sizes(t) {
+  function sizes(files, t) {
     const title = "Sizes of data files";
-    const bars = t.layout.sizes.map(([power, files]) => ({ from: 2 ** power, to: 2 ** (power + 1), files }));
+    const bars = files.sizes.map(([power, number]) => ({ from: 2 ** power, to: 2 ** (power + 1), files: number }));
     if (!bars.length) return section(title, faint("The table has no data files."));
     const [mb] = t.policy?.target_file_size_mb ?? [data.defaults.target_file_size_mb];
     const target = mb * 2 ** 20;
@@ -312,17 +315,17 @@
           Plot.ruleY([0]),
         ],
       }),
-      faint(`The dashed line is the target, ${size(target)}. ${read(t)}`),
+      faint(`The dashed line is the target, ${size(target)}. ${read(files)}`),
     );
   }
-  const read = (t) => `Manifests read ${since(t.layout.observed_ms)}.`;
+  const read = (part) => `Manifests read ${since(part.observed_ms)}.`;
 
   const NAMES = { a: "append", o: "overwrite", r: "replace", d: "delete", "?": "other" };
   function history(t) {
     const title = "Snapshots and refs";
     const line = t.timeline;
     if (!line?.seconds) return section(title, faint("The table has no snapshots, or none is recorded."));
-    const held = t.layout?.snapshots ?? [];
+    const held = t.layout?.holders?.snapshots ?? [];
     const alone = new Map(held.map(([ms, bytes]) => [Math.floor((ms - line.from_ms) / 1000), bytes]));
     const dots = line.seconds.flatMap((seconds, at) => {
       const ms = line.from_ms + seconds * 1000;
@@ -333,7 +336,7 @@
     const refs = line.refs
       .filter(([, , ms]) => ms >= first && isTime(ms))
       .map(([name, , ms]) => ({ name, at: new Date(ms) }));
-    const costs = (t.layout?.refs ?? []).map(([name, kind, number, bytes]) => [name, kind, count(number), size(bytes)]);
+    const costs = (t.layout?.holders?.refs ?? []).map(([name, kind, number, bytes]) => [name, kind, count(number), size(bytes)]);
     return section(
       title,
       chart(title, {
@@ -353,7 +356,7 @@
       }),
       faint(
         `The newest ${count(dots.length)} of ${count(t.counters.lake_snapshots)} snapshots` +
-          (alone.size ? `; a larger dot holds more bytes alone. ${read(t)}` : "."),
+          (alone.size ? `; a larger dot holds more bytes alone. ${read(t.layout.holders)}` : "."),
       ),
       costs.length
         ? grid(["ref", "type", "snapshots", "bytes that it alone holds"], costs)
@@ -361,9 +364,9 @@
     );
   }
 
-  function partitions(t) {
+  function partitions(all) {
     const title = "Partitions";
-    const found = t.layout.partitions.map(([name, files, bytes, deletes], at) => ({ name, files, bytes, deletes, at }));
+    const found = all.partitions.map(([name, files, bytes, deletes], at) => ({ name, files, bytes, deletes, at }));
     if (found.length < 2) return section(title, faint("The table has one partition, or is not partitioned."));
     const across = Math.min(16, Math.ceil(Math.sqrt(found.length * 2)));
     const most = found.reduce((a, b) => (b.files > a.files ? b : a));
@@ -378,13 +381,13 @@
         marks: [
           Plot.cell(found, {
             ...{ x: (p) => p.at % across, y: (p) => Math.floor(p.at / across), fill: "files", inset: 1 },
-            title: (p) => `${p.name}\n${count(p.files)} files, ${size(p.bytes)}, ${count(p.deletes)} delete files`,
+            title: (p) => `${p.name}\n${count(p.files)} files, ${size(p.bytes)}${p.deletes ? `, ${count(p.deletes)} delete files` : ""}`,
           }),
         ],
       }),
       faint(
-        `${count(found.length)} of ${count(t.layout.partition_count)} partitions, in order; the darkest cell, ` +
-          `${most.name}, has ${count(most.files)} data files. ${read(t)}`,
+        `${count(found.length)} of ${count(all.partition_count)} partitions, in order; the darkest cell, ` +
+          `${most.name}, has ${count(most.files)} data files. ${read(all)}`,
       ),
     );
   }
@@ -416,13 +419,13 @@
   }
 
   function advice(t) {
-    const found = t.layout?.advice ?? [];
+    const found = t.layout?.holders?.advice ?? [];
     if (!found.length) return [];
     return [
       section(
         "Advice",
         ...found.map((one) => el("p", {}, `${one.reason} `, el("span", { class: "faint" }, one.gain), " ", el("code", {}, one.statement))),
-        faint(read(t)),
+        faint(read(t.layout.holders)),
       ),
     ];
   }

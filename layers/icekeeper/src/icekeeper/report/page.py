@@ -21,6 +21,7 @@ from icekeeper.errors import StorageError
 from icekeeper.health.examine import lake_totals
 from icekeeper.machine.clock import HOUR_MS, iso_utc
 from icekeeper.machine.metering import WorkThreads
+from icekeeper.model import TableName
 from icekeeper.policy import resolve
 from icekeeper.report.costs import STORED_GB_MONTH_USD
 from icekeeper.report.outcome import PassStatus, in_plain_words, lines_of
@@ -117,7 +118,10 @@ def catalog_document(facts: CatalogFacts, now_ms: int) -> dict[str, Any]:
 
     Tables are ordered by need: in trouble, with work due, and the others; then by priority and name.
     """
-    layouts = {(one.identity.table, one.identity.uuid): one for one in facts.layouts}
+    layouts: dict[tuple[TableName, str], dict[str, Any]] = {}
+    for one in facts.layouts:
+        parts = layouts.setdefault((one.identity.table, one.identity.uuid), {})
+        parts[one.part.value] = {"observed_ms": one.observed_ms, **one.facts}
     tables = []
     for name, records in _by_name(facts.lake).items():
         unread = next((one for one in records if one.verdict.is_unread), None)
@@ -125,7 +129,7 @@ def catalog_document(facts: CatalogFacts, now_ms: int) -> dict[str, Any]:
         known = stats or unread
         assert known is not None
         passes = facts.passes.get(known.identity.copy, ())
-        layout = layouts.get((known.identity.table, known.identity.uuid))
+        layout = layouts.get((known.identity.table, known.identity.uuid), {})
         tables.append(_table(facts.catalog, name, stats, unread, passes, layout))
     order = ("trouble", "work", "well")
     tables.sort(key=lambda one: (order.index(one["state"]), -one["priority"], one["name"]))
@@ -159,7 +163,7 @@ def _table(
     stats: LakeStats | None,
     unread: LakeStats | None,
     passes: Sequence[PassRecord],
-    layout: TableLayout | None,
+    layout: Mapping[str, Any],
 ) -> dict[str, Any]:
     """One table; what is empty or not known is left out, for the page may have ten thousand of them."""
     known = stats or unread
@@ -180,7 +184,7 @@ def _table(
         "policy": {key: [one["value"], one["source"]] for key, one in recorded.items()},
         "timeline": dict(known.timeline),
         "last_pass": {} if last is None else _pass(last),
-        "layout": {} if layout is None else {"observed_ms": layout.observed_ms, **layout.facts},
+        "layout": dict(layout),
     }
     return {
         "name": name,
@@ -244,6 +248,7 @@ MOST_BYTES = 14_000_000
 """Of the data on a page.  Beyond, details are left out: those of tables whose manifests were read last stay first,
 then those of tables with more need."""
 _DETAILS = ("timeline", "layout")
+_NEVER = {"observed_ms": 0}
 _AT_FIRST = 5
 """So many tables in trouble, and so many with work, are listed at the top."""
 
@@ -291,7 +296,9 @@ def within(documents: Sequence[Mapping[str, Any]], most: int) -> Sequence[Mappin
     sizes = [len(_inert(detail)) for detail in details]
     left += sum(sizes)
     kept = set[int]()
-    for at in sorted(range(len(tables)), key=lambda at: -details[at].get("layout", {}).get("observed_ms", 0)):
+    for at in sorted(
+        range(len(tables)), key=lambda at: -details[at].get("layout", {}).get("holders", _NEVER)["observed_ms"]
+    ):
         if sizes[at] <= left:
             left -= sizes[at]
             kept.add(at)

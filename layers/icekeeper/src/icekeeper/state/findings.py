@@ -1,10 +1,11 @@
-"""What scans concluded, and what a look into the manifests of a table found (``icekeeper report --fresh``)."""
+"""What scans concluded, and what passes and ``icekeeper report --fresh`` found in the manifests of a table."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from icekeeper.model import TableName
@@ -91,39 +92,45 @@ def _scan(item: Item) -> CatalogScan:
     )
 
 
+class Part(StrEnum):
+    """A part of a table's layout, with an age of its own."""
+
+    FILES = "files"
+    """Sizes and partitions; also what a pass leaves behind (:meth:`icekeeper.health.layout.LayoutTally.facts`)."""
+    HOLDERS = "holders"
+    """The bytes that each ref and snapshot alone holds, and advice."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableLayout:
-    """What the manifests of a table said at ``observed_ms``.
-
-    ``facts``: sizes of files, partitions, bytes that each ref and snapshot alone holds, advice, as JSON
-    (:func:`icekeeper.health.layout.layout_facts`).
-    """
+    """What the manifests of a table said at ``observed_ms``: one part of it, ready for JSON."""
 
     identity: TableIdentity
     observed_ms: int
-    snapshot_id: int | None
+    part: Part
     facts: Mapping[str, Any]
 
 
 class LayoutStore(Records):
     """The layouts of tables; those of a catalog are in one partition, as the lake stats are."""
 
-    def record(self, layout: TableLayout) -> None:
-        """Replace the layout of the table."""
+    def record(self, *layouts: TableLayout) -> None:
+        """Replace these parts, which must differ."""
+        self.table.put_all(self._item(layout) for layout in layouts)
+
+    def _item(self, layout: TableLayout) -> Item:
         identity = layout.identity
-        self.table.put(
-            {
-                "pk": catalog_key("layout", identity.catalog, identity.warehouse),
-                "sk": sort_key("", f"{identity.table.key}\x1f{identity.uuid}"),
-                "table_name": identity.table.key,
-                "uuid": identity.uuid,
-                "location": identity.location,
-                "observed_ms": layout.observed_ms,
-                "snapshot_id": layout.snapshot_id,
-                "facts": json_text(layout.facts),
-                "expires_s": self.table.expires_s(KEPT_MS, at_least_ms=layout.observed_ms),
-            }
-        )
+        return {
+            "pk": catalog_key("layout", identity.catalog, identity.warehouse),
+            "sk": sort_key("", f"{identity.table.key}\x1f{identity.uuid}\x1f{layout.part.value}"),
+            "table_name": identity.table.key,
+            "uuid": identity.uuid,
+            "location": identity.location,
+            "observed_ms": layout.observed_ms,
+            "part": layout.part.value,
+            "facts": json_text(layout.facts),
+            "expires_s": self.table.expires_s(KEPT_MS, at_least_ms=layout.observed_ms),
+        }
 
     def of_catalog(self, catalog: str, warehouse: str) -> Iterator[TableLayout]:
         """The layouts of all tables of a catalog, ordered by name."""
@@ -133,6 +140,6 @@ class LayoutStore(Records):
                 yield TableLayout(
                     identity=TableIdentity(catalog, warehouse, table, item["uuid"], item["location"]),
                     observed_ms=item["observed_ms"],
-                    snapshot_id=item.get("snapshot_id"),
+                    part=Part(item["part"]),
                     facts=json.loads(item["facts"]),
                 )
