@@ -549,11 +549,11 @@ def test_a_page_shows_what_the_last_scan_and_passes_recorded(
     assert not page.exists()
     assert main(["detect", "--catalog", "lake"]) == 0
     capsys.readouterr()
-    for written in ("shop/messy", "shop/calm"):  # what is not there cannot be read
+    for written in ("shop/messy", "shop/calm", "catalog.db"):  # what is not there cannot be read
         (tmp_path / written).rename(tmp_path / written.replace("/", "-"))
     assert main([*REPORT, str(page)]) == 0
     assert capsys.readouterr().out == f"{page}: 2 tables, 0 in trouble, 1 with work due\n"
-    for written in ("shop/messy", "shop/calm"):
+    for written in ("shop/messy", "shop/calm", "catalog.db"):
         (tmp_path / written.replace("/", "-")).rename(tmp_path / written)
     found = page_data(page)
     assert "12 data files of" in found["shop.messy"]["reasons"][0]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from icekeeper.advice.advise import Advice
     from icekeeper.catalogs.catalog import LoadedTable
     from icekeeper.policy import ResolvedPolicy
-    from icekeeper.state.store import LakeStatsStore
+    from icekeeper.state.store import LakeStatsStore, StateStore
 
 
 def advise(
@@ -231,19 +231,19 @@ def report(
     It reads the state only, and changes no table.  With --fresh, it first looks at the tables that match the pattern;
     if one of these cannot be read, it is on the page, and the command ends as a failed one.
     """
+    from icekeeper.machine.clock import system_clock
+    from icekeeper.machine.resources import variables_set
     from icekeeper.report.page import catalog_document, recorded_facts, render_page
-    from icekeeper.runtime import Runtime
+    from icekeeper.state.open import open_state
 
-    runtimes = [Runtime.open(name) for name in dict.fromkeys(catalogs)]
-    unread: dict[str, str] = {}
+    names, unread = list(dict.fromkeys(catalogs)), dict[str, str]()
     if fresh is not None:
-        for runtime in runtimes:
-            unread |= runtime.scan_afresh(fresh)
-    now_ms = runtimes[0].clock()
-    documents = []
-    for runtime in runtimes:
-        catalog = runtime.catalog
-        documents.append(catalog_document(recorded_facts(runtime.state, catalog.name, catalog.warehouse), now_ms))
+        from icekeeper.runtime import Runtime
+
+        for name in names:
+            unread |= Runtime.open(name).scan_afresh(fresh)
+    state, now_ms = open_state(variables_set(os.environ)), system_clock()
+    documents = [catalog_document(recorded_facts(state, *_scanned(state, name)), now_ms) for name in names]
     _write(output, render_page(documents, now_ms))
     states = [table["state"] for document in documents for table in document["tables"]]
     told = (
@@ -252,6 +252,22 @@ def report(
     people(as_json=False).print(f"{output}: {told}", soft_wrap=True)
     said = "; ".join(f"{name}: {why}" for name, why in sorted(unread.items()))
     return print_failed(f"{counted(len(unread), 'table')} could not be read: {said}") if unread else EXIT_OK
+
+
+def _scanned(state: StateStore, name: str) -> tuple[str, str]:
+    """Name and warehouse of a catalog as it was last scanned; one that never was is opened.
+
+    Raises:
+        PolicyError: it is not configured either.
+    """
+    scans = [scan for scan in state.scans.all() if scan.catalog == name]
+    if scans:
+        last = max(scans, key=lambda scan: scan.scanned_ms)
+        return last.catalog, last.warehouse
+    from icekeeper.catalogs.load import open_catalog
+
+    catalog = open_catalog(name)
+    return catalog.name, catalog.warehouse
 
 
 def _write(output: Path, text: str) -> None:
