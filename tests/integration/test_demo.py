@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from support.command import one_sentence
+from support.command import one_sentence, require_documented
 
 ICEKEEPER = str(Path(sys.executable).parent / "icekeeper")
 WAIT_S = 300
@@ -86,6 +86,7 @@ def test_every_table_becomes_healthy_and_the_bucket_can_be_explored(tmp_path: Pa
     done = run("demo", "--json", "--engine", "local", "--keep", str(kept), environment=scratch)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
+    require_documented(["demo"], document)
     assert list(document) == ["ok", "seconds", "tables", "catalog", "status"]
     assert document["ok"] is True
     stories = {story["table"]: story for story in document["tables"]}

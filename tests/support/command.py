@@ -9,7 +9,7 @@ import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import typer.main
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # has no types
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
@@ -84,6 +85,24 @@ class Answer:
         return document
 
 
+_SCHEMAS = Path(__file__).resolve().parents[2] / "docs" / "schemas"
+_GROUPS = ("policy", "pin", "stage", "claims", "requests")
+
+
+@functools.cache
+def _schema(name: str) -> Any:
+    return Draft202012Validator(json.loads((_SCHEMAS / f"{name}.json").read_text()))
+
+
+def require_documented(arguments: Sequence[str], document: Mapping[str, Any]) -> None:
+    """Fail unless the document of this call fits its schema in docs/schemas."""
+    words = [word for word in arguments if not word.startswith("-")]
+    name = "-".join(words[: 2 if words[0] in _GROUPS else 1])
+    schema = _schema("error" if list(document) == ["error"] else name)
+    wrong = [f"{error.json_path}: {error.message}" for error in schema.iter_errors(document)]
+    assert wrong == [], f"docs/schemas/{name}.json"
+
+
 class Command:
     """A warehouse on this disk, its SQLite catalog ``C`` and the command, configured by the environment alone."""
 
@@ -120,6 +139,8 @@ class Command:
         chosen = [] if catalog is None else ["--catalog", catalog]
         code = main([*arguments, *chosen])
         captured = self._capsys.readouterr()
+        if "--json" in arguments and captured.out:
+            require_documented(arguments, json.loads(captured.out))
         return Answer(code, captured.out, captured.err)
 
     def script(self, *arguments: str, timeout_s: float = 60) -> Answer:

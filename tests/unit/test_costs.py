@@ -24,6 +24,7 @@ from icekeeper.state.identity import TableIdentity
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.store import HourOfUse, LakeStats, hour_of, hours_between
 from icekeeper.text import size_text, usd_text
+from support.command import require_documented
 
 # What a month costs: each amount times its price, at the pace of the hours that were recorded.
 
@@ -223,6 +224,7 @@ def test_the_document_is_that_of_the_contract(state: SqliteStateStore, capsys: p
     record(state)
     assert main(["cost", "--json", "--price", "glue_dpu_hour=1"]) == 0
     told = json.loads(capsys.readouterr().out)
+    require_documented(["cost"], told)
     assert told["currency"] == "USD"
     assert told["prices_of"] == "2026-11"
     assert told["recorded_hours"] in (10, 11)  # an hour may end between recording and asking

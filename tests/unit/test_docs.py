@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -225,3 +226,47 @@ def test_the_readme_names_every_extra_and_installs_from_a_checkout() -> None:
     installed = re.findall(r"pip install '([^']+)'", section)
     assert installed
     assert all(re.fullmatch(r"\.(\[\w+\])?", what) for what in installed)
+
+
+# Every document of --json has a schema, which tests of the command hold against what it prints.
+
+SCHEMAS = ROOT / "docs" / "schemas"
+
+
+def _commands_with_json() -> Iterator[str]:
+    group: Any = typer.main.get_command(app)
+    for name, command in group.commands.items():
+        for nested, one in getattr(command, "commands", {"": command}).items():
+            if any("--json" in parameter.opts for parameter in one.params):
+                yield f"{name}-{nested}".rstrip("-")
+
+
+def test_the_schemas_are_those_of_the_script(tmp_path: Path) -> None:
+    script = runpy.run_path(str(ROOT / "docs" / "generate_schemas.py"))
+    script["main"].__globals__["FOLDER"] = tmp_path
+    script["main"]()
+    assert {path.name: path.read_text() for path in SCHEMAS.iterdir()} == {
+        path.name: path.read_text() for path in tmp_path.iterdir()
+    }
+
+
+def test_every_document_of_the_command_has_a_schema_and_every_field_a_meaning() -> None:
+    found = {path.stem: json.loads(path.read_text()) for path in SCHEMAS.iterdir()}
+    assert set(found) == {"error", *_commands_with_json()}
+
+    def nameless(schema: Mapping[str, Any], where: str) -> Iterator[str]:
+        for name, one in schema.get("properties", {}).items():
+            if "$schema" not in one and not _meaning(one):
+                yield f"{where}.{name}"
+            yield from nameless(one, f"{where}.{name}")
+        for inner in ("items", "additionalProperties"):
+            if isinstance(schema.get(inner), dict):
+                yield from nameless(schema[inner], f"{where}[]")
+
+    assert [field for name, schema in found.items() for field in nameless(schema, name)] == []
+
+
+def _meaning(schema: Mapping[str, Any]) -> str | None:
+    return schema.get("description") or next(
+        (one["description"] for one in schema.get("anyOf", ()) if "description" in one), None
+    )

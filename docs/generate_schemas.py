@@ -1,0 +1,628 @@
+"""Write docs/schemas/: the JSON Schema of every document of ``--json``, from the fields below.
+
+Tests check each document that a command prints in a test against its schema.  A schema allows no other fields.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, TypeAlias
+
+FOLDER = Path(__file__).resolve().parent / "schemas"
+
+Schema: TypeAlias = dict[str, Any]
+
+
+def text(what: str = "") -> Schema:
+    """A string."""
+    return _described({"type": "string"}, what)
+
+
+def whole(what: str = "") -> Schema:
+    """A whole number."""
+    return _described({"type": "integer"}, what)
+
+
+def number(what: str = "") -> Schema:
+    """Any number."""
+    return _described({"type": "number"}, what)
+
+
+def flag(what: str = "") -> Schema:
+    """True or false."""
+    return _described({"type": "boolean"}, what)
+
+
+def one_of(what: str, *values: str) -> Schema:
+    """One of these texts."""
+    return _described({"enum": [*values]}, what)
+
+
+def or_null(schema: Schema) -> Schema:
+    """The value, or null."""
+    if "enum" in schema:
+        return {**schema, "enum": [*schema["enum"], None]}
+    return {**schema, "type": [schema["type"], "null"]}
+
+
+def each(what: str, schema: Schema) -> Schema:
+    """A list."""
+    return _described({"type": "array", "items": schema}, what)
+
+
+def by_key(what: str, schema: Schema) -> Schema:
+    """An object whose keys are not fixed."""
+    return _described({"type": "object", "additionalProperties": schema}, what)
+
+
+def fields(what: str, required: dict[str, Schema], optional: dict[str, Schema] | None = None) -> Schema:
+    """An object with these fields and no others."""
+    properties = {**required, **(optional or {})}
+    found = {"type": "object", "properties": properties, "required": [*required], "additionalProperties": False}
+    return _described(found, what)
+
+
+def _described(schema: Schema, what: str) -> Schema:
+    return {"description": what, **schema} if what else schema
+
+
+def snapshot_id(what: str) -> dict[str, Schema]:
+    """An id, beside its text for readers that round numbers above 2^53."""
+    return {
+        "snapshot_id": or_null(whole(what)),
+        "snapshot_id_text": or_null(text("`snapshot_id` as text: many readers round numbers above 2^53")),
+    }
+
+
+ANY: Schema = {}
+STATUS = one_of("how it ended", "succeeded", "skipped", "refused", "partial", "failed")
+TABLE = {"table": text("NAMESPACE.TABLE"), "catalog": text("name of the catalog in PyIceberg's configuration")}
+ABOUT = {**TABLE, "status": STATUS}
+METRICS = by_key("amounts by name, such as `compact.files_merged`; docs/operations.md has them all", number())
+SETTINGS = by_key("settings of the call, by policy key", text())
+ERROR = fields(
+    "why the command failed or was interrupted",
+    {
+        "type": text("a name of docs/errors, `UsageError` or `Interrupted`"),
+        "message": text("one sentence that says what to do"),
+    },
+)
+SOURCED = fields("", {"source": text("where the value comes from"), "value": {"description": "in its JSON type"}})
+POLICY = by_key("every setting in force, by policy key", SOURCED)
+PASS = fields(
+    "one pass",
+    {
+        "run_id": text("id of the pass or run"),
+        "started_ms": whole("start, in epoch milliseconds"),
+        "finished_ms": whole("end, in epoch milliseconds"),
+        "duration_ms": whole("milliseconds from start to end"),
+        "status": STATUS,
+        "summary": text("`OPERATION: SENTENCE` of every operation"),
+        "engine": or_null(text("`local`, `spark` or both")),
+        "metrics": METRICS,
+    },
+)
+FILES = fields(
+    "files that the operation rewrites or deletes; a long list is in a file of its own",
+    {},
+    {
+        "planned": each("paths that it reads and replaces, or would delete", text()),
+        "deleted": each("paths that it deleted", text()),
+        "listing": text("file with both lists, where there are more than 1,000 paths"),
+        "planned_count": whole("length of the list `planned` in that file"),
+        "deleted_count": whole("length of the list `deleted` in that file"),
+    },
+)
+PRICES = by_key("US dollars by policy key", number())
+CHANGE = {
+    "files": whole("data files in"),
+    "outputs": whole("data files out"),
+    "bytes_in": whole("bytes read"),
+    "bytes_out": whole("bytes written, by an estimate"),
+    "delete_files": whole("delete files that are applied"),
+    "requests": whole("requests to the store"),
+    "saving_usd": number("what readers save in `expected_scans` scans, in US dollars"),
+    "cost_usd": number("what the rewrite costs, in US dollars"),
+}
+PLAN = fields(
+    "what a dry run would do",
+    {},
+    {
+        "groups": each(
+            "file groups, the first to be rewritten first",
+            fields(
+                "",
+                {
+                    "reasons": each("why its files are rewritten", text()),
+                    "partition": text("partition path; empty: not partitioned"),
+                    "spec_id": whole("partition spec of the outputs"),
+                    **CHANGE,
+                },
+            ),
+        ),
+        "totals": fields("sums of all groups", {"groups": whole("number of groups"), **CHANGE}),
+        "left": each(
+            "files that are left alone",
+            fields("", {"reason": text("why"), "files": whole("how many"), "bytes": whole("their size")}),
+        ),
+        "assumes": fields(
+            "assumptions behind costs and savings",
+            {
+                "expected_scans": or_null(whole("scans that a merge must pay for itself in")),
+                "prices": PRICES,
+                "prices_set": each("prices that a setting names", text()),
+            },
+        ),
+        "settings": each(
+            "settings of the table that files lack, from a sample of footers",
+            fields(
+                "",
+                {
+                    "reason": text("codec, bloom or sort_order"),
+                    "how": text("the setting that would rewrite the files"),
+                    "lacking": whole("files of the sample that lack it"),
+                    "sampled": whole("files looked at"),
+                    "bytes": whole("bytes that a rewrite would read, by an estimate"),
+                    "cost_usd": number("what it would cost, in US dollars"),
+                },
+            ),
+        ),
+        "like_missing": each("unreferenced files that resemble missing ones, which stay", ANY),
+    },
+)
+
+
+def operation(in_turn: bool = True) -> Schema:
+    """One operation of a pass."""
+    more = {
+        "schedule": text("the schedule that ran it"),
+        "plan": PLAN,
+        "lost_lease": flag("another run took the lease; nothing was committed"),
+        "planned_after": each("operations whose result the plan of a dry run includes", text()),
+    }
+    if in_turn:
+        more["in_turn"] = operation(in_turn=False)
+    return fields(
+        "one operation",
+        {
+            "operation": text("name, such as `compact`"),
+            "status": STATUS,
+            "reason": or_null(text("why it was skipped or refused, or failed")),
+            "summary": text("one sentence"),
+            **snapshot_id("the last snapshot that it committed"),
+            "snapshot_ids": each("all snapshots that it committed, oldest first", whole()),
+            "snapshot_ids_text": each("`snapshot_ids` as texts", text()),
+            "metrics": METRICS,
+            "files": FILES,
+        },
+        more,
+    )
+
+
+MAINTAIN = {
+    **TABLE,
+    "run_id": text("id of the pass"),
+    "dry_run": flag("whether nothing was changed"),
+    "status": STATUS,
+    "operations": each("in the order in which they ran", operation()),
+    "summary": text("`OPERATION: SENTENCE` of every operation"),
+    "metrics": METRICS,
+}
+MAINTAIN_MORE = {
+    "staged": fields(
+        "the files of failed loads",
+        {
+            "summary": text("one sentence"),
+            "problem": or_null(text("why files could not be deleted; the next pass tries again")),
+            "metrics": METRICS,
+            "files": FILES,
+        },
+    ),
+    "engine": fields(
+        "where files were rewritten",
+        {"name": text("`local`, `spark` or both"), "reason": or_null(text("why; null: it was named"))},
+    ),
+    "planned_anew": by_key(
+        "of a dry run: operations that a pass plans on the result of earlier ones", each("", text())
+    ),
+    "warnings": each("problems outside the operations", text()),
+    "error": ERROR,
+}
+COSTS = fields(
+    "what each branch, tag and snapshot alone holds",
+    {
+        "refs": each(
+            "branches and tags",
+            fields(
+                "",
+                {
+                    "name": text("of the ref"),
+                    "type": one_of("kind of ref", "branch", "tag"),
+                    **snapshot_id("its snapshot"),
+                    "snapshots": whole("snapshots that only it reaches"),
+                    "files_only_here": whole("files that only it references"),
+                    "bytes_only_here": whole("their size"),
+                },
+            ),
+        ),
+        "snapshots": each(
+            "snapshots, oldest first",
+            fields(
+                "",
+                {
+                    **snapshot_id("its id"),
+                    "timestamp_ms": whole("its commit, in epoch milliseconds"),
+                    "refs": each("branches and tags that reach it", text()),
+                    "files_only_here": whole("files that only it references"),
+                    "bytes_only_here": whole("their size"),
+                },
+            ),
+        ),
+        "bytes_without_ref": whole("size of files that no branch or tag reaches"),
+        "files": whole("files of all snapshots"),
+        "bytes": whole("their size"),
+    },
+)
+BOUNDS = fields(
+    "what no deletion may touch now",
+    {
+        "now_ms": whole("the time that counts, of the store, in epoch milliseconds"),
+        "metadata_location": text("metadata file that was read"),
+        "gc_enabled": flag("the table's property `gc.enabled`"),
+        "oldest_pinned_snapshot_id": or_null(whole("it and all newer ones stay")),
+        "pinned_metadata": each("metadata files that pins keep", text()),
+        "staged": fields(
+            "files of loads that are not settled",
+            {},
+            {
+                "prefixes": each("folders", text()),
+                "files": each("paths", text()),
+                "listing": text("file with the paths, where there are many"),
+                "files_count": whole("number of paths in that file"),
+            },
+        ),
+        "protected_prefixes": each("folders whose files are never orphans", text()),
+        "allowed_prefixes": each("folders outside of which nothing is touched", text()),
+        "orphans_modified_before_ms": whole("younger files are no orphans"),
+        "snapshots_committed_before_ms": whole("younger snapshots stay"),
+        "snapshots_kept": whole("this many newest snapshots stay"),
+    },
+)
+PIN = fields(
+    "a pin",
+    {
+        "name": text("unique in the table"),
+        **snapshot_id("it and all newer ones stay"),
+        "metadata_location": text("metadata file that it keeps"),
+        "expires_ms": whole("its end, in epoch milliseconds"),
+        "expires": text("its end, in UTC"),
+        "kind": text("who made it: `reader`, `rewrite`, `lost-ref` …"),
+        "tag": or_null(text("the tag that it wrote")),
+    },
+)
+LOAD = fields(
+    "a staged load",
+    {
+        "name": text("unique in the table"),
+        "origin": text("who recorded it"),
+        "state": text("staged, adopted or failed"),
+        "files": whole("number of its files"),
+        "prefixes": each("its folders", text()),
+        "changed_ms": whole("last change, in epoch milliseconds"),
+        "changed": text("last change, in UTC"),
+    },
+)
+CLAIM = fields(
+    "another table, and where it was seen to have files",
+    {
+        "catalog": text("its catalog"),
+        "warehouse": text("the catalog's warehouse"),
+        "table": text("its name"),
+        "uuid": text("its table UUID"),
+        "location": text("its location"),
+        "folders": each("folders with files of it", text()),
+    },
+)
+REQUEST = fields(
+    "a request for a pass",
+    {
+        **TABLE,
+        "requested_ms": whole("when, in epoch milliseconds"),
+        "requested": text("when, in UTC"),
+        "settings": SETTINGS,
+    },
+)
+ADVICE = fields(
+    "something that no pass can change",
+    {
+        "table": text("NAMESPACE.TABLE"),
+        "kind": text("docs/advice.md has them all"),
+        "severity": text("info"),
+        "reason": text("what was found"),
+        "numbers": by_key("what the reason counts", number()),
+        "gain": text("what the change would bring"),
+        "statement": text("the command or SQL statement to run"),
+    },
+)
+CHANGED = each(
+    "settings that changed",
+    fields(
+        "",
+        {
+            "key": text("policy key"),
+            "before": {"description": "the value before", "anyOf": [SOURCED, {"type": "null"}]},
+            "after": {"description": "the value after", "anyOf": [SOURCED, {"type": "null"}]},
+        },
+    ),
+)
+_CHECKSUM = fields("of its current snapshot", {"rows": whole("how many"), "checksum": text("of all rows, by DuckDB")})
+CONTENTS = fields(
+    "rows of the table",
+    {"head": _CHECKSUM, "tagged": {"description": "at its tag", "anyOf": [_CHECKSUM, {"type": "null"}]}},
+)
+REPORTED = {"table": text("NAMESPACE.TABLE"), "reason": text("why"), "warning": text("what else is wrong")}
+DOCUMENTS: dict[str, Schema] = {
+    "error": fields("A call that failed before it had a result", {"error": ERROR}),
+    "detect": fields(
+        "Tables that need work",
+        {
+            "catalog": TABLE["catalog"],
+            "scanned": whole("tables that were looked at"),
+            "proposals": each(
+                "most urgent first",
+                fields(
+                    "",
+                    {
+                        "table": REPORTED["table"],
+                        "reasons": each("why it needs work", text()),
+                        "priority": number("0 to 1: the share of its best possible state that it lacks"),
+                    },
+                    {
+                        "schedules": each("schedules that are due", text()),
+                        "warning": REPORTED["warning"],
+                        "requested": flag("a person asked for a pass"),
+                        "settings": SETTINGS,
+                    },
+                ),
+            ),
+            "skipped": each(
+                "tables that are left alone",
+                fields(
+                    "",
+                    {"table": REPORTED["table"], "reason": REPORTED["reason"]},
+                    {"warning": REPORTED["warning"]},
+                ),
+            ),
+            "next_run": fields(
+                "how a scheduled run would begin now",
+                {
+                    "begins": each("tables that it would begin with", text()),
+                    "waits": each("tables beyond `max_concurrent_jobs`", text()),
+                    "at_work": whole("tables that scheduled runs maintain already"),
+                    "limits": by_key("limits, by policy key", SOURCED),
+                    "filters": by_key("filters, by policy key", SOURCED),
+                },
+            ),
+            "status": STATUS,
+        },
+        {
+            "beyond_limit": whole("tables beyond `max_jobs_per_detection`"),
+            "note": text("what holds for the whole scan"),
+        },
+    ),
+    "health": fields(
+        "How a table looks",
+        {
+            **ABOUT,
+            **snapshot_id("the snapshot that was looked at"),
+            "observed_ms": whole("when, in epoch milliseconds"),
+            "counters": by_key("amounts by name; docs/detection.md has them all", number()),
+            "warnings": each(
+                "what is wrong",
+                fields("", {"kind": text("a name of docs/detection.md"), "message": text("a sentence")}),
+            ),
+            "policy": by_key("settings that are set, by policy key", SOURCED),
+        },
+    ),
+    "maintain": fields("A pass, or a dry run of one", MAINTAIN, MAINTAIN_MORE),
+    "plan": fields(
+        "What a pass would do and free",
+        {
+            **MAINTAIN,
+            "planned_anew": MAINTAIN_MORE["planned_anew"],
+            "reclaimable_bytes": whole("bytes that expiry and orphan removal would free"),
+            "costs": COSTS,
+            "bounds": BOUNDS,
+        },
+        MAINTAIN_MORE,
+    ),
+    "verify": fields(
+        "Whether a table is sound",
+        {
+            **ABOUT,
+            "ok": flag("whether nothing is wrong"),
+            "problems": each(
+                "what is wrong",
+                fields(
+                    "",
+                    {
+                        "kind": text("a name of docs/recovery.md"),
+                        "path": text("the file"),
+                        "detail": text("what is wrong with it"),
+                    },
+                ),
+            ),
+            "checked": by_key("how many snapshots, manifests and files were looked at", whole()),
+        },
+        {"remedies": by_key("what to do, by kind of problem", text())},
+    ),
+    "history": fields("Past passes", {**ABOUT, "passes": each("newest first", PASS)}),
+    "advise": fields(
+        "What to change about one table or all tables of a catalog",
+        {"status": STATUS, "advice": each("what to change", ADVICE)},
+        {
+            **TABLE,
+            "tables": each(
+                "of a catalog",
+                fields(
+                    "",
+                    {"table": REPORTED["table"], "status": STATUS, "advice": each("what to change", ADVICE)},
+                    {"reason": REPORTED["reason"]},
+                ),
+            ),
+        },
+    ),
+    "policy-show": fields(
+        "The settings of a table",
+        {**ABOUT, "policy": POLICY, "ignored": each("table properties that do not count", ANY)},
+    ),
+    **{
+        f"policy-{verb}": fields(what, {**ABOUT, "changes": CHANGED, "policy": POLICY})
+        for verb, what in (("set", "Kept settings"), ("unset", "Removed settings"), ("reset", "Removed settings"))
+    },
+    "pin-add": fields(
+        "A pin that was added", {**ABOUT, "pin": PIN}, {"warnings": each("why its snapshot may expire earlier", text())}
+    ),
+    "pin-list": fields("The pins that hold", {**ABOUT, "pins": each("one for each pin", PIN)}),
+    "pin-remove": fields("A pin that was removed", {**ABOUT, "removed": text("its name")}),
+    **{f"stage-{verb}": fields("A staged load", {**ABOUT, "load": LOAD}) for verb in ("add", "adopted", "failed")},
+    "stage-list": fields("Loads that are not settled", {**ABOUT, "loads": each("one for each load", LOAD)}),
+    "orphans": fields(
+        "The orphans of a bucket",
+        {
+            "catalog": TABLE["catalog"],
+            "bucket": text("address that was listed"),
+            "run_id": text("id of the sweep"),
+            "dry_run": flag("whether nothing was deleted"),
+            "status": STATUS,
+            "tables": each(
+                "tables below the address",
+                fields(
+                    "",
+                    {
+                        "table": REPORTED["table"],
+                        "status": STATUS,
+                        "reason": or_null(text("why it was skipped or refused, or failed")),
+                        "summary": text("one sentence"),
+                        "orphans_removed": whole("files deleted"),
+                        "bytes": whole("size of its orphans"),
+                        "files": FILES,
+                    },
+                ),
+            ),
+            "outside": fields(
+                "files outside of all tables, which stay",
+                {
+                    "files": whole("how many"),
+                    "bytes": whole("their size"),
+                    "first": each("some of their paths", text()),
+                },
+            ),
+            "foreign": each("folders of tables that the catalog does not have", ANY),
+            "metrics": METRICS,
+        },
+        {"warnings": each("what else is wrong", text())},
+    ),
+    "claims-list": fields(
+        "Tables whose files near a table are spared", {**ABOUT, "claims": each("one for each table", CLAIM)}
+    ),
+    "claims-exclude": fields(
+        "A table that stops no deletion any more", {**ABOUT, "excluded": each("one for each table", CLAIM)}
+    ),
+    "claims-forget": fields("Tables that are forgotten", {**ABOUT, "forgotten": each("one for each table", CLAIM)}),
+    "request": fields(
+        "A request for a pass, and its result",
+        {
+            **TABLE,
+            "status": text("requested, running, or how the pass ended"),
+            "summary": text("one sentence"),
+            "requested_ms": whole("when, in epoch milliseconds"),
+            "settings": SETTINGS,
+            "execution": or_null(text("ARN of the state machine's execution")),
+            "pass": {"anyOf": [PASS, {"type": "null"}]},
+        },
+    ),
+    "requests-list": fields(
+        "Requests that no run has taken",
+        {
+            "catalog": or_null(TABLE["catalog"]),
+            "status": STATUS,
+            "scheduled": flag("whether runs look for requests here"),
+            "requests": each("oldest first", REQUEST),
+        },
+    ),
+    "requests-withdraw": fields("A request that was taken back", {**ABOUT, "withdrawn": REQUEST}),
+    "cost": fields(
+        "What a deployment costs a month",
+        {
+            "currency": text("USD"),
+            "per_month": by_key("US dollars by service, and their `total`", number()),
+            "aws_own": by_key("what AWS's own compaction of the same files costs, in US dollars", number()),
+            "prices_of": text("month of the price list"),
+            "region": text("region of the price list"),
+            "recorded_hours": whole("hours that were extrapolated to a month"),
+            "compacted": by_key("what compaction merges a month", number()),
+            "lines": each(
+                "the bill",
+                fields(
+                    "",
+                    {
+                        "service": text("of AWS"),
+                        "what": text("what is billed"),
+                        "amount": number("how much of it"),
+                        "usd": number("US dollars"),
+                    },
+                ),
+            ),
+        },
+        {
+            "tables": by_key("tables seen, by catalog", whole()),
+            "per_table": number("US dollars for each"),
+        },
+    ),
+    "demo": fields(
+        "The demonstration",
+        {
+            "ok": flag("whether every table is healthy and no row changed"),
+            "seconds": number("how long it took"),
+            "tables": each(
+                "its tables",
+                fields(
+                    "",
+                    {
+                        "table": REPORTED["table"],
+                        "mess": text("how it was left"),
+                        "status": or_null(STATUS),
+                        "same_rows": flag("whether all rows are as before"),
+                        "before": by_key("its files before", whole()),
+                        "after": by_key("its files after", whole()),
+                        "rows_before": CONTENTS,
+                        "rows_after": CONTENTS,
+                    },
+                ),
+            ),
+            "catalog": TABLE["catalog"],
+            "status": STATUS,
+        },
+    ),
+    "docs": fields(
+        "Pages of the documentation",
+        {"status": STATUS},
+        {"topics": by_key("title by topic", text()), "topic": text("the page"), "text": text("its Markdown")},
+    ),
+}
+
+
+def main() -> None:
+    """Write every schema, and remove others."""
+    FOLDER.mkdir(exist_ok=True)
+    for path in FOLDER.glob("*.json"):
+        path.unlink()
+    for name, schema in DOCUMENTS.items():
+        document = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"{name} --json", **schema}
+        (FOLDER / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
