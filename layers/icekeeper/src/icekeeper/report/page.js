@@ -307,7 +307,7 @@
     return section(
       title,
       chart(title, {
-        x: { type: "log", base: 2, domain, ticks, tickFormat: size, label: "size" },
+        x: { type: "log", base: 2, domain, ticks, tickFormat: size, label: null },
         y: { label: "files", grid: true, nice: true, tickFormat: "~s" },
         marks: [
           Plot.rectY(bars, { x1: "from", x2: "to", y: "files", fill: "var(--calm)", inset: 0.5 }),
@@ -386,8 +386,8 @@
         ],
       }),
       faint(
-        `${count(found.length)} of ${count(all.partition_count)} partitions, in order; the darkest cell, ` +
-          `${most.name}, has ${count(most.files)} data files. ${read(all)}`,
+        `${count(found.length)} of ${count(all.partition_count)} partitions, in order. ${most.name} has the most data files, ` +
+          `${count(most.files)}. ${read(all)}`,
       ),
     );
   }
