@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -189,3 +190,22 @@ def test_an_interrupt_ends_the_work_of_spark(command: Command) -> None:
     head = command.catalog.load_table("ns.t").metadata_location
     assert head == table.metadata_location
     assert sorted_rows(head) == before
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_an_interrupt_at_any_moment_of_the_start_is_one_sentence(command: Command, as_json: bool) -> None:
+    """Sent again and again while Python imports; the interpreter's own first moments are Python's."""
+    script = str(Path(sys.executable).parent / "icekeeper")
+    said = set()
+    for delay_s in (0.05, 0.15, 0.3):
+        arguments = [script, "detect", "--catalog", "C", *(["--json"] if as_json else [])]
+        running = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        time.sleep(delay_s)
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=30)
+        said.add((running.returncode, err))
+        if as_json:
+            assert json.loads(out) == {
+                "error": {"type": "Interrupted", "message": "interrupted; the command did not finish"}
+            }
+    assert said == {(130, "error: interrupted; the command did not finish\n")}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from icekeeper.cli import main
+from icekeeper_command import main
 
 if __name__ == "__main__":
     sys.exit(main())

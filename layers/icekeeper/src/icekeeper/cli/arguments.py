@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeAlias
 
@@ -153,6 +154,14 @@ class CommandGroup(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         order = {name: number for number, name in enumerate(EXAMPLES)}
         return sorted(super().list_commands(ctx), key=lambda name: order.get(_named(ctx, name), len(order)))
+
+    def invoke(self, ctx: Any) -> Any:
+        if (script := sys.modules.get("icekeeper_command")) is not None:  # else a program or a test calls us
+            script.let_commands_interrupt()
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as interrupt:  # Typer would end the process without a word
+            raise typer.Abort from interrupt
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         command = super().get_command(ctx, cmd_name)

@@ -1,0 +1,36 @@
+"""The script ``icekeeper``, which answers Ctrl-C before the package is imported: a module of its own, because importing
+one of the package's would import the package first."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from types import FrameType
+
+_TOLD = "interrupted; the command did not finish"
+
+
+def _interrupted(number: int, frame: FrameType | None) -> None:
+    if "--json" in sys.argv:
+        os.write(1, b'{"error": {"type": "Interrupted", "message": "%s"}}\n' % _TOLD.encode())
+    os.write(2, f"error: {_TOLD}\n".encode())
+    os._exit(130)
+
+
+# A parent that ignores the signal for its children (nohup) keeps its way.
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, _interrupted)
+
+
+def let_commands_interrupt() -> None:
+    """From here on Ctrl-C raises KeyboardInterrupt, so that a command says what landed."""
+    if signal.getsignal(signal.SIGINT) is _interrupted:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def main() -> int:
+    """Run the command; its exit code."""
+    from icekeeper.cli import main as run
+
+    return run()
