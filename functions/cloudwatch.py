@@ -140,7 +140,7 @@ def _of_table(report: TableReport) -> Mapping[str, float]:
 def _tell_lake(lake: Sequence[LakeStats]) -> None:
     _emit(lake_totals(lake))
     if _wanted() == "all":
-        for stats in lake:
+        for stats in (one for one in lake if not one.verdict.is_unread):
             values = {**stats.counters, "lake_warnings": len(stats.warnings)}
             _emit_of_table(values, (stats.identity.catalog, str(stats.identity.table)))
 

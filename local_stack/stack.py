@@ -17,7 +17,7 @@ from unittest.mock import patch
 from moto.stepfunctions.parser.models import stepfunctions_parser_backends
 
 from icekeeper.machine.clock import HOUR_MS, system_clock
-from icekeeper.pipeline.control_bucket import table_folder
+from icekeeper.pipeline.control_bucket import PAGE, table_folder
 from icekeeper.pipeline.events import Item, parse_event
 from icekeeper.state.open import open_state
 from icekeeper.state.store import HourOfUse, hour_of
@@ -147,8 +147,16 @@ class LocalStack:
 
     def control(self, key: str) -> Any:
         """A JSON document of the control bucket."""
+        return json.loads(self._in_control(key))
+
+    def page(self) -> str:
+        """The report page that the last run wrote."""
+        return self._in_control(PAGE).decode()
+
+    def _in_control(self, key: str) -> bytes:
         bucket = self.template.name("ControlBucket")
-        return json.loads(self.moto.client("s3").get_object(Bucket=bucket, Key=key)["Body"].read())
+        found: bytes = self.moto.client("s3").get_object(Bucket=bucket, Key=key)["Body"].read()
+        return found
 
     def used(self) -> HourOfUse:
         """What functions and jobs recorded that AWS bills, since the stack was deployed afresh, in one sum."""

@@ -16,6 +16,7 @@ from icekeeper.machine.clock import HOUR_MS
 from icekeeper.model import TableName
 from icekeeper.policy.due import FIRST_SWEEP, SWEPT, TRIED, SweepMemory
 from icekeeper.state.claims import CutOff, CutWork, cut_again, forget_cut, waiting_cuts
+from icekeeper.state.findings import CatalogScan, Part, TableLayout, Verdict
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import (
     RETRY_MS,
@@ -144,6 +145,8 @@ def some_stats(identity: TableIdentity = IDENTITY, observed_ms: int = 1_767_225_
         counters={"lake_data_files": 15, "lake_bytes": 2**60 + 1, "lake_small_share": 0.1},
         warnings={"delete_debt": "deletes of 3 files wait to be applied — 40 % of its rows"},
         policy={"target_file_size_mb": {"source": "table property", "value": 128}},
+        verdict=Verdict(reasons=("60 — files",), priority=0.25, left_alone="ä", is_unread=True, due={"nightly": 2**50}),
+        timeline={"from_ms": 2**41, "seconds": [0, 3], "operations": "ar", "refs": [["main", "branch", 2**41]]},
     )
 
 
@@ -168,6 +171,27 @@ def test_what_is_seen_later_replaces_everything(open_store: OpenStore) -> None:
     stats.record(empty)
     assert stats.of_table(IDENTITY) == empty
     assert list(stats.of_catalog(IDENTITY.catalog, IDENTITY.warehouse)) == [empty]
+
+
+def test_the_last_scan_of_a_catalog_and_the_layouts_of_its_tables_come_back(open_store: OpenStore) -> None:
+    store, place = open_store(), (IDENTITY.catalog, IDENTITY.warehouse)
+    assert store.scans.of_catalog(*place) is None
+    assert list(store.layouts.of_catalog(*place)) == []
+    for scanned in (3, 2):
+        scan = CatalogScan(catalog=place[0], warehouse=place[1], scanned_ms=2**41, listed=3, scanned=scanned)
+        store.scans.record(scan)
+        facts = {"sizes": [[20, scanned, 2**60 + 1]], "partitions": [["day=ä", 1, 2, 3]]}
+        layout = TableLayout(identity=IDENTITY, observed_ms=2**41, part=Part.FILES, facts=facts)
+        store.layouts.record(layout)
+    holders = replace(layout, part=Part.HOLDERS, observed_ms=7, facts={})
+    other = replace(layout, identity=replace(IDENTITY, catalog="other"))
+    store.layouts.record(holders, other)
+    elsewhere = CatalogScan(catalog="A", warehouse=place[1], scanned_ms=1, listed=0, scanned=0)
+    store.scans.record(elsewhere)
+    assert open_store().scans.of_catalog(*place) == scan
+    assert store.scans.all() == (elsewhere, scan)
+    assert list(open_store().layouts.of_catalog(*place)) == [layout, holders]
+    assert list(store.layouts.of_catalog("other", place[1])) == [other]
 
 
 def test_a_table_that_is_gone_is_forgotten(open_store: OpenStore) -> None:

@@ -11,7 +11,7 @@ import pytest
 from icekeeper.errors import OperationRefused, PolicyError, StorageError
 from icekeeper.operation_facts import Stage
 from icekeeper.pipeline import report as reports
-from icekeeper.pipeline.control_bucket import BegunStep, PassDocuments
+from icekeeper.pipeline.control_bucket import BegunStep, ControlBucket, PassDocuments
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import DetectEvent, Item, ReportEvent, RunState, parse_event
 from icekeeper.pipeline.report import RunReport, report_run, report_table
@@ -335,6 +335,31 @@ def test_all_tables_of_a_run_are_reported_once(pipeline: Pipeline, wave: Wave) -
     assert live_runs(pipeline) == []
     again = run_report(pipeline)
     assert (again.answer, again.tables) == (report.answer, ())
+
+
+def test_the_end_of_a_run_writes_the_page_of_all_catalogs(
+    pipeline: Pipeline, wave: Wave, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = run_report(pipeline).answer
+    written = pipeline.control / "report" / "index.html"
+    data = json.loads(written.read_text().split(' id="data">')[1].split("</script>")[0])
+    told = [
+        (one["catalog"], table["name"], table["last_pass"]["status"])
+        for one in data["catalogs"]
+        for table in one["tables"]
+    ]
+    assert sorted(told) == [("local", name, "succeeded") for name in ("ns.t", "ns.u", "ns.v")]
+    written.unlink()
+    pipeline.clock.now_ms += 8 * 24 * HOUR_MS  # a catalog that was not scanned for a week is not served any more
+    run_report(pipeline)
+    assert '"catalogs":[]' in written.read_text()
+
+    def broken(self: ControlBucket, html: str) -> None:
+        raise StorageError("the bucket is full")
+
+    monkeypatch.setattr(ControlBucket, "write_page", broken)
+    assert run_report(pipeline).answer == answer
+    assert caplog.messages == ["the report page could not be written: StorageError: the bucket is full"]
 
 
 def test_tables_for_which_there_is_no_time_are_left(pipeline: Pipeline, wave: Wave) -> None:

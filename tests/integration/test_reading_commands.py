@@ -25,7 +25,6 @@ from icekeeper.state.open import open_state
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.store import PassRecord
 from icekeeper.storage.paths import normalise
-from icekeeper.text import size_text
 from support.command import CATALOG, EVERYTHING_IS_OLD, PASS, Command, arguments_of, local_path, one_sentence
 
 # What ``icekeeper detect``, ``verify`` and ``policy show`` tell of a local catalog in JSON.
@@ -531,26 +530,71 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog.close()
 
 
+def page_data(page: Path) -> Any:
+    """The document that the page holds, table by table."""
+    document = json.loads(page.read_text().split(' id="data">')[1].split("</script>")[0])
+    return {table["name"]: table for catalog in document["catalogs"] for table in catalog["tables"]}
+
+
+REPORT = ["report", "--catalog", "lake", "--output"]
+
+
 @pytest.mark.usefixtures("lake")
-def test_a_page_shows_every_table_and_its_last_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_page_shows_what_the_last_scan_and_passes_recorded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     page = tmp_path / "lake.html"
-    assert main(["report", "--catalog", "lake", "--output", str(page)]) == 0
-    assert capsys.readouterr().out == f"{page}: 2 tables, 1 needs work\n"
-    text = page.read_text()
-    assert text.count("<td>shop.messy</td>") == 2
-    assert text.count("<td>shop.calm</td>") == 1
-    assert "12 data files of" in text
-    assert main(["maintain", "shop.messy", "--catalog", "lake", "--engine", "local"]) == 0
-    assert main(["report", "--catalog", "lake", "--output", str(page)]) == 0
-    assert "2 tables, 0 need work" in capsys.readouterr().out
-    assert "compacted 12 files into 1" in page.read_text()
-    assert list(tmp_path.glob(".lake.html*")) == []
+    assert main([*REPORT, str(page)]) == 1
+    assert "no scan of catalog lake is recorded: run icekeeper detect --catalog lake first" in capsys.readouterr().err
+    assert not page.exists()
+    assert main(["detect", "--catalog", "lake"]) == 0
     capsys.readouterr()
+    for written in ("shop/messy", "shop/calm", "catalog.db"):  # what is not there cannot be read
+        (tmp_path / written).rename(tmp_path / written.replace("/", "-"))
+    assert main([*REPORT, str(page)]) == 0
+    assert capsys.readouterr().out == f"{page}: 2 tables, 0 in trouble, 1 with work due\n"
+    for written in ("shop/messy", "shop/calm", "catalog.db"):
+        (tmp_path / written.replace("/", "-")).rename(tmp_path / written)
+    found = page_data(page)
+    assert "12 data files of" in found["shop.messy"]["reasons"][0]
+    assert found["shop.messy"]["counters"]["lake_data_files"] == 12
+    assert "layout" not in found["shop.messy"]
+    assert main(["maintain", "shop.messy", "--catalog", "lake", "--engine", "local"]) == 0
+    assert main([*REPORT, str(page)]) == 0
+    left = page_data(page)["shop.messy"]["layout"]
+    assert list(left) == ["files"]  # as the pass left them
+    assert main([*REPORT, str(page), "--fresh", "shop.m*"]) == 0
+    fresh = page_data(page)["shop.messy"]["layout"]["files"]
+    assert {**fresh, "observed_ms": 0} == {**left["files"], "observed_ms": 0}
+    found = page_data(page)
+    assert found["shop.messy"]["counters"]["lake_data_files"] == 1
+    assert found["shop.messy"]["last_pass"]["lines"][0] == "compact: compacted 12 files into 1"
+    assert [files for _, files, _ in found["shop.messy"]["layout"]["files"]["sizes"]] == [1]
+    assert found["shop.messy"]["layout"]["holders"]["refs"][0][:3] == ["main", "branch", 13]
+    assert "layout" not in found["shop.calm"]
+    assert list(tmp_path.glob(".lake.html*")) == []
+
+
+@pytest.mark.usefixtures("lake")
+def test_a_table_that_cannot_be_read_is_in_trouble_until_a_scan_reads_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "lake.html"
+    assert main(["detect", "--catalog", "lake"]) == 0
     newest = max((tmp_path / "shop" / "calm" / "metadata").glob("*.json"))
+    text = newest.read_text()
     newest.write_text("{")
-    assert main(["report", "--catalog", "lake", "--output", str(page)]) == 1
-    assert capsys.readouterr().err == "error: 1 table cannot be read: shop.calm\n"
-    assert "1 of 2 tables is in trouble, 0 need work." in page.read_text()
+    capsys.readouterr()
+    assert main([*REPORT, str(page), "--fresh", "*"]) == 1
+    assert capsys.readouterr().err.startswith("error: 1 table could not be read: shop.calm: ")
+    calm = page_data(page)["shop.calm"]
+    assert (calm["state"], calm["counters"]["lake_data_files"]) == ("trouble", 1)
+    assert calm["trouble"].startswith("cannot be read: ")
+    newest.write_text(text)
+    assert main([*REPORT, str(page), "--fresh", "*"]) == 0
+    assert page_data(page)["shop.calm"]["state"] == "well"
+    assert main([*REPORT, str(page), "--fresh", "shop.other"]) == 2
+    assert "--fresh shop.other: no table of catalog lake matches it" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("lake")
@@ -562,10 +606,10 @@ def test_what_is_stored_is_told_by_who_needs_it(tmp_path: Path) -> None:
     (folder / "stray.parquet").write_bytes(b"x" * 20_000)
     assert main(["maintain", "shop.messy", "--catalog", "lake", "--engine", "local"]) == 0
     live = sum(file.stat().st_size for file in folder.glob("compact-*.parquet"))
-    assert main(["report", "--catalog", "lake", "--output", str(page)]) == 0
-    row = page.read_text().split("All tables, by")[1].split("<td>shop.messy</td>")[1].split("</tr>")[0]
-    for what, size in (("live", live), ("history", history), ("orphans", 20_000)):
-        assert f'title="{what}">{size_text(size)}</td>' in row
+    assert main([*REPORT, str(page), "--fresh", "*"]) == 0
+    counters = page_data(page)["shop.messy"]["counters"]
+    stored = {"lake_bytes": live, "lake_history_bytes": history, "lake_orphan_bytes": 20_000}
+    assert {name: counters[name] for name in stored} == stored
 
 
 @pytest.mark.usefixtures("lake")
@@ -586,9 +630,8 @@ def test_small_files_that_no_pass_would_merge_are_no_warning(
     capsys.readouterr()
     assert main(health) == 0
     assert json.loads(capsys.readouterr().out)["warnings"] == []
-    assert main(["report", "--catalog", "lake", "--output", str(page)]) == 0
-    row = page.read_text().split("All tables, by")[1].split("<td>shop.calm</td>")[1].split("</tr>")[0]
-    assert small not in row
+    assert main([*REPORT, str(page), "--fresh", "*"]) == 0
+    assert "warnings" not in page_data(page)["shop.calm"]
     with closing(SqlCatalog("lake", uri=f"sqlite:///{tmp_path / 'catalog.db'}")) as catalog:
         for _ in range(6):
             catalog.load_table("shop.calm").append(pa.table({"id": [1]}))
@@ -607,13 +650,17 @@ def test_the_page_shows_more_tables_than_one_scan_proposes(
             table.append(pa.table({"id": [1, 2]}))
     monkeypatch.setenv("ICEKEEPER_MAX_JOBS_PER_DETECTION", "1")
     page = tmp_path / "lake.html"
-    assert main(["report", "--catalog", "lake", "--output", str(page)]) == 0
-    assert capsys.readouterr().out == f"{page}: 2 tables, 2 need work\n"
-    assert "max_jobs_per_detection" not in page.read_text()
+    assert main(["detect", "--catalog", "lake"]) == 0
+    capsys.readouterr()
+    assert main([*REPORT, str(page)]) == 0
+    assert capsys.readouterr().out == f"{page}: 2 tables, 0 in trouble, 2 with work due\n"
+    assert all("left_alone" not in table for table in page_data(page).values())
 
 
 @pytest.mark.usefixtures("lake")
 def test_where_the_page_cannot_be_written_that_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "none" / "lake.html"
-    assert main(["report", "--catalog", "lake", "--output", str(page)]) == 2
+    assert main(["detect", "--catalog", "lake"]) == 0
+    capsys.readouterr()
+    assert main([*REPORT, str(page)]) == 2
     assert f"--output {page} cannot be written: No such file or directory" in " ".join(capsys.readouterr().err.split())

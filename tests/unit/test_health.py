@@ -14,13 +14,24 @@ import pytest
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.health.examine import DEPTH_COUNTER, examine, lake_counters, lake_totals
 from icekeeper.health.lake_log import LakeLog
+from icekeeper.health.layout import LayoutTally, layout_facts, timeline
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.overlap_depth import DEPTH_KEY
-from icekeeper.model import DataFile, ManifestContent, ManifestFile, TableName
+from icekeeper.model import (
+    DataFile,
+    EntryStatus,
+    FileContent,
+    LiveEntry,
+    ManifestContent,
+    ManifestEntry,
+    ManifestFile,
+    TableName,
+)
 from icekeeper.operations.compaction.clustering.plan_clustering import ClusteringDepth, Layout
 from icekeeper.operations.compaction.recipe import KeyColumn
 from icekeeper.policy import ResolvedPolicy
+from icekeeper.state.findings import Verdict
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.store import LakeStats
@@ -78,6 +89,12 @@ def test_counters_are_those_of_the_document_and_of_the_heads_summary() -> None:
             "lake_bytes": 10 * 400 * MB,
             "lake_average_file_bytes": 400 * MB,
             "lake_manifests": 3,
+        },
+        timeline={
+            "from_ms": NOW_MS - 4 * HOUR_MS,
+            "seconds": [0, 3600, 7200],
+            "operations": "???",
+            "refs": [["main", "branch", NOW_MS - 2 * HOUR_MS]],
         },
     )
 
@@ -397,6 +414,80 @@ def test_stats_are_written_when_something_changed_and_age_alone_is_no_change(sto
     ):
         observe(opened(store), news)
         assert store.lake_stats.of_table(IDENTITY) == news
+
+
+def test_a_conclusion_is_written_again_when_it_changed_and_not_when_a_wait_grew(store: SqliteStateStore) -> None:
+    def found(hours: int, **more: Any) -> LakeStats:
+        reasons = (f"orphans were last looked for {hours} hours ago",)
+        verdict = Verdict(reasons=reasons, priority=hours / 100, **more)
+        return replace(health(), observed_ms=NOW_MS + hours, verdict=verdict)
+
+    observe(opened(store), found(24))
+    observe(opened(store), found(25))
+    assert store.lake_stats.of_table(IDENTITY) == found(24)
+    observe(opened(store), found(25, due={"nightly": NOW_MS}))
+    assert store.lake_stats.of_table(IDENTITY) == found(25, due={"nightly": NOW_MS})
+
+
+def test_an_unread_table_keeps_what_was_known_and_is_well_again_when_read(store: SqliteStateStore) -> None:
+    observe(opened(store), health())
+    log = opened(store)
+    log.unread(IDENTITY.table, "StorageError: v9.json is missing", NOW_MS + 1)
+    log.finish()
+    known = {one.identity.uuid: one for one in store.lake_stats.of_catalog("C", "s3://prod-lake/")}
+    assert known["u"] == health()
+    assert known[""].verdict == Verdict(left_alone="StorageError: v9.json is missing", is_unread=True)
+    assert lake_totals(known.values()) == lake_totals([health()])
+    observe(opened(store), health())  # as before, so that nothing else is written
+    assert list(store.lake_stats.of_catalog("C", "s3://prod-lake/")) == [health()]
+
+
+def test_the_time_line_holds_the_newest_snapshots_and_the_refs() -> None:
+    metadata = table(snapshots=60)
+    found = timeline(metadata)
+    times = sorted(metadata.snapshot_times_ms)[-40:]
+    assert [found["from_ms"] + seconds * 1000 for seconds in found["seconds"]] == times
+    assert found["refs"] == [["main", "branch", times[-1]]]
+    assert timeline(TableMetadata({"format-version": 2, "location": "s3://b/t"})) == {}
+
+
+def test_a_layout_counts_files_by_size_and_partition() -> None:
+    data, deletes = manifest(ManifestContent.DATA), manifest(ManifestContent.DELETES)
+
+    def live(of: ManifestFile, size: int, partition: int) -> LiveEntry:
+        content = FileContent.DATA if of is data else FileContent.POSITION_DELETES
+        file = replace(data_file("f", size), content=content, partition=(partition,))
+        return LiveEntry(of, ManifestEntry(EntryStatus.EXISTING, 1, 1, 1, file))
+
+    entries = [live(data, 1024, 1), live(data, 2047, 1), live(data, 2048, 2), live(deletes, 10, 2)]
+    assert layout_facts(entries, lambda spec, values: f"{spec}:day={values[0]!r}") == {
+        "sizes": [[10, 2, 3071], [11, 1, 2048]],
+        "partitions": [["0:day=1", 2, 3071, 0], ["0:day=2", 1, 2048, 1]],
+        "partition_count": 2,
+    }
+    many = layout_facts([live(data, 1, n % 200) for n in range(300)], lambda spec, values: str(values[0]).zfill(3))
+    assert [name for name, *_ in many["partitions"]] == [f"{n:03}" for n in range(96)]  # those with two files first
+    assert many["partition_count"] == 200
+
+
+def test_a_tally_follows_what_a_pass_replaces() -> None:
+    data = manifest(ManifestContent.DATA)
+    small = [replace(data_file(f"f{n}", 1024), partition=(n % 2,)) for n in range(4)]
+    entries = [LiveEntry(data, ManifestEntry(EntryStatus.EXISTING, 1, 1, 1, one)) for one in small]
+    tally = LayoutTally()
+    assert list(tally.watch(entries, 4)) == entries
+    assert tally.is_whole
+    for one in small[::2]:
+        tally.remove(0, one.partition, one.file_size_in_bytes)
+    tally.add(0, replace(data_file("merged", 2048), partition=(0,)))
+    assert tally.facts(lambda spec, values: str(values[0])) == {
+        "sizes": [[10, 2, 2048], [11, 1, 2048]],
+        "partitions": [["0", 1, 2048, 0], ["1", 2, 2048, 0]],
+        "partition_count": 2,
+    }
+    large = LayoutTally()
+    assert list(large.watch(entries, 3)) == entries
+    assert not large.is_whole
 
 
 def test_tables_that_are_gone_are_forgotten(store: SqliteStateStore) -> None:

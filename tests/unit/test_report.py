@@ -6,8 +6,10 @@ import io
 import json
 import os
 import stat
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -30,7 +32,7 @@ from icekeeper.report.outcome import (
     succeeded,
     told_anew,
 )
-from icekeeper.report.page import TableOnPage, render_page
+from icekeeper.report.page import CatalogFacts, catalog_document, render_page, within
 from icekeeper.report.terminal import (
     print_bucket,
     print_detection,
@@ -43,8 +45,9 @@ from icekeeper.report.terminal import (
     print_rows,
     trouble,
 )
+from icekeeper.state.findings import CatalogScan, Part, TableLayout, Verdict
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.store import PassRecord
+from icekeeper.state.store import LakeStats, PassRecord
 
 # What people read of a sweep over a bucket: a sentence is not repeated table by table.
 
@@ -245,109 +248,190 @@ def test_a_wrong_clock_is_told_once_by_the_largest_difference_that_was_met() -> 
     assert with_warnings(make_pass(parts[2])).warnings == ()
 
 
-# The page of a catalog: what it tells, and that names and sentences on it stay text.
+# The report page: its document, and that names and sentences on it stay text.
 
 NOW_MS = 1_700_000_000_000
+HOUR_MS = 3_600_000
 HOSTILE = "ns.<script>alert('&')</script>\x07"
-COUNTERS = {"lake_data_files": 60, "lake_bytes": 3 * 2**20, "lake_average_file_bytes": 50 * 2**10, "lake_snapshots": 9}
+COUNTERS = {"lake_data_files": 60, "lake_bytes": 3 * 2**20, "lake_delete_files": 0, "lake_snapshots": 9}
 
 
-class Outline(HTMLParser):
-    """The tags of a page, the texts in it, and the widths of its bars."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.texts: list[str] = []
-        self.bars: list[str] = []
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        assert not {name for name, _ in attrs} & {"src", "href"}, "the page needs nothing else"
-        self.bars += [value or "" for name, value in attrs if name == "style"]
-
-    def handle_data(self, data: str) -> None:
-        self.texts.append(data)
+def identity(name: str, uuid: str = "u") -> TableIdentity:
+    return TableIdentity("lake", "w", TableName.parse(name), uuid, f"s3://b/{name}" if uuid else "")
 
 
-def last_pass(ended_ms: int, status: str, summary: str) -> PassRecord:
-    identity = TableIdentity("C", "w", TableName.parse("ns.t"), "u")
+def seen(name: str, verdict: Verdict | None = None, **more: Any) -> LakeStats:
+    known = {"observed_ms": NOW_MS - HOUR_MS, "snapshot_id": 1, "counters": COUNTERS, **more}
+    return LakeStats(identity=identity(name), verdict=verdict or Verdict(left_alone="no sign of work"), **known)
+
+
+def unread(name: str, why: str) -> LakeStats:
+    gone = Verdict(left_alone=why, is_unread=True)
+    return LakeStats(identity=identity(name, ""), observed_ms=NOW_MS, snapshot_id=None, counters={}, verdict=gone)
+
+
+def last_pass(name: str, status: str, summary: str, hours_ago: int = 2, **metrics: int) -> PassRecord:
+    ended_ms = NOW_MS - hours_ago * HOUR_MS
     return PassRecord(
-        identity=identity,
+        identity=identity(name),
         run_id="r",
-        started_ms=ended_ms,
+        started_ms=ended_ms - 1500,
         finished_ms=ended_ms,
         status=status,
         summary=summary,
+        metrics={key.replace("__", "."): value for key, value in metrics.items()},
         engine="local",
     )
 
 
-def page_of(*tables: TableOnPage) -> Outline:
-    totals = {"lake_data_files": 72, "lake_bytes": 3 * 2**20}
-    return Outline(render_page("lake", NOW_MS, totals, tables))
+def document_of(*lake: LakeStats, passes: Sequence[PassRecord] = (), layouts: Sequence[TableLayout] = ()) -> Any:
+    by_copy: dict[tuple[str, str], list[PassRecord]] = {}
+    for one in passes:
+        by_copy.setdefault(one.identity.copy, []).append(one)
+    scan = CatalogScan(catalog="lake", warehouse="w", scanned_ms=NOW_MS - HOUR_MS, listed=3, scanned=2)
+    facts = CatalogFacts(catalog="lake", scan=scan, lake=lake, layouts=layouts, passes=by_copy)
+    return catalog_document(facts, NOW_MS)
 
 
-def test_the_page_tells_what_needs_work_the_most_urgent_first() -> None:
-    page = page_of(
-        TableOnPage("shop.calm", {"lake_data_files": 12}, last_pass=last_pass(NOW_MS, "succeeded", "compact: done")),
-        TableOnPage("shop.orders", COUNTERS, ("it has 9 snapshots", "60 small files"), ("60 small files",), 0.5),
-        TableOnPage("shop.late", {}, (), ("too many manifests",), 0.75, "is maintained now"),
-    )
-    assert "2 of 3 tables need work." in page.texts
-    assert "What is in trouble" not in page.texts
-    work = page.texts[page.texts.index("What needs work") : page.texts.index("All tables, by the number of data files")]
-    assert [text for text in work if text.startswith("shop.")] == ["shop.late", "shop.orders"]
-    assert {"60 small files", "too many manifests", "icekeeper maintain NAMESPACE.TABLE --catalog lake"} < set(work)
-    everything = page.texts[page.texts.index("All tables, by the number of data files") :]
-    told = {"shop.orders": "needs work", "shop.calm": "no work due", "shop.late": "needs work"}
-    assert [(text, everything[at + 1]) for at, text in enumerate(everything) if text in told] == [*told.items()]
-    assert {"60", "50 KB", "3 MB", "it has 9 snapshots", "is maintained now"} < set(everything)
-    assert "60 small files" not in everything  # it stands further up
-    last = everything.index("last pass 2023-11-14 22:13:20 UTC: succeeded")
-    assert everything[last + 1] == "compact: done"
-    assert page.bars == [f"width: {share}%" for share in ("75.0", "50.0", "100.0", "20.0", "0.0")]
+DUE = Verdict(reasons=("60 small files",), priority=0.5, due={"orphan sweep": NOW_MS + HOUR_MS})
 
 
-def test_what_is_in_trouble_stands_first_and_is_said_once() -> None:
-    gone = "m.avro is gone; restore it"
-    summary = f"compact: {gone}; expire_snapshots: no snapshots to expire; remove_orphans: {gone}"
-    page = page_of(
-        TableOnPage("shop.torn", COUNTERS, (), ("60 small files",), 0.5, last_pass=last_pass(0, "partial", summary)),
-        TableOnPage("shop.lost", left_alone="metadata file x cannot be read", is_unread=True),
-        TableOnPage("shop.calm"),
-    )
-    assert "2 of 3 tables are in trouble, 1 needs work." in page.texts
-    trouble = page.texts[page.texts.index("What is in trouble") : page.texts.index("What needs work")]
-    at = trouble.index("shop.torn")
-    assert trouble[at:] == [
-        "shop.torn",
-        "last pass partial",
-        "compact: m.avro is gone; restore it",
-        "expire_snapshots: no snapshots to expire",
-        "remove_orphans: as compact",
-        "shop.lost",
-        "cannot be read",
-        "metadata file x cannot be read",
+def test_the_document_of_a_table_holds_what_scans_and_passes_recorded() -> None:
+    done = last_pass("shop.a b", "succeeded", "compact: done; expire_snapshots: done", remove_orphans__bytes_left=7)
+    facts = {"sizes": [[20, 3, 3 << 20]]}
+    layout = TableLayout(identity=identity("shop.a b"), observed_ms=NOW_MS, part=Part.FILES, facts=facts)
+    policy = {"min_input_files": {"source": "--set", "value": 3}}
+    stats = seen("shop.a b", DUE, warnings={"small_files": "MetadataUnreadable: small"}, policy=policy)
+    document = document_of(stats, passes=[done], layouts=[layout])
+    assert document["tables"] == [
+        {
+            "name": "shop.a b",
+            "state": "work",
+            "priority": 0.5,
+            "observed_ms": NOW_MS - HOUR_MS,
+            "counters": {**COUNTERS, "lake_orphan_bytes": 7},
+            "command": "icekeeper maintain 'shop.a b' --catalog lake",
+            "warnings": {"small_files": "small"},
+            "reasons": ["60 small files"],
+            "due": {"orphan sweep": NOW_MS + HOUR_MS},
+            "policy": {"min_input_files": [3, "--set"]},
+            "last_pass": {
+                "finished_ms": NOW_MS - 2 * HOUR_MS,
+                "seconds": 1.5,
+                "status": "succeeded",
+                "engine": "local",
+                "lines": ["compact: done", "expire_snapshots: as above"],
+            },
+            "layout": {"files": {"observed_ms": NOW_MS, "sizes": [[20, 3, 3 << 20]]}},
+        }
     ]
+    assert document["totals"]["lake_orphan_bytes"] == 7
+    assert document["scan"] == {"scanned_ms": NOW_MS - HOUR_MS, "listed": 3, "scanned": 2}
 
 
-def test_a_name_is_text_and_no_script() -> None:
-    last = last_pass(0, HOSTILE, HOSTILE)
-    page = page_of(TableOnPage(HOSTILE, {}, (HOSTILE,), ("due",), left_alone=HOSTILE, last_pass=last))
-    assert "script" not in page.tags
-    plain = "ns.<script>alert('&')</script>\\x07"
-    # Its name in all three tables, a warning, why it is left alone, and its pass, which is told twice.
-    assert page.texts.count(plain) == 7
-    assert page.texts.count(f"last pass {plain}") == 2
+def test_tables_in_trouble_come_first_then_those_with_work() -> None:
+    wrong = {"wrong_settings": "the table's settings are wrong"}
+    document = document_of(
+        seen("shop.calm"),
+        seen("shop.due", DUE),
+        seen("shop.lost", DUE),
+        unread("shop.lost", "StorageError: v9.json is missing"),
+        seen("shop.torn", DUE),
+        seen("shop.wrong", warnings=wrong),
+        passes=[last_pass("shop.torn", "partial", "compact: m.avro is gone"), last_pass("shop.torn", "succeeded", "")],
+    )
+    told = [(one["name"], one["state"], one.get("trouble"), one.get("command")) for one in document["tables"]]
+    of = "--catalog lake"
+    assert told == [
+        ("shop.lost", "trouble", "cannot be read: v9.json is missing", f"icekeeper verify shop.lost {of}"),
+        ("shop.torn", "trouble", "last pass partial: compact: m.avro is gone", f"icekeeper maintain shop.torn {of}"),
+        ("shop.wrong", "trouble", "the table's settings are wrong", f"icekeeper policy show shop.wrong {of}"),
+        ("shop.due", "work", None, f"icekeeper maintain shop.due {of}"),
+        ("shop.calm", "well", None, None),
+    ]
+    assert document["states"] == {"trouble": 3, "work": 1, "well": 1}
+    assert document["totals"]["lake_tables"] == 5  # a record that says "unread" is no table
+    page = render_page([document], NOW_MS)
+    assert "3 of 5 tables are in trouble, 1 needs work." in page
+    assert "First look at shop.lost: <code>icekeeper verify shop.lost --catalog lake</code>" in page
+    assert "scanned 1 hour ago, 2 of 3 tables" in page
 
 
-def test_where_nothing_needs_work_the_page_says_so() -> None:
-    page = page_of(TableOnPage("ns.t"))
-    assert "0 of 1 table need work." in page.texts
-    assert "Nothing: every table that can be read is as its settings want it." in page.texts
-    assert "This catalog has no tables." in page_of().texts
+def test_achievements_are_sums_over_the_passes_of_a_month() -> None:
+    metrics = {
+        "compact__files_merged": 60,
+        "compact__files_written": 2,
+        "expire_snapshots__snapshots_expired": 5,
+        "remove_orphans__orphans_removed": 3,
+        "remove_orphans__orphan_bytes": 100 * 2**30,
+    }
+    passes = [last_pass("a.b", "succeeded", "", hours, **metrics) for hours in (1, 29 * 24, 31 * 24)]
+    assert document_of(seen("a.b"), passes=passes)["achieved"] == {
+        "days": 30,
+        "passes": 2,
+        "files_merged": 120,
+        "files_written": 4,
+        "snapshots_expired": 10,
+        "orphans_removed": 6,
+        "bytes_freed": 200 * 2**30,
+        "usd_per_month": 4.6,
+    }
+
+
+def test_the_page_names_one_thing_to_do() -> None:
+    due, calm = document_of(seen("a.b", DUE)), document_of(seen("a.b"))
+    assert "<code>icekeeper run --catalog lake --once</code>" in render_page([due], NOW_MS)
+    assert "1 needs work, of 1 table." in render_page([due], NOW_MS)
+    old = render_page([calm], NOW_MS + 72 * HOUR_MS)
+    assert "<code>icekeeper detect --catalog lake</code>" in old
+    well = render_page([calm], NOW_MS)
+    assert "All well: none of 1 table needs work." in well
+    assert "<code>" not in well
+    assert "There are no tables." in render_page([document_of()], NOW_MS)
+
+
+def test_no_text_of_a_table_is_markup() -> None:
+    last = last_pass("ns.t", HOSTILE, HOSTILE)
+    page = render_page([document_of(seen(HOSTILE, DUE), passes=[last])], NOW_MS)
+    outline = Outline(page)
+    assert outline.tags.count("script") == 4  # the data, the page's own, D3 and Plot
+    assert "\x07" not in page
+    data = json.loads(page.split(' id="data">')[1].split("</script>")[0])
+    assert data["catalogs"][0]["tables"][0]["name"] == HOSTILE.replace("\x07", "\\x07")
+
+
+def test_a_page_with_too_much_on_it_leaves_details_out() -> None:
+    """Those of tables whose manifests were read last stay, then those of tables with more need."""
+    line = {"from_ms": 1, "seconds": [0] * 100, "operations": "a" * 100, "refs": []}
+    layout = TableLayout(identity=identity("a.well"), observed_ms=NOW_MS, part=Part.HOLDERS, facts={"refs": []})
+    document = document_of(
+        seen("a.well", timeline=line),
+        seen("a.due", DUE, timeline=line),
+        seen("a.fine", timeline=line),
+        layouts=[layout],
+    )
+    whole = len(json.dumps([document], separators=(",", ":")))
+    assert within([document], whole) == [document]
+    tables = within([document], whole - 1)[0]["tables"]
+    assert [(one["name"], "timeline" in one, one.get("left_out", False)) for one in tables] == [
+        ("a.due", True, False),
+        ("a.fine", False, True),
+        ("a.well", True, False),
+    ]
+    assert "layout" in tables[2]
+
+
+class Outline(HTMLParser):
+    """The tags of a page, which refers to nothing outside of it."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        assert not {name for name, value in attrs if value != "data:,"} & {"src", "href", "style"}
 
 
 # What people see; colours only on a terminal.

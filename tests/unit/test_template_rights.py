@@ -156,10 +156,14 @@ class TestRights:
         assert store["TimeToLiveSpecification"]["AttributeName"] == "expires_s"
 
     def test_no_function_holds_rights_to_tables_of_its_own(self) -> None:
+        expected = {
+            "detect": {"${ControlBucket.Arn}/detection/cursor.json"},
+            "report": {"${ControlBucket.Arn}/report/index.html", "${StateTable.Arn}/index/newest"},
+        }
         for role, (_, properties) in FUNCTIONS.items():
             inside = role_of(properties).get("Policies", [])
             own = {text for found in statements(inside) for text in strings(found["Resource"])}
-            assert own == ({"${ControlBucket.Arn}/detection/cursor.json"} if role == "detect" else set()), role
+            assert own == expected.get(role, set()), role
 
     def test_tables_are_only_those_that_were_given(self) -> None:
         given = {"TableBucketArns", "DataBucketArns", "GlueDataCatalogArns", "KmsKeyArns"}
@@ -184,7 +188,8 @@ class TestRights:
             if "s3:PutObject" in strings(statement["Action"]) and "ControlBucket" in referred(statement["Resource"])
             for text in strings(statement["Resource"])
         }
-        assert writable == {"${ControlBucket.Arn}/runs/*", "${ControlBucket.Arn}/detection/cursor.json"}
+        places = ("runs/*", "detection/cursor.json", "report/index.html")
+        assert writable == {f"${{ControlBucket.Arn}}/{place}" for place in places}
 
     def test_people_get_no_right_of_the_operator(self) -> None:
         """Whoever may call a function or start a job works with its role, and by documents of his own

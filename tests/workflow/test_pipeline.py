@@ -87,6 +87,7 @@ def test_a_scheduled_run_finds_the_table_keeps_its_rows_and_tells_it(lake: Local
         "succeeded",
         [{"table": "ns.t", "status": "succeeded", "summary": record.summary}],
     )
+    assert lake.stack.page().count('"name":"ns.t"') == 1
     assert lake.state.leases.current(lake.identity().lease_key, now_ms=system_clock()) is None
     assert note_live_run(lake.state.leases, "a later run", now_ms=system_clock()) == frozenset()
     end_live_run(lake.state.leases, "a later run", now_ms=system_clock())

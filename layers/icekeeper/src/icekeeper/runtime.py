@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
 from icekeeper.catalogs.load import open_catalog, served_catalog
 from icekeeper.engines.engine import EngineName
-from icekeeper.errors import PolicyError, StorageError
+from icekeeper.errors import MaintenanceError, PolicyError, StorageError
 from icekeeper.machine.clock import Clock, steady_s, system_clock
 from icekeeper.model import TableName
 from icekeeper.pass_context.table_policy import TablePolicies
@@ -39,10 +41,15 @@ if TYPE_CHECKING:
     from icekeeper.pass_context.context import OperationContext, SharedRun
     from icekeeper.pass_context.stores import TableHandle
     from icekeeper.report.outcome import BucketOutcome, ListingWriter, PassOutcome
+    from icekeeper.state.findings import TableLayout
     from icekeeper.verification.checks import Verification
 
 
 log = logging.getLogger(__name__)
+
+# A layout is stored as one item, which DynamoDB bounds, and shown on a page, which is bounded too.
+_MOST_ADVICE = 12
+_LONGEST_ADVICE = 2000
 
 
 @contextmanager
@@ -483,6 +490,93 @@ class Runtime:
 
         loaded = self.catalog.load(table)
         return cost_of_refs(TableReader(loaded.metadata, Storage(loaded.io_properties).read))
+
+    def scan_afresh(self, pattern: str) -> Mapping[str, str]:
+        """Scan the tables whose names match ``pattern`` (``shop.*``, ``*``), and record what their manifests say.
+
+        Returns why tables could not be read, by name.
+
+        Raises:
+            PolicyError: the pattern is malformed, or no table matches it.
+            StorageError: the catalog cannot be listed, or the state cannot be used.
+        """
+        from icekeeper.detection.list_tables import selects_table
+
+        namespaces, dot, tables = pattern.rpartition(".")
+        filters = {"namespace_filter": namespaces if dot else "*", "table_filter": tables}
+        settings = self._policies.deployment(filters).policy
+        matching = [table for table in self.catalog.list_tables() if selects_table(settings, table)]
+        if not matching:
+            raise PolicyError(f"--fresh {pattern}: no table of catalog {self.catalog.name} matches it")
+        found = self.detect({**filters, "max_jobs_per_detection": str(10**9)})
+        reasons = {one.table: one.reason for one in found.skipped}
+        lake = self.state.lake_stats.of_catalog(self.catalog.name, self.catalog.warehouse)
+        known = {one.identity.table: one.verdict for one in sorted(lake, key=lambda one: one.verdict.is_unread)}
+        unread: dict[str, str] = {}
+        for table in matching:
+            if table not in known or known[table].is_unread:
+                unread[str(table)] = reasons.get(str(table), "it was not reached in time")
+            else:
+                try:
+                    self._record_afresh(table)
+                except (MaintenanceError, OSError) as error:
+                    unread[str(table)] = str(error)
+        return unread
+
+    def _record_afresh(self, table: TableName) -> None:
+        """Record the health of a table, with what the last scan concluded about it, and its layout."""
+        health, layout = self.health(table), self.layout(table)
+        known = self.state.lake_stats.of_table(layout[0].identity)
+        if known is not None and health.snapshot_id == known.snapshot_id:
+            self.state.lake_stats.record(replace(health, verdict=known.verdict))
+        self.state.layouts.record(*layout)
+
+    def layout(self, table: TableName) -> Sequence[TableLayout]:
+        """What the manifests of a table say of its files, partitions, refs and design; reads every manifest.
+
+        Raises:
+            PolicyError: unknown table.
+            MetadataUnreadable: a manifest list or manifest cannot be read.
+            StorageError: the catalog does not answer.
+        """
+        from icekeeper.advice.read_tables import advise_table
+        from icekeeper.health.examine import health_head
+        from icekeeper.health.layout import MOST_REFS, MOST_SNAPSHOTS, layout_facts
+        from icekeeper.metadata.table_reader import TableReader
+        from icekeeper.operations.compaction.write_properties import partition_path
+        from icekeeper.operations.expiry.ref_costs import cost_of_refs
+        from icekeeper.state.findings import Part, TableLayout
+
+        loaded = self.catalog.load(table)
+        metadata = loaded.metadata
+        reader = TableReader(metadata, Storage(loaded.io_properties).read)
+        try:
+            resolved: ResolvedPolicy | PolicyError = self.policy(loaded, {})
+            advice = advise_table(self.catalog, table, lambda found: self.policy(found, {}))
+        except PolicyError as error:
+            resolved, advice = error, ()
+        head = health_head(metadata, resolved)
+        manifests = [] if head is None else reader.manifests(head)
+        files = layout_facts(
+            reader.live_entries(manifests),
+            lambda spec_id, values: partition_path(metadata.specs[spec_id], values, metadata.schemas_current_first),
+        )
+        costs = cost_of_refs(reader)
+        own = f" --catalog {shlex.quote(self.catalog.name)}"
+        statements = [one.statement + (own if one.statement.startswith("icekeeper ") else "") for one in advice]
+        holders = {
+            "refs": [[one.name, one.type, one.snapshots, one.bytes_only_here] for one in costs.refs[:MOST_REFS]],
+            "snapshots": [[one.timestamp_ms, one.bytes_only_here] for one in costs.snapshots[-MOST_SNAPSHOTS:]],
+            "advice": [
+                {"reason": one.message[:_LONGEST_ADVICE], "gain": one.gain, "statement": statement[:_LONGEST_ADVICE]}
+                for one, statement in zip(advice[:_MOST_ADVICE], statements, strict=False)
+            ],
+        }
+        identity, now_ms = identity_of(self.catalog, loaded), self.clock()
+        return [
+            TableLayout(identity=identity, observed_ms=now_ms, part=part, facts=facts)
+            for part, facts in ((Part.FILES, files), (Part.HOLDERS, holders))
+        ]
 
     def safety_bounds(
         self,

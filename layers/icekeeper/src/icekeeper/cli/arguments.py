@@ -123,7 +123,7 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     "verify": ("Check that every referenced file exists", "shop.orders --catalog lake"),
     "history": ("What past passes did", "shop.orders --catalog lake --limit 5"),
     "advise": ("What to change about a table that no pass can", "shop.orders --catalog lake"),
-    "report": ("A page of a catalog's tables, for a browser", "--catalog lake --output lake.html"),
+    "report": ("A page of catalogs' tables, for a browser", "--catalog lake --fresh '*' --output lake.html"),
     "metrics": ("Metrics of all catalogs for Prometheus", "--output icekeeper.prom"),
     "cost": ("What a deployment costs a month, and AWS's own", "--days 7"),
     "docs": ("The pages of the documentation", "recovery"),

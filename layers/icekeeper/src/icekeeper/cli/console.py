@@ -132,9 +132,12 @@ def print_text(text: str) -> None:
 
 
 def write_output(option: str, output: Path, text: str) -> None:
-    """Write the whole file that an option names or, with a PolicyError, nothing."""
+    """Write the whole file that an option names or, with a PolicyError, nothing; ``-`` is standard output."""
     from icekeeper.storage.local_files import write_whole
 
+    if str(output) == "-":
+        sys.stdout.write(text)
+        return
     if output.exists() and not output.is_file():  # a device or a pipe would be replaced
         raise PolicyError(f"{option} {output} cannot be written: it is no ordinary file; choose another file")
     try:

@@ -18,11 +18,8 @@ from icekeeper.text import counted
 if TYPE_CHECKING:
     from icekeeper.advice.advise import Advice
     from icekeeper.catalogs.catalog import LoadedTable
-    from icekeeper.detection.proposal import Proposal, Skip
     from icekeeper.policy import ResolvedPolicy
-    from icekeeper.report.page import TableOnPage
-    from icekeeper.runtime import Runtime
-    from icekeeper.state.store import LakeStats, LakeStatsStore
+    from icekeeper.state.store import LakeStatsStore, StateStore
 
 
 def advise(
@@ -171,7 +168,9 @@ def _tables_of(catalogs: Iterable[str], known: LakeStatsStore) -> dict[str, int]
     tables = {}
     for name in catalogs:
         catalog = open_catalog(name)
-        tables[catalog.name] = sum(1 for _ in known.of_catalog(catalog.name, catalog.warehouse))
+        tables[catalog.name] = len(
+            {stats.identity.table for stats in known.of_catalog(catalog.name, catalog.warehouse)}
+        )
         if not tables[catalog.name]:
             raise StorageError(
                 f"no table of catalog {catalog.name} was seen by this deployment: set ICEKEEPER_STATE to the state "
@@ -216,69 +215,56 @@ def health(
     return EXIT_OK
 
 
-# How many of the newest passes are searched for one that removed orphans.
-_PASSES = 30
-_LEFT = "remove_orphans.bytes_left"
-
-
 def report(
-    catalog: CatalogName,
+    catalogs: Annotated[
+        list[str],
+        typer.Option("--catalog", metavar="C", help="a catalog whose tables the page shows; repeatable"),
+    ],
     output: Annotated[Path, typer.Option("--output", metavar="FILE.html", help="the page; written anew if it exists")],
-    settings: Settings = None,
+    fresh: Annotated[
+        str | None,
+        typer.Option("--fresh", metavar="PATTERN", help="first scan tables like shop.* or *, and read their manifests"),
+    ] = None,
 ) -> int:
-    """Write a page of a catalog's tables: what needs work and why, sizes, warnings, the last passes.
+    """Write a page of what scans and passes recorded: what is wrong, what was achieved, every table in detail.
 
-    It looks at every table as detect does, and changes none.  Tables that cannot be read are on the page, too; the
-    command then ends as a failed one.
+    It reads the state only, and changes no table.  With --fresh, it first looks at the tables that match the pattern;
+    if one of these cannot be read, it is on the page, and the command ends as a failed one.
     """
-    from icekeeper.report.page import render_page
-    from icekeeper.runtime import Runtime
+    from icekeeper.machine.clock import system_clock
+    from icekeeper.machine.resources import variables_set
+    from icekeeper.report.page import catalog_document, recorded_facts, render_page
+    from icekeeper.state.open import open_state
 
-    runtime = Runtime.open(catalog)
-    totals, tables = _totals_and_tables(runtime, overrides(settings, about="one detection"))
-    write_output("--output", output, render_page(runtime.catalog.name, runtime.clock(), totals, tables))
-    work = sum(bool(table.reasons) for table in tables)
-    told = f"{output}: {counted(len(tables), 'table')}, {work} {'needs' if work == 1 else 'need'} work"
-    people(as_json=False).print(told, soft_wrap=True)
-    unread = [table.name for table in tables if table.is_unread]
-    return print_failed(f"{counted(len(unread), 'table')} cannot be read: {', '.join(unread)}") if unread else EXIT_OK
+    names, unread = list(dict.fromkeys(catalogs)), dict[str, str]()
+    if fresh is not None:
+        from icekeeper.runtime import Runtime
 
-
-def _totals_and_tables(runtime: Runtime, chosen: dict[str, str]) -> tuple[Mapping[str, int | float], list[TableOnPage]]:
-    from icekeeper.health.examine import lake_totals
-    from icekeeper.report.page import ORPHANS
-
-    # The page shows every table that needs work, without the limit of one detection.
-    found = runtime.detect({"max_jobs_per_detection": str(10**9), **chosen})
-    catalog = runtime.catalog
-    lake = runtime.state.lake_stats.of_catalog(catalog.name, catalog.warehouse)
-    known = {str(stats.identity.table): stats for stats in lake}
-    proposed = {one.table: one for one in found.proposals}
-    left = {one.table: one for one in found.skipped}
-    tables = [
-        _table(runtime, name, known.get(name), proposed.get(name), left.get(name))
-        for name in sorted({*known, *proposed, *left})
-    ]
-    orphans = [table.counters[ORPHANS] for table in tables if ORPHANS in table.counters]
-    totals = {**lake_totals(known.values()), **({ORPHANS: sum(orphans)} if orphans else {})}
-    return totals, tables
-
-
-def _table(
-    runtime: Runtime, name: str, stats: LakeStats | None, proposal: Proposal | None, skip: Skip | None
-) -> TableOnPage:
-    from icekeeper.report.page import ORPHANS, TableOnPage
-
-    passes = runtime.state.history(stats.identity, limit=_PASSES) if stats is not None else ()
-    left = next((one.metrics[_LEFT] for one in passes if _LEFT in one.metrics), None)
-    orphans = {} if left is None else {ORPHANS: left}
-    return TableOnPage(
-        name,
-        counters={} if stats is None else {**stats.counters, **orphans},
-        warnings=() if stats is None else tuple(stats.warnings.values()),
-        reasons=() if proposal is None else proposal.reasons,
-        priority=0.0 if proposal is None else proposal.priority,
-        left_alone="" if skip is None else skip.reason,
-        is_unread=skip is not None and skip.is_error,
-        last_pass=passes[0] if passes else None,
+        for name in names:
+            unread |= Runtime.open(name).scan_afresh(fresh)
+    state, now_ms = open_state(variables_set(os.environ)), system_clock()
+    documents = [catalog_document(recorded_facts(state, *_scanned(state, name)), now_ms) for name in names]
+    write_output("--output", output, render_page(documents, now_ms))
+    states = [table["state"] for document in documents for table in document["tables"]]
+    told = (
+        f"{counted(len(states), 'table')}, {states.count('trouble')} in trouble, {states.count('work')} with work due"
     )
+    people(as_json=str(output) == "-").print(f"{output}: {told}", soft_wrap=True)
+    said = "; ".join(f"{name}: {why}" for name, why in sorted(unread.items()))
+    return print_failed(f"{counted(len(unread), 'table')} could not be read: {said}") if unread else EXIT_OK
+
+
+def _scanned(state: StateStore, name: str) -> tuple[str, str]:
+    """Name and warehouse of a catalog as it was last scanned; one that never was is opened.
+
+    Raises:
+        PolicyError: it is not configured either.
+    """
+    scans = [scan for scan in state.scans.all() if scan.catalog == name]
+    if scans:
+        last = max(scans, key=lambda scan: scan.scanned_ms)
+        return last.catalog, last.warehouse
+    from icekeeper.catalogs.load import open_catalog
+
+    catalog = open_catalog(name)
+    return catalog.name, catalog.warehouse

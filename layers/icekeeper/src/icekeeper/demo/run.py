@@ -97,7 +97,7 @@ _EXAMPLES = (
     f"history {NAMESPACE}.clicks --catalog {CATALOG}",
     f"verify {NAMESPACE}.clicks --catalog {CATALOG}",
     f"plan {NAMESPACE}.events --catalog {CATALOG}",
-    f"report --catalog {CATALOG} --output demo.html",
+    f"report --catalog {CATALOG} --fresh '*' --output demo.html",
 )
 
 

@@ -26,6 +26,7 @@ from icekeeper.detection.signals import (
     schedule_signals,
     statistics_signals,
     summary_signals,
+    sweep_memory,
     wanted_clustering,
 )
 from icekeeper.errors import PolicyError
@@ -37,7 +38,15 @@ from icekeeper.operations.compaction.where import why_not_rewritten
 from icekeeper.operations.expiry.retention import plan_expiry
 from icekeeper.operations.policy_fit import check_fit
 from icekeeper.policy import Operation, ResolvedPolicy, gc_enabled
-from icekeeper.policy.due import FIRST_SWEEP, PolicyPart, due_parts, in_one_pass
+from icekeeper.policy.due import (
+    FIRST_SWEEP,
+    PolicyPart,
+    due_ms,
+    due_parts,
+    in_one_pass,
+    next_proposal_ms,
+    sweep_interval_ms,
+)
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import Glance, LastSeen, ScheduleRun
 
@@ -101,6 +110,32 @@ def assess_table(
         location=identity.location,
         waited_ms=waited_ms(metadata, passes_ms, now_ms),
     )
+
+
+ORPHAN_SWEEP = "orphan sweep"
+"""The name of the sweep among the schedules of :func:`next_due`."""
+
+
+def next_due(
+    identity: TableIdentity,
+    metadata: TableMetadata,
+    resolved: ResolvedPolicy,
+    turns: Mapping[str, ScheduleRun],
+    *,
+    fleet: int,
+    now_ms: int,
+) -> dict[str, int]:
+    """When each schedule of a table and its orphan sweep are due, in epoch milliseconds; schedules that never ran are
+    left out."""
+    if resolved.why_disabled() is not None:
+        return {}
+    found = {name: due_ms(resolved, name, turns, now_ms) for name in sorted(resolved.schedules)}
+    rest = resolved.unscheduled()
+    interval_ms = sweep_interval_ms(rest.policy)
+    if interval_ms and rest.runs(Operation.REMOVE_ORPHANS) and gc_enabled(metadata):
+        memory = sweep_memory(identity, metadata, rest.policy, turns, fleet=fleet, now_ms=now_ms)
+        found[ORPHAN_SWEEP] = next_proposal_ms(memory, interval_ms, identity.key, now_ms)
+    return {name: at_ms for name, at_ms in found.items() if at_ms}
 
 
 def _why_filters_misfit(loaded: LoadedTable, resolved: ResolvedPolicy) -> Skip | None:

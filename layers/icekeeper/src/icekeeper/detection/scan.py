@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, wait
 from contextlib import AbstractContextManager, nullcontext
@@ -18,7 +19,7 @@ from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
 from icekeeper.deletion.neighbours import has_its_own_bucket
 from icekeeper.deletion.other_tables import UNKNOWN_WAREHOUSE, fitting, unseen_entry
 from icekeeper.deletion.table_claims import first_look, is_seen, recorded_claims
-from icekeeper.detection.assess import assess_table, idle_by_memory, urgency
+from icekeeper.detection.assess import assess_table, idle_by_memory, next_due, urgency
 from icekeeper.detection.list_tables import (
     CatalogSource,
     FleetTable,
@@ -53,8 +54,10 @@ from icekeeper.state.claims import (
     look_reason,
     waiting_cuts,
 )
+from icekeeper.state.findings import CatalogScan, Verdict
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import Gathered, Glance, MaintenanceRequest, PassRecord, StateStore
+from icekeeper.text import masked
 
 log = logging.getLogger(__name__)
 
@@ -369,7 +372,9 @@ class Scanner:
             return _Found(_unfit(entry, str(error)), stale=filed_here)
         except Exception as error:
             place.seen.failed(entry.table, error)
-            return _Found(_skip_of(entry, error))
+            skip = _skip_of(entry, error)
+            place.health.unread(entry.table, skip.reason, self.now_ms)
+            return _Found(skip)
         try:
             identity = identity_of(catalog, loaded)
             meant = [request for request in place.pending if request.identity.is_same_copy(identity)]
@@ -406,19 +411,26 @@ class Scanner:
         except RequestRefused:  # not about the table's own settings
             raise
         except PolicyError as error:
-            self._observe(place, loaded, identity, error, memory)
+            self._observe(place, loaded, identity, error, memory, Verdict(left_alone=str(error)))
             raise
-        self._observe(place, loaded, identity, resolved, memory)
-        return assess_table(
-            loaded,
-            identity,
-            resolved,
-            memory,
-            now_ms=self.now_ms,
-            plan_sweep=self.plan_sweep,
-            is_requested=is_requested,
-            fleet=place.fleet,
-        )
+        try:
+            found = assess_table(
+                loaded,
+                identity,
+                resolved,
+                memory,
+                now_ms=self.now_ms,
+                plan_sweep=self.plan_sweep,
+                is_requested=is_requested,
+                fleet=place.fleet,
+            )
+        except Exception as error:
+            self._observe(place, loaded, identity, resolved, memory, Verdict(left_alone=masked(str(error))))
+            raise
+        metadata, turns = loaded.metadata, memory.schedules
+        due = next_due(identity, metadata, resolved, turns, fleet=place.fleet, now_ms=self.now_ms)
+        self._observe(place, loaded, identity, resolved, memory, _verdict(found, due))
+        return found
 
     def _observe(
         self,
@@ -427,6 +439,7 @@ class Scanner:
         identity: TableIdentity,
         resolved: ResolvedPolicy | PolicyError,
         memory: Glance,
+        verdict: Verdict,
     ) -> None:
         place.seen.observe(loaded)
         stats = examine(
@@ -440,7 +453,7 @@ class Scanner:
             cut_off=place.not_maintained.get(loaded.name.key),
             twins=place.twins.of(identity),
         )
-        place.health.observe(stats)
+        place.health.observe(replace(stats, verdict=verdict))
 
     def _note_cuts(self, places: Mapping[str, _Place], reached: Reached[FleetTable, _Found]) -> None:
         """Record the tables whose assessment hung, and forget those where it succeeded again."""
@@ -455,6 +468,7 @@ class Scanner:
                     look_reason(self.settings.detection_timeout_s),
                     now_ms=self.now_ms,
                 )
+                place.health.unread(entry.table, look_reason(self.settings.detection_timeout_s), self.now_ms)
             for entry, _ in reached.done:
                 place = places[entry.catalog]
                 if entry.table.key in place.looked_at_again:
@@ -471,10 +485,12 @@ class Scanner:
     def _record(self, places: Mapping[str, _Place], reached: Reached[FleetTable, _Found]) -> list[str]:
         """Record the results of the scan; return the sentences about refused requests."""
         self._note_cuts(places, reached)
+        counts = Counter(entry.catalog for entry, _ in reached.done)
         for place in places.values():
             place.health.finish()
             self._count(place)
             place.seen.finish(place.whole, self.run, self.now_ms)
+            self._note_scan(place, counts[place.catalog.name])
         # No run will serve the requests for tables that no longer exist, unless under another name.
         served = {found.request.identity.lease_key for _, found in reached.done if found.request is not None}
         for request in (one for _, found in reached.done for one in found.stale):
@@ -482,6 +498,15 @@ class Scanner:
                 self.store.requests.claim(request)
         answered = [self._answer(one) for _, one in reached.done if one.refused is not None]
         return [why for why in answered if why]
+
+    def _note_scan(self, place: _Place, scanned: int) -> None:
+        """Record for the report page when the catalog was scanned, and how much of it."""
+        name, warehouse, listed = place.catalog.name, place.catalog.warehouse, len(place.selected)
+        scan = CatalogScan(catalog=name, warehouse=warehouse, scanned_ms=self.now_ms, listed=listed, scanned=scanned)
+        try:
+            self.store.scans.record(scan)
+        except StorageError as error:
+            log.warning("that catalog %s was scanned could not be recorded: %s", name, error)
 
     def _answer(self, found: _Found) -> str:
         """Record in the journal why a request is refused, and drop it, because a retry would be refused too."""
@@ -625,6 +650,12 @@ class Scanner:
         except StorageError:  # the run takes the lease before it begins
             return None
         return None if lease is None else lease.who
+
+
+def _verdict(found: Proposal | Skip, due: Mapping[str, int]) -> Verdict:
+    if isinstance(found, Proposal):
+        return Verdict(reasons=found.reasons, priority=found.priority, due=due)
+    return Verdict(left_alone=found.reason, due=due)
 
 
 def _late_reason(settings: Policy) -> str:

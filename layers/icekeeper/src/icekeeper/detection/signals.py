@@ -283,17 +283,31 @@ def due_sweep(
     policy = resolved.policy
     if not (sweep_interval_ms(policy) and resolved.runs(Operation.REMOVE_ORPHANS) and gc_enabled(metadata)):
         return ()
-    memory = SweepMemory.of(turns)
-    if memory.is_empty:
-        age_ms = known_age_ms(metadata, now_ms)
-        first_ms = first_sweep_ms(identity.key, now_ms, policy, tables=fleet, age_ms=age_ms)
-        memory = replace(memory, first_ms=first_ms)
-        if first_ms > now_ms:
-            first = ScheduleRun(
-                schedule=FIRST_SWEEP, counted_ms=first_ms, finished_ms=0, snapshot_id=None, fingerprint="", idle=False
-            )
-            record(identity, first)
+    memory = sweep_memory(identity, metadata, policy, turns, fleet=fleet, now_ms=now_ms)
+    first_ms = memory.first_ms
+    if first_ms is not None and first_ms > now_ms and SweepMemory.of(turns).is_empty:
+        first = ScheduleRun(
+            schedule=FIRST_SWEEP, counted_ms=first_ms, finished_ms=0, snapshot_id=None, fingerprint="", idle=False
+        )
+        record(identity, first)
     return tuple(sweep_signals(memory, policy, identity.key, now_ms))
+
+
+def sweep_memory(
+    identity: TableIdentity,
+    metadata: TableMetadata,
+    policy: Policy,
+    turns: Mapping[str, ScheduleRun],
+    *,
+    fleet: int,
+    now_ms: int,
+) -> SweepMemory:
+    """The recorded sweeps; for a table without any, with the time of the first one as it is decided now."""
+    memory = SweepMemory.of(turns)
+    if not memory.is_empty:
+        return memory
+    age_ms = known_age_ms(metadata, now_ms)
+    return replace(memory, first_ms=first_sweep_ms(identity.key, now_ms, policy, tables=fleet, age_ms=age_ms))
 
 
 def sweep_signals(memory: SweepMemory, policy: Policy, key: str, now_ms: int) -> Iterable[Signal]:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any
 
 from icekeeper.errors import PolicyError
+from icekeeper.health.layout import timeline
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import MAIN, PREVIOUS_VERSIONS_MAX_DEFAULT, Snapshot, TableMetadata
 from icekeeper.metadata.overlap_depth import DEPTH_KEY
@@ -159,14 +160,17 @@ _OF_AVERAGE = ("lake_bytes", "lake_data_files", "lake_delete_files")
 def lake_totals(lake: Iterable[LakeStats]) -> dict[str, int | float]:
     """Sums of the tables' counters, the number of tables, and the number of tables with a warning.
 
-    The age of the oldest snapshot and the clustering depth are maxima over all tables.  The average file size is over
-    all files of the tables whose own average is known.  A counter that no table has is left out.
+    Records of tables that could not be read are left out: they have no counters.  The age of the oldest snapshot and
+    the clustering depth are maxima over all tables.  The average file size is over all files of the tables whose own
+    average is known.  A counter that no table has is left out.
     """
     totals: defaultdict[str, int | float] = defaultdict(int)
     of_average: Counter[str] = Counter()
     greatest: dict[str, float] = {}
     tables = warned = 0
     for stats in lake:
+        if stats.verdict.is_unread:
+            continue
         tables += 1
         warned += bool(stats.warnings)
         for name, value in stats.counters.items():
@@ -354,6 +358,7 @@ def examine(
         counters=counters,
         warnings=warnings,
         policy=dict(resolved.documents(defaults=False)) if isinstance(resolved, ResolvedPolicy) else {},
+        timeline=timeline(metadata),
     )
 
 

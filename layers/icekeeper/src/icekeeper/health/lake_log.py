@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import re
 import threading
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
@@ -16,13 +17,18 @@ from typing import NamedTuple, TypeAlias
 from icekeeper.errors import StorageError
 from icekeeper.health.examine import AGE_COUNTER
 from icekeeper.model import TableName
+from icekeeper.state.findings import Verdict
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import Gathered, LakeStats, LakeStatsStore
+from icekeeper.text import masked_sentence
 
 log = logging.getLogger(__name__)
 
 # A DynamoDB item has at most 400 KB; a larger one would make its whole batch fail.
 _MOST_BYTES = 300_000
+
+_LONGEST_REASON = 2000
+_AMOUNT = re.compile(r"[0-9.]+( (minute|hour|day)s?)?")
 
 _Entry: TypeAlias = tuple[str, str]
 """Name and UUID of a table, unique within a catalog."""
@@ -42,6 +48,7 @@ class LakeLog:
     def __init__(self, store: LakeStatsStore, catalog: str, warehouse: str) -> None:
         """Read the recorded stats; on an error, log it and write nothing in this scan."""
         self._store: LakeStatsStore | None = store
+        self._catalog, self._warehouse = catalog, warehouse
         self._lock = threading.Lock()
         self._known: dict[_Entry, _Known] = {}
         self._news = Gathered(self._record)
@@ -59,13 +66,23 @@ class LakeLog:
     def observe(self, stats: LakeStats) -> None:
         """Record the stats of a table if they changed, at the latest in :meth:`finish`."""
         known = self._known.get(_entry(stats.identity))
-        if self._store is None or (known is not None and known.digest == _digest(stats)):
+        if self._store is None:
+            return
+        if stats.identity.uuid and (unread := self._known.get((str(stats.identity.table), ""))) is not None:
+            self._forget(unread.identity)  # it is read again
+        if known is not None and known.digest == _digest(stats):
             return
         size = len(json.dumps([stats.warnings, stats.policy, stats.identity.location]))
         if size > _MOST_BYTES:
             log.warning("%s: its lake stats have %d bytes, so they are not kept", stats.identity.table, size)
             return
         self._news.add(stats)
+
+    def unread(self, table: TableName, why: str, now_ms: int) -> None:
+        """Record that a table could not be read; what earlier scans recorded of it stays."""
+        identity = TableIdentity(self._catalog, self._warehouse, table, "")
+        verdict = Verdict(left_alone=masked_sentence(why)[:_LONGEST_REASON], is_unread=True)
+        self.observe(LakeStats(identity=identity, observed_ms=now_ms, snapshot_id=None, counters={}, verdict=verdict))
 
     def finish(self) -> None:
         """Record the remaining stats; never raises."""
@@ -89,14 +106,17 @@ class LakeLog:
 
     def forget_all_but(self, tables: Collection[TableName]) -> None:
         """Remove the stats of all tables except these, which are all tables that the catalog lists."""
+        listed = frozenset(tables)
+        for known in [*self._known.values()]:
+            if known.identity.table not in listed:
+                self._forget(known.identity)
+
+    def _forget(self, identity: TableIdentity) -> None:
         if self._store is None:
             return
-        listed = frozenset(tables)
         try:
-            for entry, known in [*self._known.items()]:
-                if known.identity.table not in listed:
-                    self._store.forget(known.identity)
-                    del self._known[entry]
+            self._store.forget(identity)
+            del self._known[_entry(identity)]
         except StorageError as error:
             self._give_up("written", error)
 
@@ -136,7 +156,11 @@ def _entry(identity: TableIdentity) -> _Entry:
 def _digest(stats: LakeStats) -> bytes:
     """Equal for equal stats, in any order of keys and for int or float values."""
     counters = sorted((name, float(value)) for name, value in stats.counters.items() if name != AGE_COUNTER)
-    parts = (stats.snapshot_id, counters, sorted(stats.warnings.items()), sorted(stats.policy.items()))
+    verdict = stats.verdict
+    # A wait that grew is no news, nor is the priority that grows with it.
+    said = [_AMOUNT.sub("", sentence) for sentence in (*verdict.reasons, verdict.left_alone)]
+    concluded = (said, verdict.is_unread, sorted(verdict.due.items()), sorted(stats.timeline.items()))
+    parts = (stats.snapshot_id, counters, sorted(stats.warnings.items()), sorted(stats.policy.items()), concluded)
     return hashlib.sha256(repr(parts).encode()).digest()
 
 

@@ -22,6 +22,9 @@ from icekeeper.text import masked
 
 log = logging.getLogger(__name__)
 
+PAGE = "report/index.html"
+"""The key of the report page (docs/report.md)."""
+
 AnyShape = TypeVar("AnyShape", bound=BaseModel)
 Checked = TypeVar("Checked")
 
@@ -49,6 +52,10 @@ class ControlBucket:
                 raise self._gone() from error
             raise
         return _digest(data)
+
+    def write_page(self, html: str) -> None:
+        """Write the report page of the deployment, replacing the last one."""
+        self._storage.write(self._path(PAGE), html.encode())
 
     def read(self, key: str, digest: str) -> Any:
         """The document under a key, if its SHA-256 is ``digest``.

@@ -288,7 +288,19 @@ def report_run(deployment: Deployment, event: ReportEvent, time_left_s: Callable
     reports = tuple(end for end in told_ends if isinstance(end, TableReport))
     results = [end.result if isinstance(end, TableReport) else end for end in told_ends if end is not None]
     answer = _end(deployment, event, results, is_scan=is_scan)
+    if time_left_s is None or time_left_s() >= _LEAST_S:
+        write_page(deployment)
     return RunReport(answer, reports, is_scan, failed_jobs=len(event.state.jobs.keys() & {*JOB_STAGES}))
+
+
+def write_page(deployment: Deployment) -> None:
+    """Write the report page of all catalogs into the control bucket; a failure is logged and fails nothing."""
+    from icekeeper.report.page import recorded_page  # imports a template engine, which only the end of a run needs
+
+    try:
+        deployment.control.write_page(recorded_page(deployment.state, deployment.clock()))
+    except Exception as error:
+        log.warning("the report page could not be written: %s: %s", type(error).__name__, error)
 
 
 _Reported: TypeAlias = TableReport | TableResult | Exception | None

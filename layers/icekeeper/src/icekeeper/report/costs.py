@@ -93,6 +93,8 @@ def priced_anew(prices: Prices, given: Mapping[str, str]) -> Prices:
     return replace(prices, **changed)  # type: ignore[arg-type]  # only numbers
 
 
+STORED_GB_MONTH_USD = 0.023
+"""Amazon S3 pricing, S3 Standard in us-east-1: a GB for a month, of the first 50 TB."""
 MONTH_HOURS = 730
 """AWS's definition of a month."""
 _GB = 2**30

@@ -1,240 +1,411 @@
-"""An HTML page about a catalog's tables, without scripts, other files or network access."""
+"""The report page: a JSON document per catalog, of what scans and passes recorded, and the HTML file that shows it.
+
+Building the document is pure.  The page is one file that needs no network, which its content security policy forbids:
+every script and style in it is allowed by its hash.  Text of tables is escaped for people, as everywhere, and data are
+JSON without ``<``, so that no name can end the element that they stand in (rule: escape-at-the-edge).
+"""
 
 from __future__ import annotations
 
+import json
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from base64 import b64encode
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from xml.etree import ElementTree
+from hashlib import sha256
+from importlib.resources import files
+from typing import Any
 
-from icekeeper.machine.clock import iso_utc
+from icekeeper.errors import StorageError
+from icekeeper.health.examine import lake_totals
+from icekeeper.machine.clock import HOUR_MS, iso_utc
+from icekeeper.machine.metering import WorkThreads
+from icekeeper.model import TableName
+from icekeeper.policy import resolve
+from icekeeper.report.costs import STORED_GB_MONTH_USD
 from icekeeper.report.outcome import PassStatus, in_plain_words, lines_of
-from icekeeper.state.store import PassRecord
-from icekeeper.text import counted, escaped, size_text
+from icekeeper.state.findings import CatalogScan, TableLayout
+from icekeeper.state.identity import TableIdentity
+from icekeeper.state.store import LakeStats, PassRecord, StateStore
+from icekeeper.text import age_text, counted, escaped, escaped_document, size_text
 
 ORPHANS = "lake_orphan_bytes"
 """The counter of orphans that the last sweep kept: too young, or in quarantine."""
+_LEFT = "remove_orphans.bytes_left"
 
-Element = ElementTree.Element
+DAYS = 30
+"""Achievements are those of passes that ended within so many days."""
+PASSES = 10
+"""At most so many passes of each table are looked at, the newest ones."""
 
-_STYLE = """
-:root { color-scheme: light dark; --line: #8884; --calm: #3b82c4; --work: #b8681f; --bad: #c43b4e; }
-@media (prefers-color-scheme: dark) { :root { --calm: #6aa9e0; --work: #e0985a; --bad: #f07a8a; } }
-body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 78rem; padding: 0 1rem; }
-h1 { font-size: 1.6rem; margin: 0; } h2 { font-size: 1.15rem; margin: 2rem 0 .5rem; }
-p.when { opacity: .7; margin: .2rem 0 1.2rem; } p.verdict { font-size: 1.25rem; font-weight: 600; margin: 0 0 1rem; }
-ul.totals { display: flex; flex-wrap: wrap; gap: .8rem; list-style: none; padding: 0; }
-ul.totals li { border: 1px solid var(--line); border-radius: .5rem; padding: .5rem .9rem; min-width: 6rem; }
-ul.totals b { display: block; font-size: 1.3rem; }
-table { border-collapse: collapse; width: 100%; } th { text-align: left; font-weight: 600; white-space: nowrap; }
-th, td { border-bottom: 1px solid var(--line); padding: .35rem 1rem .35rem 0; vertical-align: top; }
-.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-.bar { min-width: 6rem; } .bar span { display: block; height: .7rem; margin-top: .35rem; background: currentColor; }
-.bad { color: var(--bad); } .work { color: var(--work); } .calm { color: var(--calm); } .state { white-space: nowrap; }
-td:last-child { overflow-wrap: anywhere; }
-td:first-child { font-weight: 600; } .idle { opacity: .7; } summary { cursor: pointer; }
-@media (max-width: 48rem) {
-  thead { display: none; } table, tbody { display: block; }
-  tr { display: block; border-bottom: 1px solid var(--line); padding: .5rem 0; }
-  td, .number { display: block; border: 0; padding: 0; text-align: left; white-space: normal; }
-  td.bar { display: none; } td { overflow-wrap: anywhere; }
-  td[title]::before { content: attr(title) ": "; opacity: .7; }
+_AT_ONCE = 16
+_DAY_MS = 24 * HOUR_MS
+_GB = 2**30
+_STALE_MS = 2 * _DAY_MS
+_SERVED_MS = 7 * _DAY_MS
+# Passes do not remove the causes of these warnings: a person must act.
+_TROUBLES = ("wrong_settings", "cut_off", "unreadable_files")
+_ACHIEVED = {
+    "files_merged": ("compact.files_merged",),
+    "files_written": ("compact.files_written",),
+    "snapshots_expired": ("expire_snapshots.snapshots_expired",),
+    "orphans_removed": ("remove_orphans.orphans_removed",),
+    "bytes_freed": ("remove_orphans.orphan_bytes",),
 }
-"""
 
 
-@dataclass(frozen=True, slots=True)
-class TableOnPage:
-    """The facts of one table on the page."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogFacts:
+    """What the state says of one catalog."""
 
-    name: str
-    counters: Mapping[str, int | float] = field(default_factory=dict)
-    """By metric name (``lake_data_files``, …), as of the last scan."""
-    warnings: Sequence[str] = ()
-    reasons: Sequence[str] = ()
-    """Why it needs work; empty: it needs none."""
-    priority: float = 0.0
-    left_alone: str = ""
-    """Why it is not proposed; empty: it needs no work."""
-    is_unread: bool = False
-    """It cannot be read."""
-    last_pass: PassRecord | None = None
-
-    @property
-    def trouble(self) -> str:
-        """Why a person must look at it: it cannot be read, or its last pass did not succeed; else empty."""
-        if self.is_unread:
-            return "cannot be read"
-        if self.last_pass is None or self.last_pass.status == PassStatus.SUCCEEDED.value:
-            return ""
-        return f"last pass {self.last_pass.status}"
+    catalog: str
+    scan: CatalogScan | None
+    lake: Sequence[LakeStats]
+    layouts: Sequence[TableLayout] = ()
+    passes: Mapping[tuple[str, str], Sequence[PassRecord]] = field(default_factory=dict)
+    """By copy of a table: its newest passes, newest first."""
 
 
-def render_page(catalog: str, now_ms: int, totals: Mapping[str, int | float], tables: Sequence[TableOnPage]) -> str:
-    """The page of a catalog as HTML; names and messages are escaped (rule: escape-at-the-edge).
+def recorded_facts(state: StateStore, catalog: str, warehouse: str) -> CatalogFacts:
+    """Read what the state says of a catalog; no catalog, table or manifest is read.
 
-    ``totals`` are of all tables, by :func:`icekeeper.health.examine.lake_totals`; ``now_ms`` is in epoch milliseconds.
+    Raises:
+        StorageError: the state cannot be read, or knows neither a scan nor a table of the catalog.
     """
-    html = Element("html", lang="en")
-    head = ElementTree.SubElement(html, "head")
-    ElementTree.SubElement(head, "meta", charset="utf-8")
-    ElementTree.SubElement(head, "meta", name="viewport", content="width=device-width, initial-scale=1")
-    _add(head, "title", f"Icekeeper: {catalog}")
-    _add(head, "style", _STYLE)
-    body = ElementTree.SubElement(html, "body")
-    _add(body, "h1", f"Tables of {catalog}")
-    _add(body, "p", f"as of {_moment(now_ms)}", {"class": "when"})
-    troubled = [one for one in tables if one.trouble]
-    urgent = sorted((one for one in tables if one.reasons), key=lambda one: (-one.priority, one.name))
-    _add(body, "p", _verdict(len(tables), len(urgent), len(troubled)), {"class": "verdict"})
-    _add_totals(body, totals)
-    if troubled:
-        _add_trouble(body, troubled, catalog)
-    _add_work(body, urgent, catalog)
-    _add_tables(body, tables)
-    return "<!doctype html>\n" + ElementTree.tostring(html, encoding="unicode", method="html") + "\n"
-
-
-def _verdict(tables: int, urgent: int, troubled: int) -> str:
-    if not tables:
-        return "This catalog has no tables."
-    need = f"{'needs' if urgent == 1 else 'need'} work"
-    of_all = f"of {counted(tables, 'table')}"
-    if not troubled:
-        return f"{urgent} {of_all} {need}."
-    return f"{troubled} {of_all} {'is' if troubled == 1 else 'are'} in trouble, {urgent} {need}."
-
-
-def _add_totals(body: Element, totals: Mapping[str, int | float]) -> None:
-    shown = {
-        "data files": _count(totals, "lake_data_files"),
-        "live": _size(totals, "lake_bytes"),
-        "history": _size(totals, "lake_history_bytes"),
-        "orphans": _size(totals, ORPHANS),
-        "average file": _size(totals, "lake_average_file_bytes"),
-        "snapshots": _count(totals, "lake_snapshots"),
-    }
-    listing = ElementTree.SubElement(body, "ul", {"class": "totals"})
-    for what, amount in shown.items():
-        item = ElementTree.SubElement(listing, "li")
-        _add(item, "b", amount)
-        _add(item, "span", what)
-    legend = (
-        "live: the files of the current snapshot; history: those that only older snapshots and other branches hold, "
-        "until they expire; orphans: unreferenced files that the last sweep left, for they were too young or in "
-        "quarantine; metadata files are not counted; – is not known"
-    )
-    _add(body, "p", legend, {"class": "idle"})
-
-
-def _add_trouble(body: Element, troubled: Sequence[TableOnPage], catalog: str) -> None:
-    _add(body, "h2", "What is in trouble")
-    _add_command(body, "To see what is damaged", "verify", catalog)
-    rows = _add_table(body, ("table", "trouble", "what was said"))
-    for one in troubled:
-        row = _add_row(rows, one)
-        _add(row, "td", one.trouble, {"class": "bad state"})
-        _add_lines(row, [one.left_alone] if one.is_unread or one.last_pass is None else lines_of(one.last_pass.summary))
-
-
-def _add_work(body: Element, urgent: Sequence[TableOnPage], catalog: str) -> None:
-    _add(body, "h2", "What needs work")
-    if not urgent:
-        _add(body, "p", "Nothing: every table that can be read is as its settings want it.", {"class": "idle"})
-        return
-    _add_command(body, "To maintain one now", "maintain", catalog)
-    rows = _add_table(body, ("table", "priority", "", "why"), numbers=("priority",))
-    for one in urgent:
-        row = _add_row(rows, one)
-        _add(row, "td", f"{one.priority:.2f}", {"class": "number", "title": "priority"})
-        _add_bar(row, one.priority, "work")
-        _add_lines(row, one.reasons)
-
-
-def _add_tables(body: Element, tables: Sequence[TableOnPage]) -> None:
-    _add(body, "h2", "All tables, by the number of data files")
-    numbers = ("data files", "average file", "live", "history", "orphans", "delete files", "snapshots")
-    rows = _add_table(body, ("table", "state", numbers[0], "", *numbers[1:], "what is known"), numbers=numbers)
-    most = max((one.counters.get("lake_data_files", 0) for one in tables), default=0)
-    for one in sorted(tables, key=lambda one: (-one.counters.get("lake_data_files", -1), one.name)):
-        row = _add_row(rows, one)
-        state, style = ("needs work", "work") if one.reasons else ("no work due", "calm")
-        if one.trouble:
-            state, style = one.trouble, "bad"
-        _add(row, "td", state, {"class": f"{style} state"})
-        files = one.counters.get("lake_data_files", 0)
-        _add(row, "td", _count(one.counters, "lake_data_files"), {"class": "number", "title": numbers[0]})
-        _add_bar(row, files / max(1, most), style)
-        texts = (
-            _size(one.counters, "lake_average_file_bytes"),
-            _size(one.counters, "lake_bytes"),
-            _size(one.counters, "lake_history_bytes"),
-            _size(one.counters, ORPHANS),
-            _count(one.counters, "lake_delete_files"),
-            _count(one.counters, "lake_snapshots"),
+    with state.kept_open():
+        scan, lake = state.scans.of_catalog(catalog, warehouse), list(state.lake_stats.of_catalog(catalog, warehouse))
+        if scan is None and not lake:
+            raise StorageError(
+                f"no scan of catalog {catalog} is recorded: run icekeeper detect --catalog {shlex.quote(catalog)} "
+                "first, or set ICEKEEPER_STATE to the state of the deployment that maintains it"
+            )
+        identities = {one.identity.copy: one.identity for one in lake if one.identity.location}
+        return CatalogFacts(
+            catalog=catalog,
+            scan=scan,
+            lake=lake,
+            layouts=list(state.layouts.of_catalog(catalog, warehouse)),
+            passes=dict(_passes_of(state, identities)),
         )
-        for what, text in zip(numbers[1:], texts, strict=True):
-            _add(row, "td", text, {"class": "number", "title": what})
-        # The reasons for work are in the section above.
-        cell = _add_lines(row, [warning for warning in one.warnings if warning not in one.reasons], {"class": "work"})
-        if one.left_alone and not one.is_unread:
-            _add(cell, "div", in_plain_words(one.left_alone), {"class": "idle"})
-        if one.last_pass is not None:
-            _add_pass(cell, one.last_pass)
 
 
-def _add_pass(cell: Element, last: PassRecord) -> None:
-    """When the last pass ended and how; a click unfolds the operations."""
-    details = ElementTree.SubElement(cell, "details", {"class": "idle"})
-    _add(details, "summary", f"last pass {_moment(last.finished_ms)}: {last.status}")
-    for line in lines_of(last.summary):
-        _add(details, "div", line)
+def recorded_page(state: StateStore, now_ms: int) -> str:
+    """The page of all catalogs that were scanned within a week of ``now_ms``; no catalog is opened.
+
+    Raises:
+        StorageError: the state cannot be read.
+    """
+    scans = [scan for scan in state.scans.all() if scan.scanned_ms > now_ms - _SERVED_MS]
+    facts = (recorded_facts(state, scan.catalog, scan.warehouse) for scan in scans)
+    return render_page([catalog_document(one, now_ms) for one in facts], now_ms)
 
 
-def _add_command(body: Element, purpose: str, command: str, catalog: str) -> None:
-    line = ElementTree.SubElement(body, "p", {"class": "idle"})
-    line.text = f"{purpose}: "
-    _add(line, "code", f"icekeeper {command} NAMESPACE.TABLE --catalog {shlex.quote(catalog)}")
+def _passes_of(
+    state: StateStore, identities: Mapping[tuple[str, str], TableIdentity]
+) -> Iterator[tuple[tuple[str, str], Sequence[PassRecord]]]:
+    """The newest passes by copy of a table; requests to DynamoDB mostly wait, so several are sent at once."""
+    if state.table.is_local:
+        yield from ((copy, state.history(identity, limit=PASSES)) for copy, identity in identities.items())
+        return
+    with WorkThreads(_AT_ONCE, thread_name_prefix="icekeeper-page") as threads:
+        found = threads.map(lambda identity: state.history(identity, limit=PASSES), identities.values())
+        yield from zip(identities, found, strict=True)
 
 
-def _add_table(body: Element, headings: Iterable[str], numbers: Sequence[str] = ()) -> Element:
-    table = ElementTree.SubElement(body, "table")
-    row = ElementTree.SubElement(ElementTree.SubElement(table, "thead"), "tr")
-    for heading in headings:
-        _add(row, "th", heading, {"class": "number"} if heading in numbers else None)
-    return ElementTree.SubElement(table, "tbody")
+def catalog_document(facts: CatalogFacts, now_ms: int) -> dict[str, Any]:
+    """The document of a catalog; ``now_ms`` is in epoch milliseconds.
+
+    Tables are ordered by need: in trouble, with work due, and the others; then by priority and name.
+    """
+    layouts: dict[tuple[TableName, str], dict[str, Any]] = {}
+    for one in facts.layouts:
+        parts = layouts.setdefault((one.identity.table, one.identity.uuid), {})
+        parts[one.part.value] = {"observed_ms": one.observed_ms, **one.facts}
+    tables = []
+    for name, records in _by_name(facts.lake).items():
+        unread = next((one for one in records if one.verdict.is_unread), None)
+        stats = max((one for one in records if one is not unread), key=lambda one: one.observed_ms, default=None)
+        known = stats or unread
+        assert known is not None
+        passes = facts.passes.get(known.identity.copy, ())
+        layout = layouts.get((known.identity.table, known.identity.uuid), {})
+        tables.append(_table(facts.catalog, name, stats, unread, passes, layout))
+    order = ("trouble", "work", "well")
+    tables.sort(key=lambda one: (order.index(one["state"]), -one["priority"], one["name"]))
+    states = Counter(one["state"] for one in tables)
+    orphans = [one["counters"][ORPHANS] for one in tables if ORPHANS in one["counters"]]
+    scan = facts.scan
+    document = {
+        "catalog": facts.catalog,
+        "scan": None
+        if scan is None
+        else {"scanned_ms": scan.scanned_ms, "listed": scan.listed, "scanned": scan.scanned},
+        "states": {state: states[state] for state in order},
+        "totals": {**lake_totals(facts.lake), **({ORPHANS: sum(orphans)} if orphans else {})},
+        "achieved": _achieved(facts.passes.values(), now_ms),
+        "tables": tables,
+    }
+    found: dict[str, Any] = escaped_document(document)
+    return found
 
 
-def _add_row(rows: Element, table: TableOnPage) -> Element:
-    row = ElementTree.SubElement(rows, "tr")
-    _add(row, "td", table.name)
-    return row
+def _by_name(lake: Iterable[LakeStats]) -> dict[str, list[LakeStats]]:
+    found: dict[str, list[LakeStats]] = {}
+    for stats in lake:
+        found.setdefault(str(stats.identity.table), []).append(stats)
+    return found
 
 
-def _add_bar(row: Element, share: float, style: str) -> None:
-    cell = ElementTree.SubElement(row, "td", {"class": f"bar {style}"})
-    ElementTree.SubElement(cell, "span", {"style": f"width: {100 * min(1.0, max(0.0, share)):.1f}%"})
+def _table(
+    catalog: str,
+    name: str,
+    stats: LakeStats | None,
+    unread: LakeStats | None,
+    passes: Sequence[PassRecord],
+    layout: Mapping[str, Any],
+) -> dict[str, Any]:
+    """One table; what is empty or not known is left out, for the page may have ten thousand of them."""
+    known = stats or unread
+    assert known is not None
+    verdict, last = known.verdict, passes[0] if passes else None
+    recorded: Mapping[str, Any] = known.policy
+    left = next((one.metrics[_LEFT] for one in passes if _LEFT in one.metrics), None)
+    trouble, command = _trouble(stats, unread, last)
+    state = "trouble" if trouble else "work" if verdict.reasons else "well"
+    argument = f"{shlex.quote(name)} --catalog {shlex.quote(catalog)}"
+    may_be_empty = {
+        "trouble": trouble,
+        "command": f"icekeeper {command} {argument}" if command else "",
+        "warnings": {kind: in_plain_words(sentence) for kind, sentence in known.warnings.items()},
+        "reasons": [in_plain_words(reason) for reason in verdict.reasons],
+        "left_alone": "" if trouble else in_plain_words(verdict.left_alone),
+        "due": dict(verdict.due),
+        "policy": {key: [one["value"], one["source"]] for key, one in recorded.items()},
+        "timeline": dict(known.timeline),
+        "last_pass": {} if last is None else _pass(last),
+        "layout": dict(layout),
+    }
+    return {
+        "name": name,
+        "state": state,
+        "priority": verdict.priority,
+        "observed_ms": known.observed_ms,
+        "counters": {**known.counters, **({} if left is None else {ORPHANS: left})},
+        **{key: value for key, value in may_be_empty.items() if value},
+    }
 
 
-def _add_lines(row: Element, lines: Iterable[str], attributes: Mapping[str, str] | None = None) -> Element:
-    cell = ElementTree.SubElement(row, "td")
-    for line in lines:
-        _add(cell, "div", in_plain_words(line), attributes)
-    return cell
+def _trouble(stats: LakeStats | None, unread: LakeStats | None, last: PassRecord | None) -> tuple[str, str]:
+    """Why a person must look at the table, empty: nobody must; and the command that says more or tries again."""
+    if unread is not None:
+        return f"cannot be read: {in_plain_words(unread.verdict.left_alone)}", "verify"
+    assert stats is not None
+    for kind in _TROUBLES:
+        if kind in stats.warnings:
+            return in_plain_words(stats.warnings[kind]), "policy show" if kind == "wrong_settings" else "verify"
+    if last is not None and last.status != PassStatus.SUCCEEDED.value:
+        return f"last pass {last.status}: {'; '.join(lines_of(last.summary))}", "maintain"
+    return "", "maintain" if stats.verdict.reasons else ""
 
 
-def _add(parent: Element, tag: str, text: str, attributes: Mapping[str, str] | None = None) -> None:
-    shown = text if tag == "style" else escaped(text)  # the style is ours, and has lines
-    ElementTree.SubElement(parent, tag, dict(attributes or {})).text = shown
+def _pass(record: PassRecord) -> dict[str, Any]:
+    return {
+        "finished_ms": record.finished_ms,
+        "seconds": round((record.finished_ms - record.started_ms) / 1000, 1),
+        "status": record.status,
+        "engine": record.engine,
+        "lines": lines_of(record.summary),
+    }
 
 
-def _count(counters: Mapping[str, int | float], name: str) -> str:
-    return f"{counters[name]:,.0f}" if name in counters else "–"
+def _achieved(passes: Iterable[Sequence[PassRecord]], now_ms: int) -> dict[str, int | float]:
+    """Sums over the passes of the last :data:`DAYS`, and what the freed bytes would cost each month."""
+    recent = [one for of_table in passes for one in of_table if one.finished_ms > now_ms - DAYS * _DAY_MS]
+    sums: dict[str, int | float] = {"days": DAYS, "passes": len(recent)}
+    for name, metrics in _ACHIEVED.items():
+        sums[name] = round(sum(one.metrics.get(metric, 0) for one in recent for metric in metrics))
+    return {**sums, "usd_per_month": round(sums["bytes_freed"] / _GB * STORED_GB_MONTH_USD, 2)}
 
 
-def _size(counters: Mapping[str, int | float], name: str) -> str:
-    return size_text(counters[name]) if name in counters else "–"
+# The page.
+
+_HERE = "icekeeper.report"
+_VENDOR = ("d3.min.js", "plot.umd.min.js")
+_PLOT_STYLE = """:where(.plot) {
+  --plot-background: white;
+  display: block;
+  height: auto;
+  height: intrinsic;
+  max-width: 100%;
+}
+:where(.plot text),
+:where(.plot tspan) {
+  white-space: pre;
+}"""
+"""The style element that Plot adds to every chart of class ``plot``."""
+MOST_BYTES = 14_000_000
+"""Of the data on a page.  Beyond, details are left out: those of tables whose manifests were read last stay first,
+then those of tables with more need."""
+_DETAILS = ("timeline", "layout")
+_NEVER = {"observed_ms": 0}
+_AT_FIRST = 5
+"""So many tables in trouble, and so many with work, are listed at the top."""
 
 
-def _moment(moment_ms: int) -> str:
-    return iso_utc(moment_ms).replace("T", " ").replace("Z", " UTC")
+def render_page(documents: Sequence[Mapping[str, Any]], now_ms: int) -> str:
+    """The page of these catalogs as HTML; ``now_ms`` is in epoch milliseconds."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    folder = files(_HERE)
+    own, style = (folder.joinpath(name).read_text("utf-8") for name in ("page.js", "page.css"))
+    scripts = [own, *(folder.joinpath("vendor", name).read_text("utf-8") for name in _VENDOR)]
+    data = {
+        "now_ms": now_ms,
+        "defaults": {key: one["value"] for key, one in resolve([]).documents().items()},
+        "catalogs": within(documents, MOST_BYTES),
+    }
+    environment = Environment(
+        loader=PackageLoader(_HERE, ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"size": size_text, "moment": moment, "count": _count}
+    return environment.get_template("page.html").render(
+        title=", ".join(str(one["catalog"]) for one in documents),
+        now=moment(now_ms),
+        policy=_security_policy(scripts, [style, _PLOT_STYLE]),
+        style=Markup(style),  # ours
+        scripts=[Markup(script) for script in scripts],
+        data=Markup(_inert(data)),
+        price=STORED_GB_MONTH_USD,
+        **_summary(documents, now_ms),
+    )
+
+
+def within(documents: Sequence[Mapping[str, Any]], most: int) -> Sequence[Mapping[str, Any]]:
+    """The documents, without details of some tables if all together have more than ``most`` bytes as JSON."""
+    left = most - len(_inert(documents))
+    if left >= 0:
+        return documents
+    tables = [table for document in documents for table in document["tables"]]
+    details = [{key: table[key] for key in _DETAILS if key in table} for table in tables]
+    sizes = [len(_inert(detail)) for detail in details]
+    left += sum(sizes)
+    kept = set[int]()
+    for at in sorted(
+        range(len(tables)), key=lambda at: -details[at].get("layout", {}).get("holders", _NEVER)["observed_ms"]
+    ):
+        if sizes[at] <= left:
+            left -= sizes[at]
+            kept.add(at)
+    plain = iter(
+        table if at in kept else {**{key: table[key] for key in table if key not in _DETAILS}, "left_out": True}
+        for at, table in enumerate(tables)
+    )
+    return [{**document, "tables": [next(plain) for _ in document["tables"]]} for document in documents]
+
+
+def _inert(data: object) -> str:
+    """JSON that no HTML parser takes for markup."""
+    text = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def _security_policy(scripts: Iterable[str], styles: Iterable[str]) -> str:
+    """Nothing is loaded, and only these scripts and styles count."""
+    allowed = {"script-src": scripts, "style-src": styles}
+    parts = [f"{kind} {' '.join(map(_hash, texts))}" for kind, texts in allowed.items()]
+    return "; ".join(["default-src 'none'", *parts, "img-src data:", "base-uri 'none'", "form-action 'none'"])
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
+
+
+def _summary(documents: Sequence[Mapping[str, Any]], now_ms: int) -> dict[str, Any]:
+    """What stands at the top of the page."""
+    tables = [(one["catalog"], table) for one in documents for table in one["tables"]]
+    states = Counter(table["state"] for _, table in tables)
+    first = {state: [(c, t) for c, t in tables if t["state"] == state] for state in ("trouble", "work")}
+    first["work"].sort(key=lambda one: -one[1]["priority"])
+    achieved: Counter[str] = Counter(dict.fromkeys(("passes", *_ACHIEVED, "usd_per_month"), 0))
+    totals: Counter[str] = Counter()
+    for document in documents:
+        achieved.update({key: value for key, value in document["achieved"].items() if key != "days"})
+        totals.update({key: value for key, value in document["totals"].items() if key in _SUMS})
+    known = {key for one in documents for key in one["totals"]}
+    return {
+        "verdict": _verdict(len(tables), states),
+        "mood": "trouble" if states["trouble"] else "work" if states["work"] else "well",
+        "advice": _one_thing(documents, first, now_ms),
+        "first": {state: rows[:_AT_FIRST] for state, rows in first.items()},
+        "more": {state: max(0, len(rows) - _AT_FIRST) for state, rows in first.items()},
+        "achieved": {"days": DAYS, **achieved},
+        "totals": [(what, totals[key] if key in known else None, kind) for key, (what, kind) in _SUMS.items()],
+        "scans": [(one["catalog"], _scanned(one["scan"], now_ms)) for one in documents],
+    }
+
+
+_SUMS = {
+    "lake_data_files": ("data files", "count"),
+    "lake_bytes": ("live", "size"),
+    "lake_history_bytes": ("history", "size"),
+    ORPHANS: ("orphans", "size"),
+    "lake_delete_files": ("delete files", "count"),
+    "lake_snapshots": ("snapshots", "count"),
+}
+
+
+def _verdict(tables: int, states: Mapping[str, int]) -> str:
+    if not tables:
+        return "There are no tables."
+    trouble, work = states.get("trouble", 0), states.get("work", 0)
+    if not trouble and not work:
+        return f"All well: none of {counted(tables, 'table')} needs work."
+    need = f"{work} {'needs' if work == 1 else 'need'} work"
+    if not trouble:
+        return f"{need}, of {counted(tables, 'table')}."
+    return f"{trouble} of {counted(tables, 'table')} {'is' if trouble == 1 else 'are'} in trouble, {need}."
+
+
+def _one_thing(
+    documents: Sequence[Mapping[str, Any]],
+    first: Mapping[str, Sequence[tuple[str, Mapping[str, Any]]]],
+    now_ms: int,
+) -> tuple[str, str]:
+    """The one thing to do, and its command; empty: nothing."""
+    if first["trouble"]:
+        _, table = first["trouble"][0]
+        return f"First look at {table['name']}", str(table["command"])
+    for document in documents:
+        scan = document["scan"]
+        if scan is None or now_ms - scan["scanned_ms"] > _STALE_MS:
+            return "Scan the tables again: what is shown here is old", _of_catalog("detect", document["catalog"])
+    if first["work"]:
+        catalogs = " ".join(f"--catalog {shlex.quote(name)}" for name in {one: 0 for one, _ in first["work"]})
+        return "Maintain what needs work, once", f"icekeeper run {catalogs} --once"
+    return "", ""
+
+
+def _of_catalog(command: str, catalog: str) -> str:
+    return f"icekeeper {command} --catalog {shlex.quote(catalog)}"
+
+
+def _scanned(scan: Mapping[str, int] | None, now_ms: int) -> str:
+    if scan is None:
+        return "no scan is recorded"
+    some = "" if scan["scanned"] == scan["listed"] else f", {scan['scanned']} of {scan['listed']} tables"
+    return f"scanned {age_text(max(0, now_ms - scan['scanned_ms']))} ago{some}"
+
+
+def moment(moment_ms: int) -> str:
+    """A time in epoch milliseconds as ``2026-11-27 17:30 UTC``."""
+    return escaped(iso_utc(moment_ms)[:16].replace("T", " ") + " UTC")
+
+
+def _count(number: float) -> str:
+    return f"{number:,.0f}"

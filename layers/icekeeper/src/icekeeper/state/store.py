@@ -26,6 +26,7 @@ from icekeeper.errors import StorageError
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.model import TableName
 from icekeeper.state.claims import ClaimStore, CutOffStore
+from icekeeper.state.findings import LayoutStore, ScanStore, Verdict
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.items import (
     KEPT_MS,
@@ -138,6 +139,9 @@ class LakeStats:
     """Kind (``delete_debt``, ``manifest_sprawl``, …) → the sentence for people."""
     policy: Mapping[str, object] = field(default_factory=dict)
     """The settings that differ from the defaults: key → ``{"source": …, "value": …}``, as JSON."""
+    verdict: Verdict = field(default_factory=Verdict)
+    timeline: Mapping[str, Any] = field(default_factory=dict)
+    """The newest snapshots and the refs: see :func:`icekeeper.health.layout.timeline`."""
 
 
 class LakeStatsStore(Records):
@@ -164,6 +168,8 @@ class LakeStatsStore(Records):
             "counters": json_text(stats.counters),
             "warnings": json_text(stats.warnings),
             "policy": json_text(stats.policy),
+            "verdict": json_text(asdict(stats.verdict)),
+            "timeline": json_text(stats.timeline),
             "expires_s": self.table.expires_s(KEPT_MS, at_least_ms=stats.observed_ms),
         }
 
@@ -197,6 +203,8 @@ def _stats(identity: TableIdentity, item: Item) -> LakeStats:
             counters=json.loads(item["counters"]),
             warnings=json.loads(item["warnings"]),
             policy=json.loads(item["policy"]),
+            verdict=Verdict.parse(item["verdict"]),
+            timeline=json.loads(item["timeline"]),
         )
 
 
@@ -601,6 +609,8 @@ class StateStore:
         self.leases = LeaseStore(table)
         self.requests = RequestStore(table)
         self.lake_stats = LakeStatsStore(table)
+        self.scans = ScanStore(table)
+        self.layouts = LayoutStore(table)
         self.schedules = ScheduleStore(table)
         self.claims = ClaimStore(table)
         self.unreadable_files = UnreadableFileStore(table)

@@ -6,9 +6,11 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
+from typing import Any
 
 from icekeeper.errors import StorageError
 from icekeeper.machine.clock import Clock
+from icekeeper.state.findings import Part, TableLayout
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.staging import StagedLoad
 from icekeeper.state.store import Pin, StateStore, UnreadableFile
@@ -134,6 +136,14 @@ class TableMemory:
             return
         if found := sorted(known.keys() & set(paths)):
             self.forget_unreadable(found)
+
+    def remember_files(self, facts: Mapping[str, Any]) -> None:
+        """Record sizes and partitions of the table's files for the report page; a failure is only logged."""
+        layout = TableLayout(identity=self.identity, observed_ms=self.clock(), part=Part.FILES, facts=facts)
+        try:
+            self.store.layouts.record(layout)
+        except StorageError as error:
+            log.warning("sizes and partitions could not be recorded: %s", error)
 
     def clustered_by(self, recipe: str) -> frozenset[int]:
         """The snapshots whose added files are clustered by a recipe (order or z-order, as text)."""

@@ -1,0 +1,145 @@
+"""What scans concluded, and what passes and ``icekeeper report --fresh`` found in the manifests of a table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from icekeeper.model import TableName
+from icekeeper.state.identity import TableIdentity
+from icekeeper.state.items import KEPT_MS, Item, Records, catalog_key, json_text, sort_key, understood
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a scan concluded about a table."""
+
+    reasons: tuple[str, ...] = ()
+    """Why it needs work; empty: it needs none."""
+    priority: float = 0.0
+    left_alone: str = ""
+    """Why it is not proposed."""
+    is_unread: bool = False
+    """It could not be read."""
+    due: Mapping[str, int] = field(default_factory=dict)
+    """Schedule, or ``orphan sweep`` → when it is due, in epoch milliseconds."""
+
+    @classmethod
+    def parse(cls, text: str) -> Verdict:
+        """The verdict as the lake stats hold it, as JSON."""
+        found = json.loads(text)
+        return cls(**{**found, "reasons": tuple(found["reasons"])})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogScan:
+    """The last scan of a catalog, which ended at ``scanned_ms``, and its numbers of tables."""
+
+    catalog: str
+    warehouse: str
+    scanned_ms: int
+    listed: int
+    """Those that the filters select."""
+    scanned: int
+    """Those that were reached."""
+
+
+class ScanStore(Records):
+    """The last scan of each catalog, all in one partition."""
+
+    def record(self, scan: CatalogScan) -> None:
+        """Replace the record of the catalog."""
+        self.table.put(
+            {
+                "pk": _SCANS,
+                "sk": _scan_key(scan.catalog, scan.warehouse),
+                "catalog": scan.catalog,
+                "warehouse": scan.warehouse,
+                "observed_ms": scan.scanned_ms,
+                "listed": scan.listed,
+                "scanned": scan.scanned,
+                "expires_s": self.table.expires_s(KEPT_MS, at_least_ms=scan.scanned_ms),
+            }
+        )
+
+    def of_catalog(self, catalog: str, warehouse: str) -> CatalogScan | None:
+        """The last scan of a catalog; ``None``: none is recorded."""
+        item = self.table.get(_SCANS, _scan_key(catalog, warehouse))
+        return None if item is None else _scan(item)
+
+    def all(self) -> tuple[CatalogScan, ...]:
+        """The last scans of all catalogs, ordered by name."""
+        return tuple(_scan(item) for item in self.table.query(_SCANS))
+
+
+_SCANS = "scans#all"
+
+
+def _scan_key(catalog: str, warehouse: str) -> str:
+    return sort_key("", f"{catalog}\x1f{warehouse}")
+
+
+def _scan(item: Item) -> CatalogScan:
+    return CatalogScan(
+        catalog=item["catalog"],
+        warehouse=item["warehouse"],
+        scanned_ms=item["observed_ms"],
+        listed=item["listed"],
+        scanned=item["scanned"],
+    )
+
+
+class Part(StrEnum):
+    """A part of a table's layout, with an age of its own."""
+
+    FILES = "files"
+    """Sizes and partitions; also what a pass leaves behind (:meth:`icekeeper.health.layout.LayoutTally.facts`)."""
+    HOLDERS = "holders"
+    """The bytes that each ref and snapshot alone holds, and advice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableLayout:
+    """What the manifests of a table said at ``observed_ms``: one part of it, ready for JSON."""
+
+    identity: TableIdentity
+    observed_ms: int
+    part: Part
+    facts: Mapping[str, Any]
+
+
+class LayoutStore(Records):
+    """The layouts of tables; those of a catalog are in one partition, as the lake stats are."""
+
+    def record(self, *layouts: TableLayout) -> None:
+        """Replace these parts, which must differ."""
+        self.table.put_all(self._item(layout) for layout in layouts)
+
+    def _item(self, layout: TableLayout) -> Item:
+        identity = layout.identity
+        return {
+            "pk": catalog_key("layout", identity.catalog, identity.warehouse),
+            "sk": sort_key("", f"{identity.table.key}\x1f{identity.uuid}\x1f{layout.part.value}"),
+            "table_name": identity.table.key,
+            "uuid": identity.uuid,
+            "location": identity.location,
+            "observed_ms": layout.observed_ms,
+            "part": layout.part.value,
+            "facts": json_text(layout.facts),
+            "expires_s": self.table.expires_s(KEPT_MS, at_least_ms=layout.observed_ms),
+        }
+
+    def of_catalog(self, catalog: str, warehouse: str) -> Iterator[TableLayout]:
+        """The layouts of all tables of a catalog, ordered by name."""
+        for item in self.table.query(catalog_key("layout", catalog, warehouse)):
+            with understood(item):
+                table = TableName.recorded(item["table_name"])
+                yield TableLayout(
+                    identity=TableIdentity(catalog, warehouse, table, item["uuid"], item["location"]),
+                    observed_ms=item["observed_ms"],
+                    part=Part(item["part"]),
+                    facts=json.loads(item["facts"]),
+                )

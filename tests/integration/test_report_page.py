@@ -1,0 +1,224 @@
+"""The report page in a headless Chromium: what it shows, and that nothing on it is more than text."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from hashlib import sha256
+from importlib.resources import files
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from icekeeper.cli.app import main
+from icekeeper.report.page import catalog_document, render_page
+from icekeeper.text import escaped, size_text
+from support.browser import AXE, Browser, chromium
+from support.report_fleet import HOSTILE, NOW_MS, fleet
+
+pytestmark = pytest.mark.xdist_group("chromium")
+
+MOST_BYTES = 15_000_000
+# A second on a quiet machine (docs/report.md); tests share theirs.
+MOST_MS = 3000
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with chromium(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def hostile_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two catalogs, with names as an attacker chooses them."""
+    facts = [fleet(120, hostile=True), fleet(3, f"crm {HOSTILE}")]
+    page = tmp_path_factory.mktemp("page") / "page.html"
+    page.write_text(render_page([catalog_document(one, NOW_MS) for one in facts], NOW_MS))
+    return page
+
+
+def open_tables(browser: Browser, most: int = 50) -> int:
+    """Fold tables out; the number of charts."""
+    script = "[...document.querySelectorAll('.name button')].slice(0, arguments[0]).forEach((one) => one.click())"
+    browser.run(script, most)
+    return int(browser.run("return document.querySelectorAll('figure svg').length"))
+
+
+def test_the_page_is_drawn_without_an_error_or_a_request(browser: Browser, hostile_page: Path) -> None:
+    browser.look()
+    browser.console()
+    browser.open(hostile_page)
+    assert browser.run("return document.querySelectorAll('.rows > tr:not(.detail)').length") == 50
+    assert open_tables(browser) > 50
+    assert browser.console() == []
+    assert browser.run("return performance.getEntriesByType('resource').map((one) => one.name)") == []
+    blocked = "return fetch('http://127.0.0.1:9/').then(() => 'sent', () => 'refused')"
+    assert browser.run(blocked) == "refused"
+    assert any("Content Security Policy" in line for line in browser.console())
+
+
+def test_hostile_names_stay_text(browser: Browser, hostile_page: Path) -> None:
+    browser.look()
+    browser.open(hostile_page)
+    open_tables(browser, 3)
+    assert browser.run("return document.scripts.length") == 4  # the data, the page's own, D3 and Plot
+    assert browser.run("return document.title") == f"Icekeeper: lake, crm {escaped(HOSTILE)}"
+    shown = browser.run("return document.body.innerText")
+    assert "\u202e" not in shown
+    plain = escaped(HOSTILE)
+    name = browser.run("return document.querySelector('.name button').textContent")
+    assert name == f"evil.{plain}"
+    row = browser.run("return document.querySelector('tr.detail').innerText")
+    # A reason, a warning, a tag, a setting's source, and the end of the last pass, which is told twice.
+    assert row.count(plain) >= 6
+    assert browser.run("return [...document.querySelectorAll('.rows script, .rows img, .rows a')].length") == 0
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1140, 1440])
+def test_readers_with_any_eyes_can_use_it(browser: Browser, hostile_page: Path, width: int, dark: bool) -> None:
+    browser.look(width=width, dark=dark)
+    browser.open(hostile_page)
+    open_tables(browser, 3)
+    assert browser.violations() == []
+    assert browser.run("return document.documentElement.scrollWidth") <= width
+
+
+def test_the_list_is_searched_filtered_sorted_and_turned(browser: Browser, hostile_page: Path) -> None:
+    browser.look()
+    browser.open(hostile_page)
+    document = catalog_document(fleet(120, hostile=True), NOW_MS)
+    states = [table["state"] for table in document["tables"]]
+
+    def names() -> list[str]:
+        found: list[str] = browser.run(
+            "return [...document.querySelectorAll('.name button')].map((one) => one.textContent)"
+        )
+        return found
+
+    def press(text: str) -> None:
+        script = (
+            "[...document.querySelectorAll('button')].find((one) => one.textContent.startsWith(arguments[0])).click()"
+        )
+        browser.run(script, text)
+
+    def search(text: str) -> None:
+        script = (
+            "const one = document.getElementById('search');"
+            " one.value = arguments[0]; one.dispatchEvent(new Event('input'))"
+        )
+        browser.run(script, text)
+
+    press("in trouble")
+    assert len(names()) == states.count("trouble") > 2
+    press("all")
+    search("WEB.events_0000")
+    assert sorted(names()) == ["web.events_00001", "web.events_00001", "web.events_00005", "web.events_00009"]
+    search("")
+    press("data files")
+    most = sorted((table["counters"]["lake_data_files"] for table in document["tables"]), reverse=True)
+    cells = browser.run(
+        "return [...document.querySelectorAll('td[data-label=\"data files\"]')].map((one) => one.dataset.value)"
+    )
+    assert [int(cell) for cell in cells][:3] == most[:3]
+    press("Next")
+    assert browser.run("return document.querySelector('.pager span').textContent") == "page 2 of 3"
+
+
+def test_ten_thousand_tables_are_on_one_page(browser: Browser, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    page.write_text(render_page([catalog_document(fleet(10_000), NOW_MS)], NOW_MS))
+    assert page.stat().st_size <= MOST_BYTES
+    browser.look()
+    browser.open(page)
+    assert browser.run("return performance.getEntriesByType('navigation')[0].domInteractive") <= MOST_MS
+    assert open_tables(browser, 1) >= 1
+
+
+# A real lake: every number is that of ``health --json``.
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    properties = {"type": "sql", "uri": f"sqlite:///{tmp_path / 'catalog.db'}", "warehouse": tmp_path.as_uri()}
+    for key, value in properties.items():
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{key.upper()}", value)
+    monkeypatch.setenv("ICEKEEPER_STATE", str(tmp_path / "state.db"))
+    rows = pa.table({"id": [1, 2]})
+    with closing(SqlCatalog("lake", **properties)) as catalog:
+        catalog.create_namespace("shop")
+        for name, appends in (("messy", 6), ("calm", 1), ("empty", 0)):
+            table = catalog.create_table(f"shop.{name}", rows.schema)
+            for _ in range(appends):
+                table.append(rows)
+    return tmp_path
+
+
+def test_every_number_is_that_of_health(
+    browser: Browser, lake: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "lake.html"
+    assert main(["maintain", "shop.messy", "--catalog", "lake", "--engine", "local"]) == 0
+    assert main(["report", "--catalog", "lake", "--fresh", "*", "--output", str(page)]) == 0
+    capsys.readouterr()
+    browser.look()
+    browser.console()
+    browser.open(page)
+    open_tables(browser)
+    assert browser.console() == []
+    keys = {
+        "data files": "lake_data_files",
+        "average file": "lake_average_file_bytes",
+        "live": "lake_bytes",
+        "history": "lake_history_bytes",
+        "delete files": "lake_delete_files",
+        "snapshots": "lake_snapshots",
+    }
+    script = """
+        return [...document.querySelectorAll('.rows > tr:not(.detail)')].map((row) => [
+          row.querySelector('.name button').textContent,
+          [...row.querySelectorAll('td.number')].map((c) => [c.dataset.label, c.dataset.value ?? null, c.textContent]),
+          [...row.nextSibling.querySelectorAll('td[data-key]')].map((c) => [c.dataset.key, c.dataset.value ?? null]),
+        ])"""
+    shown = browser.run(script)
+    assert sorted(name for name, *_ in shown) == ["shop.calm", "shop.empty", "shop.messy"]
+    for name, cells, facts in shown:
+        assert main(["health", name, "--catalog", "lake", "--json"]) == 0
+        counters = json.loads(capsys.readouterr().out)["counters"]
+        counters.pop("lake_oldest_snapshot_age_hours", None)  # it grows
+        for label, value, text in cells:
+            if label in keys:
+                expected = counters.get(keys[label])
+                assert value == (None if expected is None else str(expected)), (name, label)
+                is_size = label in ("average file", "live", "history")
+                assert text == ("–" if expected is None else size_text(expected) if is_size else f"{expected:,}")
+        told = {key: value for key, value in facts if value is not None and key in counters}
+        assert told == {key: str(counters[key]) for key, _ in facts if key in counters}
+
+
+# What is committed from elsewhere.
+
+VENDORED = {
+    "d3.min.js": ("7.9.2", "912111098ea99503a6f4967361d2bbdc9dbf58cf9c678c8e27e5b02d1a07f0c1"),
+    "plot.umd.min.js": ("0.6.17", "4358086467740777dd788d6b27a95cebdbaefdd50c730a3060117073bd7134cb"),
+}
+
+
+@pytest.mark.parametrize("name", VENDORED)
+def test_a_vendored_library_is_the_published_one(name: str) -> None:
+    version, checksum = VENDORED[name]
+    folder = files("icekeeper.report").joinpath("vendor")
+    data = folder.joinpath(name).read_bytes()
+    assert sha256(data).hexdigest() == checksum
+    assert version in data[:300].decode()
+    assert "Permission to use, copy, modify" in folder.joinpath(f"{name.split('.')[0]}.LICENSE").read_text()
+    assert re.search(r"</script|<!--", data.decode(), re.IGNORECASE) is None
+
+
+def test_axe_is_the_published_one() -> None:
+    assert sha256(AXE.read_bytes()).hexdigest() == "29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c"
