@@ -230,6 +230,16 @@ MAINTAIN_MORE = {
     "warnings": each("problems outside the operations", text()),
     "error": ERROR,
 }
+EACH_PASS = {
+    "anyOf": [
+        fields("a pass", MAINTAIN, MAINTAIN_MORE),
+        fields("a table to which nothing was done", {**ABOUT, "error": ERROR}),
+    ]
+}
+SEVERAL = fields(
+    "Passes over several tables, or dry runs of them",
+    {"catalog": TABLE["catalog"], "status": STATUS, "tables": each("in the order of their names", EACH_PASS)},
+)
 COSTS = fields(
     "what each branch, tag and snapshot alone holds",
     {
@@ -289,6 +299,17 @@ BOUNDS = fields(
         "snapshots_committed_before_ms": whole("younger snapshots stay"),
         "snapshots_kept": whole("this many newest snapshots stay"),
     },
+)
+PLAN_OF_ONE = fields(
+    "What a pass would do and free",
+    {
+        **MAINTAIN,
+        "planned_anew": MAINTAIN_MORE["planned_anew"],
+        "reclaimable_bytes": whole("bytes that expiry and orphan removal would free"),
+        "costs": COSTS,
+        "bounds": BOUNDS,
+    },
+    MAINTAIN_MORE,
 )
 PIN = fields(
     "a pin",
@@ -426,18 +447,8 @@ DOCUMENTS: dict[str, Schema] = {
             "policy": by_key("settings that are set, by policy key", SOURCED),
         },
     ),
-    "maintain": fields("A pass, or a dry run of one", MAINTAIN, MAINTAIN_MORE),
-    "plan": fields(
-        "What a pass would do and free",
-        {
-            **MAINTAIN,
-            "planned_anew": MAINTAIN_MORE["planned_anew"],
-            "reclaimable_bytes": whole("bytes that expiry and orphan removal would free"),
-            "costs": COSTS,
-            "bounds": BOUNDS,
-        },
-        MAINTAIN_MORE,
-    ),
+    "maintain": {"anyOf": [fields("A pass, or a dry run of one", MAINTAIN, MAINTAIN_MORE), SEVERAL]},
+    "plan": {"anyOf": [PLAN_OF_ONE, SEVERAL]},
     "apply": fields(
         "What was done of a saved plan",
         {
@@ -445,12 +456,7 @@ DOCUMENTS: dict[str, Schema] = {
             "saved": text("when the plan was saved, in UTC"),
             "tables": each(
                 "one for each table of the plan",
-                {
-                    "anyOf": [
-                        fields("a pass", MAINTAIN, MAINTAIN_MORE),
-                        fields("nothing was done", {**ABOUT, "error": ERROR}),
-                    ]
-                },
+                EACH_PASS,
             ),
         },
     ),

@@ -61,7 +61,8 @@ WRONG_CALLS: dict[str, tuple[tuple[str, ...], str]] = {
     "unknown option": ((*MAINTAIN, "--force"), "No such option: --force"),
     "unknown command": (("tidy",), "No such command 'tidy'"),
     "too many arguments": ((*MAINTAIN, "ns.u"), "unexpected extra argument"),
-    "no table": (("maintain",), "Missing argument 'NS.TABLE'"),
+    "no table": (("verify",), "Missing argument 'NS.TABLE'"),
+    "neither a table nor all": (("maintain",), "name a table, a pattern such as 'shop.*', or --all"),
     "policy of an unknown table": (("policy", "show", "ns.nope"), "there is no table ns.nope in catalog C"),
     "detect with an unknown key": (("detect", "--set", "nope=1"), "unknown policy key 'nope'"),
 }
@@ -98,10 +99,13 @@ def test_an_unknown_catalog_is_told_with_what_is_configured(command: Command) ->
     assert answer.err.endswith(" (icekeeper docs catalogs)\n")
 
 
-def test_a_call_without_a_catalog_is_wrong(command: Command) -> None:
+def test_a_call_without_a_catalog_is_wrong_where_there_are_several(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYICEBERG_CATALOG__SECOND__TYPE", "sql")
     answer = command("maintain", "ns.t", catalog=None)
     assert answer.code == 2
-    assert one_sentence(answer.err) == "Missing option '--catalog' (icekeeper maintain --help says more)"
+    assert one_sentence(answer.err) == "name the catalog with --catalog or ICEKEEPER_CATALOG: there are c, second"
 
 
 def test_the_policy_of_a_table_may_be_wrong(command: Command) -> None:
@@ -339,7 +343,7 @@ def test_every_help_has_exit_codes_and_an_example_of_its_own_options(
     if name not in GROUPS:
         assert f"Example:\n    icekeeper {name} {arguments}\n" in page
         options = page.partition("Options:")[2].partition("Example:")[0]
-        assert [word for word in arguments.split() if word.startswith("--") and f"  {word}" not in options] == []
+        assert [word for word in arguments.split() if word.startswith("--") and f" {word}" not in options] == []
 
 
 def test_the_version_and_the_module() -> None:

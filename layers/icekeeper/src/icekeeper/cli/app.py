@@ -23,24 +23,18 @@ from icekeeper.cli.arguments import (
     CatalogName,
     CommandGroup,
     Engine,
-    Operations,
-    Schedule,
     Settings,
     Table,
     Unsafe,
     overrides,
     table_name,
-    time_ms,
 )
 from icekeeper.cli.console import (
-    EXIT_DUE,
     EXIT_FAILED,
     EXIT_OK,
     EXIT_USAGE,
     OutputLost,
     answer,
-    engine_and_progress,
-    listings,
     people,
     print_error,
     print_failed,
@@ -48,9 +42,9 @@ from icekeeper.cli.console import (
     print_json,
     print_usage_error,
     silence_output,
-    tell,
 )
 from icekeeper.cli.docs import docs
+from icekeeper.cli.maintain import maintain
 from icekeeper.cli.metrics import metrics
 from icekeeper.cli.passes import history, orphans, plan, request, requests_app, run, run_worker
 from icekeeper.cli.policy import policy_app
@@ -77,6 +71,7 @@ app.add_typer(pin_app, name="pin")
 app.add_typer(stage_app, name="stage")
 app.add_typer(claims_app, name="claims")
 app.add_typer(requests_app, name="requests")
+app.command()(maintain)
 app.command()(plan)
 app.command()(apply)
 app.command()(health)
@@ -107,65 +102,6 @@ def icekeeper(
     ] = False,
 ) -> None:
     """Keeps Apache Iceberg tables healthy: compaction, expiry, orphan removal, manifests, statistics."""
-
-
-@app.command()
-def maintain(
-    table: Table,
-    catalog: CatalogName,
-    operations: Operations = None,
-    settings: Settings = None,
-    schedule: Schedule = None,
-    engine: Engine = EngineName.AUTO,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would be done, and change nothing")] = False,
-    exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="with --dry-run: 3 where something is due, 0 where nothing is")
-    ] = False,
-    unsafe: Unsafe = False,
-    wait: Annotated[
-        str | None,
-        typer.Option(
-            "--wait",
-            metavar="TIME",
-            help="for another run that maintains the table, at most so long (90s, 30m or 6h); otherwise not at all",
-        ),
-    ] = None,
-    as_json: AsJson = False,
-) -> int:
-    """Run a maintenance pass over one table: the operations of its policy, and those of its schedules that are due.
-
-    Only one run at a time maintains a table.
-    """
-    from icekeeper.maintenance.run_pass import Turn
-    from icekeeper.report.outcome import PassStatus, is_due, order_json
-    from icekeeper.report.terminal import print_outcome, trouble
-    from icekeeper.runtime import Runtime
-
-    chosen = overrides(settings, operations, unsafe=unsafe)
-    name = table_name(table)
-    if exit_code and not dry_run:
-        raise PolicyError("--exit-code says what a dry run found; add --dry-run")
-    wait_ms = 0 if wait is None else time_ms(wait, "--wait")
-    runtime = Runtime.open(catalog)
-    with engine_and_progress(engine, as_json=as_json) as (started, progress):
-        timeout_s, retries = (None, 0) if dry_run else runtime.limits(chosen, unsafe=unsafe)
-        outcome = runtime.maintain(
-            name,
-            chosen,
-            started,
-            schedule=schedule,
-            dry_run=dry_run,
-            unsafe=unsafe,
-            progress=progress,
-            turn=Turn(wait_ms=wait_ms, tell=tell, timeout_s=timeout_s, retries=retries),
-        )
-    if as_json:
-        order = {"planned_anew": order_json(outcome.operations)} if dry_run else {}
-        print_json({**outcome.to_json(listings()), **order})
-    print_outcome(people(as_json=as_json), outcome)
-    if outcome.status is not PassStatus.SUCCEEDED:
-        return print_failed(trouble(outcome))
-    return EXIT_DUE if exit_code and is_due(outcome) else EXIT_OK
 
 
 @app.command()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, TypeAlias
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 from typer.core import TyperGroup
@@ -14,13 +15,42 @@ from icekeeper.engines.engine import EngineName
 from icekeeper.errors import PolicyError
 from icekeeper.model import TableName
 
+if TYPE_CHECKING:
+    from icekeeper.catalogs.catalog import Catalog
+
 Table: TypeAlias = Annotated[str, typer.Argument(metavar="NS.TABLE", help="namespace and table; the last dot divides")]
+Tables: TypeAlias = Annotated[
+    str | None, typer.Argument(metavar="NS.TABLE|PATTERN", help="a table, or those that a pattern names: 'shop.*'")
+]
+AllTables: TypeAlias = Annotated[bool, typer.Option("--all", help="every table of the catalog, one after the other")]
+
+
+def only_catalog() -> str:
+    """The catalog where a call names none: the only one that is configured.
+
+    Raises:
+        PolicyError: none is configured, or several are.
+    """
+    from icekeeper.catalogs.load import known_catalogs
+
+    names = sorted(known_catalogs())
+    if len(names) == 1:
+        return names[0]
+    told = f"there are {', '.join(names)}" if names else "none is configured; see icekeeper docs getting-started"
+    raise PolicyError(f"name the catalog with --catalog or ICEKEEPER_CATALOG: {told}")
+
+
 CatalogName: TypeAlias = Annotated[
     str,
     typer.Option(
         "--catalog",
+        "-c",
         metavar="C",
-        help="a catalog of PyIceberg's configuration (~/.pyiceberg.yaml), or a table bucket's ARN",
+        envvar="ICEKEEPER_CATALOG",
+        default_factory=only_catalog,
+        show_default=False,
+        help="a catalog of PyIceberg's configuration (~/.pyiceberg.yaml), or a table bucket's ARN; by default the only "
+        "one that is configured",
     ),
 ]
 Operations: TypeAlias = Annotated[
@@ -62,6 +92,30 @@ def table_name(text: str) -> TableName:
         return TableName.parse(text)
     except ValueError as error:
         raise PolicyError(str(error)) from None
+
+
+def is_pattern(text: str | None) -> bool:
+    """Whether the text names tables by wildcards."""
+    return text is not None and any(character in text for character in "*?[")
+
+
+def chosen_tables(catalog: Catalog, table: str | None, *, all_tables: bool) -> Sequence[TableName]:
+    """The table, those of the catalog that a pattern matches, or all of them, in the order of their names.
+
+    Raises:
+        PolicyError: neither or both are given, or nothing matches.
+        StorageError: the catalog cannot be listed, or only in part.
+    """
+    if (table is None) != all_tables:
+        raise PolicyError("name a table, a pattern such as 'shop.*', or --all")
+    if table is not None and not is_pattern(table):
+        return [table_name(table)]
+    pattern = "*" if table is None else table
+    found = sorted((one for one in catalog.list_tables() if fnmatchcase(str(one), pattern)), key=str)
+    if not found:
+        what = f"no table of catalog {catalog.name} matches '{table}'"
+        raise PolicyError(what if table is not None else f"catalog {catalog.name} has no table")
+    return found
 
 
 def time_ms(text: str, option: str) -> int:
@@ -117,7 +171,7 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     "detect": ("Which tables need work, and why", "--catalog lake"),
     "health": ("How a table looks, and what is wrong with it", "shop.orders --catalog lake"),
     "plan": ("What a pass would do, and what branches and tags cost", "shop.orders --catalog lake"),
-    "maintain": ("Run a maintenance pass over one table", "shop.orders --catalog lake --dry-run"),
+    "maintain": ("Run a maintenance pass over one table, or over several", "'shop.*' --catalog lake --dry-run"),
     "apply": ("Do what a saved plan says, and nothing else", "plan.json"),
     "run": ("Detect and maintain, every interval, without AWS", "--catalog lake --interval 1h"),
     "verify": ("Check that every referenced file exists", "shop.orders --catalog lake"),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from icekeeper.cli.arguments import (
+    AllTables,
     AsJson,
     CatalogName,
     CommandGroup,
@@ -20,7 +21,10 @@ from icekeeper.cli.arguments import (
     Schedule,
     Settings,
     Table,
+    Tables,
     Unsafe,
+    chosen_tables,
+    is_pattern,
     overrides,
     table_name,
     time_ms,
@@ -38,7 +42,7 @@ from icekeeper.cli.console import (
     waiting,
 )
 from icekeeper.cli.metrics import MetricsAddress, MetricsPort, served_metrics
-from icekeeper.cli.saved_plans import SaveAs, save_plan
+from icekeeper.cli.saved_plans import SaveAs, plan_each, save_plan
 from icekeeper.engines.engine import EngineName
 from icekeeper.errors import PolicyError
 from icekeeper.machine.clock import HOUR_MS, iso_utc, system_clock
@@ -47,7 +51,10 @@ from icekeeper.text import size_text, usd_text
 if TYPE_CHECKING:
     from types import FrameType
 
+    from icekeeper.maintenance.saved_plan import SavedTable
+    from icekeeper.model import TableName
     from icekeeper.pipeline.request_pass import Answer
+    from icekeeper.report.outcome import PassOutcome
     from icekeeper.state.store import MaintenanceRequest, PassRecord
 
 
@@ -128,34 +135,42 @@ _DEPTH = ("compact.depth_before", "compact.depth_after")
 
 
 def plan(
-    table: Table,
     catalog: CatalogName,
+    table: Tables = None,
     operations: Annotated[
         str | None, typer.Option("--operations", metavar="LIST|all", help="comma-separated; all that a pass would run")
     ] = None,
     settings: Settings = None,
     schedule: Schedule = None,
     engine: Engine = EngineName.AUTO,
+    all_tables: AllTables = False,
     unsafe: Unsafe = False,
     save: SaveAs = None,
     as_json: AsJson = False,
 ) -> int:
-    """Say what a pass would do and free, and what each branch, tag and snapshot costs; changes nothing."""
+    """Say what a pass would do and free, and what each branch, tag and snapshot costs; changes nothing.
+
+    About several tables it says only what their passes would do.
+    """
     from icekeeper.report.outcome import PassStatus, in_turn, order_json, reclaimable_bytes
     from icekeeper.report.terminal import print_costs, print_outcome, trouble
     from icekeeper.runtime import Runtime
 
-    chosen, name = overrides(settings, operations, unsafe=unsafe), table_name(table)
-    runtime = Runtime.open(catalog)
+    chosen, runtime = overrides(settings, operations, unsafe=unsafe), Runtime.open(catalog)
+    names = chosen_tables(runtime.catalog, table, all_tables=all_tables)
     with engine_and_progress(engine, as_json=as_json) as (started, progress):
-        if save is None:
-            answers = runtime.maintain(
-                name, chosen, started, schedule=schedule, dry_run=True, unsafe=unsafe, progress=progress
-            )
-        else:
-            saved, answers = runtime.plan_to_save(
-                name, chosen, started, schedule=schedule, unsafe=unsafe, progress=progress
-            )
+
+        def planned(name: TableName) -> tuple[SavedTable | None, PassOutcome]:
+            more: dict[str, Any] = {"schedule": schedule, "unsafe": unsafe, "progress": progress}
+            if save is not None:
+                return runtime.plan_to_save(name, chosen, started, **more)
+            return None, runtime.maintain(name, chosen, started, dry_run=True, **more)
+
+        if all_tables or is_pattern(table):
+            return plan_each(catalog, names, planned, save, as_json=as_json)
+        name = names[0]
+        saved, answers = planned(name)
+        if save is not None and saved is not None:
             save_plan(save, [saved])
     outcome, costs = in_turn(answers), runtime.costs(name).to_json()
     reclaimable = reclaimable_bytes(outcome)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,13 +20,16 @@ from icekeeper.cli.console import (
     tell,
     write_output,
 )
+from icekeeper.cli.maintain import FailedTable, of_several, run_each, trouble_of
 from icekeeper.engines.engine import EngineName
 from icekeeper.errors import MaintenanceError, PolicyError
 from icekeeper.machine.clock import iso_utc, system_clock
+from icekeeper.text import counted
 
 if TYPE_CHECKING:
     from icekeeper.maintenance.saved_plan import SavedPlan, SavedTable
-    from icekeeper.report.outcome import ListingWriter, PassOutcome, PassStatus
+    from icekeeper.model import TableName
+    from icekeeper.report.outcome import PassOutcome
 
 SaveAs = Annotated[
     Path | None,
@@ -53,6 +55,38 @@ def save_plan(path: Path, tables: Sequence[SavedTable]) -> None:
 
     plan = SavedPlan(version=_version(), saved_ms=system_clock(), tables=tuple(tables))
     write_output("--save", path, json.dumps(plan.to_json(), indent=1) + "\n")
+
+
+def plan_each(
+    catalog: str,
+    names: Sequence[TableName],
+    plan: Callable[[TableName], tuple[SavedTable | None, PassOutcome]],
+    save: Path | None,
+    *,
+    as_json: bool,
+) -> int:
+    """Plan the passes over several tables, print a line about each, and save those plans that could be made."""
+    from icekeeper.report.outcome import in_turn
+
+    console = people(as_json=as_json)
+    saved: list[SavedTable] = []
+
+    def run(name: TableName) -> PassOutcome:
+        table, answers = plan(name)
+        if table is not None:
+            saved.append(table)
+        return in_turn(answers)
+
+    results = run_each(catalog, names, run, console)
+    if as_json:
+        tables = [one.to_json(listings()) for one in results]
+        print_json({"catalog": catalog, "status": of_several(results), "tables": tables})
+    if save is not None and saved:
+        save_plan(save, saved)
+        about = f"the plans of {counted(len(saved), 'table')} are saved"
+        console.print(f"{about}; icekeeper apply {save} carries them out, within 24 hours", soft_wrap=True)
+    told = trouble_of(results)
+    return print_failed(told) if told else EXIT_OK
 
 
 def _read(path: Path) -> SavedPlan:
@@ -81,62 +115,28 @@ def apply(
 
     The plan holds for 24 hours.  An interrupted call can be repeated.
     """
-    from icekeeper.report.outcome import PassOutcome, PassStatus
-    from icekeeper.report.terminal import print_outcome, trouble
+    from icekeeper.report.terminal import print_outcome
 
     wait_ms = 0 if wait is None else time_ms(wait, "--wait")
-    saved, console, results = _read(plan), people(as_json=as_json), list[PassOutcome | _Failure]()
+    saved, console = _read(plan), people(as_json=as_json)
+    results: list[PassOutcome | FailedTable] = []
     try:
         _apply(saved, engine, results, unsafe=unsafe, wait_ms=wait_ms, as_json=as_json)
     finally:  # an interrupted call has done some tables
         for result in results:
-            if isinstance(result, PassOutcome):
+            if not isinstance(result, FailedTable):
                 print_outcome(console, result)
-    troubles = [
-        trouble(one) if isinstance(one, PassOutcome) else one.sentence
-        for one in results
-        if one.status is not PassStatus.SUCCEEDED
-    ]
     if as_json:
-        failed = PassStatus.FAILED if len(troubles) == len(results) else PassStatus.PARTIAL
-        status = failed if troubles else PassStatus.SUCCEEDED
         tables = [one.to_json(listings()) for one in results]
-        print_json({"status": status.value, "saved": iso_utc(saved.saved_ms), "tables": tables})
-    return print_failed("; ".join(troubles)) if troubles else EXIT_OK
-
-
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    """A table of a plan to which nothing was done."""
-
-    table: SavedTable
-    error: MaintenanceError
-
-    @property
-    def status(self) -> PassStatus:
-        from icekeeper.report.outcome import PassStatus
-
-        return PassStatus.FAILED
-
-    @property
-    def sentence(self) -> str:
-        text, name = str(self.error), self.table.table
-        return text if name in text else f"{name}: {text}"
-
-    def to_json(self, listing: ListingWriter) -> dict[str, Any]:
-        error = {"type": type(self.error).__name__, "message": str(self.error)}
-        return {
-            "table": self.table.table,
-            "catalog": self.table.catalog,
-            "status": self.status.value,
-            "error": error,
-        }
+        print_json({"status": of_several(results), "saved": iso_utc(saved.saved_ms), "tables": tables})
+    told = trouble_of(results)
+    return print_failed(told) if told else EXIT_OK
 
 
 def _apply(
     plan: SavedPlan,
     engine: EngineName,
-    results: list[PassOutcome | _Failure],
+    results: list[PassOutcome | FailedTable],
     *,
     unsafe: bool,
     wait_ms: int,
@@ -157,4 +157,4 @@ def _apply(
                 turn = Turn(command="icekeeper apply", wait_ms=wait_ms, tell=tell, timeout_s=timeout_s, retries=retries)
                 results.append(runtime.apply(table, started, unsafe=unsafe, progress=progress, turn=turn))
             except MaintenanceError as error:
-                results.append(_Failure(table, error))
+                results.append(FailedTable(table.table, table.catalog, error))

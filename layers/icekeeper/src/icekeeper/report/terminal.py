@@ -163,6 +163,18 @@ def print_outcome(console: Console, outcome: PassOutcome) -> None:
     print_warnings(console, outcome.warnings)
 
 
+def print_line(console: Console, table: str, status: PassStatus, sentence: str) -> None:
+    """Print one line about a table of several."""
+    line = Text.assemble((table, "bold"), "  ", _status_text(status), f"  {in_plain_words(sentence)}")
+    console.print(line, soft_wrap=True)
+
+
+def told_changes(outcome: PassOutcome) -> str:
+    """What the operations of a pass did, without those that were skipped."""
+    done = [one.summary for one in in_turn(outcome).operations if one.status is not Status.SKIPPED]
+    return "; ".join(done) or "nothing to do"
+
+
 def print_warnings(console: Console, warnings: Sequence[str]) -> None:
     """Print each warning on its own line."""
     for warning in warnings:

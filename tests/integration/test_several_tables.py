@@ -1,0 +1,104 @@
+"""Passes and plans of several tables, and the catalog where a call names none."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from support.command import Command, local_path, one_sentence
+
+LOCAL = ("--engine", "local", "--operations", "compact")
+
+
+def files(command: Command, *names: str) -> list[int]:
+    return [len(command.catalog.load_table(name).inspect.files()) for name in names]
+
+
+@pytest.fixture
+def fleet(command: Command) -> Command:
+    for name in ("ns.a", "ns.b", "ns.other"):
+        command.table(name, appends=6)
+    return command
+
+
+def test_all_tables_or_those_of_a_pattern_are_maintained_in_the_order_of_their_names(fleet: Command) -> None:
+    answer = fleet("maintain", "ns.?", *LOCAL)
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.splitlines() == [
+        "ns.a  succeeded  compacted 6 files into 1",
+        "ns.b  succeeded  compacted 6 files into 1",
+        "2 tables, 2 succeeded, 0 did not",
+    ]
+    assert files(fleet, "ns.a", "ns.b", "ns.other") == [1, 1, 6]
+    answer = fleet("maintain", "--all", *LOCAL, "--json")
+    assert answer.code == 0
+    assert [(one["table"], one["operations"][0]["status"]) for one in answer.json["tables"]] == [
+        ("ns.a", "skipped"),
+        ("ns.b", "skipped"),
+        ("ns.other", "succeeded"),
+    ]
+    assert answer.json["status"] == "succeeded"
+
+
+def test_a_table_that_fails_stops_no_other(fleet: Command) -> None:
+    local_path(fleet.catalog.load_table("ns.a").metadata_location).unlink()
+    answer = fleet("maintain", "--all", *LOCAL, "--json")
+    assert answer.code == 1
+    broken, *others = answer.json["tables"]
+    assert (answer.json["status"], broken["error"]["type"]) == ("partial", "MetadataUnreadable")
+    assert [one["status"] for one in others] == ["succeeded", "succeeded"]
+    assert "1 succeeded" not in answer.out
+    assert one_sentence(answer.err.splitlines(keepends=True)[-1]).startswith("ns.a: metadata file ")
+    assert files(fleet, "ns.b", "ns.other") == [1, 1]
+
+
+def test_a_dry_run_of_several_says_by_its_exit_code_whether_anything_is_due(fleet: Command) -> None:
+    due = ("maintain", "--all", *LOCAL, "--dry-run", "--exit-code")
+    assert fleet(*due).code == 3
+    assert files(fleet, "ns.a") == [6]
+    assert fleet("maintain", "--all", *LOCAL).code == 0
+    assert fleet(*due).code == 0
+
+
+def test_the_plans_of_several_are_saved_and_applied(fleet: Command) -> None:
+    plan = fleet.folder / "plan.json"
+    answer = fleet("plan", "ns.[ab]", *LOCAL, "--save", str(plan))
+    assert (answer.code, answer.out.splitlines()[-1]) == (
+        0,
+        f"the plans of 2 tables are saved; icekeeper apply {plan} carries them out, within 24 hours",
+    )
+    assert [one["table"] for one in json.loads(plan.read_text())["tables"]] == ["ns.a", "ns.b"]
+    assert fleet("apply", str(plan), "--engine", "local", catalog=None).code == 0
+    assert files(fleet, "ns.a", "ns.b", "ns.other") == [1, 1, 6]
+
+
+def test_a_call_names_a_table_a_pattern_or_all(fleet: Command) -> None:
+    for arguments, told in (
+        ((), "name a table, a pattern such as 'shop.*', or --all"),
+        (("ns.a", "--all"), "name a table, a pattern such as 'shop.*', or --all"),
+        (("shop.*",), "no table of catalog C matches 'shop.*'"),
+    ):
+        for verb in ("maintain", "plan"):
+            answer = fleet(verb, *arguments)
+            assert (answer.code, one_sentence(answer.err)) == (2, told)
+    assert files(fleet, "ns.a") == [6]
+
+
+def test_the_only_catalog_is_meant_where_a_call_names_none(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the name that PyIceberg's configuration has, which is in lower case."""
+    rows = pa.table({"id": [1]})
+    for name in ("c", "second"):
+        catalog = SqlCatalog(name, **command.properties)
+        catalog.create_namespace("ns")
+        catalog.create_table("ns.t", rows.schema, location=f"{command.properties['warehouse']}/{name}")
+        catalog.close()
+    answer = command("verify", "ns.t", "--json", catalog=None)
+    assert (answer.code, answer.json["catalog"]) == (0, "c")
+    for key, value in command.properties.items():
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__SECOND__{key.upper()}", value)
+    monkeypatch.setenv("ICEKEEPER_CATALOG", "second")
+    assert command("verify", "ns.t", "--json", catalog=None).json["catalog"] == "second"
+    assert command("verify", "ns.t", "-c", "c", "--json", catalog=None).json["catalog"] == "c"
