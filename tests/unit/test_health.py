@@ -346,7 +346,7 @@ def store(tmp_path: Path) -> SqliteStateStore:
 
 
 def opened(store: SqliteStateStore) -> LakeLog:
-    return LakeLog(store.lake_stats, IDENTITY.catalog, IDENTITY.warehouse)
+    return LakeLog(store, IDENTITY.catalog, IDENTITY.warehouse)
 
 
 def observe(log: LakeLog, stats: LakeStats) -> None:
@@ -397,6 +397,19 @@ def test_stats_are_written_when_something_changed_and_age_alone_is_no_change(sto
     ):
         observe(opened(store), news)
         assert store.lake_stats.of_table(IDENTITY) == news
+
+
+def test_a_change_adds_a_row_to_the_trend_which_goes_with_the_table(store: SqliteStateStore) -> None:
+    for hour, files in ((0, 1), (1, 1), (2, 2)):
+        stats = health()
+        stats = replace(
+            stats, observed_ms=NOW_MS + hour * HOUR_MS, counters={**stats.counters, "lake_data_files": files}
+        )
+        observe(opened(store), stats)
+    rows = store.trends.of_table(IDENTITY)
+    assert [(row.observed_ms, row.data_files) for row in rows] == [(NOW_MS, 1), (NOW_MS + 2 * HOUR_MS, 2)]
+    opened(store).forget_all_but(())
+    assert store.trends.of_table(IDENTITY) == ()
 
 
 def test_tables_that_are_gone_are_forgotten(store: SqliteStateStore) -> None:

@@ -546,7 +546,7 @@ class Scanner:
             if name in places:
                 skipped.append(Skip("", "another catalog has the same name", is_error=True, catalog=name))
                 continue
-            health = LakeLog(self.store.lake_stats, name, warehouse)
+            health = LakeLog(self.store, name, warehouse)
             twins.know(health.tables)
             whole = listed.tables if listed.left_out is None else None
             if whole is not None:

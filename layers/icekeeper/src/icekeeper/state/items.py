@@ -157,7 +157,7 @@ _TYPES: Mapping[str, type] = {
         "finished_ms first_seen_ms tried_ms cut_ms snapshot_id seen_sequence_number file_count turn sightings times",
         str: "name holder kind origin state prefixes list_id metadata_location fingerprint idle_since version "
         "entry folder folders data_roots uuid location counters warnings policy metrics settings table_name catalog "
-        "warehouse schedule run_id status summary engine path why schema_digest look work failures",
+        "warehouse schedule run_id status summary engine path why schema_digest look work failures values",
         bool: "idle",
         bytes: "paths",
     }.items()

@@ -46,6 +46,7 @@ from icekeeper.state.items import (
 )
 from icekeeper.state.leases import LeaseStore
 from icekeeper.state.staging import PendingDeletionStore, QuarantineLedger, StagedLoad, StagingStore, loads_of
+from icekeeper.state.trends import TrendStore
 
 log = logging.getLogger(__name__)
 Record = TypeVar("Record")
@@ -600,6 +601,7 @@ class StateStore:
         self.leases = LeaseStore(table)
         self.requests = RequestStore(table)
         self.lake_stats = LakeStatsStore(table)
+        self.trends = TrendStore(table)
         self.schedules = ScheduleStore(table)
         self.claims = ClaimStore(table)
         self.unreadable_files = UnreadableFileStore(table)
