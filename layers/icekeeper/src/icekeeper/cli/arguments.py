@@ -112,7 +112,7 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     "maintain": ("Run a maintenance pass over one table", "shop.orders --catalog lake --dry-run"),
     "run": ("Detect and maintain, every interval, without AWS", "--catalog lake --interval 1h"),
     "verify": ("Check that every referenced file exists", "shop.orders --catalog lake"),
-    "history": ("What past passes did", "shop.orders --catalog lake --limit 5"),
+    "history": ("What past passes did, over one table or all", "--since 24h --failed"),
     "advise": ("What to change about a table that no pass can", "shop.orders --catalog lake"),
     "report": ("A page of a catalog's tables, for a browser", "--catalog lake --output lake.html"),
     "cost": ("What a deployment costs a month, and AWS's own", "--days 7"),

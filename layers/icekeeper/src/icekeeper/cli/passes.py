@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -39,7 +40,8 @@ from icekeeper.cli.console import (
 )
 from icekeeper.engines.engine import EngineName
 from icekeeper.errors import PolicyError
-from icekeeper.machine.clock import iso_utc
+from icekeeper.machine.clock import HOUR_MS, iso_utc
+from icekeeper.machine.metering import GETS_PER_FILE
 from icekeeper.text import size_text, usd_text
 
 if TYPE_CHECKING:
@@ -50,26 +52,84 @@ if TYPE_CHECKING:
 
 
 def history(
-    table: Table,
-    catalog: CatalogName,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="how many passes, the newest first")] = 20,
+    table: Annotated[str | None, typer.Argument(metavar="[NS.TABLE]", help="one table; without it, all tables")] = None,
+    catalog: Annotated[
+        str | None, typer.Option("--catalog", metavar="C", help="one catalog; without it, all that the state knows")
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="TIME|DATE", help="24h, 7d or 2026-11-01 (UTC); of all tables 24h by default"),
+    ] = None,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="only passes that failed, or did a part, or were refused")
+    ] = False,
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", metavar="N", min=1, help="how many, the newest first; of one table 20 by default"),
+    ] = None,
     as_json: AsJson = False,
 ) -> int:
     """Print the newest passes that changed, found or refused something, from the journal."""
     from icekeeper.catalogs.catalog import identity_of
+    from icekeeper.machine.clock import system_clock
+    from icekeeper.machine.resources import variables_set
     from icekeeper.report.terminal import print_passes
     from icekeeper.runtime import Runtime
+    from icekeeper.state.open import open_state
 
-    handle = Runtime.open(catalog).table(table_name(table))
-    identity = identity_of(handle.catalog, handle.load())
-    passes = [pass_json(record) for record in handle.state.history(identity, limit=limit)]
-    console = answer({**about(table, catalog), "passes": passes}, as_json=as_json)
-    print_passes(console, passes)
+    now_ms = system_clock()
+    since_ms = None if since is None else _since_ms(since, now_ms)
+    if table is not None:
+        if catalog is None:
+            raise PolicyError(f"--catalog is missing: name the catalog of {table}")
+        handle = Runtime.open(catalog).table(table_name(table))
+        identity = identity_of(handle.catalog, handle.load())
+        all_of_them = since_ms is not None or failed
+        records = handle.state.history(identity, limit=_ALL_PASSES if all_of_them else limit or 20)
+        begin: dict[str, Any] = about(table, catalog)
+    else:
+        since_ms = now_ms - 24 * HOUR_MS if since_ms is None else since_ms
+        records = open_state(variables_set(os.environ)).passes(since_ms, now_ms=now_ms)
+        begin = {"catalog": catalog, "status": "succeeded", "since_ms": since_ms}
+    chosen = [
+        record
+        for record in records
+        if (since_ms is None or record.finished_ms >= since_ms)
+        and (not failed or record.status != "succeeded")
+        and (table is not None or catalog in (None, record.identity.catalog, record.identity.warehouse))
+    ][:limit]
+    passes = [pass_json(record) for record in chosen]
+    totals = totals_of(passes)
+    console = answer({**begin, "passes": passes, "totals": totals}, as_json=as_json)
+    print_passes(console, passes, totals, is_of_fleet=table is None)
     return EXIT_OK
+
+
+_ALL_PASSES = 10**6
+
+
+def _since_ms(text: str, now_ms: int) -> int:
+    """``24h`` before now, or the begin of a day in UTC.
+
+    Raises:
+        PolicyError: the text is neither, or more than 366 days ago.
+    """
+    try:
+        day_ms = int(datetime.strptime(f"{text.strip()}+0000", "%Y-%m-%d%z").timestamp()) * 1000
+    except ValueError:
+        try:
+            return now_ms - time_ms(text, "--since")
+        except PolicyError:
+            raise PolicyError(f"--since takes a time like 24h or 7d, or a day like 2026-11-01, not '{text}'") from None
+    if not 0 <= now_ms - day_ms <= 366 * 24 * HOUR_MS:
+        raise PolicyError(f"--since takes a day within the last 366 days, not '{text}'")
+    return day_ms
 
 
 def pass_json(record: PassRecord) -> dict[str, Any]:
     """One pass as the document shows it; times in epoch milliseconds."""
+    found = record.metrics
+    before, after = (sum(found.get(key, 0) for key in keys) for keys in (_FILES_BEFORE, _FILES_AFTER))
     return {
         "run_id": record.run_id,
         "started_ms": record.started_ms,
@@ -78,8 +138,25 @@ def pass_json(record: PassRecord) -> dict[str, Any]:
         "status": record.status,
         "summary": record.summary,
         "engine": record.engine,
-        "metrics": dict(record.metrics),
+        "metrics": dict(found),
+        "table": str(record.identity.table),
+        "catalog": record.identity.catalog,
+        "bytes_freed": sum(found.get(key, 0) for key in _RECLAIMABLE),
+        "files_before": before,
+        "files_after": after,
+        "requests_saved": max(0, before - after) * GETS_PER_FILE,
     }
+
+
+_FILES_BEFORE = ("compact.files_merged", "compact.delete_files_removed", "rewrite_position_deletes.files_merged")
+_FILES_AFTER = ("compact.files_written", "rewrite_position_deletes.files_written")
+_ADDED_UP = ("bytes_freed", "files_before", "files_after", "requests_saved")
+
+
+def totals_of(passes: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """How many passes there are and did not succeed, and the sums of their columns."""
+    bad = sum(one["status"] != "succeeded" for one in passes)
+    return {"passes": len(passes), "failed": bad, **{key: sum(one[key] for one in passes) for key in _ADDED_UP}}
 
 
 # One listing of the bucket serves all its tables (rule: bucket-sweep-keeps-table-guards).

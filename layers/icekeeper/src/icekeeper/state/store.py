@@ -587,6 +587,7 @@ class Glance:
 _PINS_KEPT_MS = 7 * 24 * HOUR_MS
 # An item has at most 400 KB, and a character up to four bytes: a pass with a longer summary could not be recorded.
 _LONGEST_SUMMARY = 50_000
+_LONGEST_OF_HOUR = 2_000  # of the fleet's journal
 _PINS = "now#pin#"
 
 
@@ -633,23 +634,42 @@ class StateStore:
         self.table.require_writable()
 
     def record_pass(self, record: PassRecord) -> None:
-        """Add a pass to the journal, replacing a record of the same run and table."""
-        self.table.put(
-            {
-                "pk": copy_key("copy", record.identity),
-                "sk": sort_key("pass#", record.run_id),
-                "catalog": record.identity.catalog,
-                "table_name": str(record.identity.table),
-                "run_id": record.run_id,
-                "started_ms": record.started_ms,
-                "finished_ms": record.finished_ms,
-                "status": record.status,
-                "summary": record.summary[:_LONGEST_SUMMARY],
-                "metrics": json_text(record.metrics),
-                "engine": record.engine,
-                "expires_s": self.table.expires_s(KEPT_MS, at_least_ms=record.finished_ms),
-            }
-        )
+        """Add a pass to the journals of its table and of its hour, replacing a record of the same run and table."""
+        item: Item = {
+            "pk": copy_key("copy", record.identity),
+            "sk": sort_key("pass#", record.run_id),
+            "catalog": record.identity.catalog,
+            "table_name": str(record.identity.table),
+            "run_id": record.run_id,
+            "started_ms": record.started_ms,
+            "finished_ms": record.finished_ms,
+            "status": record.status,
+            "summary": record.summary[:_LONGEST_SUMMARY],
+            "metrics": json_text(record.metrics),
+            "engine": record.engine,
+            "expires_s": self.table.expires_s(KEPT_MS, at_least_ms=record.finished_ms),
+        }
+        of_hour = {
+            "pk": f"passes#{hour_of(record.finished_ms)}",
+            "sk": sort_key(f"{digest(item['pk'])}#", record.run_id),
+            "warehouse": record.identity.warehouse,
+            "table_name": record.identity.table.key,
+            "uuid": record.identity.uuid,
+            "location": record.identity.location,
+            "finished_ms": None,  # or the index of a table's passes would cost a second write
+            "ended_ms": record.finished_ms,
+            "summary": record.summary[:_LONGEST_OF_HOUR],
+        }
+        self.table.put_all([item, {**item, **of_hour}])
+
+    def passes(self, since_ms: int, *, now_ms: int) -> tuple[PassRecord, ...]:
+        """The passes over all tables that finished from ``since_ms`` on, newest first; a query per hour."""
+        found: dict[str, PassRecord] = {}
+        for hour in range(since_ms // HOUR_MS, now_ms // HOUR_MS + 2):  # another machine's clock may be ahead
+            for item in self.table.query(f"passes#{hour_of(hour * HOUR_MS)}"):
+                if item["ended_ms"] >= since_ms:
+                    found[item["sk"]] = _pass_of_hour(item)  # a repeated record of a pass may have a later hour
+        return tuple(sorted(found.values(), key=lambda one: one.finished_ms, reverse=True))
 
     def history(self, identity: TableIdentity, *, limit: int = 100) -> tuple[PassRecord, ...]:
         """The newest passes over a table, newest first."""
@@ -770,3 +790,11 @@ def _pass(identity: TableIdentity, item: Item) -> PassRecord:
             metrics=json.loads(item["metrics"]),
             engine=item["engine"],
         )
+
+
+def _pass_of_hour(item: Item) -> PassRecord:
+    with understood(item):
+        table = TableName.recorded(item["table_name"])
+        identity = TableIdentity(item["catalog"], item["warehouse"], table, item["uuid"], item["location"])
+    item["finished_ms"] = item["ended_ms"]
+    return _pass(identity, item)
