@@ -79,8 +79,9 @@ class LakeLog:
         if self._store is None:
             return
         try:
-            self._store.record(*news)
-            self._trends.record(map(self._trend, news))
+            with self._store.table.together():
+                self._store.record(*news)
+                self._trends.record(map(self._trend, news))
         except StorageError as error:
             self._give_up("written", error)
             return
