@@ -306,6 +306,20 @@ def test_a_pass_with_very_much_to_tell_comes_into_the_journal(table: DynamoTable
     assert (entry.status, entry.summary[:10], len(entry.summary)) == ("failed", "compact: 🧊", 50_000)
 
 
+def test_a_pass_is_written_to_both_journals_in_one_request(table: DynamoTable) -> None:
+    """Only the table's own journal is in the index, which costs a write more (docs/costs.md)."""
+    record = PassRecord(
+        identity=IDENTITY, run_id="r", started_ms=0, finished_ms=1, status="succeeded", summary="", engine="local"
+    )
+    with requests_of(table.client) as asked:
+        StateStore(table).record_pass(record)
+    assert asked == ["BatchWriteItem"]
+    assert sorted(("finished_ms" in item, item["pk"]["S"].partition("#")[0]) for item in stored(table)) == [
+        (False, "passes"),
+        (True, "copy"),
+    ]
+
+
 def test_what_is_written_behind_a_removed_record_protects_no_later_one(table: DynamoTable) -> None:
     """The record goes while files are recorded: whoever records them is told, and the next record begins empty."""
     staging = StateStore(table).staging

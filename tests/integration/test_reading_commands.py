@@ -441,6 +441,13 @@ def record(command: Command, run_id: str, started_ms: int, status: str = "succee
     return made
 
 
+def cost(metrics: dict[str, Any], *, gets: int, puts: int) -> float:
+    """By the default prices: 0.0004 and 0.005 USD for 1,000 requests, 0.001 for a GB copied, 0.005 for one decoded."""
+    copied = metrics["compact.bytes_copied"]
+    decoded = metrics["compact.bytes_read"] - copied
+    return (gets * 0.0004 + puts * 0.005) / 1000 + float(copied * 0.001 + decoded * 0.005) / 2**30
+
+
 def test_a_pass_is_in_the_history(command: Command) -> None:
     command.table(appends=6)
     ran = command("maintain", "ns.t", "--engine", "local", "--operations", "compact", "--json")
@@ -462,8 +469,10 @@ def test_a_pass_is_in_the_history(command: Command) -> None:
         "files_before": 6,
         "files_after": 1,
         "requests_saved": 10,
+        "cost_usd": pytest.approx(cost(ran.json["metrics"], gets=12, puts=1), abs=1e-9),
     }
-    sums = {key: one[key] for key in ("bytes_freed", "files_before", "files_after", "requests_saved")}
+    assert one["cost_usd"] > 0
+    sums = {key: one[key] for key in ("bytes_freed", "files_before", "files_after", "requests_saved", "cost_usd")}
     assert answer.json["totals"] == {"passes": 1, "failed": 0, **sums}
 
 
@@ -486,11 +495,11 @@ def test_people_read_a_line_for_each_pass(command: Command) -> None:
     assert answer.out.splitlines() == [
         f"2026-01-01T13:00:00Z  2.3 s  succeeded  {EFFECT}  compact: [b]",
         f"2026-01-01T12:00:00Z  2.3 s  partial    {EFFECT}  compact: [a]",
-        "2 passes, 1 not succeeded: 30 → 0 files, 60 requests less per full scan",
+        "2 passes, 1 not succeeded: 30 → 0 files, 60 requests less per full scan, estimated cost less than $0.0001",
     ]
 
 
-EFFECT = "15 → 0 files, 30 requests less per full scan"
+EFFECT = "15 → 0 files, 30 requests less per full scan, estimated cost less than $0.0001"
 
 
 def test_without_a_table_history_answers_for_all_catalogs_of_the_state(
@@ -542,7 +551,7 @@ def test_a_table_without_passes_says_so(command: Command) -> None:
         "status": "succeeded",
         "passes": [],
         "totals": dict.fromkeys(
-            ("passes", "failed", "bytes_freed", "files_before", "files_after", "requests_saved"), 0
+            ("passes", "failed", "bytes_freed", "files_before", "files_after", "requests_saved", "cost_usd"), 0
         ),
     }
     assert command("history", "ns.t").out == "no pass over this table is known\n"

@@ -544,7 +544,7 @@ def test_our_class_names_are_left_to_programs() -> None:
     assert broken.summary == "compact: 1 bin(s) failed: StorageError: the disk is full"
     stream = io.StringIO()
     entry = {"started_ms": 0, "duration_ms": 1, "status": "failed", "summary": "compact: CommitConflict: moved"}
-    none = {"bytes_freed": 0, "files_before": 0, "files_after": 0, "requests_saved": 0}
+    none = {"bytes_freed": 0, "files_before": 0, "files_after": 0, "requests_saved": 0, "cost_usd": 0}
     print_passes(
         Console(file=stream, width=200), [{**entry, **none}], {"passes": 1, "failed": 1, **none}, is_of_fleet=False
     )

@@ -145,18 +145,35 @@ def pass_json(record: PassRecord) -> dict[str, Any]:
         "files_before": before,
         "files_after": after,
         "requests_saved": max(0, before - after) * GETS_PER_FILE,
+        "cost_usd": round(_cost_usd(found, before, after), 9),
     }
+
+
+def _cost_usd(found: Mapping[str, int | float], before: float, after: float) -> float:
+    """The estimated cost of the rewrites of a pass, by the default prices of ``plan``; not metered."""
+    from icekeeper.policy import Policy
+
+    prices = Policy()
+    copied = found.get("compact.bytes_copied", 0)
+    decoded = max(0, found.get("compact.bytes_read", 0) - copied)
+    requests = before * GETS_PER_FILE * prices.price_per_1000_gets + after * prices.price_per_1000_puts
+    sizes = copied * prices.price_per_gb_copied + decoded * prices.price_per_gb_rewritten
+    return float(requests) / 1000 + float(sizes) / 1024**3
 
 
 _FILES_BEFORE = ("compact.files_merged", "compact.delete_files_removed", "rewrite_position_deletes.files_merged")
 _FILES_AFTER = ("compact.files_written", "rewrite_position_deletes.files_written")
-_ADDED_UP = ("bytes_freed", "files_before", "files_after", "requests_saved")
+_ADDED_UP = ("bytes_freed", "files_before", "files_after", "requests_saved", "cost_usd")
 
 
-def totals_of(passes: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+def totals_of(passes: Sequence[Mapping[str, Any]]) -> dict[str, int | float]:
     """How many passes there are and did not succeed, and the sums of their columns."""
     bad = sum(one["status"] != "succeeded" for one in passes)
-    return {"passes": len(passes), "failed": bad, **{key: sum(one[key] for one in passes) for key in _ADDED_UP}}
+    return {
+        "passes": len(passes),
+        "failed": bad,
+        **{key: round(sum(one[key] for one in passes), 9) for key in _ADDED_UP},
+    }
 
 
 # One listing of the bucket serves all its tables (rule: bucket-sweep-keeps-table-guards).

@@ -27,7 +27,7 @@ from icekeeper.report.outcome import (
     told_order,
 )
 from icekeeper.state.store import UNTIL_REMOVED_MS
-from icekeeper.text import counted, size_text
+from icekeeper.text import counted, size_text, usd_text
 
 _SHOWN = 3
 
@@ -288,7 +288,7 @@ def print_pins(console: Console, pins: Sequence[Mapping[str, Any]]) -> None:
 
 
 def print_passes(
-    console: Console, passes: Sequence[Mapping[str, Any]], totals: Mapping[str, int], *, is_of_fleet: bool
+    console: Console, passes: Sequence[Mapping[str, Any]], totals: Mapping[str, int | float], *, is_of_fleet: bool
 ) -> None:
     """Print the passes of ``history --json``: begin, duration, status, table, effect, operations; and their totals."""
     rows = []
@@ -302,7 +302,7 @@ def print_passes(
     print_rows(console, rows, none)
     if passes:
         bad = f", {totals['failed']} not succeeded" if totals["failed"] else ""
-        console.print(f"{counted(totals['passes'], 'pass', 'passes')}{bad}: {_effect(totals)}", soft_wrap=True)
+        console.print(f"{counted(int(totals['passes']), 'pass', 'passes')}{bad}: {_effect(totals)}", soft_wrap=True)
 
 
 def _effect(one: Mapping[str, Any]) -> str:
@@ -311,6 +311,7 @@ def _effect(one: Mapping[str, Any]) -> str:
     if one["files_before"]:
         files = f"{one['files_before']} → {counted(one['files_after'], 'file')}"
         parts.append(f"{files}, {counted(one['requests_saved'], 'request')} less per full scan")
+        parts.append(f"estimated cost {usd_text(one['cost_usd'])}")
     return ", ".join(parts) or "nothing freed"
 
 
