@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 def history(
-    table: Annotated[str | None, typer.Argument(metavar="[NS.TABLE]", help="one table; without it, all tables")] = None,
+    table: Annotated[str | None, typer.Argument(metavar="NS.TABLE", help="one table; without it, all tables")] = None,
     catalog: Annotated[
         str | None, typer.Option("--catalog", metavar="C", help="one catalog; without it, all that the state knows")
     ] = None,
@@ -89,7 +89,9 @@ def history(
         begin: dict[str, Any] = about(table, catalog)
     else:
         since_ms = now_ms - 24 * HOUR_MS if since_ms is None else since_ms
-        records = open_state(variables_set(os.environ)).passes(since_ms, now_ms=now_ms)
+        state = open_state(variables_set(os.environ))
+        with state.kept_open():
+            records = state.passes(since_ms, now_ms=now_ms)
         begin = {"catalog": catalog, "status": "succeeded", "since_ms": since_ms}
     chosen = [
         record
