@@ -91,6 +91,12 @@ ERROR = fields(
 )
 SOURCED = fields("", {"source": text("where the value comes from"), "value": {"description": "in its JSON type"}})
 POLICY = by_key("every setting in force, by policy key", SOURCED)
+ACHIEVED = {
+    "files_before": number("files that it replaced"),
+    "files_after": number("files that it wrote instead"),
+    "requests_saved": number("requests that a full scan needs no more"),
+    "cost_usd": number("what its rewrites cost by the default prices of `plan`, an estimate in US dollars"),
+}
 PASS = fields(
     "one pass",
     {
@@ -102,6 +108,9 @@ PASS = fields(
         "summary": text("`OPERATION: SENTENCE` of every operation"),
         "engine": or_null(text("`local`, `spark` or both")),
         "metrics": METRICS,
+        **TABLE,
+        "bytes_freed": number("bytes of the files that it deleted"),
+        **ACHIEVED,
     },
 )
 FILES = fields(
@@ -480,7 +489,24 @@ DOCUMENTS: dict[str, Schema] = {
         },
         {"remedies": by_key("what to do, by kind of problem", text())},
     ),
-    "history": fields("Past passes", {**ABOUT, "passes": each("newest first", PASS)}),
+    "history": fields(
+        "Past passes of a table, or of all tables",
+        {
+            "status": STATUS,
+            "catalog": or_null(TABLE["catalog"]),
+            "passes": each("newest first", PASS),
+            "totals": fields(
+                "sums of the passes",
+                {
+                    "passes": whole("how many"),
+                    "failed": whole("those that did not succeed"),
+                    "bytes_freed": number("bytes of the files that they deleted"),
+                    **ACHIEVED,
+                },
+            ),
+        },
+        {"table": TABLE["table"], "since_ms": whole("of all tables: passes that ended since, in epoch milliseconds")},
+    ),
     "advise": fields(
         "What to change about one table or all tables of a catalog",
         {"status": STATUS, "advice": each("what to change", ADVICE)},

@@ -33,8 +33,9 @@ from icekeeper.state.leases import (
     slot_keys,
     take_slot,
 )
+from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.sqlite.store import SqliteStateStore
-from icekeeper.state.store import OVERLAP_MS, LastSeen, MaintenanceRequest
+from icekeeper.state.store import OVERLAP_MS, LastSeen
 from support.settings import MB, NOW_MS, policy, small_files, table
 from support.state_stores import COPY, IDENTITY, OTHERS, SPELLINGS, OpenStore
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from icekeeper.errors import StorageError
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.model import TableName
 from icekeeper.state.claims import CatalogLook, TableClaims, UnseenEntry
 from icekeeper.state.dynamodb.table import DynamoTable
@@ -67,6 +68,21 @@ def test_the_journal_returns_passes_newest_first(open_store: OpenStore) -> None:
         open_store().record_pass(record)
     assert open_store().history(IDENTITY) == (a_pass("c", 30), a_pass("b", 20), a_pass("a", 10))
     assert open_store().history(IDENTITY, limit=1) == (a_pass("c", 30),)
+
+
+def test_the_journal_of_all_tables_returns_passes_newest_first_by_time(open_store: OpenStore) -> None:
+    """Of every catalog and copy; a pass that is recorded again, in a later hour, is there once."""
+    other = replace(IDENTITY, catalog="D", table=TableName(("a.b",), "t"), uuid="uuid-2")
+    hours = [n * HOUR_MS for n in range(5)]
+    store = open_store()
+    for record in (a_pass("a", hours[1]), a_pass("a", hours[2], other), a_pass("b", hours[3]), a_pass("b", hours[4])):
+        store.record_pass(record)
+    found = open_store().passes(hours[1], now_ms=hours[4])
+    assert found == (a_pass("b", hours[4]), a_pass("a", hours[2], other), a_pass("a", hours[1]))
+    assert open_store().passes(hours[2], now_ms=hours[2] + 1) == (a_pass("b", hours[3]), a_pass("a", hours[2], other))
+    assert open_store().passes(hours[4] + 1, now_ms=hours[4] + 1) == ()
+    store.record_pass(replace(a_pass("c", hours[4] + 1), summary="ä" * 60_000))
+    assert [len(one.summary) for one in store.passes(hours[4] + 1, now_ms=hours[4] + 1)] == [2_000]
 
 
 def test_recording_a_run_again_replaces_its_record(open_store: OpenStore) -> None:

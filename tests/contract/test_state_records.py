@@ -18,14 +18,13 @@ from icekeeper.policy.due import FIRST_SWEEP, SWEPT, TRIED, SweepMemory
 from icekeeper.state.claims import CutOff, CutWork, cut_again, forget_cut, waiting_cuts
 from icekeeper.state.findings import CatalogScan, Part, TableLayout, Verdict
 from icekeeper.state.identity import TableIdentity
+from icekeeper.state.requests import MaintenanceRequest, RequestStore
 from icekeeper.state.store import (
     RETRY_MS,
     HourOfUse,
     IdleSince,
     LakeStats,
     LastSeen,
-    MaintenanceRequest,
-    RequestStore,
     ScheduleRun,
     StateStore,
     UnreadableFile,

@@ -19,8 +19,9 @@ from icekeeper.model import TableName
 from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.events import DetectEvent, Item, MachineInput, TableEvent, parse_event
 from icekeeper.pipeline.glue_job import run_job
+from icekeeper.state.requests import MAX_SETTINGS, MaintenanceRequest, requested_table
 from icekeeper.state.sqlite.store import SqliteStateStore
-from icekeeper.state.store import MAX_SETTINGS, MaintenanceRequest, StateStore, requested_table
+from icekeeper.state.store import StateStore
 from local_stack.moto_server import MotoServer
 from support.maintained_table import new_table
 from support.pipeline_deployment import RUN, Pipeline

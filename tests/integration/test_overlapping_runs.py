@@ -17,7 +17,7 @@ from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import Item
 from icekeeper.pipeline.run_leases import held_table
 from icekeeper.state.leases import LeaseStore, end_live_run, is_scheduled, note_live_run, take_slot
-from icekeeper.state.store import MaintenanceRequest
+from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.storage.storage import store_now_ms
 from support.moments import Moment, at
 from support.pipeline_deployment import RUN, Pipeline

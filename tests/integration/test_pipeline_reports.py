@@ -18,7 +18,8 @@ from icekeeper.pipeline.report import RunReport, report_run, report_table
 from icekeeper.pipeline.run_leases import held_table
 from icekeeper.state.claims import CutWork
 from icekeeper.state.leases import end_live_run, note_live_run
-from icekeeper.state.store import MaintenanceRequest, StateStore
+from icekeeper.state.requests import MaintenanceRequest
+from icekeeper.state.store import StateStore
 from support.pipeline_deployment import HOUR_MS, RUN, Pipeline, Wave, broken
 
 # What stops everything is told by its field or name.

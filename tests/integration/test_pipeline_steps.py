@@ -35,7 +35,7 @@ from icekeeper.pipeline.control_bucket import (
 from icekeeper.pipeline.events import Item
 from icekeeper.pipeline.run_step import run_steps
 from icekeeper.policy import Operation
-from icekeeper.state.store import MaintenanceRequest
+from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.storage.storage import Storage
 from support.deletes import commit_deletes, position_delete
 from support.maintained_table import ID_AND_PART, MaintainedTable, our_catalog

@@ -24,7 +24,7 @@ from icekeeper.pipeline.request_pass import file_request
 from icekeeper.pipeline.run_leases import held_table
 from icekeeper.runtime import Runtime
 from icekeeper.state.leases import slot_keys
-from icekeeper.state.store import MaintenanceRequest
+from icekeeper.state.requests import MaintenanceRequest
 from support.pipeline_deployment import RUN, Pipeline, broken
 
 # What must not get past the pipeline's use cases: faults found by attacking them, each with the harm it did.

@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.cli.app import main
 from icekeeper.cli.console import with_id_texts
-from icekeeper.machine.clock import system_clock
+from icekeeper.machine.clock import iso_utc, system_clock
 from icekeeper.model import TableName
 from icekeeper.policy import POLICY_KEYS
 from icekeeper.state.identity import TableIdentity
@@ -439,6 +440,13 @@ def record(command: Command, run_id: str, started_ms: int, status: str = "succee
     return made
 
 
+def cost(metrics: dict[str, Any], *, gets: int, puts: int) -> float:
+    """By the default prices: 0.0004 and 0.005 USD for 1,000 requests, 0.001 for a GB copied, 0.005 for one decoded."""
+    copied = metrics["compact.bytes_copied"]
+    decoded = metrics["compact.bytes_read"] - copied
+    return (gets * 0.0004 + puts * 0.005) / 1000 + float(copied * 0.001 + decoded * 0.005) / 2**30
+
+
 def test_a_pass_is_in_the_history(command: Command) -> None:
     command.table(appends=6)
     ran = command("maintain", "ns.t", "--engine", "local", "--operations", "compact", "--json")
@@ -454,7 +462,17 @@ def test_a_pass_is_in_the_history(command: Command) -> None:
         "summary": ran.json["summary"],
         "engine": "local",
         "metrics": ran.json["metrics"],
+        "table": "ns.t",
+        "catalog": "C",
+        "bytes_freed": 0,
+        "files_before": 6,
+        "files_after": 1,
+        "requests_saved": 10,
+        "cost_usd": pytest.approx(cost(ran.json["metrics"], gets=12, puts=1), abs=1e-9),
     }
+    assert one["cost_usd"] > 0
+    sums = {key: one[key] for key in ("bytes_freed", "files_before", "files_after", "requests_saved", "cost_usd")}
+    assert answer.json["totals"] == {"passes": 1, "failed": 0, **sums}
 
 
 def test_the_newest_come_first_and_as_many_as_asked(command: Command) -> None:
@@ -474,9 +492,54 @@ def test_people_read_a_line_for_each_pass(command: Command) -> None:
     record(command, "b", NOON_MS + 3_600_000)
     answer = command("history", "ns.t")
     assert answer.out.splitlines() == [
-        "2026-01-01T13:00:00Z  2.3 s  succeeded  compact: [b]",
-        "2026-01-01T12:00:00Z  2.3 s  partial    compact: [a]",
+        f"2026-01-01T13:00:00Z  2.3 s  succeeded  {EFFECT}  compact: [b]",
+        f"2026-01-01T12:00:00Z  2.3 s  partial    {EFFECT}  compact: [a]",
+        "2 passes, 1 not succeeded: 30 → 0 files, 60 requests less per full scan, estimated cost less than $0.0001",
     ]
+
+
+EFFECT = "15 → 0 files, 30 requests less per full scan, estimated cost less than $0.0001"
+
+
+def test_without_a_table_history_answers_for_all_catalogs_of_the_state(
+    command: Command,
+) -> None:
+    command.table(appends=0)
+    now_ms = system_clock()
+    hour_ms = 3_600_000
+    ended = {"old": now_ms - 30 * hour_ms, "bad": now_ms - 5 * hour_ms, "new": now_ms - hour_ms}
+    for run, at in ended.items():
+        record(command, run, at, "failed" if run == "bad" else "succeeded")
+    there = SqliteStateStore(command.state)
+    (one, *_) = there.passes(now_ms - 2 * hour_ms, now_ms=now_ms)
+    freed = {"expire_snapshots.bytes_freed": 2048, "remove_orphans.bytes_freed": 1024}
+    elsewhere = replace(one.identity, catalog="D")
+    at_ms = now_ms - 2 * hour_ms
+    there.record_pass(
+        replace(one, identity=elsewhere, run_id="d", metrics=freed, started_ms=at_ms - 2_340, finished_ms=at_ms)
+    )
+
+    def runs(*arguments: str) -> list[str]:
+        return [one["run_id"] for one in command("history", "--json", *arguments, catalog=None).json["passes"]]
+
+    assert runs() == ["new", "d", "bad"]
+    assert runs("--since", "7d") == ["new", "d", "bad", "old"]
+    assert runs("--since", iso_utc(ended["old"] - 24 * hour_ms)[:10]) == ["new", "d", "bad", "old"]
+    assert runs("--since", "90m", "--catalog", "C") == ["new"]
+    assert runs("--failed") == ["bad"]
+    assert runs("--limit", "1") == ["new"]
+    told = command("history", catalog="D").out.splitlines()
+    assert [line[22:] for line in told[:1]] == ["2.3 s  succeeded  D ns.t  3 KB freed  compact: [new]"]
+    assert told[1:] == ["1 pass: 3 KB freed"]
+    assert command("history", catalog="E").out == "no pass in this time is known\n"
+
+
+@pytest.mark.parametrize("since", ["yesterday", "2019-01-01", "2999-01-01", "0h"])
+def test_a_time_that_history_does_not_know_is_a_wrong_call(command: Command, since: str) -> None:
+    command.table(appends=0)
+    answer = command("history", "ns.t", "--since", since)
+    assert answer.code == 2
+    assert one_sentence(answer.err).startswith("--since takes a ")
 
 
 def test_a_table_without_passes_says_so(command: Command) -> None:
@@ -486,6 +549,9 @@ def test_a_table_without_passes_says_so(command: Command) -> None:
         "catalog": "C",
         "status": "succeeded",
         "passes": [],
+        "totals": dict.fromkeys(
+            ("passes", "failed", "bytes_freed", "files_before", "files_after", "requests_saved", "cost_usd"), 0
+        ),
     }
     assert command("history", "ns.t").out == "no pass over this table is known\n"
 

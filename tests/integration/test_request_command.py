@@ -11,8 +11,8 @@ from icekeeper.machine.clock import HOUR_MS, system_clock
 from icekeeper.pipeline.request_pass import NO_RUN, Waiting
 from icekeeper.state.leases import note_detection
 from icekeeper.state.open import open_state
+from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.sqlite.store import SqliteStateStore
-from icekeeper.state.store import MaintenanceRequest
 from support.command import Command, one_sentence
 
 # ``icekeeper request`` on a laptop: what is checked before anything is filed, and what is filed.

@@ -30,7 +30,7 @@ from icekeeper.runtime import Runtime
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.leases import slot_keys, take_slot
 from icekeeper.state.open import open_state
-from icekeeper.state.store import MaintenanceRequest
+from icekeeper.state.requests import MaintenanceRequest
 from support.command import CATALOG, Command, supervised
 
 Task = TypeVar("Task")

@@ -18,7 +18,8 @@ from icekeeper.policy import Operation
 from icekeeper.policy.due import SweepMemory
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status, failed, refused, skipped, succeeded
 from icekeeper.runtime import Runtime
-from icekeeper.state.store import MaintenanceRequest, ScheduleRun
+from icekeeper.state.requests import MaintenanceRequest
+from icekeeper.state.store import ScheduleRun
 from icekeeper.storage.paths import normalise
 from support.command import CATALOG, Command, one_sentence
 from support.deletes import commit_deletes, position_delete

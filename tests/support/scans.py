@@ -16,8 +16,9 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
 from icekeeper.policy import Policy
 from icekeeper.state.identity import TableIdentity
+from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.sqlite.store import SqliteStateStore
-from icekeeper.state.store import Glance, MaintenanceRequest
+from icekeeper.state.store import Glance
 from support.settings import NOW_MS, policy, resolved
 
 # A catalog of prepared answers, for scans.

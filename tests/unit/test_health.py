@@ -363,7 +363,7 @@ def store(tmp_path: Path) -> SqliteStateStore:
 
 
 def opened(store: SqliteStateStore) -> LakeLog:
-    return LakeLog(store.lake_stats, IDENTITY.catalog, IDENTITY.warehouse)
+    return LakeLog(store, IDENTITY.catalog, IDENTITY.warehouse)
 
 
 def observe(log: LakeLog, stats: LakeStats) -> None:
@@ -488,6 +488,19 @@ def test_a_tally_follows_what_a_pass_replaces() -> None:
     large = LayoutTally()
     assert list(large.watch(entries, 3)) == entries
     assert not large.is_whole
+
+
+def test_a_change_adds_a_row_to_the_trend_which_goes_with_the_table(store: SqliteStateStore) -> None:
+    for hour, files in ((0, 1), (1, 1), (2, 2)):
+        stats = health()
+        stats = replace(
+            stats, observed_ms=NOW_MS + hour * HOUR_MS, counters={**stats.counters, "lake_data_files": files}
+        )
+        observe(opened(store), stats)
+    rows = store.trends.of_table(IDENTITY)
+    assert [(row.observed_ms, row.data_files) for row in rows] == [(NOW_MS, 1), (NOW_MS + 2 * HOUR_MS, 2)]
+    opened(store).forget_all_but(())
+    assert store.trends.of_table(IDENTITY) == ()
 
 
 def test_tables_that_are_gone_are_forgotten(store: SqliteStateStore) -> None:

@@ -628,8 +628,11 @@ def test_our_class_names_are_left_to_programs() -> None:
     assert broken.summary == "compact: 1 bin(s) failed: StorageError: the disk is full"
     stream = io.StringIO()
     entry = {"started_ms": 0, "duration_ms": 1, "status": "failed", "summary": "compact: CommitConflict: moved"}
-    print_passes(Console(file=stream, width=200), [entry])
-    assert stream.getvalue().endswith("failed  compact: moved\n")
+    none = {"bytes_freed": 0, "files_before": 0, "files_after": 0, "requests_saved": 0, "cost_usd": 0}
+    print_passes(
+        Console(file=stream, width=200), [{**entry, **none}], {"passes": 1, "failed": 1, **none}, is_of_fleet=False
+    )
+    assert stream.getvalue().endswith("failed  nothing freed  compact: moved\n1 pass, 1 not succeeded: nothing freed\n")
 
 
 def test_a_sentence_is_not_repeated_line_by_line() -> None:

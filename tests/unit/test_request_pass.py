@@ -26,8 +26,9 @@ from icekeeper.pipeline.request_pass import (
     start_pass,
 )
 from icekeeper.state.identity import TableIdentity
+from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.sqlite.store import SqliteStateStore
-from icekeeper.state.store import LastSeen, MaintenanceRequest, PassRecord
+from icekeeper.state.store import LastSeen, PassRecord
 from support.settings import forget_credentials
 
 # Waiting for a requested pass: what is asked, how long, and what is made of the answers.

@@ -32,8 +32,9 @@ from icekeeper.policy.due import FIRST_SWEEP
 from icekeeper.runtime import Runtime
 from icekeeper.state import store as gathered
 from icekeeper.state.identity import TableIdentity
+from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.sqlite.store import SqliteFile, SqliteStateStore
-from icekeeper.state.store import Gathered, LastSeen, MaintenanceRequest, Pin
+from icekeeper.state.store import Gathered, LastSeen, Pin
 from support.scans import (
     FILES,
     IDLE,

@@ -514,8 +514,8 @@ def state_item(_: Path) -> Any:
 def state_file(folder: Path) -> Any:
     from icekeeper.model import TableName
     from icekeeper.state.identity import TableIdentity
+    from icekeeper.state.requests import MaintenanceRequest
     from icekeeper.state.sqlite.store import SqliteStateStore
-    from icekeeper.state.store import MaintenanceRequest
 
     path = folder / "state.db"
     identity = TableIdentity("c", "w", TableName.parse("n.t"), "u", "s3://b/t")

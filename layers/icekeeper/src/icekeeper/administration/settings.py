@@ -23,7 +23,7 @@ from icekeeper.policy.keys import nearest_keys
 from icekeeper.policy.layers import table_source
 from icekeeper.policy.values import did_you_mean
 from icekeeper.report.outcome import MAX_INLINE_PATHS, ListingWriter
-from icekeeper.state.store import MaintenanceRequest
+from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.table_memory import TableMemory
 
 ResolvePolicy = Callable[[LoadedTable], ResolvedPolicy]

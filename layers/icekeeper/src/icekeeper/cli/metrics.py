@@ -31,7 +31,7 @@ MetricsAddress = Annotated[
 
 def metrics(
     catalogs: Annotated[
-        list[str] | None, typer.Option("--catalog", metavar="C", help="only this catalog; repeatable")
+        list[str] | None, typer.Option("--catalog", "-c", metavar="C", help="only this catalog; repeatable")
     ] = None,
     output: Annotated[
         Path | None,

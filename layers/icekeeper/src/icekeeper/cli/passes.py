@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,6 +26,7 @@ from icekeeper.cli.arguments import (
     Unsafe,
     chosen_tables,
     is_pattern,
+    only_catalog,
     overrides,
     table_name,
     time_ms,
@@ -46,6 +48,7 @@ from icekeeper.cli.saved_plans import SaveAs, plan_each, save_plan
 from icekeeper.engines.engine import EngineName
 from icekeeper.errors import PolicyError
 from icekeeper.machine.clock import HOUR_MS, iso_utc, system_clock
+from icekeeper.machine.metering import GETS_PER_FILE
 from icekeeper.text import size_text, usd_text
 
 if TYPE_CHECKING:
@@ -55,30 +58,92 @@ if TYPE_CHECKING:
     from icekeeper.model import TableName
     from icekeeper.pipeline.request_pass import Answer
     from icekeeper.report.outcome import PassOutcome
-    from icekeeper.state.store import MaintenanceRequest, PassRecord
+    from icekeeper.state.requests import MaintenanceRequest
+    from icekeeper.state.store import PassRecord
 
 
 def history(
-    table: Table,
-    catalog: CatalogName,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="how many passes, the newest first")] = 20,
+    table: Annotated[str | None, typer.Argument(metavar="NS.TABLE", help="one table; without it, all tables")] = None,
+    catalog: Annotated[
+        str | None, typer.Option("--catalog", "-c", metavar="C", help="one catalog; without it, all of the state")
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="TIME|DATE", help="24h, 7d or 2026-11-01 (UTC); of all tables 24h by default"),
+    ] = None,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="only passes that failed, or did a part, or were refused")
+    ] = False,
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", metavar="N", min=1, help="how many, the newest first; of one table 20 by default"),
+    ] = None,
     as_json: AsJson = False,
 ) -> int:
     """Print the newest passes that changed, found or refused something, from the journal."""
     from icekeeper.catalogs.catalog import identity_of
+    from icekeeper.machine.clock import system_clock
+    from icekeeper.machine.resources import variables_set
     from icekeeper.report.terminal import print_passes
     from icekeeper.runtime import Runtime
+    from icekeeper.state.open import open_state
 
-    handle = Runtime.open(catalog).table(table_name(table))
-    identity = identity_of(handle.catalog, handle.load())
-    passes = [pass_json(record) for record in handle.state.history(identity, limit=limit)]
-    console = answer({**about(table, catalog), "passes": passes}, as_json=as_json)
-    print_passes(console, passes)
+    now_ms = system_clock()
+    since_ms = None if since is None else _since_ms(since, now_ms)
+    if table is not None:
+        catalog = catalog or os.environ.get("ICEKEEPER_CATALOG") or only_catalog()
+        handle = Runtime.open(catalog).table(table_name(table))
+        identity = identity_of(handle.catalog, handle.load())
+        all_of_them = since_ms is not None or failed
+        records = handle.state.history(identity, limit=_ALL_PASSES if all_of_them else limit or 20)
+        begin: dict[str, Any] = about(table, catalog)
+    else:
+        since_ms = now_ms - 24 * HOUR_MS if since_ms is None else since_ms
+        state = open_state(variables_set(os.environ))
+        with state.kept_open():
+            records = state.passes(since_ms, now_ms=now_ms)
+        begin = {"catalog": catalog, "status": "succeeded", "since_ms": since_ms}
+    chosen = [
+        record
+        for record in records
+        if (since_ms is None or record.finished_ms >= since_ms)
+        and (not failed or record.status != "succeeded")
+        and (table is not None or catalog in (None, record.identity.catalog, record.identity.warehouse))
+    ][:limit]
+    passes = [pass_json(record) for record in chosen]
+    totals = totals_of(passes)
+    console = answer({**begin, "passes": passes, "totals": totals}, as_json=as_json)
+    print_passes(console, passes, totals, is_of_fleet=table is None)
     return EXIT_OK
+
+
+_ALL_PASSES = 10**6
+
+
+def _since_ms(text: str, now_ms: int) -> int:
+    """``24h`` before now, or the begin of a day in UTC.
+
+    Raises:
+        PolicyError: the text is neither, or more than 366 days ago.
+    """
+    try:
+        day_ms = int(datetime.strptime(f"{text.strip()}+0000", "%Y-%m-%d%z").timestamp()) * 1000
+    except ValueError:
+        try:
+            return now_ms - time_ms(text, "--since")
+        except PolicyError:
+            raise PolicyError(f"--since takes a time like 24h or 7d, or a day like 2026-11-01, not '{text}'") from None
+    if not 0 <= now_ms - day_ms <= 366 * 24 * HOUR_MS:
+        raise PolicyError(f"--since takes a day within the last 366 days, not '{text}'")
+    return day_ms
 
 
 def pass_json(record: PassRecord) -> dict[str, Any]:
     """One pass as the document shows it; times in epoch milliseconds."""
+    from icekeeper.report.outcome import FREED
+
+    found = record.metrics
+    before, after = (sum(found.get(key, 0) for key in keys) for keys in (_FILES_BEFORE, _FILES_AFTER))
     return {
         "run_id": record.run_id,
         "started_ms": record.started_ms,
@@ -87,7 +152,41 @@ def pass_json(record: PassRecord) -> dict[str, Any]:
         "status": record.status,
         "summary": record.summary,
         "engine": record.engine,
-        "metrics": dict(record.metrics),
+        "metrics": dict(found),
+        "table": str(record.identity.table),
+        "catalog": record.identity.catalog,
+        "bytes_freed": sum(found.get(key, 0) for key in FREED),
+        "files_before": before,
+        "files_after": after,
+        "requests_saved": max(0, before - after) * GETS_PER_FILE,
+        "cost_usd": round(_cost_usd(found, before, after), 9),
+    }
+
+
+def _cost_usd(found: Mapping[str, int | float], before: float, after: float) -> float:
+    """The estimated cost of the rewrites of a pass, by the default prices of ``plan``; not metered."""
+    from icekeeper.policy import Policy
+
+    prices = Policy()
+    copied = found.get("compact.bytes_copied", 0)
+    decoded = max(0, found.get("compact.bytes_read", 0) - copied)
+    requests = before * GETS_PER_FILE * prices.price_per_1000_gets + after * prices.price_per_1000_puts
+    sizes = copied * prices.price_per_gb_copied + decoded * prices.price_per_gb_rewritten
+    return float(requests) / 1000 + float(sizes) / 1024**3
+
+
+_FILES_BEFORE = ("compact.files_merged", "compact.delete_files_removed", "rewrite_position_deletes.files_merged")
+_FILES_AFTER = ("compact.files_written", "rewrite_position_deletes.files_written")
+_ADDED_UP = ("bytes_freed", "files_before", "files_after", "requests_saved", "cost_usd")
+
+
+def totals_of(passes: Sequence[Mapping[str, Any]]) -> dict[str, int | float]:
+    """How many passes there are and did not succeed, and the sums of their columns."""
+    bad = sum(one["status"] != "succeeded" for one in passes)
+    return {
+        "passes": len(passes),
+        "failed": bad,
+        **{key: round(sum(one[key] for one in passes), 9) for key in _ADDED_UP},
     }
 
 
@@ -365,7 +464,8 @@ def _request_json(request: MaintenanceRequest) -> dict[str, Any]:
 
 def run(
     catalogs: Annotated[
-        list[str], typer.Option("--catalog", metavar="C", help="a catalog whose tables are maintained; repeatable")
+        list[str],
+        typer.Option("--catalog", "-c", metavar="C", help="a catalog whose tables are maintained; repeatable"),
     ],
     interval: Annotated[
         str | None,

@@ -105,7 +105,7 @@ def _print(tables: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
 def cost(
     catalogs: Annotated[
         list[str] | None,
-        typer.Option("--catalog", metavar="C", help="of a catalog's tables, what each costs; repeatable"),
+        typer.Option("--catalog", "-c", metavar="C", help="of a catalog's tables, what each costs; repeatable"),
     ] = None,
     days: Annotated[
         int, typer.Option("--days", metavar="N", min=1, max=400, help="from how many days the month is reckoned")
@@ -218,7 +218,7 @@ def health(
 def report(
     catalogs: Annotated[
         list[str],
-        typer.Option("--catalog", metavar="C", help="a catalog whose tables the page shows; repeatable"),
+        typer.Option("--catalog", "-c", metavar="C", help="a catalog whose tables the page shows; repeatable"),
     ],
     output: Annotated[Path, typer.Option("--output", metavar="FILE.html", help="the page; written anew if it exists")],
     fresh: Annotated[

@@ -15,7 +15,7 @@ from icekeeper.errors import MaintenanceError, PartlyListed
 from icekeeper.model import TableName
 from icekeeper.policy import Policy, ResolvedPolicy
 from icekeeper.policy.layers import bucket_name, matches
-from icekeeper.state.store import MaintenanceRequest
+from icekeeper.state.requests import MaintenanceRequest
 
 log = logging.getLogger(__name__)
 

@@ -56,7 +56,8 @@ from icekeeper.state.claims import (
 )
 from icekeeper.state.findings import CatalogScan, Verdict
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.store import Gathered, Glance, MaintenanceRequest, PassRecord, StateStore
+from icekeeper.state.requests import MaintenanceRequest
+from icekeeper.state.store import Gathered, Glance, PassRecord, StateStore
 from icekeeper.text import masked
 
 log = logging.getLogger(__name__)
@@ -578,7 +579,7 @@ class Scanner:
             if name in places:
                 skipped.append(Skip("", "another catalog has the same name", is_error=True, catalog=name))
                 continue
-            health = LakeLog(self.store.lake_stats, name, warehouse)
+            health = LakeLog(self.store, name, warehouse)
             twins.know(health.tables)
             whole = listed.tables if listed.left_out is None else None
             if whole is not None:

@@ -1,7 +1,7 @@
 """Updates the lake stats of a catalog, and logs once when a warning appears or disappears.
 
-The stats of a catalog are read once, in bulk; those of a table are written only if they changed.  If the state store
-fails, stats and log lines of this scan are lost, but the scan continues.
+The stats of a catalog are read once, in bulk; those of a table are written only if they changed, with a row of its
+trend.  If the state store fails, stats and log lines of this scan are lost, but the scan continues.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from icekeeper.health.examine import AGE_COUNTER
 from icekeeper.model import TableName
 from icekeeper.state.findings import Verdict
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.store import Gathered, LakeStats, LakeStatsStore
+from icekeeper.state.store import Gathered, LakeStats, LakeStatsStore, StateStore
+from icekeeper.state.trends import TrendRow, trend_row
 from icekeeper.text import masked_sentence
 
 log = logging.getLogger(__name__)
@@ -40,21 +41,24 @@ class _Known(NamedTuple):
     digest: bytes
     kinds: frozenset[str]
     identity: TableIdentity
+    observed_ms: int
 
 
 class LakeLog:
     """The lake stats of one catalog during one scan; :meth:`observe` may be called from several threads."""
 
-    def __init__(self, store: LakeStatsStore, catalog: str, warehouse: str) -> None:
+    def __init__(self, state: StateStore, catalog: str, warehouse: str) -> None:
         """Read the recorded stats; on an error, log it and write nothing in this scan."""
-        self._store: LakeStatsStore | None = store
+        self._store: LakeStatsStore | None = state.lake_stats
+        self._trends = state.trends
         self._catalog, self._warehouse = catalog, warehouse
         self._lock = threading.Lock()
         self._known: dict[_Entry, _Known] = {}
         self._news = Gathered(self._record)
         try:
-            for stats in store.of_catalog(catalog, warehouse):
-                self._known[_entry(stats.identity)] = _Known(_digest(stats), frozenset(stats.warnings), stats.identity)
+            for stats in state.lake_stats.of_catalog(catalog, warehouse):
+                kinds = frozenset(stats.warnings)
+                self._known[_entry(stats.identity)] = _Known(_digest(stats), kinds, stats.identity, stats.observed_ms)
         except (StorageError, KeyError, TypeError, ValueError) as error:
             self._give_up("read", error)
 
@@ -92,7 +96,9 @@ class LakeLog:
         if self._store is None:
             return
         try:
-            self._store.record(*news)
+            with self._store.table.together():
+                self._store.record(*news)
+                self._trends.record(map(self._trend, news))
         except StorageError as error:
             self._give_up("written", error)
             return
@@ -103,6 +109,11 @@ class LakeLog:
                 log.warning("%s: %s", identity.table, stats.warnings[kind], extra=_fields(identity, kind))
             for kind in sorted(before - stats.warnings.keys()):
                 log.info("%s: the warning %s is gone", identity.table, kind, extra=_fields(identity, kind))
+
+    def _trend(self, stats: LakeStats) -> tuple[TableIdentity, TrendRow, int | None]:
+        known = self._known.get(_entry(stats.identity))
+        row = trend_row(stats.observed_ms, stats.counters, len(stats.warnings))
+        return stats.identity, row, None if known is None else known.observed_ms
 
     def forget_all_but(self, tables: Collection[TableName]) -> None:
         """Remove the stats of all tables except these, which are all tables that the catalog lists."""
@@ -115,6 +126,7 @@ class LakeLog:
         if self._store is None:
             return
         try:
+            self._trends.forget(identity)
             self._store.forget(identity)
             del self._known[_entry(identity)]
         except StorageError as error:

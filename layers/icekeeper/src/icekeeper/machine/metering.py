@@ -75,6 +75,10 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 
+GETS_PER_FILE = 2
+"""Readers and rewrites ask for a Parquet file's footer and for its data."""
+
+
 class RequestKind(StrEnum):
     """Requests grouped by price (Amazon S3 pricing)."""
 

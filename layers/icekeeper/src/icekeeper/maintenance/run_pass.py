@@ -59,7 +59,8 @@ from icekeeper.report.outcome import (
 from icekeeper.state.claims import CutWork, forget_cut
 from icekeeper.state.identity import STATE_VARIABLE, TableIdentity
 from icekeeper.state.leases import HeldLease, holder_name, kept_alive
-from icekeeper.state.store import MaintenanceRequest, StateStore
+from icekeeper.state.requests import MaintenanceRequest
+from icekeeper.state.store import StateStore
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from icekeeper.machine.foreign_bytes import FileLimits, parsed_json
 from icekeeper.operation_facts import Stage
 from icekeeper.pipeline.events import MAX_SENTENCE, Item, Route, RunId
 from icekeeper.report.outcome import ListingWriter
-from icekeeper.state.store import LAST_MS
+from icekeeper.state.requests import LAST_MS
 from icekeeper.storage.failures import is_missing_bucket
 from icekeeper.storage.storage import Storage
 from icekeeper.text import masked

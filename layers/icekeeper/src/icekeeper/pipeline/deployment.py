@@ -37,7 +37,8 @@ from icekeeper.report.costs import GLUE_SHORTEST_S
 from icekeeper.report.outcome import PassOutcome, request_key
 from icekeeper.runtime import Runtime
 from icekeeper.state.open import open_state
-from icekeeper.state.store import HourOfUse, MaintenanceRequest, StateStore, hour_of
+from icekeeper.state.requests import MaintenanceRequest
+from icekeeper.state.store import HourOfUse, StateStore, hour_of
 from icekeeper.storage.storage import Storage, StoreClock, store_now_ms
 from icekeeper.text import remember_secrets
 

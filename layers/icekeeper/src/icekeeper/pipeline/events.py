@@ -23,7 +23,7 @@ from icekeeper.model import TableName
 from icekeeper.operation_facts import Stage
 from icekeeper.policy.keys import Scope, refuse_meaningless
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.store import LAST_MS, MAX_SETTINGS, requested_table
+from icekeeper.state.requests import LAST_MS, MAX_SETTINGS, requested_table
 
 # What fits into the payloads of the state machine, of which each holds 256 KB (platform: step-functions-payload-limit).
 # Pure.

@@ -23,7 +23,8 @@ from icekeeper.pipeline.events import MachineInput, parse_event
 from icekeeper.pipeline.executions import Execution, StateMachine
 from icekeeper.runtime import Runtime
 from icekeeper.state.leases import SEEN_FOR_HOURS, Lease
-from icekeeper.state.store import MaintenanceRequest, PassRecord, StateStore
+from icekeeper.state.requests import MaintenanceRequest
+from icekeeper.state.store import PassRecord, StateStore
 
 FIRST_PAUSE_S = 1.0
 """The first pause between two looks at the run, in seconds; later ones are longer, up to :data:`LONGEST_PAUSE_S`."""

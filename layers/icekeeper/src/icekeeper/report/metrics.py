@@ -186,6 +186,8 @@ class StateMetrics:
                 continue
             totals[catalog] += amounts
             for stats in self._state.lake_stats.of_catalog(catalog, warehouse):
+                if not stats.identity.uuid:  # it could not be read: what was known of it counts
+                    continue
                 name = str(stats.identity.table)
                 known = lakes[catalog].get(name)
                 if known is None or known.observed_ms < stats.observed_ms:

@@ -524,14 +524,15 @@ def reclaimable_bytes(outcome: PassOutcome | BucketOutcome) -> int | float:
     return sum(outcome.metrics.get(key, 0) for key in _RECLAIMABLE)
 
 
-_FREED = ("expire_snapshots.bytes_freed", "remove_orphans.bytes_freed")
+FREED = ("expire_snapshots.bytes_freed", "remove_orphans.bytes_freed")
+"""Metrics of the bytes of deleted files."""
 
 
 def told_freed(outcome: PassOutcome | BucketOutcome) -> str | None:
     """The sentence about the bytes that expiry and the removal of orphans freed, and how far back the table can be
     read now; ``None``: neither did anything."""
     found = outcome.metrics
-    freed = reclaimable_bytes(outcome) if outcome.dry_run else sum(found.get(key, 0) for key in _FREED)
+    freed = reclaimable_bytes(outcome) if outcome.dry_run else sum(found.get(key, 0) for key in FREED)
     oldest_ms = found.get("expire_snapshots.oldest_readable_ms")
     if not freed and oldest_ms is None:
         return None

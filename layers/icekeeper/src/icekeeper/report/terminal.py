@@ -28,7 +28,7 @@ from icekeeper.report.outcome import (
     told_order,
 )
 from icekeeper.state.store import UNTIL_REMOVED_MS
-from icekeeper.text import counted, size_text
+from icekeeper.text import counted, size_text, usd_text
 
 _SHOWN = 3
 
@@ -304,16 +304,32 @@ def print_pins(console: Console, pins: Sequence[Mapping[str, Any]]) -> None:
     print_rows(console, rows, "no pin holds this table")
 
 
-def print_passes(console: Console, passes: Sequence[Mapping[str, Any]]) -> None:
-    """Print the passes of ``history --json``: begin, duration, status, operations."""
+def print_passes(
+    console: Console, passes: Sequence[Mapping[str, Any]], totals: Mapping[str, int | float], *, is_of_fleet: bool
+) -> None:
+    """Print the passes of ``history --json``: begin, duration, status, table, effect, operations; and their totals."""
     rows = []
     for one in passes:
         began = Text(iso_utc(one["started_ms"]), style="bold")
         status = Text(one["status"], style=_STYLES.get(one["status"], ""))
-        rows.append(
-            (began, Text(f"{one['duration_ms'] / 1000:.1f} s"), status, Text("; ".join(lines_of(one["summary"]))))
-        )
-    print_rows(console, rows, "no pass over this table is known")
+        named = [Text(f"{one['catalog']} {one['table']}")] if is_of_fleet else []
+        told = Text("; ".join(lines_of(one["summary"])))
+        rows.append((began, Text(f"{one['duration_ms'] / 1000:.1f} s"), status, *named, Text(_effect(one)), told))
+    none = "no pass in this time is known" if is_of_fleet else "no pass over this table is known"
+    print_rows(console, rows, none)
+    if passes:
+        bad = f", {totals['failed']} not succeeded" if totals["failed"] else ""
+        console.print(f"{counted(int(totals['passes']), 'pass', 'passes')}{bad}: {_effect(totals)}", soft_wrap=True)
+
+
+def _effect(one: Mapping[str, Any]) -> str:
+    """What a pass freed and merged; saved requests are those of one scan that reads all the merged files."""
+    parts = [f"{size_text(one['bytes_freed'])} freed"] if one["bytes_freed"] else []
+    if one["files_before"]:
+        files = f"{one['files_before']} → {counted(one['files_after'], 'file')}"
+        parts.append(f"{files}, {counted(one['requests_saved'], 'request')} less per full scan")
+        parts.append(f"estimated cost {usd_text(one['cost_usd'])}")
+    return ", ".join(parts) or "nothing freed"
 
 
 def print_claims(console: Console, claims: Sequence[Mapping[str, Any]]) -> None:

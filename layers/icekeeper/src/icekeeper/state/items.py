@@ -158,7 +158,7 @@ _TYPES: Mapping[str, type] = {
         str: "name holder kind origin state prefixes list_id metadata_location fingerprint idle_since version "
         "entry folder folders data_roots uuid location counters warnings policy metrics settings table_name catalog "
         "warehouse verdict timeline facts schedule run_id status summary engine path why schema_digest look work "
-        "failures",
+        "failures values",
         bool: "idle",
         bytes: "paths",
     }.items()

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import logging
-import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
@@ -22,7 +21,6 @@ from enum import StrEnum
 from threading import Lock
 from typing import Any, Generic, TypeVar
 
-from icekeeper.errors import StorageError
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.model import TableName
 from icekeeper.state.claims import ClaimStore, CutOffStore
@@ -31,13 +29,11 @@ from icekeeper.state.identity import TableIdentity
 from icekeeper.state.items import (
     KEPT_MS,
     REMOVED,
-    REQUESTS,
     Item,
     ItemTable,
     Records,
     catalog_key,
     copy_key,
-    damaged,
     digest,
     json_text,
     now_prefix,
@@ -46,8 +42,10 @@ from icekeeper.state.items import (
     understood,
 )
 from icekeeper.state.leases import LeaseStore
+from icekeeper.state.requests import RequestStore
 from icekeeper.state.staging import PendingDeletionStore, QuarantineLedger, StagedLoad, StagingStore, loads_of
 from icekeeper.state.totals import TotalsStore
+from icekeeper.state.trends import TrendStore
 
 log = logging.getLogger(__name__)
 Record = TypeVar("Record")
@@ -206,134 +204,6 @@ def _stats(identity: TableIdentity, item: Item) -> LakeStats:
             verdict=Verdict.parse(item["verdict"]),
             timeline=json.loads(item["timeline"]),
         )
-
-
-MAX_SETTINGS = 16 * 1024
-"""Bytes of a request's settings as JSON text: failures need most of a payload
-(platform: step-functions-payload-limit)."""
-# A level of a name has at most 255 characters in Glue and S3 Tables; Iceberg allows many levels.
-_LONGEST_NAME = 4096
-LAST_MS = 253_402_300_799_999
-"""The end of the year 9999 in epoch milliseconds; Python cannot show a later time."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MaintenanceRequest:
-    """A request for a pass outside the schedule; ``settings`` (``operations`` among them) are for that pass only."""
-
-    identity: TableIdentity
-    requested_ms: int
-    settings: Mapping[str, str] = field(default_factory=dict)
-
-
-class RequestStore(Records):
-    """At most one pending request per copy of a table (rule: one-request-one-claim), all in one partition.
-
-    Every method is atomic.
-    """
-
-    def file(self, request: MaintenanceRequest) -> None:
-        """Record a request, replacing the table's pending one."""
-        identity = request.identity
-        self.table.put(
-            {
-                "pk": REQUESTS,
-                "sk": sort_key("", identity.lease_key),
-                "catalog": identity.catalog,
-                "warehouse": identity.warehouse,
-                "table_name": str(identity.table),
-                "uuid": identity.uuid,
-                "location": identity.location,
-                "requested_ms": request.requested_ms,
-                "settings": json_text(request.settings),
-            }
-        )
-
-    def pending(self) -> tuple[MaintenanceRequest, ...]:
-        """The unclaimed requests of all catalogs, oldest first.
-
-        A record for which :func:`stored_request` raises is logged and skipped (rule: skip-malformed-requests).
-        """
-        found = []
-        for item in self.table.query(REQUESTS, passed_over=_tell):
-            try:
-                found.append(stored_request(item))
-            except ValueError as error:
-                _tell(damaged(item, str(error)))
-        return tuple(sorted(found, key=lambda one: (one.requested_ms, str(one.identity.table), one.identity.lease_key)))
-
-    def claim(self, request: MaintenanceRequest) -> bool:
-        """Remove exactly this request; false if it was claimed already, or replaced by a newer one, which stays."""
-        this = request.requested_ms, json_text(request.settings)
-
-        def decide(found: Item | None) -> Item | None:
-            return REMOVED if found is not None and (found["requested_ms"], found["settings"]) == this else None
-
-        return self.table.change(REQUESTS, sort_key("", request.identity.lease_key), decide)
-
-
-def _tell(error: StorageError) -> None:
-    log.error("a request is passed over: %s", error)
-
-
-def requested_table(text: str) -> TableName:
-    """Parse the table name of a request.
-
-    Raises:
-        ValueError: it is not a table name, is longer than 4,096 characters, or has characters that do not print.
-    """
-    if len(text) > _LONGEST_NAME:
-        raise ValueError(f"a table name of {len(text)} characters is longer than {_LONGEST_NAME}")
-    if hidden := next((one for one in text if unicodedata.category(one) in ("Cc", "Cf", "Cs", "Zl", "Zp")), None):
-        raise ValueError(f"a table name cannot have the character U+{ord(hidden):04X}, which does not print")
-    return TableName.parse(text)
-
-
-def stored_request(record: Mapping[str, object]) -> MaintenanceRequest:
-    """The request of an item.
-
-    Anybody who may request a pass can write any record.  So each value is checked, and the record must be filed under
-    the key of its table: a request that ``claim`` does not find would be served forever.
-
-    Raises:
-        ValueError: the record is not as :meth:`RequestStore.file` writes it; the message says how.
-    """
-    catalog, warehouse, table, uuid, location, settings = (
-        _text(record, name) for name in ("catalog", "warehouse", "table_name", "uuid", "location", "settings")
-    )
-    requested_ms = record.get("requested_ms")
-    if not (isinstance(requested_ms, int) and not isinstance(requested_ms, bool) and 0 <= requested_ms <= LAST_MS):
-        raise ValueError("its requested_ms is no time in milliseconds")
-    identity = TableIdentity(catalog, warehouse, requested_table(table), uuid, location)
-    if sort_key("", identity.lease_key) != record.get("sk"):
-        raise ValueError("it is not filed under the key of its table")
-    return MaintenanceRequest(identity=identity, requested_ms=requested_ms, settings=_settings(settings))
-
-
-def _text(record: Mapping[str, object], name: str) -> str:
-    value = record.get(name)
-    if not isinstance(value, str):
-        raise ValueError(f"its {name} is no text")
-    if name != "settings" and len(value) > _LONGEST_NAME:
-        raise ValueError(f"its {name} is longer than {_LONGEST_NAME} characters")
-    value.encode()  # raises for a lone surrogate, which no key or file can hold
-    return value
-
-
-def _settings(text: str) -> dict[str, str]:
-    if len(text) > MAX_SETTINGS:
-        raise ValueError(f"its settings are longer than {MAX_SETTINGS} bytes")
-    try:
-        found = json.loads(text)
-    except RecursionError:
-        raise ValueError("its settings are nested too deeply") from None
-    if not (isinstance(found, dict) and all(isinstance(value, str) for value in found.values())):
-        raise ValueError("its settings are no object of texts")
-    if json.dumps(found, sort_keys=True) != text:
-        raise ValueError("its settings are not written as Icekeeper writes them, by which a claim finds them")
-    for part in (*found, *found.values()):
-        part.encode()
-    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -595,6 +465,7 @@ class Glance:
 _PINS_KEPT_MS = 7 * 24 * HOUR_MS
 # An item has at most 400 KB, and a character up to four bytes: a pass with a longer summary could not be recorded.
 _LONGEST_SUMMARY = 50_000
+_LONGEST_OF_HOUR = 2_000  # of the fleet's journal
 _PINS = "now#pin#"
 
 
@@ -611,6 +482,7 @@ class StateStore:
         self.lake_stats = LakeStatsStore(table)
         self.scans = ScanStore(table)
         self.layouts = LayoutStore(table)
+        self.trends = TrendStore(table)
         self.schedules = ScheduleStore(table)
         self.claims = ClaimStore(table)
         self.unreadable_files = UnreadableFileStore(table)
@@ -643,23 +515,42 @@ class StateStore:
         self.table.require_writable()
 
     def record_pass(self, record: PassRecord) -> None:
-        """Add a pass to the journal, replacing a record of the same run and table."""
-        self.table.put(
-            {
-                "pk": copy_key("copy", record.identity),
-                "sk": sort_key("pass#", record.run_id),
-                "catalog": record.identity.catalog,
-                "table_name": str(record.identity.table),
-                "run_id": record.run_id,
-                "started_ms": record.started_ms,
-                "finished_ms": record.finished_ms,
-                "status": record.status,
-                "summary": record.summary[:_LONGEST_SUMMARY],
-                "metrics": json_text(record.metrics),
-                "engine": record.engine,
-                "expires_s": self.table.expires_s(KEPT_MS, at_least_ms=record.finished_ms),
-            }
-        )
+        """Add a pass to the journals of its table and of its hour, replacing a record of the same run and table."""
+        item: Item = {
+            "pk": copy_key("copy", record.identity),
+            "sk": sort_key("pass#", record.run_id),
+            "catalog": record.identity.catalog,
+            "table_name": str(record.identity.table),
+            "run_id": record.run_id,
+            "started_ms": record.started_ms,
+            "finished_ms": record.finished_ms,
+            "status": record.status,
+            "summary": record.summary[:_LONGEST_SUMMARY],
+            "metrics": json_text(record.metrics),
+            "engine": record.engine,
+            "expires_s": self.table.expires_s(KEPT_MS, at_least_ms=record.finished_ms),
+        }
+        of_hour = {
+            "pk": f"passes#{hour_of(record.finished_ms)}",
+            "sk": sort_key(f"{digest(item['pk'])}#", record.run_id),
+            "warehouse": record.identity.warehouse,
+            "table_name": record.identity.table.key,
+            "uuid": record.identity.uuid,
+            "location": record.identity.location,
+            "finished_ms": None,  # or the index of a table's passes would cost a second write
+            "ended_ms": record.finished_ms,
+            "summary": record.summary[:_LONGEST_OF_HOUR],
+        }
+        self.table.put_all([item, {**item, **of_hour}])
+
+    def passes(self, since_ms: int, *, now_ms: int) -> tuple[PassRecord, ...]:
+        """The passes over all tables that finished from ``since_ms`` on, newest first; a query per hour."""
+        found: dict[str, PassRecord] = {}
+        for hour in range(since_ms // HOUR_MS, now_ms // HOUR_MS + 2):  # another machine's clock may be ahead
+            for item in self.table.query(f"passes#{hour_of(hour * HOUR_MS)}"):
+                if item["ended_ms"] >= since_ms:
+                    found[item["sk"]] = _pass_of_hour(item)  # a repeated record of a pass may have a later hour
+        return tuple(sorted(found.values(), key=lambda one: one.finished_ms, reverse=True))
 
     def history(self, identity: TableIdentity, *, limit: int = 100) -> tuple[PassRecord, ...]:
         """The newest passes over a table, newest first."""
@@ -780,3 +671,11 @@ def _pass(identity: TableIdentity, item: Item) -> PassRecord:
             metrics=json.loads(item["metrics"]),
             engine=item["engine"],
         )
+
+
+def _pass_of_hour(item: Item) -> PassRecord:
+    with understood(item):
+        table = TableName.recorded(item["table_name"])
+        identity = TableIdentity(item["catalog"], item["warehouse"], table, item["uuid"], item["location"])
+    item["finished_ms"] = item["ended_ms"]
+    return _pass(identity, item)

@@ -15,6 +15,7 @@ from itertools import takewhile
 from icekeeper.commit.attempt import RUN_ID_KEY
 from icekeeper.health.examine import summary_counter, summary_counters
 from icekeeper.machine.clock import HOUR_MS
+from icekeeper.machine.metering import GETS_PER_FILE
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.model import FileContent, FileKey
 from icekeeper.operations.compaction.bins import FileGroup, Reason, Worth
@@ -25,8 +26,6 @@ from icekeeper.policy.values import JobOrder
 
 # Spark's spark.sql.files.openCostInBytes: opening a file takes as long as reading this many bytes.
 OPEN_BYTES = 4 * 1024 * 1024
-# Readers and rewrites ask for a Parquet file's footer and for its data.
-_GETS_PER_FILE = 2
 _GIGABYTE = 1024**3
 
 
@@ -39,7 +38,7 @@ def weighed(group: FileGroup, policy: Policy, spread: Mapping[FileKey, int]) -> 
     """
     freed = freed_bytes(group.files, spread)
     size = group.total_bytes
-    gets, puts = _GETS_PER_FILE * len(group.files), group.output_count
+    gets, puts = GETS_PER_FILE * len(group.files), group.output_count
     cost = (gets * policy.price_per_1000_gets + puts * policy.price_per_1000_puts) / 1000
     scans = policy.expected_scans or 1
     if group.reason is Reason.LARGE:
@@ -51,7 +50,7 @@ def weighed(group: FileGroup, policy: Policy, spread: Mapping[FileKey, int]) -> 
         cost += _price(copied, policy.price_per_gb_copied) + _price(size - copied, policy.price_per_gb_rewritten)
         # Data and delete files that a scan no longer opens.
         opens = len(group.files) - group.output_count + sum(len(c.deletes) for c in group.files)
-        open_price = _GETS_PER_FILE * policy.price_per_1000_gets / 1000
+        open_price = GETS_PER_FILE * policy.price_per_1000_gets / 1000
         saving = scans * (opens * open_price + _price(opens * OPEN_BYTES + int(freed), policy.price_per_gb_scanned))
         least = cost
     is_judged = group.reason in (Reason.SMALL, Reason.LARGE) and policy.expected_scans is not None

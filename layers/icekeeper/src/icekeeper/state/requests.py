@@ -1,0 +1,152 @@
+"""Requests for a pass: filed by a person, taken by the next run."""
+
+from __future__ import annotations
+
+import json
+import logging
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from icekeeper.errors import StorageError
+from icekeeper.model import TableName
+from icekeeper.state.identity import TableIdentity
+from icekeeper.state.items import (
+    REMOVED,
+    REQUESTS,
+    Item,
+    Records,
+    damaged,
+    json_text,
+    sort_key,
+)
+
+log = logging.getLogger(__name__)
+
+MAX_SETTINGS = 16 * 1024
+"""Bytes of a request's settings as JSON text: failures need most of a payload
+(platform: step-functions-payload-limit)."""
+
+# A level of a name has at most 255 characters in Glue and S3 Tables; Iceberg allows many levels.
+_LONGEST_NAME = 4096
+LAST_MS = 253_402_300_799_999
+"""The end of the year 9999 in epoch milliseconds; Python cannot show a later time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaintenanceRequest:
+    """A request for a pass outside the schedule; ``settings`` (``operations`` among them) are for that pass only."""
+
+    identity: TableIdentity
+    requested_ms: int
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+class RequestStore(Records):
+    """At most one pending request per copy of a table (rule: one-request-one-claim), all in one partition.
+
+    Every method is atomic.
+    """
+
+    def file(self, request: MaintenanceRequest) -> None:
+        """Record a request, replacing the table's pending one."""
+        identity = request.identity
+        self.table.put(
+            {
+                "pk": REQUESTS,
+                "sk": sort_key("", identity.lease_key),
+                "catalog": identity.catalog,
+                "warehouse": identity.warehouse,
+                "table_name": str(identity.table),
+                "uuid": identity.uuid,
+                "location": identity.location,
+                "requested_ms": request.requested_ms,
+                "settings": json_text(request.settings),
+            }
+        )
+
+    def pending(self) -> tuple[MaintenanceRequest, ...]:
+        """The unclaimed requests of all catalogs, oldest first.
+
+        A record for which :func:`stored_request` raises is logged and skipped (rule: skip-malformed-requests).
+        """
+        found = []
+        for item in self.table.query(REQUESTS, passed_over=_tell):
+            try:
+                found.append(stored_request(item))
+            except ValueError as error:
+                _tell(damaged(item, str(error)))
+        return tuple(sorted(found, key=lambda one: (one.requested_ms, str(one.identity.table), one.identity.lease_key)))
+
+    def claim(self, request: MaintenanceRequest) -> bool:
+        """Remove exactly this request; false if it was claimed already, or replaced by a newer one, which stays."""
+        this = request.requested_ms, json_text(request.settings)
+
+        def decide(found: Item | None) -> Item | None:
+            return REMOVED if found is not None and (found["requested_ms"], found["settings"]) == this else None
+
+        return self.table.change(REQUESTS, sort_key("", request.identity.lease_key), decide)
+
+
+def _tell(error: StorageError) -> None:
+    log.error("a request is passed over: %s", error)
+
+
+def requested_table(text: str) -> TableName:
+    """Parse the table name of a request.
+
+    Raises:
+        ValueError: it is not a table name, is longer than 4,096 characters, or has characters that do not print.
+    """
+    if len(text) > _LONGEST_NAME:
+        raise ValueError(f"a table name of {len(text)} characters is longer than {_LONGEST_NAME}")
+    if hidden := next((one for one in text if unicodedata.category(one) in ("Cc", "Cf", "Cs", "Zl", "Zp")), None):
+        raise ValueError(f"a table name cannot have the character U+{ord(hidden):04X}, which does not print")
+    return TableName.parse(text)
+
+
+def stored_request(record: Mapping[str, object]) -> MaintenanceRequest:
+    """The request of an item.
+
+    Anybody who may request a pass can write any record.  So each value is checked, and the record must be filed under
+    the key of its table: a request that ``claim`` does not find would be served forever.
+
+    Raises:
+        ValueError: the record is not as :meth:`RequestStore.file` writes it; the message says how.
+    """
+    catalog, warehouse, table, uuid, location, settings = (
+        _text(record, name) for name in ("catalog", "warehouse", "table_name", "uuid", "location", "settings")
+    )
+    requested_ms = record.get("requested_ms")
+    if not (isinstance(requested_ms, int) and not isinstance(requested_ms, bool) and 0 <= requested_ms <= LAST_MS):
+        raise ValueError("its requested_ms is no time in milliseconds")
+    identity = TableIdentity(catalog, warehouse, requested_table(table), uuid, location)
+    if sort_key("", identity.lease_key) != record.get("sk"):
+        raise ValueError("it is not filed under the key of its table")
+    return MaintenanceRequest(identity=identity, requested_ms=requested_ms, settings=_settings(settings))
+
+
+def _text(record: Mapping[str, object], name: str) -> str:
+    value = record.get(name)
+    if not isinstance(value, str):
+        raise ValueError(f"its {name} is no text")
+    if name != "settings" and len(value) > _LONGEST_NAME:
+        raise ValueError(f"its {name} is longer than {_LONGEST_NAME} characters")
+    value.encode()  # raises for a lone surrogate, which no key or file can hold
+    return value
+
+
+def _settings(text: str) -> dict[str, str]:
+    if len(text) > MAX_SETTINGS:
+        raise ValueError(f"its settings are longer than {MAX_SETTINGS} bytes")
+    try:
+        found = json.loads(text)
+    except RecursionError:
+        raise ValueError("its settings are nested too deeply") from None
+    if not (isinstance(found, dict) and all(isinstance(value, str) for value in found.values())):
+        raise ValueError("its settings are no object of texts")
+    if json.dumps(found, sort_keys=True) != text:
+        raise ValueError("its settings are not written as Icekeeper writes them, by which a claim finds them")
+    for part in (*found, *found.values()):
+        part.encode()
+    return found
