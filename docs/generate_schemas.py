@@ -87,6 +87,7 @@ ERROR = fields(
         "type": text("a name of docs/errors, `UsageError` or `Interrupted`"),
         "message": text("one sentence that says what to do"),
     },
+    {"docs": text("page of `icekeeper docs` that says more")},
 )
 SOURCED = fields("", {"source": text("where the value comes from"), "value": {"description": "in its JSON type"}})
 POLICY = by_key("every setting in force, by policy key", SOURCED)

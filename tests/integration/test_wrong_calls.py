@@ -80,9 +80,12 @@ def test_a_wrong_call_is_told_in_one_sentence(as_json: bool, command: Command) -
         assert command.contents() == before, wrong
         if as_json:
             assert list(answer.json) == ["error"], wrong
-            assert list(answer.json["error"]) == ["type", "message"], wrong
-            assert answer.json["error"]["type"] in ("PolicyError", "UsageError"), wrong
-            assert answer.json["error"]["message"] == message, wrong
+            error = answer.json["error"]
+            named = {"there is no table": "TableNotFound", "unknown policy key": "UnknownSetting"}
+            kinds = [kind for start, kind in named.items() if message.startswith(start)]
+            assert error["type"] in (kinds or ("PolicyError", "UsageError")), wrong
+            page = f" (icekeeper docs {error['docs']})" if "docs" in error else ""
+            assert f"{error['message']}{page}" == message, wrong
         else:
             assert answer.out == "", wrong
 
@@ -90,8 +93,9 @@ def test_a_wrong_call_is_told_in_one_sentence(as_json: bool, command: Command) -
 def test_an_unknown_catalog_is_told_with_what_is_configured(command: Command) -> None:
     answer = command("maintain", "ns.t", "--json", catalog="nope")
     assert answer.code == 2
-    assert answer.json["error"]["type"] == "PolicyError"
+    assert (answer.json["error"]["type"], answer.json["error"]["docs"]) == ("CatalogNotFound", "catalogs")
     assert one_sentence(answer.err).startswith("there is no catalog 'nope' (configured: c)")
+    assert answer.err.endswith(" (icekeeper docs catalogs)\n")
 
 
 def test_a_call_without_a_catalog_is_wrong(command: Command) -> None:
@@ -145,7 +149,7 @@ def test_a_missing_metadata_file(command: Command) -> None:
     answer = command(*THOROUGH, "--json")
     assert answer.code == 1
     assert answer.json["error"]["type"] == "MetadataUnreadable"
-    assert one_sentence(answer.err).endswith("does not exist")
+    assert one_sentence(answer.err).endswith("does not exist (icekeeper docs recovery)")
     assert command.contents() == before
 
 
@@ -425,7 +429,7 @@ def test_every_command_offers_near_names(as_json: bool, command: Command) -> Non
         answer = command(*call, *(["--json"] if as_json else []))
         assert (answer.code, one_sentence(answer.err)) == (2, told), call
         if as_json:
-            assert answer.json == {"error": {"type": "PolicyError", "message": told}}, call
+            assert answer.json == {"error": {"type": "TableNotFound", "message": told}}, call
 
 
 def test_a_failed_listing_changes_neither_sentence_nor_exit_code(

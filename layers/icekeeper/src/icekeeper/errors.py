@@ -3,7 +3,10 @@
 ::
 
     MaintenanceError
-    ├── PolicyError            the input is wrong: unknown key, table, catalog, malformed value (exit code 2)
+    ├── PolicyError            the input is wrong, such as a malformed value (exit code 2)
+    │   ├── TableNotFound      the catalog has no such table
+    │   ├── CatalogNotFound    PyIceberg's configuration has no such catalog
+    │   ├── UnknownSetting     there is no such policy key
     │   └── RequestRefused     a request for a pass asks for more than the table's policy allows
     ├── TableUnsupported       the table is legal, but this version must not touch it
     ├── PlanStale              the table changed so that the plan no longer applies: plan again
@@ -34,6 +37,7 @@ person, and says what to do where that is known.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import ClassVar
 
 from icekeeper.text import masked_sentence
 
@@ -44,6 +48,9 @@ class MaintenanceError(Exception):
     The message has the process's secrets masked, also where it quotes a library.  A very long message is cut in the
     middle.
     """
+
+    page: ClassVar[str] = ""
+    """The page of ``icekeeper docs`` that says what to do; empty: the message says it."""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*(masked_sentence(one) if isinstance(one, str) else one for one in args))
@@ -58,6 +65,22 @@ class PolicyError(MaintenanceError):
     def __init__(self, *args: object, hint: Callable[[], str] = str) -> None:
         super().__init__(*args)
         self.hint = hint
+
+
+class TableNotFound(PolicyError):
+    """The catalog has no table of this name."""
+
+
+class CatalogNotFound(PolicyError):
+    """No catalog of this name is configured."""
+
+    page = "catalogs"
+
+
+class UnknownSetting(PolicyError):
+    """There is no policy key of this name."""
+
+    page = "policy"
 
 
 class RequestRefused(PolicyError):
@@ -78,6 +101,8 @@ class CommitConflict(MaintenanceError):
 
 class CommitStateUnknown(MaintenanceError):
     """The commit was sent and may or may not have landed; staged files must be kept."""
+
+    page = "recovery"
 
 
 class OperationRefused(MaintenanceError):
@@ -139,12 +164,16 @@ class CatalogBusy(CommitRefused):
 class LocationRefused(StorageError):
     """A table names a path outside its allowed locations; nothing was read, written or deleted there."""
 
+    page = "deletion"
+
 
 class RowsNotKept(StorageError):
     """Output files do not hold the rows that were read; no metadata refers to them.
 
     ``problem`` says how they differ; ``kept`` are the paths of the output files, which are not deleted.
     """
+
+    page = "recovery"
 
     def __init__(self, problem: str, kept: Sequence[str]) -> None:
         paths = ", ".join(kept) or "nothing"
@@ -165,6 +194,8 @@ class FileUnreadable(StorageError):
     A failed request to the store is a ``StorageError`` instead: it proves nothing about the file.
     """
 
+    page = "recovery"
+
     def __init__(self, *args: object, path: str) -> None:
         super().__init__(*args)
         self.path = path
@@ -179,6 +210,8 @@ def _unreadable(args: tuple[object, ...], path: str) -> FileUnreadable:
 
 class MetadataUnreadable(StorageError):
     """A metadata JSON, manifest list or manifest is missing or cannot be parsed."""
+
+    page = "recovery"
 
 
 def is_gone(error: BaseException) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from icekeeper.errors import PolicyError
+from icekeeper.errors import CatalogNotFound, PolicyError
 
 # Properties for signing in to the catalog, not to the store: files and Spark workers never need them.
 _CATALOG_ONLY = frozenset({"credential", "token", "type", "uri"})
@@ -224,7 +224,7 @@ def find_address(addresses: Sequence[CatalogAddress], name: str | None) -> Catal
         raise PolicyError(f"name the catalog: this deployment serves {served}")
     if wanted:
         raise PolicyError(f"several catalogs have the warehouse '{name}'; name one of {served}")
-    raise PolicyError(f"this deployment has no catalog '{name}'; it has: {served}")
+    raise CatalogNotFound(f"this deployment has no catalog '{name}'; it has: {served}")
 
 
 def address_from_json(document: Mapping[str, Any], catalogs: Catalogs) -> CatalogAddress:

@@ -17,7 +17,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, Protocol
 
 from icekeeper.catalogs.addresses import CatalogKind
-from icekeeper.errors import MaintenanceError, PolicyError
+from icekeeper.errors import MaintenanceError, TableNotFound
 from icekeeper.machine.clock import steady_s
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
@@ -119,10 +119,10 @@ _CUTOFF = 0.75
 _LISTED_WITHIN_S = 3
 
 
-def missing_table(catalog: Catalog, table: TableName) -> PolicyError:
+def missing_table(catalog: Catalog, table: TableName) -> TableNotFound:
     """The error for a missing table; its ``hint``, computed on demand, lists the catalog and suggests names."""
     hint = partial(_did_you_mean, catalog, table)
-    return PolicyError(f"there is no table {table} in catalog {catalog.name}", hint=hint)
+    return TableNotFound(f"there is no table {table} in catalog {catalog.name}", hint=hint)
 
 
 def _did_you_mean(catalog: Catalog, table: TableName) -> str:

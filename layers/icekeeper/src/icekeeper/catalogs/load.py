@@ -7,7 +7,7 @@ from typing import Any
 
 from icekeeper.catalogs.addresses import CatalogKind, TableBucketArn, canonical_name, kind_of, table_bucket_properties
 from icekeeper.catalogs.catalog import Catalog
-from icekeeper.errors import PolicyError, StorageError
+from icekeeper.errors import CatalogNotFound, PolicyError, StorageError
 from icekeeper.pyiceberg_private.configuration import configured_catalogs, merged
 from icekeeper.text import remember_secrets
 
@@ -55,7 +55,7 @@ def open_catalog(
     configured = catalogs.get(name.lower())
     if configured is None and not properties:
         known = ", ".join(sorted(catalogs)) or "none"
-        raise PolicyError(
+        raise CatalogNotFound(
             f"there is no catalog '{name}' (configured: {known}); add it to ~/.pyiceberg.yaml under 'catalog:' or set"
             f" PYICEBERG_CATALOG__{name.upper().replace('-', '_')}__URI and __TYPE"
         )

@@ -254,15 +254,15 @@ def _run(given: Sequence[str], *, as_json: bool) -> int:
             result = app(args=list(given), prog_name="icekeeper", standalone_mode=False)
             return result if isinstance(result, int) else EXIT_OK
         except PolicyError as error:
-            raise PolicyError(f"{error}{error.hint()}") from error
+            raise type(error)(f"{error}{error.hint()}") from error
     except typer.TyperException as error:
         print_usage_error(error, as_json=as_json)
         return EXIT_USAGE
     except PolicyError as error:
-        print_error("PolicyError", str(error), as_json=as_json)
+        print_error(type(error).__name__, str(error), as_json=as_json, page=error.page)
         return EXIT_USAGE
     except MaintenanceError as error:
-        return print_error(type(error).__name__, str(error), as_json=as_json)
+        return print_error(type(error).__name__, str(error), as_json=as_json, page=error.page)
     except (KeyboardInterrupt, typer.Abort):
         return print_interrupted("interrupted; the command did not finish", as_json=as_json)
     except BrokenPipeError:  # the reader of our output has closed it; Python must not try to flush the rest

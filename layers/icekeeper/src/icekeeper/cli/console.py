@@ -156,16 +156,17 @@ def with_id_texts(told: Any) -> Any:
     return texts
 
 
-def print_error(kind: str, message: str, *, as_json: bool) -> int:
+def print_error(kind: str, message: str, *, as_json: bool, page: str = "") -> int:
     """Print one sentence on standard error; with ``--json`` also the error document on standard output.
 
-    Returns the exit code of a failure.
+    ``page`` is the page of ``icekeeper docs`` that says more; empty: none.  Returns the exit code of a failure.
     """
     if as_json:
-        print_json({"error": {"type": kind, "message": message}})
+        print_json({"error": {"type": kind, "message": message, **({"docs": page} if page else {})}})
     # Never wrapped: paths and keys must stay as they are.  Some messages of libraries have several lines.
     sentence = " ".join(masked(message).split())
-    _console(stderr=True).print(f"error: {sentence}", soft_wrap=True)
+    more = f" (icekeeper docs {page})" if page else ""
+    _console(stderr=True).print(f"error: {sentence}{more}", soft_wrap=True)
     return EXIT_FAILED
 
 

@@ -47,7 +47,9 @@ log = logging.getLogger(__name__)
 # What a guard raises is a refusal.
 _LEASES = frozenset({"LeaseLost", "LeaseHeld", "TableBusy", "FleetBusy"})
 _REFUSALS = frozenset({"OperationRefused", *_LEASES})
-_MISTAKES = frozenset({"PolicyError", "RequestRefused", "TableUnsupported"})
+_MISTAKES = frozenset(
+    {"PolicyError", "TableNotFound", "CatalogNotFound", "UnknownSetting", "RequestRefused", "TableUnsupported"}
+)
 """Errors that are the answer to a request: asking again would not change them."""
 ENGINE = "pipeline"
 

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
-from icekeeper.errors import PolicyError
+from icekeeper.errors import PolicyError, UnknownSetting
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.machine.resources import variables_set
 from icekeeper.policy.keys import DEPLOYMENT_KEYS, KEY_FACTS, MEGABYTE, POLICY_KEYS, Policy, nearest_keys
@@ -346,8 +346,8 @@ def check_keys(layer: Layer) -> None:
         if key not in POLICY_KEYS:
             here = name_here(key)
             if here is not None:
-                raise PolicyError(f"unknown policy key '{key}' (from {layer.source}); here it is {here}")
-            raise PolicyError(
+                raise UnknownSetting(f"unknown policy key '{key}' (from {layer.source}); here it is {here}")
+            raise UnknownSetting(
                 f"unknown policy key '{key}' (from {layer.source}){did_you_mean(key, POLICY_KEYS)}{nearest_keys(key)}"
             )
     schedule_settings([layer])
