@@ -5,7 +5,7 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := spark,demo,functions,dev
+EXTRAS := spark,demo,functions,metrics,dev
 # The stamp carries a checksum of what is installed from: as long as that stays, nothing is fetched again.
 STAMP := $(VENV)/.installed-$(shell cat pyproject.toml constraints.txt | cksum | tr ' ' '-')
 # What builds for a deployment needs what is locked only (rule: deploy-pinned-packages): no Spark, no Java, no server.

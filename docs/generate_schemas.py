@@ -438,6 +438,22 @@ DOCUMENTS: dict[str, Schema] = {
         },
         MAINTAIN_MORE,
     ),
+    "apply": fields(
+        "What was done of a saved plan",
+        {
+            "status": STATUS,
+            "saved": text("when the plan was saved, in UTC"),
+            "tables": each(
+                "one for each table of the plan",
+                {
+                    "anyOf": [
+                        fields("a pass", MAINTAIN, MAINTAIN_MORE),
+                        fields("nothing was done", {**ABOUT, "error": ERROR}),
+                    ]
+                },
+            ),
+        },
+    ),
     "verify": fields(
         "Whether a table is sound",
         {

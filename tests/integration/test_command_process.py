@@ -23,7 +23,7 @@ def test_the_console_script(command: Command) -> None:
     answer = command.script(*PASS, "--catalog", "C", "--json")
     assert (answer.code, answer.json["status"]) == (0, "succeeded")
     assert "\x1b" not in answer.out + answer.err
-    assert [line.split()[0] for line in answer.err.splitlines()] == ["ns.t:", *OPERATION_NAMES]
+    assert [line.split()[0] for line in answer.err.splitlines()] == ["ns.t:", *OPERATION_NAMES, "freed"]
 
     wrong = command.script("maintain", "ns.none", "--catalog", "C", "--json")
     assert wrong.code == 2
@@ -38,7 +38,7 @@ def test_the_spark_engine_is_silent_on_standard_output(command: Command) -> None
     answer = command.script(*PASS, "--catalog", "C", "--json", "--engine", "spark")
     assert answer.code == 0
     assert summaries(answer)["compact"] == "compacted 6 files into 1 (across 1 bins)"
-    assert [line.split()[0] for line in answer.err.splitlines()] == ["ns.t:", *OPERATION_NAMES]
+    assert [line.split()[0] for line in answer.err.splitlines()] == ["ns.t:", *OPERATION_NAMES, "freed"]
 
 
 def on_terminal(*arguments: str) -> tuple[int, str, str]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.request import urlopen
 
 import pytest
 
@@ -301,7 +302,7 @@ def test_a_terminated_process_ends_well(command: Command) -> None:
     (command.folder / "json.py").write_text("raise SystemExit('somebody else has written this')")
     script = [str(Path(sys.executable).parent / "icekeeper"), "run", "--catalog", CATALOG, "--engine", "local"]
     with subprocess.Popen(
-        [*script, "--interval", "1h"],
+        [*script, "--interval", "1h", "--metrics-port", "0"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -309,8 +310,12 @@ def test_a_terminated_process_ends_well(command: Command) -> None:
     ) as process:
         try:
             assert process.stdout is not None
+            *_, health = process.stdout.readline().split()
             assert process.stdout.readline().rstrip().endswith("1 table looked at, 1 needs maintenance")
             assert process.stdout.readline().split()[1:4] == ["C", "ns.t", "succeeded"]
+            assert urlopen(health, timeout=10).read() == b"ok\n"
+            metrics = urlopen(health.replace("healthz", "metrics"), timeout=10).read().decode()
+            assert 'icekeeper_files_merged_total{catalog="C"} 6.0' in metrics.splitlines()
             process.send_signal(signal.SIGTERM)
             assert process.communicate(timeout=STARTED_S) == ("", "")
             assert process.returncode == 0

@@ -72,6 +72,7 @@ PURE = (
     "icekeeper.health.examine",
     "icekeeper.metadata.document",
     "icekeeper.metadata.overlap_depth",
+    "icekeeper.maintenance.saved_plan",
     "icekeeper.operation_facts",
     "icekeeper.operations.compaction.bins",
     "icekeeper.operations.compaction.candidates",

@@ -13,7 +13,7 @@ from botocore.exceptions import EndpointConnectionError, NoCredentialsError, Pro
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.cli import main
 from icekeeper.cli.arguments import EXAMPLES
-from icekeeper.cli.reports import _write
+from icekeeper.cli.console import write_output
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.state.open import open_state
 from icekeeper.storage.failures import describe_failure
@@ -119,5 +119,5 @@ def test_a_page_replaces_no_pipe_and_no_device(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with pytest.raises(PolicyError, match="it is no ordinary file; choose another file"):
-        _write(pipe, "page")
+        write_output("--output", pipe, "page")
     assert pipe.is_fifo()

@@ -31,7 +31,7 @@ WORK = tuple(
 @pytest.mark.parametrize(
     ("role", "most", "needless", "ahead"),
     [
-        ("report", 862, (*WORK, "icekeeper.detection"), FILES),
+        ("report", 866, (*WORK, "icekeeper.detection"), FILES),
         ("remove_orphans", 866, (*WORK, "icekeeper.detection"), FILES),  # as all that run an operation
     ],
 )

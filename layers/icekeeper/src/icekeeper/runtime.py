@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from icekeeper.detection.proposal import FleetReport
     from icekeeper.engines.engine import Engine
     from icekeeper.maintenance.run_pass import Turn
+    from icekeeper.maintenance.saved_plan import SavedTable
     from icekeeper.operations.expiry.ref_costs import TableCosts
     from icekeeper.pass_context.context import OperationContext, SharedRun
     from icekeeper.pass_context.stores import TableHandle
@@ -134,11 +135,11 @@ class Runtime:
         chosen = os.environ if environment is None else environment
         return cls(open_catalog(catalog, environment=chosen), open_state(chosen), environment=chosen)
 
-    def of_requests(self, of_call: Mapping[str, str]) -> Runtime:
+    def of_requests(self, of_call: Mapping[str, str], asks: str = "a request") -> Runtime:
         """A copy whose overrides are settings of requests; ``of_call`` are those of the operator's call
-        (rule: requests-never-exceed-policy)."""
+        (rule: requests-never-exceed-policy).  ``asks`` names in messages what asks for a pass."""
         runtime = copy(self)
-        runtime._policies = self._policies.of_requests(of_call)
+        runtime._policies = self._policies.of_requests(of_call, asks)
         return runtime
 
     def policy(self, loaded: LoadedTable, overrides: Mapping[str, str], *, unsafe: bool = False) -> ResolvedPolicy:
@@ -161,11 +162,14 @@ class Runtime:
         unsafe: bool = False,
         progress: Progress = silent,
         turn: Turn | None = None,
+        as_of_ms: int | None = None,
+        saved: SavedTable | None = None,
     ) -> PassOutcome:
         """Run one pass over one table under the table's lease, again if it fails; a dry run takes no lease.
 
         If the policy has schedules, the pass does those that are due, or only ``schedule``.  ``turn`` says how long to
-        wait, when to stop and how often to try.
+        wait, when to stop and how often to try.  Nothing counts as older than it was at ``as_of_ms``.  With ``saved``,
+        the pass does only what this plan says.
 
         Raises:
             PolicyError: unknown table or schedule, or a setting is wrong.
@@ -176,10 +180,88 @@ class Runtime:
 
         def make_context(loaded: LoadedTable, run_id: str) -> OperationContext:
             resolved = self.policy(loaded, overrides, unsafe=unsafe)
-            return self.context(loaded, resolved, engine, run_id=run_id, dry_run=dry_run, progress=progress)
+            return self.context(
+                loaded, resolved, engine, run_id=run_id, dry_run=dry_run, progress=progress, as_of_ms=as_of_ms
+            )
 
         turn = None if dry_run else turn or Turn()
-        return maintain_table(AskedPass(self.catalog, self.state, table, overrides, make_context, turn, schedule))
+        return maintain_table(
+            AskedPass(self.catalog, self.state, table, overrides, make_context, turn, schedule, saved)
+        )
+
+    def plan_to_save(
+        self,
+        table: TableName,
+        overrides: Mapping[str, str],
+        engine: Engine,
+        *,
+        schedule: str | None = None,
+        unsafe: bool = False,
+        progress: Progress = silent,
+    ) -> tuple[SavedTable, PassOutcome]:
+        """The plan of one table for :meth:`apply`, and the dry run that made it.
+
+        Raises:
+            RequestRefused: the settings would do more than the table's policy.
+            MaintenanceError: as :meth:`maintain` does.
+        """
+        from icekeeper.maintenance.saved_plan import saved_table
+        from icekeeper.report.outcome import in_turn, reclaimable_bytes
+
+        runtime, now_ms = self.of_requests({}, "a saved plan"), self.clock()
+        loaded = self.catalog.load(table)
+        resolved = runtime.policy(loaded, overrides, unsafe=unsafe)
+        head = loaded.metadata.head(resolved.policy.branch)
+        outcome = runtime.maintain(
+            table,
+            overrides,
+            engine,
+            schedule=schedule,
+            dry_run=True,
+            unsafe=unsafe,
+            progress=progress,
+            as_of_ms=now_ms,
+        )
+        planned = in_turn(outcome)
+        saved = saved_table(
+            planned,
+            uuid=loaded.metadata.uuid,
+            run_id=str(uuid.uuid4()),
+            settings=overrides,
+            schedule=schedule,
+            policy=resolved.fingerprint(),
+            planned_ms=now_ms,
+            snapshot_id=None if head is None else head.snapshot_id,
+            bytes_reclaimable=int(reclaimable_bytes(planned)),
+        )
+        return saved, outcome
+
+    def apply(
+        self,
+        saved: SavedTable,
+        engine: Engine,
+        *,
+        unsafe: bool = False,
+        progress: Progress = silent,
+        turn: Turn | None = None,
+    ) -> PassOutcome:
+        """Do what a saved plan says about one table (rule: apply-only-what-was-reviewed).
+
+        Raises:
+            PlanStale: the table or its policy is not the one that was planned.
+            MaintenanceError: as :meth:`maintain` does.
+        """
+        return self.of_requests({}, "a saved plan").maintain(
+            TableName.recorded(saved.table),
+            saved.settings,
+            engine,
+            schedule=saved.schedule,
+            unsafe=unsafe,
+            progress=progress,
+            turn=turn,
+            as_of_ms=saved.planned_ms,
+            saved=saved,
+        )
 
     def limits(self, overrides: Mapping[str, str], *, unsafe: bool = False) -> tuple[float | None, int]:
         """``job_timeout_s`` and ``job_retry_limit`` for a pass that a person starts: no limit and none by default.
@@ -207,8 +289,12 @@ class Runtime:
         started_ms: int | None = None,
         dry_run: bool = False,
         progress: Progress = silent,
+        as_of_ms: int | None = None,
     ) -> OperationContext:
-        """The context of one pass over one table; ``run_id`` defaults to a new UUID, ``started_ms`` to now."""
+        """The context of one pass over one table; ``run_id`` defaults to a new UUID, ``started_ms`` to now.
+
+        Nothing counts as older than it was at ``as_of_ms``, which replaces ``started_ms``.
+        """
         from icekeeper.engines.engine import AutoEngine
         from icekeeper.pass_context.context import OperationContext, SharedRun
         from icekeeper.pass_context.stores import Stores, shared_reads
@@ -216,7 +302,15 @@ class Runtime:
 
         run_id = run_id or str(uuid.uuid4())
         shared, threads = shared_reads(), resolved.policy.listing_threads
-        stores = Stores(self.clock, self.store_clock, may_write=not dry_run, listing_threads=threads, shared=shared)
+        stores = Stores(
+            self.clock,
+            self.store_clock,
+            may_write=not dry_run,
+            listing_threads=threads,
+            shared=shared,
+            as_of_ms=as_of_ms,
+        )
+        started_ms = started_ms if as_of_ms is None else as_of_ms
         identity = identity_of(self.catalog, loaded)
         return OperationContext(
             catalog=self.catalog,

@@ -1,7 +1,8 @@
 """Commands, exit codes and errors of ``icekeeper``.
 
 Exit codes: 0 every operation succeeded or was skipped; 1 the pass is failed or partial, damage was found, or
-something cannot be reached or read; 2 the call is wrong; 130 a person interrupted it.
+something cannot be reached or read; 2 the call is wrong; 3 with ``--exit-code``: a dry run found work; 130 a person
+interrupted it.
 
 A command imports its modules when it runs, so that help and usage errors appear without delay.
 """
@@ -32,6 +33,7 @@ from icekeeper.cli.arguments import (
     time_ms,
 )
 from icekeeper.cli.console import (
+    EXIT_DUE,
     EXIT_FAILED,
     EXIT_OK,
     EXIT_USAGE,
@@ -49,12 +51,15 @@ from icekeeper.cli.console import (
     tell,
 )
 from icekeeper.cli.docs import docs
+from icekeeper.cli.metrics import metrics
 from icekeeper.cli.passes import history, orphans, plan, request, requests_app, run, run_worker
 from icekeeper.cli.policy import policy_app
 from icekeeper.cli.protection import claims_app, pin_app, stage_app
 from icekeeper.cli.reports import advise, cost, health, report
+from icekeeper.cli.saved_plans import apply
 from icekeeper.engines.engine import EngineName, product_engine
 from icekeeper.errors import MaintenanceError, PolicyError
+from icekeeper.report.activity import JsonLines, is_json
 from icekeeper.text import MaskingFormatter, counted
 
 log = logging.getLogger(__name__)
@@ -73,6 +78,7 @@ app.add_typer(stage_app, name="stage")
 app.add_typer(claims_app, name="claims")
 app.add_typer(requests_app, name="requests")
 app.command()(plan)
+app.command()(apply)
 app.command()(health)
 app.command()(advise)
 app.command()(orphans)
@@ -80,6 +86,7 @@ app.command()(history)
 app.command()(report)
 app.command()(cost)
 app.command()(docs)
+app.command()(metrics)
 app.command()(request)
 app.command()(run)
 app.command("run-worker", hidden=True)(run_worker)
@@ -111,6 +118,9 @@ def maintain(
     schedule: Schedule = None,
     engine: Engine = EngineName.AUTO,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would be done, and change nothing")] = False,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="with --dry-run: 3 where something is due, 0 where nothing is")
+    ] = False,
     unsafe: Unsafe = False,
     wait: Annotated[
         str | None,
@@ -127,12 +137,14 @@ def maintain(
     Only one run at a time maintains a table.
     """
     from icekeeper.maintenance.run_pass import Turn
-    from icekeeper.report.outcome import PassStatus, order_json
+    from icekeeper.report.outcome import PassStatus, is_due, order_json
     from icekeeper.report.terminal import print_outcome, trouble
     from icekeeper.runtime import Runtime
 
-    chosen = overrides(settings, operations)
+    chosen = overrides(settings, operations, unsafe=unsafe)
     name = table_name(table)
+    if exit_code and not dry_run:
+        raise PolicyError("--exit-code says what a dry run found; add --dry-run")
     wait_ms = 0 if wait is None else time_ms(wait, "--wait")
     runtime = Runtime.open(catalog)
     with engine_and_progress(engine, as_json=as_json) as (started, progress):
@@ -151,7 +163,9 @@ def maintain(
         order = {"planned_anew": order_json(outcome.operations)} if dry_run else {}
         print_json({**outcome.to_json(listings()), **order})
     print_outcome(people(as_json=as_json), outcome)
-    return EXIT_OK if outcome.status is PassStatus.SUCCEEDED else print_failed(trouble(outcome))
+    if outcome.status is not PassStatus.SUCCEEDED:
+        return print_failed(trouble(outcome))
+    return EXIT_DUE if exit_code and is_due(outcome) else EXIT_OK
 
 
 @app.command()
@@ -219,7 +233,7 @@ def _start_logging() -> None:
         known = ", ".join(logging.getLevelNamesMapping())
         raise PolicyError(f"environment variable ICEKEEPER_LOG cannot be '{level}'; levels are {known}")
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(MaskingFormatter())
+    handler.setFormatter(JsonLines() if is_json(os.environ) else MaskingFormatter())
     logging.basicConfig(level=level, handlers=[handler])
     if not os.environ.get("ICEKEEPER_LOG"):
         # A warning about refused settings of a catalog's server may explain the failure that follows.  A literal:

@@ -44,7 +44,9 @@ Engine: TypeAlias = Annotated[
 Unsafe: TypeAlias = Annotated[
     bool,
     typer.Option(
-        "--unsafe", help="allow an orphan grace period below 24 hours (tests, demonstrations), and to give snapshots up"
+        "--unsafe",
+        help="allow an orphan grace period, or a snapshot retention of this call, below 24 hours (tests,"
+        " demonstrations), and to give snapshots up",
     ),
 ]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="print exactly one JSON document")]
@@ -76,14 +78,16 @@ def time_ms(text: str, option: str) -> int:
 
 
 def overrides(
-    settings: Sequence[str] | None, operations: str | None = None, about: str = "one table"
+    settings: Sequence[str] | None, operations: str | None = None, about: str = "one table", *, unsafe: bool = True
 ) -> dict[str, str]:
     """``--set`` and ``--operations`` as one layer of settings; ``about`` is the value of the call's ``Scope``.
 
     Raises:
-        PolicyError: a setting is not KEY=VALUE, a key is given twice with different values, or it would do nothing.
+        PolicyError: a setting is not KEY=VALUE, a key is given twice with different values, or it would do nothing; or
+            the call is not ``unsafe``, and sets a retention of snapshots below a day.
     """
     from icekeeper.policy.keys import Scope, refuse_meaningless
+    from icekeeper.policy.resolve import require_safe_retention
 
     values: dict[str, str] = {}
     for setting in [*(settings or ()), *(() if operations is None else (f"operations={operations}",))]:
@@ -95,6 +99,8 @@ def overrides(
             raise PolicyError(f"{key} is set twice, to '{values[key]}' and to '{value}'")
         values[key] = value
     refuse_meaningless(values, Scope(about))
+    if not unsafe:
+        require_safe_retention(values)
     return values
 
 
@@ -102,6 +108,7 @@ EXIT_CODES = (
     "0 done, or nothing to do",
     "1 failed or partial, unreachable, or damage found",
     "2 unknown table, catalog or key, or malformed value",
+    "3 something is due (maintain --dry-run --exit-code)",
     "130 interrupted (Ctrl-C)",
 )
 
@@ -111,11 +118,13 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     "health": ("How a table looks, and what is wrong with it", "shop.orders --catalog lake"),
     "plan": ("What a pass would do, and what branches and tags cost", "shop.orders --catalog lake"),
     "maintain": ("Run a maintenance pass over one table", "shop.orders --catalog lake --dry-run"),
+    "apply": ("Do what a saved plan says, and nothing else", "plan.json"),
     "run": ("Detect and maintain, every interval, without AWS", "--catalog lake --interval 1h"),
     "verify": ("Check that every referenced file exists", "shop.orders --catalog lake"),
     "history": ("What past passes did", "shop.orders --catalog lake --limit 5"),
     "advise": ("What to change about a table that no pass can", "shop.orders --catalog lake"),
     "report": ("A page of catalogs' tables, for a browser", "--catalog lake --fresh '*' --output lake.html"),
+    "metrics": ("Metrics of all catalogs for Prometheus", "--output icekeeper.prom"),
     "cost": ("What a deployment costs a month, and AWS's own", "--days 7"),
     "docs": ("The pages of the documentation", "recovery"),
     "policy": ("The settings that hold for a table, and their sources", ""),

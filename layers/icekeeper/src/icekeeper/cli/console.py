@@ -13,10 +13,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import accumulate
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
+from icekeeper.errors import PolicyError
 from icekeeper.report.activity import Progress as ProgressCallback
 from icekeeper.report.activity import silent
 from icekeeper.text import escaped, masked, masked_document, printable_json
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+EXIT_DUE = 3
 # As shells report a command that SIGINT ended: 128 and the signal's number.
 EXIT_INTERRUPTED = 130
 
@@ -108,7 +111,15 @@ def print_json(document: Mapping[str, Any]) -> None:
         OutputLost: standard output cannot be written to.
     """
     told = with_id_texts(masked_document(document))
-    text = printable_json(json.dumps(told, indent=2, ensure_ascii=False)) + "\n"
+    print_text(printable_json(json.dumps(told, indent=2, ensure_ascii=False)) + "\n")
+
+
+def print_text(text: str) -> None:
+    """Print text for programs on standard output as it is.
+
+    Raises:
+        OutputLost: standard output cannot be written to.
+    """
     if sys.stdout is None:  # ">&-"
         raise OutputLost("it is closed")
     try:
@@ -118,6 +129,24 @@ def print_json(document: Mapping[str, Any]) -> None:
         silence_output()
     except OSError as error:
         raise OutputLost(error.strerror or str(error)) from error
+
+
+def write_output(option: str, output: Path, text: str) -> None:
+    """Write the whole file that an option names or, with a PolicyError, nothing; ``-`` is standard output."""
+    from icekeeper.storage.local_files import write_whole
+
+    if str(output) == "-":
+        sys.stdout.write(text)
+        return
+    if output.exists() and not output.is_file():  # a device or a pipe would be replaced
+        raise PolicyError(f"{option} {output} cannot be written: it is no ordinary file; choose another file")
+    try:
+        output.parent.stat()  # a missing folder is probably a typing error; do not create it
+        write_whole(str(output.absolute()), text.encode())
+    except OSError as error:
+        raise PolicyError(
+            f"{option} {output} cannot be written: {error.strerror or error}; choose another file"
+        ) from None
 
 
 def silence_output() -> None:

@@ -37,9 +37,11 @@ from icekeeper.cli.console import (
     print_json,
     waiting,
 )
+from icekeeper.cli.metrics import MetricsAddress, MetricsPort, served_metrics
+from icekeeper.cli.saved_plans import SaveAs, save_plan
 from icekeeper.engines.engine import EngineName
 from icekeeper.errors import PolicyError
-from icekeeper.machine.clock import iso_utc
+from icekeeper.machine.clock import HOUR_MS, iso_utc, system_clock
 from icekeeper.text import size_text, usd_text
 
 if TYPE_CHECKING:
@@ -122,7 +124,6 @@ def _address(bucket: str) -> str:
     return bucket.rstrip("/") if "/" in bucket else f"s3://{bucket}"
 
 
-_RECLAIMABLE = ("expire_snapshots.bytes_reclaimable", "remove_orphans.orphan_bytes")
 _DEPTH = ("compact.depth_before", "compact.depth_after")
 
 
@@ -136,21 +137,28 @@ def plan(
     schedule: Schedule = None,
     engine: Engine = EngineName.AUTO,
     unsafe: Unsafe = False,
+    save: SaveAs = None,
     as_json: AsJson = False,
 ) -> int:
     """Say what a pass would do and free, and what each branch, tag and snapshot costs; changes nothing."""
-    from icekeeper.report.outcome import PassStatus, in_turn, order_json
+    from icekeeper.report.outcome import PassStatus, in_turn, order_json, reclaimable_bytes
     from icekeeper.report.terminal import print_costs, print_outcome, trouble
     from icekeeper.runtime import Runtime
 
-    chosen, name = overrides(settings, operations), table_name(table)
+    chosen, name = overrides(settings, operations, unsafe=unsafe), table_name(table)
     runtime = Runtime.open(catalog)
     with engine_and_progress(engine, as_json=as_json) as (started, progress):
-        answers = runtime.maintain(
-            name, chosen, started, schedule=schedule, dry_run=True, unsafe=unsafe, progress=progress
-        )
+        if save is None:
+            answers = runtime.maintain(
+                name, chosen, started, schedule=schedule, dry_run=True, unsafe=unsafe, progress=progress
+            )
+        else:
+            saved, answers = runtime.plan_to_save(
+                name, chosen, started, schedule=schedule, unsafe=unsafe, progress=progress
+            )
+            save_plan(save, [saved])
     outcome, costs = in_turn(answers), runtime.costs(name).to_json()
-    reclaimable = sum(outcome.metrics.get(key, 0) for key in _RECLAIMABLE)
+    reclaimable = reclaimable_bytes(outcome)
     if as_json:
         order = {"planned_anew": order_json(outcome.operations)}
         bounds = runtime.safety_bounds(name, chosen, listings(), schedule=schedule, unsafe=unsafe)
@@ -168,6 +176,8 @@ def plan(
         before, after = (outcome.metrics[key] for key in _DEPTH)
         console.print(f"clustering depth: a lookup opens {before:g} files on average, after the pass {after:g}")
     print_costs(console, costs, reclaimable)
+    if save is not None:
+        console.print(f"saved; icekeeper apply {save} does it, within 24 hours", soft_wrap=True)
     return EXIT_OK if outcome.status is PassStatus.SUCCEEDED else print_failed(trouble(outcome))
 
 
@@ -364,22 +374,35 @@ def run(
     once: Annotated[
         bool, typer.Option("--once", help="one detection and its passes, then end; 1 when something failed")
     ] = False,
+    metrics_port: MetricsPort = None,
+    metrics_address: MetricsAddress = None,
 ) -> int:
     """Detect and maintain the tables of catalogs, every interval, until stopped (SIGTERM or Ctrl-C)."""
-    from icekeeper.cycle.supervisor import Supervisor, WorkerCall
+    from icekeeper.cycle.supervisor import Supervisor, WorkerCall, run_line
 
-    chosen, schedule = overrides(settings, about="icekeeper run"), dict[str, str]()
+    chosen, schedule = overrides(settings, about="icekeeper run", unsafe=False), dict[str, str]()
     if once and interval is not None:
         raise PolicyError("--once and --interval exclude each other")
+    if once and metrics_port is not None:
+        raise PolicyError("--metrics-port is for a process that stays; icekeeper metrics --output writes a file")
     if interval is not None:
         schedule["detection_interval_s"] = str(time_ms(interval, "--interval") // 1000)
     if concurrency is not None:
         schedule["max_concurrent_jobs_per_worker"] = str(concurrency)
     console = people(as_json=False)
     call = WorkerCall(catalogs=catalogs, overrides=chosen, schedule=schedule, engine=engine.value, once=once)
-    supervisor = Supervisor(call, os.environ, lambda line: console.print(line, soft_wrap=True))
-    with _stopping(supervisor.stop):
-        is_well = supervisor.run()
+
+    def tell(line: str) -> None:
+        console.print(line, soft_wrap=True)
+
+    def tell_now(sentence: str) -> None:
+        tell(run_line(system_clock(), sentence, os.environ))
+
+    interval_s = float(schedule.get("detection_interval_s", HOUR_MS / 1000))
+    with served_metrics(metrics_port, metrics_address, catalogs, interval_s, tell_now) as on_cycle:
+        supervisor = Supervisor(call, os.environ, tell, on_cycle)
+        with _stopping(supervisor.stop):
+            is_well = supervisor.run()
     return (
         EXIT_OK if is_well else print_failed("not every table could be looked at and maintained; see the lines above")
     )

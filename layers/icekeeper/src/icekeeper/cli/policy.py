@@ -29,7 +29,8 @@ def policy_show(
     table: Table, catalog: CatalogName, settings: Settings = None, unsafe: Unsafe = False, as_json: AsJson = False
 ) -> int:
     """Print every setting that holds for a table, with its source, and settings of the table that do not count."""
-    from icekeeper.report.terminal import print_policy
+    from icekeeper.policy.resolve import short_retentions
+    from icekeeper.report.terminal import print_policy, print_warnings
     from icekeeper.runtime import Runtime
 
     chosen = overrides(settings, about="icekeeper run")  # it shows the keys of scheduling too
@@ -40,7 +41,9 @@ def policy_show(
         print_json({**about(table, catalog), "policy": resolved.documents(), "ignored": ignored})
     else:
         sentences = [one.sentence() for one in resolved.ignored]
-        print_policy(people(as_json=False), resolved.rows(), sentences)
+        console = people(as_json=False)
+        print_policy(console, resolved.rows(), sentences)
+        print_warnings(console, [*short_retentions(resolved)])
     return EXIT_OK
 
 
@@ -114,8 +117,8 @@ def _change(
     """
     from icekeeper.operation_facts import Operation
     from icekeeper.operations.policy_fit import check_fit, check_schedules
-    from icekeeper.policy.resolve import setting_changes
-    from icekeeper.report.terminal import print_changes
+    from icekeeper.policy.resolve import setting_changes, short_retentions
+    from icekeeper.report.terminal import print_changes, print_warnings
     from icekeeper.runtime import Runtime
 
     runtime = Runtime.open(catalog)
@@ -137,4 +140,5 @@ def _change(
     changes = setting_changes(found, after, before.metadata.properties)
     console = answer({**about(name, catalog), "changes": changes, "policy": after.documents()}, as_json=as_json)
     print_changes(console, name, changes)
+    print_warnings(console, [*short_retentions(after)])
     return EXIT_OK

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from icekeeper.cli.arguments import AsJson, CatalogName, Settings, Table, Unsafe, overrides, table_name
-from icekeeper.cli.console import EXIT_OK, about, answer, people, print_failed, print_json
+from icekeeper.cli.console import EXIT_OK, about, answer, people, print_failed, print_json, write_output
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.text import counted
 
@@ -244,12 +244,12 @@ def report(
             unread |= Runtime.open(name).scan_afresh(fresh)
     state, now_ms = open_state(variables_set(os.environ)), system_clock()
     documents = [catalog_document(recorded_facts(state, *_scanned(state, name)), now_ms) for name in names]
-    _write(output, render_page(documents, now_ms))
+    write_output("--output", output, render_page(documents, now_ms))
     states = [table["state"] for document in documents for table in document["tables"]]
     told = (
         f"{counted(len(states), 'table')}, {states.count('trouble')} in trouble, {states.count('work')} with work due"
     )
-    people(as_json=False).print(f"{output}: {told}", soft_wrap=True)
+    people(as_json=str(output) == "-").print(f"{output}: {told}", soft_wrap=True)
     said = "; ".join(f"{name}: {why}" for name, why in sorted(unread.items()))
     return print_failed(f"{counted(len(unread), 'table')} could not be read: {said}") if unread else EXIT_OK
 
@@ -268,18 +268,3 @@ def _scanned(state: StateStore, name: str) -> tuple[str, str]:
 
     catalog = open_catalog(name)
     return catalog.name, catalog.warehouse
-
-
-def _write(output: Path, text: str) -> None:
-    """Write the whole file or, with a PolicyError, nothing."""
-    from icekeeper.storage.local_files import write_whole
-
-    if output.exists() and not output.is_file():  # a device or a pipe would be replaced by the page
-        raise PolicyError(f"--output {output} cannot be written: it is no ordinary file; choose another file")
-    try:
-        output.parent.stat()  # a missing folder is probably a typing error; do not create it
-        write_whole(str(output.absolute()), text.encode())
-    except OSError as error:
-        raise PolicyError(
-            f"--output {output} cannot be written: {error.strerror or error}; choose another file"
-        ) from None

@@ -26,17 +26,18 @@ from typing import Any, Generic, TypeVar
 
 from icekeeper.catalogs.catalog import Catalog
 from icekeeper.catalogs.load import open_catalog
-from icekeeper.cycle.supervisor import STOP, TableResult, what_was_done
+from icekeeper.cycle.supervisor import STOP, TableResult, run_line, what_was_done
 from icekeeper.detection.detect import detect
 from icekeeper.detection.list_tables import CatalogSource
 from icekeeper.detection.proposal import FleetReport, Proposal
 from icekeeper.engines.engine import Engine, EngineName
 from icekeeper.errors import LeaseHeld, MaintenanceError, PlanStale, PolicyError, StorageError
-from icekeeper.machine.clock import Board, Clock, at_work, iso_utc, show_on, system_clock
+from icekeeper.machine.clock import Board, Clock, at_work, show_on, system_clock
 from icekeeper.maintenance.run_pass import PASS_LEASE_MS, Turn, why_needless
 from icekeeper.pass_context.context import SharedRun
 from icekeeper.pass_context.table_policy import TablePolicies
 from icekeeper.policy import Policy
+from icekeeper.report.activity import is_json
 from icekeeper.runtime import Runtime, open_engine
 from icekeeper.state.claims import CutWork
 from icekeeper.state.identity import TableIdentity
@@ -134,14 +135,18 @@ class Service:
         open_catalog: Callable[[str], Catalog] = open_catalog,
         clock: Clock = system_clock,
         stop: Event | None = None,
+        on_cycle: Callable[[float, bool], object] = lambda interval_s, has_ended: None,
     ) -> None:
         """``tell`` writes a line for people; setting ``stop`` is the same as calling :meth:`stop`.
+
+        ``on_cycle`` is told at the begin and end of each cycle, with its interval in seconds.
 
         ``overrides`` are settings for detection and for passes without a request, ``schedule`` those for this process
         only: interval and workers.
         """
         self._state, self._engine, self._tell, self._stop = state, engine, tell, stop or Event()
         self._environment, self._overrides, self._schedule, self._clock = environment, overrides, schedule, clock
+        self._on_cycle, self._as_json = on_cycle, is_json(environment)
         self._cursor: tuple[str, str] | None = None
         self._detections = 0
         self._run = SharedRun(uuid.uuid4().hex)
@@ -192,6 +197,7 @@ class Service:
 
         What no worker has started of an earlier detection is replaced.
         """
+        self._on_cycle(policy.detection_interval_s, False)
         opened: dict[str, Runtime] = {}
         started_ms, run = self._clock(), uuid.uuid4().hex
         sources = [
@@ -218,6 +224,7 @@ class Service:
         with suppress(StorageError):  # the next detection records that requests are served
             note_detection(self._state.leases, now_ms=self._clock(), interval_ms=interval_ms)
         self._tell_detection(report)
+        self._on_cycle(policy.detection_interval_s, True)
         self._detections += 1
         running = [future for future in self._waiting if not future.cancel() and not future.done()]
         works = [
@@ -256,7 +263,7 @@ class Service:
             summary=summary,
             seconds=time.monotonic() - started_s,
         )
-        self._tell(result.line(self._clock()))
+        self._tell(result.line(self._clock(), as_json=self._as_json))
         return result.is_well
 
     def _with_slot(self, work: _Work) -> tuple[str, str] | None:
@@ -308,7 +315,7 @@ class Service:
                 result = TableResult(
                     catalog=skip.catalog, table=skip.table or "*", status="failed", summary=skip.reason
                 )
-                self._tell(result.line(self._clock()))
+                self._tell(result.line(self._clock(), as_json=self._as_json))
         for warning in report.warnings:
             if warning not in self._warned:  # detections repeat their warnings
                 self._say(warning)
@@ -317,10 +324,11 @@ class Service:
         need = f"{needy} {'needs' if needy == 1 else 'need'} maintenance"
         beyond = f", {report.beyond_limit} of them beyond max_jobs_per_detection" if report.beyond_limit else ""
         late = f", {report.not_reached} not reached" if report.not_reached else ""
-        self._say(f"{counted(report.scanned, 'table')} looked at{late}, {need}{beyond}")
+        counts = {"tables": report.scanned, "proposals": len(report.proposals), "errors": report.errors}
+        self._say(f"{counted(report.scanned, 'table')} looked at{late}, {need}{beyond}", **counts)
 
-    def _say(self, sentence: str) -> None:
-        self._tell(f"{iso_utc(self._clock())} {sentence}")
+    def _say(self, sentence: str, **fields: object) -> None:
+        self._tell(run_line(self._clock(), sentence, self._environment, **fields))
 
 
 _BEAT_S = 0.5
@@ -357,6 +365,7 @@ def work() -> None:
                 overrides=call["overrides"],
                 schedule=call["schedule"],
                 stop=stop,
+                on_cycle=lambda interval_s, has_ended: tell(interval_s=interval_s, has_ended=has_ended),
             )
             is_well = service.run(once=call["once"])
         tell(end=is_well)

@@ -24,6 +24,7 @@ from typing import Any
 
 from icekeeper.errors import MaintenanceError, PolicyError, StorageError
 from icekeeper.machine.clock import AtWork, iso_utc, read_board, system_clock
+from icekeeper.report.activity import is_json, json_line
 from icekeeper.report.outcome import PassOutcome, Status, in_plain_words
 from icekeeper.state.claims import CutWork, cut_again
 from icekeeper.state.open import open_state
@@ -45,11 +46,28 @@ class TableResult:
     def is_well(self) -> bool:
         return self.status in ("succeeded", "skipped")
 
-    def line(self, now_ms: int) -> str:
+    def line(self, now_ms: int, *, as_json: bool = False) -> str:
         """``2026-01-31T12:00:00Z lake ns.t succeeded in 3.2 s: compact: …``"""
         text = in_plain_words(masked(" ".join(self.summary.split())))
+        if as_json:
+            fields: dict[str, object] = {"catalog": self.catalog, "table": self.table, "status": self.status}
+            level = "INFO" if self.is_well else "ERROR"
+            return run_json(now_ms, text, "table_result", level, {**fields, "seconds": round(self.seconds, 3)})
         taken = f" in {self.seconds:.1f} s" if self.seconds else ""
         return f"{iso_utc(now_ms)} {self.catalog} {self.table} {self.status}{taken}: {text}"
+
+
+def run_json(now_ms: int, message: str, event: str, level: str, fields: Mapping[str, object]) -> str:
+    """A line of ``icekeeper run`` as JSON, with the names that log lines use."""
+    about = {"level": level, "message": message, "timestamp": iso_utc(now_ms), "name": "icekeeper.run"}
+    return json_line({**about, "event": event, **fields})
+
+
+def run_line(now_ms: int, sentence: str, environment: Mapping[str, str], **fields: object) -> str:
+    """A sentence as a line of ``icekeeper run``, in the format of the environment."""
+    if is_json(environment):
+        return run_json(now_ms, sentence, "run", "INFO", fields)
+    return f"{iso_utc(now_ms)} {sentence}"
 
 
 def what_was_done(outcome: PassOutcome) -> str:
@@ -109,9 +127,20 @@ class _End:
 class Supervisor:
     """One call of ``icekeeper run``; :meth:`stop` may be called by a signal handler or another thread."""
 
-    def __init__(self, call: WorkerCall, environment: Mapping[str, str], tell: Callable[[str], object]) -> None:
-        """``tell`` writes a line for people."""
-        self._call, self._environment, self._tell = call, environment, tell
+    def __init__(
+        self,
+        call: WorkerCall,
+        environment: Mapping[str, str],
+        tell: Callable[[str], object],
+        on_cycle: Callable[[float, bool], object] = lambda interval_s, has_ended: None,
+    ) -> None:
+        """``tell`` writes a line; ``on_cycle`` is told at the begin and end of each cycle, with its interval.
+
+        Raises:
+            PolicyError: the environment asks for an unknown format of lines.
+        """
+        self._call, self._environment, self._tell, self._on_cycle = call, environment, tell, on_cycle
+        self._as_json = is_json(environment)
         self._stop = Event()
 
     def stop(self) -> None:
@@ -175,6 +204,8 @@ class Supervisor:
                     continue
                 if "line" in message:
                     self._pass_on(message["line"], end)
+                elif "interval_s" in message:
+                    self._on_cycle(message["interval_s"], message["has_ended"])
                 elif "error" in message:
                     kind = PolicyError if message["error"] == PolicyError.__name__ else StorageError
                     end.error = kind(message["message"])
@@ -232,7 +263,7 @@ class Supervisor:
             result = TableResult(
                 catalog=one.catalog, table=one.table, status="failed", summary=f"cut off: {why}", seconds=seconds
             )
-            self._tell(result.line(now_ms))
+            self._tell(result.line(now_ms, as_json=self._as_json))
 
 
 def _culprits(tables: Sequence[AtWork], process: int) -> Sequence[AtWork]:

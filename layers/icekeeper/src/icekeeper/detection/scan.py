@@ -476,12 +476,19 @@ class Scanner:
         except StorageError as error:  # the next scan finds out again
             log.warning("which tables could not be looked at in time could not be recorded: %s", error)
 
+    def _count(self, place: _Place) -> None:
+        try:
+            self.store.totals.add(place.catalog.name, place.catalog.warehouse, {"scans": 1})
+        except StorageError as error:  # a figure only
+            log.warning("the scan is missing in the totals: %s", error)
+
     def _record(self, places: Mapping[str, _Place], reached: Reached[FleetTable, _Found]) -> list[str]:
         """Record the results of the scan; return the sentences about refused requests."""
         self._note_cuts(places, reached)
         counts = Counter(entry.catalog for entry, _ in reached.done)
         for place in places.values():
             place.health.finish()
+            self._count(place)
             place.seen.finish(place.whole, self.run, self.now_ms)
             self._note_scan(place, counts[place.catalog.name])
         # No run will serve the requests for tables that no longer exist, unless under another name.

@@ -356,6 +356,7 @@ def record_outcome(
                 engine=engine,
             )
         )
+        _count(state, started, outcome, finished_ms)
     for operation in outcome.operations:
         remember_sweep(state, started.identity, operation, started.started_ms, finished_ms)
     failures: Mapping[str, int] = {}
@@ -380,6 +381,17 @@ def record_outcome(
             ),
         )
     return failures
+
+
+def _count(state: StateStore, started: PassStart, outcome: PassOutcome, finished_ms: int) -> None:
+    """Add a recorded pass to the totals of its catalog."""
+    from icekeeper.report.metrics import amounts_of  # few functions record passes
+
+    identity = started.identity
+    try:
+        state.totals.add(identity.catalog, identity.warehouse, amounts_of(outcome, finished_ms - started.started_ms))
+    except StorageError as error:  # figures only
+        log.warning("%s: the pass is missing in the totals: %s", outcome.table, error)
 
 
 def _failures(state: StateStore, started: PassStart, outcome: PassOutcome, finished_ms: int) -> Mapping[str, int]:

@@ -37,14 +37,15 @@ from icekeeper.maintenance.pass_steps import (
     why_waiting,
     with_warnings,
 )
+from icekeeper.maintenance.saved_plan import SavedTable
 from icekeeper.model import TableName
 from icekeeper.operation_facts import FACTS
 from icekeeper.operations.clean_staging import clean_staged_files
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.pass_context.planned_table import PlannedTable
-from icekeeper.policy import Operation, Policy
+from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.policy.due import PolicyPart, due_parts, forced_part, why_not_now
-from icekeeper.policy.resolve import unused_settings
+from icekeeper.policy.resolve import short_retentions, unused_settings
 from icekeeper.report.outcome import (
     OperationOutcome,
     PassOutcome,
@@ -151,6 +152,8 @@ class AskedPass:
     """``None``: a dry run, which takes no lease and serves no request."""
     schedule: str | None = None
     """The schedule to run, due or not; ``None``: what is due."""
+    saved: SavedTable | None = None
+    """The saved plan to apply; such a pass serves no request."""
 
     def pending(self, loaded: LoadedTable, policy: Policy | None) -> MaintenanceRequest | None:
         """The table's pending request, if the pass does all that it asks for (rule: one-request-one-claim).
@@ -158,6 +161,8 @@ class AskedPass:
         The pass must run every requested operation, and have the same other settings.  If its settings are wrong
         (``policy`` is ``None``), it serves a request with equal settings.
         """
+        if self.saved is not None:
+            return None
         identity = identity_of(self.catalog, loaded)
         request = next((one for one in self.state.requests.pending() if one.identity.is_same_copy(identity)), None)
         if request is None:
@@ -215,7 +220,7 @@ def _attempt(asked: AskedPass) -> PassOutcome:
 
     An error of the settings or the table also answers the request, because a repetition would fail, too.
     """
-    run_id, turn = str(uuid.uuid4()), asked.turn
+    run_id, turn = str(uuid.uuid4()) if asked.saved is None else asked.saved.run_id, asked.turn
     if turn is not None:
         asked.state.require_writable()  # fail before the table is changed, not when the change is recorded
     with asked.state.kept_open(), counting(), keeping_documents():
@@ -238,7 +243,7 @@ def _attempt(asked: AskedPass) -> PassOutcome:
             request = asked.pending(loaded, context.policy)
             try:
                 ours = replace(context, lease=lease, why_stop=turn.why_over, is_proposed=turn.is_proposed)
-                outcome = run_pass(ours, asked.schedule)
+                outcome = run_pass(ours, asked.schedule, asked.saved)
             except (PolicyError, TableUnsupported):
                 asked.claim(request)
                 raise
@@ -378,14 +383,16 @@ def other_state_warning(context: OperationContext, loaded: LoadedTable) -> tuple
     )
 
 
-def run_pass(context: OperationContext, schedule: str | None = None) -> PassOutcome:
+def run_pass(context: OperationContext, schedule: str | None = None, saved: SavedTable | None = None) -> PassOutcome:
     """Run every operation that the policy asks for now; a pass that changed something is recorded in the journal.
 
     If the policy has schedules, these are the due schedules and the operations that no schedule names.  With
-    ``schedule``, only this one runs, due or not.
+    ``schedule``, only this one runs, due or not.  With ``saved``, operations do only what this plan says, and files of
+    failed loads wait for another pass.
 
     Raises:
         PolicyError: there is no such table or schedule, or the policy does not fit the table.
+        PlanStale: the table or its policy is not the one of the saved plan.
         StorageError: the table cannot be loaded, or the state cannot be read.
         PassInterrupted: by Ctrl-C after the pass began; the journal has an entry for it.
     """
@@ -396,8 +403,11 @@ def run_pass(context: OperationContext, schedule: str | None = None) -> PassOutc
         else:
             parts = (forced_part(context.resolved, schedule, str(context.table)),)
         loaded = begin(context, [part.resolved for part in parts])
+        if saved is not None:
+            saved.require(loaded.metadata.uuid, context.resolved.fingerprint())
         warnings = other_state_warning(context, loaded)
-        started = PassStart(context.memory.identity, head_id(context, loaded), context.started_ms)
+        began_ms = context.started_ms if saved is None else context.clock()
+        started = PassStart(context.memory.identity, head_id(context, loaded), began_ms)
         log.info("pass over %s started, run %s", context.table, context.run_id)
         done: list[OperationOutcome] = []
         planned, steps = PlannedTable(), [(part, operation) for part in parts for operation in part.operations]
@@ -406,13 +416,15 @@ def run_pass(context: OperationContext, schedule: str | None = None) -> PassOutc
                 settings = of_part(context, part.resolved, part.schedule)
                 if waiting := why_waiting(context, part, operation, runs):
                     outcome = skipped(operation, waiting)
+                elif saved is not None:
+                    outcome = _reviewed(operation, settings, saved.files_of(operation, part.schedule))
                 elif context.dry_run:
                     outcome = _planned(operation, settings, planned)
                 else:
                     outcome = run_operation(operation, settings)
                 done.append(replace(outcome, schedule=part.schedule))
             # This is no operation, and cannot be switched off (rule: clean-failed-loads-from-record).
-            staged = clean_staged_files(context)
+            staged = clean_staged_files(context) if saved is None else None
         except KeyboardInterrupt:
             interrupted, sentence = interrupted_outcome(context, loaded, [operation for _, operation in steps], done)
             raise PassInterrupted(sentence, _recorded(context, started, interrupted, ())) from None
@@ -426,9 +438,15 @@ def run_pass(context: OperationContext, schedule: str | None = None) -> PassOutc
         staged=staged,
         around=request_metrics("pass", sent.counts),
         # Unused settings are only reported in a dry run: a real pass may leave an operation to another pass.
-        warnings=(*warnings, *(unused_settings(context.resolved) if context.dry_run else ())),
+        warnings=(*warnings, *(_about_settings(context.resolved) if context.dry_run else ())),
     )
-    return _recorded(context, started, whole, _done_parts(context, parts, schedule))
+    # What a saved plan leaves alone may be due, so its pass is no evidence that the table needs nothing.
+    return _recorded(context, started, whole, _done_parts(context, parts, schedule) if saved is None else ())
+
+
+def _about_settings(resolved: ResolvedPolicy) -> Iterator[str]:
+    yield from unused_settings(resolved)
+    yield from short_retentions(resolved)
 
 
 def _done_parts(context: OperationContext, parts: Sequence[PolicyPart], schedule: str | None) -> Sequence[DonePart]:
@@ -462,3 +480,17 @@ def _planned(operation: Operation, context: OperationContext, planned: PlannedTa
     on_head = None if planned.is_as_it_is else run_operation(operation, context)
     in_turn = run_operation(operation, replace(context, planned=planned))
     return in_turn if on_head is None else replace(on_head, in_turn=in_turn)
+
+
+def _reviewed(
+    operation: Operation, context: OperationContext, files: frozenset[str] | OperationOutcome
+) -> OperationOutcome:
+    """Run an operation of a saved plan, which may change only the plan's files; say how many of them it left."""
+    if not isinstance(files, frozenset):
+        return files
+    done = run_operation(operation, replace(context, reviewed=files))
+    left = len(files.difference(done.files_planned))
+    if not left or done.status not in (Status.SUCCEEDED, Status.SKIPPED):
+        return done
+    note = f"left {left} file(s) of the plan alone: they are gone, done already, or needed now"
+    return replace(done, summary=f"{done.summary}; {note}")

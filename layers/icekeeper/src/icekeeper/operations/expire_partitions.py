@@ -129,6 +129,7 @@ class _Attempts:
             if isinstance(found, Nothing):
                 return found
             self.last = found
+        self.context.require_reviewed(head, (file.file_path for file in self.last.files))
         removed: frozenset[FileKey] = frozenset(file.key for file in self.last.files)
         return self.context.snapshot_writer(head).drop_files(removed, self.last.manifests, self.last.affected)
 

@@ -17,12 +17,12 @@ from threading import Lock
 from typing import TypeAlias
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
-from icekeeper.commit.attempt import PreparedCommit
+from icekeeper.commit.attempt import PreparedCommit, snapshots_of_run
 from icekeeper.commit.conflict_detection import GroupClaim, PlanningState, RebaseResult, rebase
 from icekeeper.commit.snapshot import FileReplacement, SnapshotWriter
 from icekeeper.commit.transaction import Committed, CommitTerms, commit_with_retries, patience_of
 from icekeeper.engines.engine import Engine
-from icekeeper.errors import CommitStateUnknown, MaintenanceError, PlanStale, StorageError
+from icekeeper.errors import CommitStateUnknown, MaintenanceError, OperationRefused, PlanStale, StorageError
 from icekeeper.machine.clock import Clock
 from icekeeper.metadata.document import TableMetadata, require_writable, table_digest
 from icekeeper.metadata.table_reader import TableReader
@@ -111,6 +111,8 @@ class OperationContext:
     """The remaining lifetime of this process in seconds; ``None``: unlimited."""
     is_proposed: bool = False
     """Whether only detection proposed the pass; then work with its own interval waits until it is due."""
+    reviewed: frozenset[str] | None = None
+    """The files that the operation may rewrite or delete by a saved plan; ``None``: there is no such plan."""
 
     @property
     def policy(self) -> Policy:
@@ -170,6 +172,39 @@ class OperationContext:
             self.now_ms(head),
             None if self.operation is None else self.operation.value,
         )
+
+    def require_reviewed(self, head: LoadedTable, paths: Iterable[str]) -> None:
+        """Check the files that an operation is about to rewrite or delete against the saved plan, if there is one.
+
+        Files that earlier commits of the same run wrote are in no plan, and allowed
+        (rule: apply-only-what-was-reviewed).
+
+        Raises:
+            OperationRefused: the plan does not name all of them; nothing was changed.
+        """
+        if self.reviewed is None:
+            return
+        extra = set(paths) - self.reviewed
+        if extra and (extra := extra - set(self._written_by_run(head))):
+            raise OperationRefused(
+                f"it would now change {len(extra)} file(s) that the plan does not name, such as {min(extra)}; nothing "
+                "was changed; save a new plan"
+            )
+
+    def _written_by_run(self, head: LoadedTable) -> Iterator[str]:
+        """The files that this run has written into the table, and those that it has recorded for deletion."""
+        metadata, reader = head.metadata, self.reader(head)
+        own = {*snapshots_of_run(self.run_id, metadata)}
+        for snapshot in (metadata.snapshots[one] for one in own):
+            if snapshot.manifest_list is not None:
+                yield snapshot.manifest_list
+            added = [one for one in reader.manifests(snapshot) if one.added_snapshot_id in own]
+            yield from (manifest.manifest_path for manifest in added)
+            for _, entries in reader.entries(added):
+                yield from (entry.file.file_path for entry in entries if entry.snapshot_id in own)
+        for name in self.memory.unfinished_deletions():
+            if name.startswith(f"{self.run_id}-"):
+                yield from self.memory.files_to_delete(name)
 
     def require_lease(self) -> None:
         """Prolong the table's lease; called just before each swap and deletion.

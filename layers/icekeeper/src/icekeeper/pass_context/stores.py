@@ -252,8 +252,13 @@ class Stores:
         may_write: bool,
         listing_threads: int = LISTING_THREADS,
         shared: SharedReads | None = None,
+        as_of_ms: int | None = None,
     ) -> None:
-        """``may_write``: whether a probe may be written to find the time; ``shared``: has the clients."""
+        """``may_write``: whether a probe may be written to find the time; ``shared``: has the clients.
+
+        ``as_of_ms``: nothing counts as older than it was then.
+        """
+        self._as_of_ms = as_of_ms
         self._listing_threads = listing_threads
         self._shared = shared or SharedReads()
         self._clock, self._store_clock, self._may_write = clock, store_clock, may_write
@@ -269,19 +274,24 @@ class Stores:
         skew, ours_ms = self._look(loaded)
         return ours_ms - skew.ahead_ms
 
+    def aged_until_ms(self, loaded: LoadedTable) -> int:
+        """The time until which ages count: :meth:`now_ms`, or that of the plan which the pass applies."""
+        now_ms = self.now_ms(loaded)
+        return now_ms if self._as_of_ms is None else min(now_ms, self._as_of_ms)
+
     def trusted_now_ms(self, loaded: LoadedTable, period_ms: int, key: str) -> int:
-        """As :meth:`now_ms`, for deletions; ``key``: the policy key of the waiting period ``period_ms``.
+        """As :meth:`aged_until_ms`, for deletions; ``key``: the policy key of the waiting period ``period_ms``.
 
         Raises:
             OperationRefused: our clock and the store's differ by more than the period.
         """
-        skew, ours_ms = self._look(loaded)
+        skew, _ = self._look(loaded)
         if skew.is_told and abs(skew.ahead_ms) > period_ms:
             raise OperationRefused(
                 f"{skew_sentence(skew.ahead_s)}, or the store's: with a difference of more than {key} "
                 f"({period_ms / HOUR_MS:g} h) no age can be trusted; nothing was deleted"
             )
-        return ours_ms - skew.ahead_ms
+        return self.aged_until_ms(loaded)
 
     @property
     def metrics(self) -> Mapping[str, int]:

@@ -49,16 +49,19 @@ class TablePolicies:
         self._resolved: dict[Hashable, ResolvedPolicy] = {}
         self._of_requests = of_requests
         self._of_call: Mapping[str, str] = {}
+        self._asks = "a request"
 
-    def of_requests(self, of_call: Mapping[str, str]) -> TablePolicies:
+    def of_requests(self, of_call: Mapping[str, str], asks: str = "a request") -> TablePolicies:
         """The same policies for requests, whose settings override those of the operator's call (``of_call``).
+
+        ``asks`` names in messages what asks for a pass.
 
         If all overrides are already from requests, so is ``of_call``, which then does not apply to other requests.
         """
         if self._of_requests:
             return self
         found = copy(self)
-        found._of_requests, found._of_call = True, of_call
+        found._of_requests, found._of_call, found._asks = True, of_call, asks
         return found
 
     def deployment(self, overrides: Mapping[str, str], *, unsafe: bool = False) -> ResolvedPolicy:
@@ -95,7 +98,7 @@ class TablePolicies:
         resolved = resolved_with({**self._of_call, **overrides})
         if overrides and self._of_requests:
             own = resolved_with(self._of_call)
-            require_no_more(own, resolved, requests_may(self._environment), str(name))
+            require_no_more(own, resolved, requests_may(self._environment), str(name), asks=self._asks)
         if bucket is None or built_in is None:
             return resolved
         owners = decide_owners(bucket, resolved.policy.ownership)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, TypeAlias
@@ -302,6 +303,53 @@ def _tighten(policy: Policy, bound: Layer, sources: dict[str, str]) -> Policy:
     return policy.model_copy(update=changes)
 
 
+_RETENTION = "snapshot_retention_hours"
+SAFE_RETENTION_HOURS = 24
+"""Readers, and jobs that resume from a snapshot, may run for a day."""
+
+
+def require_safe_retention(settings: Mapping[str, str]) -> None:
+    """Check the settings of a command line.
+
+    Raises:
+        PolicyError: they shorten the retention of snapshots below a day; malformed values are reported later.
+    """
+    for key, value in settings.items():
+        if key.rpartition(".")[2] != _RETENTION:
+            continue
+        with suppress(PolicyError):
+            hours = parse_values({_RETENTION: value}, {_RETENTION: OVERRIDE_SOURCE}).snapshot_retention_hours
+            if hours < SAFE_RETENTION_HOURS:
+                break
+    else:
+        return
+    raise PolicyError(
+        f"{key}={value} is below {SAFE_RETENTION_HOURS}: readers that are under way could lose their snapshot; "
+        "icekeeper maintain --unsafe allows it"
+    )
+
+
+def short_retentions(resolved: ResolvedPolicy) -> Iterator[str]:
+    """A sentence for each retention of snapshots below a day that a policy sets."""
+    named = [
+        ("", resolved),
+        *((f"schedule {name}: ", one.resolved) for name, one in sorted(resolved.schedules.items())),
+    ]
+    for prefix, one in named:
+        hours, source = one.policy.snapshot_retention_hours, one.sources[_RETENTION]
+        is_new = not prefix or source != resolved.sources[_RETENTION]
+        if (
+            hours < SAFE_RETENTION_HOURS
+            and source != OVERRIDE_SOURCE
+            and is_new
+            and one.runs(Operation.EXPIRE_SNAPSHOTS)
+        ):
+            yield (
+                f"{prefix}{_RETENTION} is {text_of(hours)} ({source}), below {SAFE_RETENTION_HOURS}: readers that are "
+                "under way could lose their snapshot"
+            )
+
+
 def _check_safe(policy: Policy, sources: Mapping[str, str]) -> None:
     if policy.orphan_older_than_hours < MIN_ORPHAN_GRACE_HOURS:
         hours, source = text_of(policy.orphan_older_than_hours), sources["orphan_older_than_hours"]
@@ -411,8 +459,12 @@ def requests_may(environment: Mapping[str, str]) -> frozenset[str]:
     return frozenset(named)
 
 
-def require_no_more(policy: ResolvedPolicy, asked: ResolvedPolicy, may: frozenset[str], table: str) -> None:
+def require_no_more(
+    policy: ResolvedPolicy, asked: ResolvedPolicy, may: frozenset[str], table: str, *, asks: str = "a request"
+) -> None:
     """Check a request: ``policy`` is the table's own, ``asked`` the policy with the request's settings.
+
+    ``asks`` names in the message what asks for the pass.
 
     Raises:
         RequestRefused: the request would delete more; the message says what, and which setting admits it.
@@ -429,7 +481,7 @@ def require_no_more(policy: ResolvedPolicy, asked: ResolvedPolicy, may: frozense
             refused |= _loosest(own, schedule, part, operation, may)
     if refused:
         raise RequestRefused(
-            f"a request for {table} cannot {', and cannot '.join(refused.values())}: it does no more than the table's "
+            f"{asks} for {table} cannot {', and cannot '.join(refused.values())}: it does no more than the table's "
             f"policy; to admit that, the operator sets RequestsMay ({REQUESTS_MAY}) to {','.join(refused)}"
         )
 

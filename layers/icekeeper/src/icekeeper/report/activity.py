@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeAlias
 
+from icekeeper.errors import PolicyError
 from icekeeper.text import escaped, escaped_document, escaped_lines, masked, masked_document
 
 log = logging.getLogger("icekeeper.activity")
@@ -91,10 +92,27 @@ def progress_of(
     return progress
 
 
-# Lines of Glue jobs are JSON with the same names as Powertools uses in functions, so that one query finds both.
+# Lines of Glue jobs, and of commands that are asked for it, are JSON with the same names as Powertools uses in
+# functions, so that one query finds both.
 
 _here: ContextVar[Mapping[str, str]] = ContextVar("icekeeper_line_fields", default={})  # noqa: B039  # never changed
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+LOG_FORMAT = "ICEKEEPER_LOG_FORMAT"
+"""The environment variable for the format of log lines and of the lines of ``icekeeper run``."""
+
+
+def is_json(environment: Mapping[str, str]) -> bool:
+    """Whether lines are JSON by the environment.
+
+    Raises:
+        PolicyError: it asks for another format.
+    """
+    wanted = (environment.get(LOG_FORMAT) or "text").lower()
+    if wanted not in ("text", "json"):
+        raise PolicyError(f"environment variable {LOG_FORMAT} cannot be '{wanted}'; formats are text and json")
+    return wanted == "json"
 
 
 def json_line(fields: Mapping[str, object]) -> str:

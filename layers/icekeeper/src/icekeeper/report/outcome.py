@@ -19,10 +19,11 @@ from urllib.parse import quote
 
 from icekeeper import errors
 from icekeeper.errors import StorageError
+from icekeeper.machine.clock import iso_utc
 from icekeeper.machine.metering import RequestKind
 from icekeeper.operation_facts import FACTS, STEPS, Operation
 from icekeeper.state.store import IdleSince, idle_since_text, read_idle_since
-from icekeeper.text import masked_sentence
+from icekeeper.text import masked_sentence, size_text
 
 Metrics: TypeAlias = Mapping[str, int | float]
 
@@ -501,6 +502,8 @@ def lines_of(summary: str) -> list[str]:
     return [f"{name}: {sentence}".removesuffix(": ") for name, sentence in lines]
 
 
+_RECLAIMABLE = ("expire_snapshots.bytes_reclaimable", "remove_orphans.orphan_bytes")
+
 # A dry run plans each operation on the table as the earlier operations would leave it.  If that is not known, it plans
 # the operation on the current table, and the pass will plan it again.
 
@@ -514,6 +517,33 @@ def in_turn(outcome: PassOutcome) -> PassOutcome:
     """The outcome of a dry run with each operation planned after the earlier ones."""
     answers = (replace(one.in_turn or one, schedule=one.schedule) for one in outcome.operations)
     return replace(outcome, operations=tuple(answers))
+
+
+def reclaimable_bytes(outcome: PassOutcome | BucketOutcome) -> int | float:
+    """The bytes that expiry and the removal of orphans would free, of a dry run."""
+    return sum(outcome.metrics.get(key, 0) for key in _RECLAIMABLE)
+
+
+FREED = ("expire_snapshots.bytes_freed", "remove_orphans.bytes_freed")
+"""The metrics with the bytes of the files that a pass deleted."""
+
+
+def told_freed(outcome: PassOutcome | BucketOutcome) -> str | None:
+    """The sentence about the bytes that expiry and the removal of orphans freed, and how far back the table can be
+    read now; ``None``: neither did anything."""
+    found = outcome.metrics
+    freed = reclaimable_bytes(outcome) if outcome.dry_run else sum(found.get(key, 0) for key in FREED)
+    oldest_ms = found.get("expire_snapshots.oldest_readable_ms")
+    if not freed and oldest_ms is None:
+        return None
+    verb = "would free" if outcome.dry_run else "freed"
+    reach = "" if oldest_ms is None else f"; the oldest state that can be read then is of {iso_utc(int(oldest_ms))}"
+    return f"{verb} {size_text(freed)}{reach if outcome.dry_run else reach.replace(' then', '')}"
+
+
+def is_due(outcome: PassOutcome) -> bool:
+    """Whether a dry run found anything that a pass would do."""
+    return outcome.staged is not None or not in_turn(outcome).is_idle
 
 
 def order_json(outcomes: Sequence[OperationOutcome]) -> dict[str, list[str]]:

@@ -24,7 +24,7 @@ from icekeeper.machine.metering import WorkThreads
 from icekeeper.model import TableName
 from icekeeper.policy import resolve
 from icekeeper.report.costs import STORED_GB_MONTH_USD
-from icekeeper.report.outcome import PassStatus, in_plain_words, lines_of
+from icekeeper.report.outcome import FREED, PassStatus, in_plain_words, lines_of
 from icekeeper.state.findings import CatalogScan, TableLayout
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import LakeStats, PassRecord, StateStore
@@ -51,7 +51,7 @@ _ACHIEVED = {
     "files_written": ("compact.files_written",),
     "snapshots_expired": ("expire_snapshots.snapshots_expired",),
     "orphans_removed": ("remove_orphans.orphans_removed",),
-    "bytes_freed": ("remove_orphans.orphan_bytes",),
+    "bytes_freed": FREED,
 }
 
 

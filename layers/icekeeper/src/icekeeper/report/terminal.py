@@ -23,6 +23,7 @@ from icekeeper.report.outcome import (
     in_turn,
     lines_of,
     told_anew,
+    told_freed,
     told_once,
     told_order,
 )
@@ -155,6 +156,8 @@ def print_outcome(console: Console, outcome: PassOutcome) -> None:
     orders = (told_order(outcome.operations), told_anew(outcome.operations)) if outcome.dry_run else ()
     for order in filter(None, orders):
         console.print(Text(order, style="dim"), soft_wrap=True)
+    if (freed := told_freed(outcome)) is not None:
+        console.print(Text(freed), soft_wrap=True)
     if outcome.staged is not None and outcome.staged.problem is None:
         console.print(Text(f"staged files: {outcome.staged.summary}"), soft_wrap=True)
     print_warnings(console, outcome.warnings)
@@ -175,6 +178,8 @@ def print_bucket(console: Console, outcome: BucketOutcome) -> None:
         rows.append((Text(name), _status_text(table.status), Text(sentence)))
         above = table.summary
     print_rows(console, rows)
+    if (freed := told_freed(outcome)) is not None:
+        console.print(Text(freed), soft_wrap=True)
     outside = outcome.outside
     if outside["files"]:
         first = f", for example {outside['first'][0]}"

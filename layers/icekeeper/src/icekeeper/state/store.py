@@ -47,6 +47,7 @@ from icekeeper.state.items import (
 )
 from icekeeper.state.leases import LeaseStore
 from icekeeper.state.staging import PendingDeletionStore, QuarantineLedger, StagedLoad, StagingStore, loads_of
+from icekeeper.state.totals import TotalsStore
 
 log = logging.getLogger(__name__)
 Record = TypeVar("Record")
@@ -615,6 +616,7 @@ class StateStore:
         self.unreadable_files = UnreadableFileStore(table)
         self.cut_offs = CutOffStore(table)
         self.usage = UsageStore(table)
+        self.totals = TotalsStore(table)
 
     def kept_open(self) -> AbstractContextManager[None]:
         """Inside the block, calls of this thread open the store only once."""

@@ -86,7 +86,7 @@ def compact(context: OperationContext) -> OperationOutcome:
         manifests = [] if snapshot is None else reader.manifests(snapshot)
         recipe = choose_recipe(metadata, context.policy)
         sample = FileSample(context.is_written, _lacks_order(context, metadata))
-        in_scope = file_scope(context.policy, metadata, context.started_ms)
+        in_scope = _file_scope(context, metadata)
         unreadable = UnreadableFiles(context.memory, metadata)
         entries, lacking = _entries(context, loaded, manifests, in_scope)
         tally = LayoutTally()
@@ -112,6 +112,7 @@ def compact(context: OperationContext) -> OperationOutcome:
         loaded.allowed.require(chain((metadata.data_location,), plan.paths))
         if context.dry_run:
             return _planned(context, loaded, plan, sample)
+        context.require_reviewed(loaded, plan.input_files)
         with context.job(_OPERATION, loaded, plan.snapshot_id) as rewriting:
             plan, outcomes = rewrite_and_commit(rewriting, loaded, plan)
             if outcomes.errors or outcomes.unreadable:
@@ -122,6 +123,14 @@ def compact(context: OperationContext) -> OperationOutcome:
         outcome = _outcome(plan, outcomes, loaded.metadata.properties, context.policy)
         metrics = {**outcome.metrics, "compact.duration_ms": elapsed_ms()}
         return replace(outcome, metrics=metrics, idle_since=_idle_since(context, metadata, plan, outcomes))
+
+
+def _file_scope(context: OperationContext, metadata: TableMetadata) -> FileScope:
+    """Which files to consider: those that the policy names, and of them only those of a saved plan, if there is one."""
+    by_policy, reviewed = file_scope(context.policy, metadata, context.started_ms), context.reviewed
+    if reviewed is None:
+        return by_policy
+    return lambda file, spec_id: file.file_path in reviewed and by_policy(file, spec_id)
 
 
 def _count_replaced(tally: LayoutTally, plan: CompactionPlan, outcomes: GroupOutcomes) -> None:
@@ -154,9 +163,10 @@ def _plan(
     in_scope: FileScope,
     lacking: Mapping[str, frozenset[RewriteReason]],
 ) -> CompactionPlan | Nothing:
-    """The plan, made by workers if the table is large; a dry run needs every entry here."""
+    """The plan, made by workers if the table is large; a dry run and a saved plan need every entry here."""
     policy, now_ms, cuts = context.policy, context.started_ms, _may_cut(context)
-    if recipe is None and not context.dry_run and may_be_planned_on_workers(state.manifests, policy):
+    needs_entries = context.dry_run or context.reviewed is not None
+    if recipe is None and not needs_entries and may_be_planned_on_workers(state.manifests, policy):
         loaded.allowed.require(manifest.manifest_path for manifest in state.manifests)
         io_properties = loaded.io_properties
         return plan_on_workers(context.engine, state, policy, now_ms=now_ms, cuts=cuts, io_properties=io_properties)

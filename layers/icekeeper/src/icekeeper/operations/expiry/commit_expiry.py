@@ -160,6 +160,7 @@ class ExpiryAttempts:
         if isinstance(plan, Nothing):
             return plan
         self.expiry = self._freed(head, plan)
+        self._context.require_reviewed(head, self.expiry.files)
         return removal_of(head.metadata, plan, self.expiry.unused)
 
     def land(self, loaded: LoadedTable) -> Expiry | Nothing:
@@ -243,7 +244,7 @@ class ExpiryAttempts:
     def _plan(self, head: LoadedTable) -> ExpiryPlan | Nothing:
         metadata = head.metadata
         pinned = [pin.snapshot_id for pin in self._context.memory.pins()]
-        policy, now_ms = self._context.policy, self._context.now_ms(head)
+        policy, now_ms = self._context.policy, self._context.stores.aged_until_ms(head)
         refuse_protected(metadata, policy, pinned)
         refuse_broken_chains(metadata, policy, now_ms)
         plan = expiry_at(metadata, policy, now_ms=now_ms, pinned=pinned)

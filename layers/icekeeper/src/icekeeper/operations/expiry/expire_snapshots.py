@@ -16,7 +16,7 @@ from icekeeper.metadata.document import require_writable
 from icekeeper.model import Nothing
 from icekeeper.operations.expiry.commit_expiry import Expiry, ExpiryAttempts
 from icekeeper.operations.expiry.leftovers import Leftovers, Resumed, resume, tell_lost_refs, unfinished
-from icekeeper.operations.expiry.retention import NOTHING_TO_EXPIRE
+from icekeeper.operations.expiry.retention import NOTHING_TO_EXPIRE, oldest_readable_ms
 from icekeeper.operations.expiry.unreferenced import UnusedMetadata
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation, gc_enabled
@@ -46,7 +46,12 @@ def expire_snapshots(context: OperationContext) -> OperationOutcome:
             prepared = attempts.prepare(loaded)
             if not isinstance(prepared, Nothing):
                 context.would_commit(_OPERATION, lambda: context.commit(loaded, lambda head: prepared))
-            return _preview(prepared if attempts.expiry is None else attempts.expiry, left, attempts.kept_for_writers)
+            preview = _preview(
+                prepared if attempts.expiry is None else attempts.expiry, left, attempts.kept_for_writers
+            )
+            floor = {} if attempts.expiry is None else _floor(context, attempts.expiry)
+            return replace(preview, metrics={**preview.metrics, **floor})
+        context.require_reviewed(loaded, left.files)
         resumed = resume(context, loaded, left)
         expiry = attempts.land(loaded)
         if isinstance(expiry, Nothing):
@@ -112,6 +117,8 @@ def _expired(context: OperationContext, expiry: Expiry, resumed: Resumed, attemp
             "expire_snapshots.files_failed": len(deleted.failed) + len(resumed.deleted.failed),
             "expire_snapshots.files_left_to_bucket": 0 if attempts.can_delete else len(expiry.files),
             "expire_snapshots.bytes_reclaimable": expiry.size,
+            "expire_snapshots.bytes_freed": expiry.unreferenced.candidates.size_of(deleted.deleted),
+            **_floor(context, expiry),
             "expire_snapshots.specs_removed": len(unused.spec_ids),
             "expire_snapshots.schemas_removed": len(unused.schema_ids),
         },
@@ -142,6 +149,12 @@ def _preview(expiry: Expiry | PreparedCommit | Nothing, left: Leftovers, kept_fo
         metrics={"expire_snapshots.bytes_reclaimable": expiry.size},
         files_planned=(*left.files, *expiry.files),
     )
+
+
+def _floor(context: OperationContext, expiry: Expiry) -> dict[str, int]:
+    """The metric for how far back the branch can be read."""
+    oldest_ms = oldest_readable_ms(expiry.base.metadata, context.policy.branch, expiry.plan)
+    return {} if oldest_ms is None else {"expire_snapshots.oldest_readable_ms": oldest_ms}
 
 
 def _of_unread(expiry: Expiry) -> list[str]:

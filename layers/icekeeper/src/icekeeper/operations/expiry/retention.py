@@ -138,6 +138,19 @@ def expiry_at(metadata: TableMetadata, policy: Policy, *, now_ms: int, pinned: I
     return ExpiryPlan(tuple(expired), refs_to_drop, len(for_writers))
 
 
+def oldest_readable_ms(metadata: TableMetadata, branch: str, plan: ExpiryPlan) -> int | None:
+    """The oldest time (epoch milliseconds) as of which a branch can be read once the plan is done, without a gap.
+
+    ``None``: the branch has no snapshot.
+    """
+    head, gone = metadata.head(branch), set(plan.snapshot_ids)
+    chain = () if head is None else metadata.ancestors(head.snapshot_id)
+    oldest_ms = None
+    for snapshot in takewhile(lambda one: one.snapshot_id not in gone, chain):
+        oldest_ms = snapshot.timestamp_ms
+    return oldest_ms
+
+
 def aged_refs(metadata: TableMetadata, now_ms: int) -> tuple[str, ...]:
     """The names of the branches and tags whose own age limit, or the table's, has passed at ``now_ms``
     (rule: refs-age-by-snapshot).

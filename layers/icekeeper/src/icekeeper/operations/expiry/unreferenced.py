@@ -84,6 +84,13 @@ class Candidates:
             if path is not None and is_needed(path):
                 self._take_out(place)
 
+    def size_of(self, paths: Collection[str]) -> int:
+        """Bytes of some of the remaining paths."""
+        if len(paths) == sum(path is not None for path in self._paths):
+            return self.size
+        some = frozenset(paths)
+        return sum(size for path, size in zip(self._paths, self._sizes, strict=True) if path in some)
+
     def paths(self) -> tuple[str, ...]:
         """The remaining paths, sorted."""
         return tuple(sorted(self))

@@ -73,6 +73,7 @@ def rewrite_manifests(context: OperationContext) -> OperationOutcome:
             said = [f"rewrite {data} manifests into {data_into}"] if data else []
             said += [f"merge {deletes} delete manifests into {deletes_into}"] if deletes else []
             return succeeded(_OPERATION, f"would {'; '.join(said)}", files_planned=plan.paths)
+        context.require_reviewed(head, plan.paths)
         with context.job(_OPERATION, head, plan.snapshot_id) as rewriting:
             attempts = _Attempts(rewriting, head, plan)
             committed = rewriting.commit_outputs(head, attempts.prepare, attempts.outputs)

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import chain, islice
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.deletion.delete import delete_unneeded, still_old
+from icekeeper.deletion.delete import DeletedFiles, delete_unneeded, still_old
 from icekeeper.deletion.file_needs import FileNeeds
 from icekeeper.deletion.foreign_tables import (
     WAIVER,
@@ -189,6 +189,7 @@ def _delete(
     if context.dry_run:
         summary = f"would remove {len(paths)} orphan file(s){left}"
         return _with_copies(succeeded(_OPERATION, summary, metrics=metrics, files_planned=paths), plan, missing)
+    context.require_reviewed(table, paths)
     # If one sighting is enough, the counts of earlier passes with another setting are cleared.
     context.memory.remember_orphans(context.run_id, plan.paths if policy.orphan_min_sightings > 1 else ())
     confirm = None if found.is_current else partial(_still_old_paths, storage, found.older_than_ms)
@@ -196,8 +197,7 @@ def _delete(
     if policy.orphan_min_sightings > 1:
         context.memory.forget_orphans(result.deleted)
     metrics = {
-        "remove_orphans.orphans_removed": len(result.deleted),
-        "remove_orphans.files_failed": len(result.failed),
+        **_deleted_metrics(ripe, result),
         "remove_orphans.folders_removed": sum(map(storage.remove_if_empty, folders)),
         **metrics,
     }
@@ -211,6 +211,15 @@ def _delete(
         files_deleted=result.deleted,
     )
     return _with_copies(outcome, plan, missing)
+
+
+def _deleted_metrics(ripe: Iterable[ListedObject], result: DeletedFiles) -> dict[str, int]:
+    deleted = frozenset(result.deleted)
+    return {
+        "remove_orphans.orphans_removed": len(deleted),
+        "remove_orphans.bytes_freed": sum(one.size for one in ripe if one.path in deleted),
+        "remove_orphans.files_failed": len(result.failed),
+    }
 
 
 def _still_old_paths(storage: Storage, older_than_ms: int, paths: Sequence[str]) -> Sequence[str]:

@@ -72,6 +72,7 @@ def rewrite_position_deletes(context: OperationContext) -> OperationOutcome:
             expected = [expected_result(loaded.metadata, plan.snapshot_id, group) for group in plan.groups]
             context.would_commit(_OPERATION, partial(_commit, context, loaded, plan, expected, _Outcomes()))
             return succeeded(_OPERATION, summary, files_planned=plan.input_files)
+        context.require_reviewed(loaded, plan.input_files)
         with context.job(_OPERATION, loaded, plan.snapshot_id) as merging:
             outcomes = _merge_and_commit(merging, loaded, plan)
             if outcomes.unreadable or outcomes.errors:

@@ -1,0 +1,81 @@
+"""``icekeeper metrics``, and the options by which ``icekeeper run`` serves the same."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from icekeeper.cli.console import EXIT_OK, print_text, write_output
+from icekeeper.errors import PolicyError
+
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        "--metrics-port",
+        metavar="N",
+        min=0,
+        max=65535,
+        help="serve /metrics for Prometheus and /healthz for probes at this port; 0: any free one",
+    ),
+]
+MetricsAddress = Annotated[
+    str | None,
+    typer.Option("--metrics-address", metavar="ADDRESS", help="where to serve them; otherwise 127.0.0.1"),
+]
+
+
+def metrics(
+    catalogs: Annotated[
+        list[str] | None, typer.Option("--catalog", metavar="C", help="only this catalog; repeatable")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", metavar="FILE.prom", help="write the file as a whole, for a textfile collector; otherwise print"
+        ),
+    ] = None,
+) -> int:
+    """Print metrics of all catalogs for Prometheus, from what scans and passes have recorded in the state."""
+    from icekeeper.report.metrics import StateMetrics
+    from icekeeper.state.open import open_state
+
+    registry = StateMetrics(open_state(os.environ), catalogs or ()).registry()
+    from prometheus_client import generate_latest
+
+    text = generate_latest(registry).decode()
+    if output is None:
+        print_text(text)
+    else:
+        write_output("--output", output, text)
+    return EXIT_OK
+
+
+@contextmanager
+def served_metrics(
+    port: int | None, address: str | None, catalogs: Sequence[str], interval_s: float, tell: Callable[[str], object]
+) -> Iterator[Callable[[float, bool], object]]:
+    """Serve metrics of ``icekeeper run`` while the block runs, if there is a port.
+
+    Yields what is to be called at the begin and end of each cycle, with its interval.
+
+    Raises:
+        PolicyError: ``prometheus_client`` is not installed, or the port cannot be used.
+    """
+    if port is None:
+        if address is not None:
+            raise PolicyError("--metrics-address says where --metrics-port is served; add --metrics-port")
+        yield lambda interval_s, has_ended: None
+        return
+    from icekeeper.cycle.metrics_server import CycleHealth, served
+    from icekeeper.report.metrics import StateMetrics
+    from icekeeper.state.open import open_state
+
+    health = CycleHealth(interval_s)
+    with served(address or "127.0.0.1", port, StateMetrics(open_state(os.environ), catalogs), health) as url:
+        tell(f"metrics at {url}/metrics, health at {url}/healthz")
+        yield lambda interval_s, has_ended: health.note(interval_s, has_ended=has_ended)

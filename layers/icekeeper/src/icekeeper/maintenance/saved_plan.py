@@ -1,0 +1,173 @@
+"""A plan that a person saves, reviews and applies: what its file says, and when it no longer holds.
+
+The file names every file that each operation may rewrite or delete.  Applying it is a pass of its own: it plans again,
+under the table's policy of then, as of the time of the plan, and every operation refuses a file that the plan does
+not name (rule: apply-only-what-was-reviewed).  So a changed file can make a pass do less, never more than the policy
+allows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, StringConstraints, TypeAdapter, ValidationError
+
+from icekeeper.errors import PlanStale, PolicyError
+from icekeeper.machine.clock import HOUR_MS, iso_utc
+from icekeeper.operation_facts import Operation
+from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status, skipped
+from icekeeper.text import masked_document
+
+HOLDS_MS = 24 * HOUR_MS
+"""How long a saved plan can be applied."""
+# Clocks of two machines may differ a little.
+_AHEAD_MS = 5 * 60 * 1000
+_STRICT = ConfigDict(extra="forbid", strict=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedOperation:
+    """What a dry run says about one operation, planned after the earlier ones."""
+
+    __pydantic_config__ = _STRICT
+
+    operation: str
+    schedule: str | None
+    status: str
+    summary: str
+    files: tuple[str, ...]
+    """All files that it may rewrite or delete; those that an earlier operation will write have no name yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedTable:
+    """The plan for one table."""
+
+    __pydantic_config__ = _STRICT
+
+    catalog: str
+    table: str
+    uuid: str | None
+    run_id: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")]
+    """The run of the pass that applies it: a repeated one knows its own snapshots by it."""
+    settings: Mapping[str, str]
+    """Those of the call; they do no more than the table's policy."""
+    schedule: str | None
+    policy: str
+    """The fingerprint of the policy."""
+    planned_ms: int
+    """Ages of snapshots, partitions and orphans count until then, also when the plan is applied later."""
+    snapshot_id: int | None
+    """The head of the policy's branch."""
+    bytes_reclaimable: int
+    operations: tuple[SavedOperation, ...]
+
+    def require(self, uuid: str | None, policy: str) -> None:
+        """Raises PlanStale: the table or its policy is not the one that was planned."""
+        if uuid != self.uuid:
+            raise PlanStale(f"{self.table} is not the table of the plan, but another one of that name; save a new plan")
+        if policy != self.policy:
+            raise PlanStale(f"the policy of {self.table} has changed since the plan was saved; save a new plan")
+
+    def files_of(self, operation: Operation, schedule: str | None) -> frozenset[str] | OperationOutcome:
+        """The files that an operation may rewrite or delete, or the outcome if the plan has nothing for it."""
+        for one in self.operations:
+            if (one.operation, one.schedule) == (operation.value, schedule):
+                if one.status == Status.SUCCEEDED:
+                    return frozenset(one.files)
+                return skipped(operation, f"not in the plan, where it was {one.status}: {one.summary}")
+        return skipped(operation, "not in the plan")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedPlan:
+    """The plans for some tables, saved together."""
+
+    __pydantic_config__ = _STRICT
+
+    version: str
+    """The version of Icekeeper."""
+    saved_ms: int
+    tables: tuple[SavedTable, ...] = field(default=())
+
+    def require(self, version: str, now_ms: int) -> None:
+        """Raises PlanStale: the plan is of another version of Icekeeper, or too old."""
+        if version != self.version:
+            raise PlanStale(f"the plan is of Icekeeper {self.version}, and this is {version}; save a new plan")
+        saved = f"the plan was saved at {iso_utc(self.saved_ms)}"
+        if now_ms > self.saved_ms + HOLDS_MS:
+            raise PlanStale(f"{saved}, more than {HOLDS_MS // HOUR_MS} hours ago; save a new plan")
+        if now_ms < self.saved_ms - _AHEAD_MS:
+            raise PlanStale(f"{saved}, which has not come by this machine's clock; set the clock, or save a new plan")
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of the file, with secrets masked and a digest of the rest."""
+        document = masked_document(_ADAPTER.dump_python(self, mode="json"))
+        return {**document, "digest": digest_of(document)}
+
+
+_ADAPTER = TypeAdapter(SavedPlan)
+
+
+def digest_of(document: Mapping[str, Any]) -> str:
+    """The digest of a plan's document without its own field ``digest``."""
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+
+
+def saved_table(
+    outcome: PassOutcome,
+    *,
+    uuid: str | None,
+    run_id: str,
+    settings: Mapping[str, str],
+    schedule: str | None,
+    policy: str,
+    planned_ms: int,
+    snapshot_id: int | None,
+    bytes_reclaimable: int,
+) -> SavedTable:
+    """The plan for one table, from the outcome of its dry run, with each operation planned after the earlier ones."""
+    return SavedTable(
+        catalog=outcome.catalog,
+        table=outcome.table,
+        uuid=uuid,
+        run_id=run_id,
+        settings=dict(settings),
+        schedule=schedule,
+        policy=policy,
+        planned_ms=planned_ms,
+        snapshot_id=snapshot_id,
+        bytes_reclaimable=bytes_reclaimable,
+        operations=tuple(
+            SavedOperation(
+                operation=one.operation.value,
+                schedule=one.schedule,
+                status=one.status.value,
+                summary=one.summary,
+                files=one.files_planned,
+            )
+            for one in outcome.operations
+        ),
+    )
+
+
+def read_plan(text: str | bytes, name: str) -> SavedPlan:
+    """Read the file ``name`` of a saved plan.
+
+    Raises:
+        PolicyError: it is no saved plan, or was changed after it was saved.
+    """
+    hint = "save a new plan with icekeeper plan --save"
+    try:
+        document = json.loads(text)
+        digest = document.pop("digest")
+        plan = _ADAPTER.validate_json(json.dumps(document))
+    except (ValueError, ValidationError, KeyError, AttributeError, TypeError, RecursionError):
+        raise PolicyError(f"{name} is no saved plan; {hint}") from None
+    if digest != digest_of(document):
+        raise PolicyError(f"{name} was changed after it was saved; {hint}")
+    return plan

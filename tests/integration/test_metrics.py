@@ -1,0 +1,262 @@
+"""Metrics for Prometheus: from the state, in both formats, all on their page; and the health of ``icekeeper run``."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import stat
+import sys
+import urllib.error
+import urllib.request
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from prometheus_client import generate_latest, parser
+from prometheus_client.openmetrics import parser as openmetrics
+
+from icekeeper.cycle import metrics_server
+from icekeeper.cycle.metrics_server import CycleHealth, served
+from icekeeper.errors import PolicyError, StorageError
+from icekeeper.model import TableName
+from icekeeper.report import metrics
+from icekeeper.report.metrics import METRICS, StateMetrics
+from icekeeper.state.identity import TableIdentity
+from icekeeper.state.open import open_state
+from icekeeper.state.sqlite.store import SqliteStateStore
+from icekeeper.state.store import LakeStats
+from support.command import LOCAL, Command, one_sentence
+
+ROOT = Path(__file__).resolve().parents[2]
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def samples(text: str, parse: Any = parser.text_string_to_metric_families) -> Samples:
+    """Every sample by its name and labels."""
+    return {
+        (one.name, tuple(sorted(one.labels.items()))): one.value for family in parse(text) for one in family.samples
+    }
+
+
+def value(found: Samples, name: str, **labels: str) -> float:
+    return found[f"icekeeper_{name}", tuple(sorted({"catalog": "C", **labels}.items()))]
+
+
+def test_gauges_are_of_the_last_scan_and_counters_of_all_passes(command: Command) -> None:
+    table = command.table(appends=6)
+    command("detect")
+    before = samples(command("metrics", catalog=None).out)
+    assert value(before, "catalog_tables") == 1
+    assert value(before, "table_data_files", table="ns.t") == 6
+    assert (value(before, "scans_total"), value(before, "files_merged_total")) == (1, 0)
+    first = command("maintain", "ns.t", *LOCAL, "--json").json
+    for _ in range(6):
+        table.refresh()
+        table.append(table.scan(limit=1).to_arrow())
+    second = command("maintain", "ns.t", *LOCAL, "--json").json
+    command("detect")
+    now = samples(command("metrics", "--catalog", "C", catalog=None).out)
+    merged = sum(one["metrics"]["compact.files_merged"] for one in (first, second))
+    assert value(now, "files_merged_total") == merged == 12
+    assert value(now, "table_data_files", table="ns.t") == 2
+    assert value(now, "passes_total", status="succeeded") == 2
+    assert value(now, "operations_total", operation="compact", status="succeeded") == 2
+    assert value(now, "scans_total") == 2
+    assert value(now, "table_records", table="ns.t") == value(now, "catalog_records") == 24
+    assert command("metrics", "--catalog", "D", catalog=None).out == ""
+
+
+def test_every_metric_is_made_and_on_its_page() -> None:
+    rows = re.findall(
+        r"^\| `(icekeeper_\w+)` \| (\w+) \| (.+) \| (.+) \|$", (ROOT / "docs/metrics.md").read_text(), re.M
+    )
+    expected = [
+        (name, facts.kind, ", ".join(f"`{label}`" for label in facts.labels), facts.meaning)
+        for name, facts in METRICS.items()
+    ]
+    assert rows == expected
+
+
+def test_every_counter_of_health_is_a_metric() -> None:
+    """All but one that only ``icekeeper health`` knows."""
+    source = (ROOT / "layers/icekeeper/src/icekeeper/health/examine.py").read_text()
+    counters = set(re.findall(r'"(lake_\w+)"', source)) - {"lake_tables", "lake_tables_warned"}
+    assert counters - set(metrics._LAKE) == {"lake_delete_manifests"}
+
+
+def test_the_dashboard_asks_for_metrics_that_exist() -> None:
+    document = json.loads((ROOT / "docs/examples/grafana-dashboard.json").read_text())
+    asked = {name for one in expressions(document) for name in re.findall(r"icekeeper_\w+", one)}
+    assert asked
+    assert asked - set(METRICS) == set()
+
+
+def expressions(document: Any) -> list[str]:
+    return [target["expr"] for panel in document["panels"] for target in panel["targets"]]
+
+
+def a_state(folder: Path, tables: int) -> SqliteStateStore:
+    state = SqliteStateStore(folder / "state.db")
+    state.totals.add("C", "file:///w", {"scans": 1})
+    for number in range(tables):
+        identity = TableIdentity("C", "file:///w", TableName(("ns",), f"t{number:04}"), f"u{number}", "")
+        warnings = {"small_files": "…"} if number == tables - 1 else {}
+        counters = {"lake_bytes": number, "lake_data_files": 1}
+        state.lake_stats.record(
+            LakeStats(identity=identity, observed_ms=1_500, snapshot_id=1, counters=counters, warnings=warnings)
+        )
+    return state
+
+
+def test_tables_beyond_the_bound_count_only_in_the_totals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "MOST_TABLES", 2)
+    found = samples(exposed(a_state(tmp_path, 5)))
+    assert value(found, "catalog_data_files") == 5
+    assert value(found, "catalog_tables_left_out") == 3
+    shown = [dict(labels)["table"] for name, labels in found if name == "icekeeper_table_bytes"]
+    assert shown == ["ns.t0004", "ns.t0003"]
+    assert value(found, "table_warning", table="ns.t0004", kind="small_files") == 1
+    assert value(found, "table_observed_timestamp_seconds", table="ns.t0003") == 1.5
+
+
+def exposed(state: SqliteStateStore) -> str:
+    return generate_latest(StateMetrics(state).registry()).decode()
+
+
+def test_a_hostile_name_is_one_label(tmp_path: Path) -> None:
+    state = SqliteStateStore(tmp_path / "state.db")
+    name = TableName(("ns",), 'a"} 1\nicekeeper_up 1\u202e\x00')
+    state.totals.add('C"\n', "w", {"scans": 1})
+    identity = TableIdentity('C"\n', "w", name, "u", "")
+    state.lake_stats.record(LakeStats(identity=identity, observed_ms=1, snapshot_id=1, counters={"lake_bytes": 1}))
+    names = {name for name, _ in samples(exposed(state))}
+    assert names <= set(METRICS)
+
+
+def get(url: str, accept: str = "*/*") -> tuple[int, str, str]:
+    request = urllib.request.Request(url, headers={"Accept": accept})
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return answer.status, answer.headers["Content-Type"], answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.headers["Content-Type"], error.read().decode()
+
+
+def test_both_formats_by_negotiation_and_the_health_of_cycles(tmp_path: Path) -> None:
+    now_s = [0.0]
+    state = a_state(tmp_path, 2)
+    health = CycleHealth(60, lambda: now_s[0])
+    read = StateMetrics(state, monotonic_s=lambda: now_s[0])
+    with served("127.0.0.1", 0, read, health) as url:
+        status, kind, text = get(f"{url}/metrics")
+        assert (status, kind.partition(";")[0]) == (200, "text/plain")
+        open_text = get(f"{url}/metrics", "application/openmetrics-text; version=1.0.0")
+        assert open_text[1].startswith("application/openmetrics-text; version=1.0.0")
+        assert samples(open_text[2], openmetrics.text_string_to_metric_families) == samples(text)
+        assert get(f"{url}/healthz")[::2] == (200, "ok\n")
+        health.note(600, has_ended=True)
+        now_s[0] = 1500.0
+        assert get(f"{url}/healthz")[0] == 200
+        now_s[0] = 1501.0
+        assert get(f"{url}/healthz")[::2] == (503, "no cycle has ended for 1501 s, of at most 1500 s\n")
+        health.note(600, has_ended=False)
+        assert get(f"{url}/healthz")[0] == 503
+        health.note(600, has_ended=True)
+        assert get(f"{url}/healthz")[0] == 200
+        assert get(f"{url}/")[0] == 404
+        now_s[0] = 2000.0
+        with mock.patch.object(type(state.totals), "all", side_effect=StorageError("the state is gone")):
+            assert get(f"{url}/metrics")[::2] == (503, "the state is gone\n")
+        port = int(url.rpartition(":")[2])
+        told = f"metrics cannot be served at port {port} of 127.0.0.1: Address already in use"
+        with pytest.raises(PolicyError, match=told), served("127.0.0.1", port, read, health):
+            pass
+
+
+def test_the_state_is_read_once_a_minute(tmp_path: Path) -> None:
+    now_s = [0.0]
+    state = a_state(tmp_path, 1)
+    registry = StateMetrics(state, monotonic_s=lambda: now_s[0]).registry()
+    seen = []
+    for at_s in (0.0, 60.0, 61.0):
+        now_s[0] = at_s
+        seen.append(value(samples(generate_latest(registry).decode()), "scans_total"))
+        state.totals.add("C", "file:///w", {"scans": 1})
+    assert seen == [1, 1, 3]
+
+
+def test_a_client_that_sends_nothing_holds_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(metrics_server._Handler, "timeout", 0.2)
+    with ExitStack() as stack:
+        url = stack.enter_context(served("127.0.0.1", 0, StateMetrics(a_state(tmp_path, 1)), CycleHealth(60)))
+        address = "127.0.0.1", int(url.rpartition(":")[2])
+        silent = stack.enter_context(socket.create_connection(address, timeout=10))
+        assert get(f"{url}/healthz")[0] == 200
+        assert silent.recv(1) == b""
+    assert capsys.readouterr().err == ""
+
+
+def test_the_file_for_collectors_is_written_as_a_whole(command: Command) -> None:
+    command.table(appends=2)
+    command("detect")
+    path = command.folder / "icekeeper.prom"
+    path.write_text("old")
+    assert command("metrics", "--output", str(path), catalog=None).code == 0
+    assert value(samples(path.read_text()), "catalog_tables") == 1
+    assert stat.S_IMODE(path.stat().st_mode) & 0o444 == 0o444, "node_exporter runs as another user"
+    assert [one.name for one in command.folder.glob("*.prom*")] == ["icekeeper.prom"]
+    answer = command("metrics", "--output", str(command.folder / "none" / "x"), catalog=None)
+    assert answer.code == 2
+    assert one_sentence(answer.err).endswith("cannot be written: No such file or directory; choose another file")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--metrics-address", "::1"], "--metrics-address says where --metrics-port is served; add --metrics-port"),
+        (
+            ["--metrics-port", "1", "--once"],
+            "--metrics-port is for a process that stays; icekeeper metrics --output writes a file",
+        ),
+    ],
+)
+def test_wrong_calls(command: Command, options: list[str], told: str) -> None:
+    answer = command("run", *LOCAL, *options)
+    assert (answer.code, one_sentence(answer.err)) == (2, told)
+
+
+def test_without_the_library_the_extra_is_named(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    answer = command("metrics", catalog=None)
+    told = "metrics need prometheus_client, which is not installed: run pip install 'icekeeper[metrics]'"
+    assert (answer.code, one_sentence(answer.err)) == (2, told)
+
+
+def test_lines_of_a_run_as_json(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ICEKEEPER_LOG_FORMAT", "json")
+    command.table(appends=6)
+    answer = command("run", *LOCAL, "--once")
+    lines = [json.loads(line) for line in answer.out.splitlines()]
+    assert [(one["event"], one["level"], one.get("table"), one.get("status")) for one in lines] == [
+        ("run", "INFO", None, None),
+        ("table_result", "INFO", "ns.t", "succeeded"),
+    ]
+    assert (lines[0]["tables"], lines[0]["proposals"], lines[0]["errors"]) == (1, 1, 0)
+    assert lines[1]["message"].startswith("compact: compacted 6 files into 1")
+    monkeypatch.setenv("ICEKEEPER_LOG_FORMAT", "xml")
+    answer = command("run", *LOCAL, "--once")
+    told = "environment variable ICEKEEPER_LOG_FORMAT cannot be 'xml'; formats are text and json"
+    assert (answer.code, one_sentence(answer.err)) == (2, told)
+
+
+def test_one_state_has_the_totals_of_all_processes(command: Command) -> None:
+    """As after a restart: another object reads what the first one has added."""
+    for _ in range(2):
+        open_state(command.environment()).totals.add("C", "w", {"files_merged": 2, "passes.failed": 1})
+    ((catalog, warehouse, amounts),) = open_state(command.environment()).totals.all()
+    assert (catalog, warehouse, dict(amounts)) == ("C", "w", {"files_merged": 4, "passes.failed": 2})
