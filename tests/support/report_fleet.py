@@ -104,7 +104,7 @@ def _last_pass(identity: TableIdentity, random: Random, number: int, text: str) 
             "compact.files_written": written,
             "expire_snapshots.snapshots_expired": 14,
             "remove_orphans.orphans_removed": 3,
-            "remove_orphans.orphan_bytes": 3 * 2**27,
+            "remove_orphans.bytes_freed": 3 * 2**27,
             "remove_orphans.bytes_left": 2**20,
         },
         engine="local",

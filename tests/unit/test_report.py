@@ -363,10 +363,14 @@ def test_achievements_are_sums_over_the_passes_of_a_month() -> None:
         "compact__files_written": 2,
         "expire_snapshots__snapshots_expired": 5,
         "remove_orphans__orphans_removed": 3,
-        "remove_orphans__orphan_bytes": 100 * 2**30,
+        "expire_snapshots__bytes_freed": 60 * 2**30,
+        "remove_orphans__bytes_freed": 40 * 2**30,
     }
     passes = [last_pass("a.b", "succeeded", "", hours, **metrics) for hours in (1, 29 * 24, 31 * 24)]
-    assert document_of(seen("a.b"), passes=passes)["achieved"] == {
+    document = document_of(seen("a.b"), passes=passes)
+    assert "<dd>$4.60 <small>a month</small></dd>" in render_page([document], NOW_MS)
+    assert "<dd>$9.20 <small>a month</small></dd>" in render_page([document, document], NOW_MS)
+    assert document["achieved"] == {
         "days": 30,
         "passes": 2,
         "files_merged": 120,

@@ -525,7 +525,7 @@ def reclaimable_bytes(outcome: PassOutcome | BucketOutcome) -> int | float:
 
 
 FREED = ("expire_snapshots.bytes_freed", "remove_orphans.bytes_freed")
-"""Metrics of the bytes of deleted files."""
+"""The metrics with the bytes of the files that a pass deleted."""
 
 
 def told_freed(outcome: PassOutcome | BucketOutcome) -> str | None:

@@ -24,7 +24,7 @@ from icekeeper.machine.metering import WorkThreads
 from icekeeper.model import TableName
 from icekeeper.policy import resolve
 from icekeeper.report.costs import STORED_GB_MONTH_USD
-from icekeeper.report.outcome import PassStatus, in_plain_words, lines_of
+from icekeeper.report.outcome import FREED, PassStatus, in_plain_words, lines_of
 from icekeeper.state.findings import CatalogScan, TableLayout
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import LakeStats, PassRecord, StateStore
@@ -51,7 +51,7 @@ _ACHIEVED = {
     "files_written": ("compact.files_written",),
     "snapshots_expired": ("expire_snapshots.snapshots_expired",),
     "orphans_removed": ("remove_orphans.orphans_removed",),
-    "bytes_freed": ("remove_orphans.orphan_bytes",),
+    "bytes_freed": FREED,
 }
 
 
@@ -225,7 +225,7 @@ def _achieved(passes: Iterable[Sequence[PassRecord]], now_ms: int) -> dict[str, 
     sums: dict[str, int | float] = {"days": DAYS, "passes": len(recent)}
     for name, metrics in _ACHIEVED.items():
         sums[name] = round(sum(one.metrics.get(metric, 0) for one in recent for metric in metrics))
-    return {**sums, "usd_per_month": round(sums["bytes_freed"] / _GB * STORED_GB_MONTH_USD, 2)}
+    return {**sums, "usd_per_month": round(sums["bytes_freed"] / _GB * STORED_GB_MONTH_USD, 4)}
 
 
 # The page.
@@ -273,10 +273,10 @@ def render_page(documents: Sequence[Mapping[str, Any]], now_ms: int) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"size": size_text, "moment": moment, "count": _count}
+    environment.filters |= {"size": size_text, "usd": _usd, "count": _count}
     return environment.get_template("page.html").render(
         title=", ".join(str(one["catalog"]) for one in documents),
-        now=moment(now_ms),
+        now=_moment(now_ms),
         policy=_security_policy(scripts, [style, _PLOT_STYLE]),
         style=Markup(style),  # ours
         scripts=[Markup(script) for script in scripts],
@@ -402,8 +402,11 @@ def _scanned(scan: Mapping[str, int] | None, now_ms: int) -> str:
     return f"scanned {age_text(max(0, now_ms - scan['scanned_ms']))} ago{some}"
 
 
-def moment(moment_ms: int) -> str:
-    """A time in epoch milliseconds as ``2026-11-27 17:30 UTC``."""
+def _usd(amount: float) -> str:
+    return "less than $0.01" if 0 < amount < 0.01 else f"${amount:,.2f}"
+
+
+def _moment(moment_ms: int) -> str:
     return escaped(iso_utc(moment_ms)[:16].replace("T", " ") + " UTC")
 
 
