@@ -28,7 +28,7 @@ def test_the_console_script(command: Command) -> None:
     wrong = command.script("maintain", "ns.none", "--catalog", "C", "--json")
     assert wrong.code == 2
     message = "there is no table ns.none in catalog C"
-    assert wrong.json == {"error": {"type": "PolicyError", "message": message}}
+    assert wrong.json == {"error": {"type": "TableNotFound", "message": message}}
     assert one_sentence(wrong.err) == message
 
 
