@@ -55,6 +55,8 @@ def test_the_page_is_drawn_without_an_error_or_a_request(browser: Browser, hosti
     browser.open(hostile_page)
     assert browser.run("return document.querySelectorAll('.rows > tr:not(.detail)').length") == 50
     assert open_tables(browser) > 50
+    charts = "return [...document.querySelectorAll('figure svg')].map((one) => one.getAttribute('aria-label'))"
+    assert {"Sizes of data files", "Snapshots and refs", "Partitions", "live bytes"} <= set(browser.run(charts))
     assert browser.console() == []
     assert browser.run("return performance.getEntriesByType('resource').map((one) => one.name)") == []
     blocked = "return fetch('http://127.0.0.1:9/').then(() => 'sent', () => 'refused')"

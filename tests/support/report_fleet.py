@@ -10,6 +10,7 @@ from icekeeper.report.page import CatalogFacts
 from icekeeper.state.findings import CatalogScan, Part, TableLayout, Verdict
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import LakeStats, PassRecord
+from icekeeper.state.trends import TrendRow
 
 NOW_MS = 1_795_800_000_000
 DAY_MS = 24 * HOUR_MS
@@ -22,7 +23,7 @@ def fleet(tables: int, catalog: str = "lake", *, hostile: bool = False, layouts:
     random = Random(7)
     lines = [sorted(random.randint(0, 30 * 86_400) for _ in range(40)) for _ in range(9)]
     partitions = [_partitions(random) for _ in range(9)]
-    lake, passes, found = [], {}, []
+    lake, passes, found, trends = [], {}, [], {}
     names = [f"{('shop', 'web', 'finance', 'iot')[n % 4]}.events_{n:05}" for n in range(tables)]
     if hostile:
         names[0] = f"evil.{HOSTILE.replace('.', '')}"
@@ -32,6 +33,13 @@ def fleet(tables: int, catalog: str = "lake", *, hostile: bool = False, layouts:
         lake.append(stats)
         if number % 3 != 2:
             passes[identity.copy] = (_last_pass(identity, random, number, HOSTILE if hostile and number == 0 else ""),)
+        if number % 2 == 0:
+            trends[identity.copy] = [
+                TrendRow(
+                    observed_ms=NOW_MS - day * DAY_MS, data_files=random.randint(1, 99), delete_files=day, bytes=2**30
+                )
+                for day in range(30, 0, -1)
+            ]
         if layouts and number % 5 == 0:
             found.extend(_layout(stats, random, number, partitions[number % 9]))
         if number % 97 == 96:
@@ -41,7 +49,7 @@ def fleet(tables: int, catalog: str = "lake", *, hostile: bool = False, layouts:
     scan = CatalogScan(
         catalog=catalog, warehouse="w", scanned_ms=NOW_MS - HOUR_MS, listed=tables, scanned=tables - tables // 97
     )
-    return CatalogFacts(catalog=catalog, scan=scan, lake=lake, layouts=found, passes=passes)
+    return CatalogFacts(catalog=catalog, scan=scan, lake=lake, layouts=found, passes=passes, trends=trends)
 
 
 def _stats(identity: TableIdentity, random: Random, number: int, seconds: list[int], text: str) -> LakeStats:

@@ -7,6 +7,7 @@ import json
 import os
 import stat
 from collections.abc import Sequence
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,7 @@ from icekeeper.report.terminal import (
 from icekeeper.state.findings import CatalogScan, Part, TableLayout, Verdict
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import LakeStats, PassRecord
+from icekeeper.state.trends import TrendRow
 
 # What people read of a sweep over a bucket: a sentence is not repeated table by table.
 
@@ -291,6 +293,22 @@ def document_of(*lake: LakeStats, passes: Sequence[PassRecord] = (), layouts: Se
     scan = CatalogScan(catalog="lake", warehouse="w", scanned_ms=NOW_MS - HOUR_MS, listed=3, scanned=2)
     facts = CatalogFacts(catalog="lake", scan=scan, lake=lake, layouts=layouts, passes=by_copy)
     return catalog_document(facts, NOW_MS)
+
+
+def test_the_trend_of_a_table_ends_with_its_newest_state() -> None:
+    lake = [seen("shop.a", counters={"lake_data_files": 5, "lake_bytes": 70})]
+    copy, day = identity("shop.a").copy, 24 * HOUR_MS
+    rows = [TrendRow(observed_ms=lake[0].observed_ms - n * day, data_files=n, bytes=10 * n) for n in (2, 1)]
+    facts = CatalogFacts(catalog="lake", scan=None, lake=lake, trends={copy: rows})
+    (table,) = catalog_document(facts, NOW_MS)["tables"]
+    newest = lake[0].observed_ms // 1000
+    assert table["trend"] == [
+        [newest - 2 * 86_400, 2, None, 20],
+        [newest - 86_400, 1, None, 10],
+        [newest, 5, None, 70],
+    ]
+    (table,) = catalog_document(replace(facts, trends={}), NOW_MS)["tables"]
+    assert "trend" not in table
 
 
 DUE = Verdict(reasons=("60 small files",), priority=0.5, due={"orphan sweep": NOW_MS + HOUR_MS})

@@ -164,7 +164,7 @@ def test_a_table_dropped_after_its_plan_fails_by_name(lake: LocalLake) -> None:
     told = summaries(lake, execution)
     assert set(told) == set(ALL)
     gone = {step: told[step] for step in ALL if step != "rewrite_position_deletes"}  # the plan told: no deletes
-    assert all("PolicyError" in sentence and "ns.t" in sentence for sentence in gone.values()), gone
+    assert all("TableNotFound" in sentence and "ns.t" in sentence for sentence in gone.values()), gone
     assert result_of(lake, execution)["status"] == "failed"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from icekeeper.engines.engine import EngineName
-from icekeeper.errors import PolicyError
+from icekeeper.errors import PartlyListed, PolicyError
 from icekeeper.model import TableName
 
 if TYPE_CHECKING:
@@ -99,19 +99,28 @@ def is_pattern(text: str | None) -> bool:
     return text is not None and any(character in text for character in "*?[")
 
 
-def chosen_tables(catalog: Catalog, table: str | None, *, all_tables: bool) -> Sequence[TableName]:
+def chosen_tables(
+    catalog: Catalog, table: str | None, *, all_tables: bool, tell: Callable[[str], object]
+) -> Sequence[TableName]:
     """The table, those of the catalog that a pattern matches, or all of them, in the order of their names.
+
+    ``tell`` gets a sentence if the catalog did not allow some namespaces to be listed, as in a detection.
 
     Raises:
         PolicyError: neither or both are given, or nothing matches.
-        StorageError: the catalog cannot be listed, or only in part.
+        StorageError: the catalog cannot be listed.
     """
     if (table is None) != all_tables:
         raise PolicyError("name a table, a pattern such as 'shop.*', or --all")
     if table is not None and not is_pattern(table):
         return [table_name(table)]
     pattern = "*" if table is None else table
-    found = sorted((one for one in catalog.list_tables() if fnmatchcase(str(one), pattern)), key=str)
+    listed: list[TableName] = []
+    try:
+        listed.extend(catalog.list_tables())
+    except PartlyListed as error:
+        tell(str(error))
+    found = sorted((one for one in listed if fnmatchcase(str(one), pattern)), key=str)
     if not found:
         what = f"no table of catalog {catalog.name} matches '{table}'"
         raise PolicyError(what if table is not None else f"catalog {catalog.name} has no table")

@@ -79,7 +79,7 @@ def maintain(
         raise PolicyError("--exit-code says what a dry run found; add --dry-run")
     wait_ms = 0 if wait is None else time_ms(wait, "--wait")
     runtime = Runtime.open(catalog)
-    names = chosen_tables(runtime.catalog, table, all_tables=all_tables)
+    names = chosen_tables(runtime.catalog, table, all_tables=all_tables, tell=tell)
     with engine_and_progress(engine, as_json=as_json) as (started, progress):
         timeout_s, retries = (None, 0) if dry_run else runtime.limits(chosen, unsafe=unsafe)
 

@@ -41,6 +41,7 @@ from icekeeper.cli.console import (
     print_failed,
     print_interrupted,
     print_json,
+    tell,
     waiting,
 )
 from icekeeper.cli.metrics import MetricsAddress, MetricsPort, served_metrics
@@ -256,7 +257,7 @@ def plan(
     from icekeeper.runtime import Runtime
 
     chosen, runtime = overrides(settings, operations, unsafe=unsafe), Runtime.open(catalog)
-    names = chosen_tables(runtime.catalog, table, all_tables=all_tables)
+    names = chosen_tables(runtime.catalog, table, all_tables=all_tables, tell=tell)
     with engine_and_progress(engine, as_json=as_json) as (started, progress):
 
         def planned(name: TableName) -> tuple[SavedTable | None, PassOutcome]:

@@ -243,7 +243,7 @@ def report(
         for name in names:
             unread |= Runtime.open(name).scan_afresh(fresh)
     state, now_ms = open_state(variables_set(os.environ)), system_clock()
-    documents = [catalog_document(recorded_facts(state, *_scanned(state, name)), now_ms) for name in names]
+    documents = [catalog_document(recorded_facts(state, *_scanned(state, name), now_ms), now_ms) for name in names]
     write_output("--output", output, render_page(documents, now_ms))
     states = [table["state"] for document in documents for table in document["tables"]]
     told = (

@@ -246,6 +246,7 @@
       work(t),
       facts(t),
       ...(t.left_out ? [] : [history(t)]),
+      ...(t.trend ? [trend(t)] : []),
       ...(t.layout?.files ? [sizes(t.layout.files, t), partitions(t.layout.files)] : []),
       ...(t.layout?.files && t.layout.holders ? [] : [absent(t)]),
       el("div", { class: "pair" }, lastPass(t), policy(t)),
@@ -362,6 +363,22 @@
         ? grid(["ref", "type", "snapshots", "bytes that it alone holds"], costs)
         : grid(["ref", "type", "snapshot of"], line.refs.map(([name, kind, ms]) => [name, kind, moment(ms)])),
     );
+  }
+
+  function trend(t) {
+    const title = "Trend";
+    const points = t.trend.filter(([seconds]) => isTime(seconds * 1000)).map(([seconds, ...found]) => ({ at: new Date(seconds * 1000), found }));
+    const lines = [["data files", "~s"], ["delete files", "~s"], ["live bytes", size]].map(([name, tickFormat], at) =>
+      chart(name, {
+        ...{ height: 120, marginLeft: 70, x: { type: "utc", label: null, ticks: 4 } },
+        y: { label: name, grid: true, nice: true, zero: true, ticks: 3, tickFormat },
+        marks: [
+          Plot.line(points, { x: "at", y: (p) => p.found[at], stroke: "var(--calm)", curve: "step-after" }),
+          Plot.dot(points, { x: "at", y: (p) => p.found[at], fill: "var(--calm)", r: 2 }),
+        ],
+      }),
+    );
+    return section(title, ...lines, faint(`The first scan of each day that saw a change, since ${moment(t.trend[0][0] * 1000)}.`));
   }
 
   function partitions(all) {

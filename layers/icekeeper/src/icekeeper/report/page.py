@@ -28,6 +28,7 @@ from icekeeper.report.outcome import FREED, PassStatus, in_plain_words, lines_of
 from icekeeper.state.findings import CatalogScan, TableLayout
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import LakeStats, PassRecord, StateStore
+from icekeeper.state.trends import TrendRow
 from icekeeper.text import age_text, counted, escaped, escaped_document, size_text
 
 ORPHANS = "lake_orphan_bytes"
@@ -43,6 +44,7 @@ _AT_ONCE = 16
 _DAY_MS = 24 * HOUR_MS
 _GB = 2**30
 _STALE_MS = 2 * _DAY_MS
+_TREND_DAYS = 59
 _SERVED_MS = 7 * _DAY_MS
 # Passes do not remove the causes of these warnings: a person must act.
 _TROUBLES = ("wrong_settings", "cut_off", "unreadable_files")
@@ -65,9 +67,11 @@ class CatalogFacts:
     layouts: Sequence[TableLayout] = ()
     passes: Mapping[tuple[str, str], Sequence[PassRecord]] = field(default_factory=dict)
     """By copy of a table: its newest passes, newest first."""
+    trends: Mapping[tuple[str, str], Sequence[TrendRow]] = field(default_factory=dict)
+    """By copy of a table: a row for each day on which a scan saw a change, oldest first."""
 
 
-def recorded_facts(state: StateStore, catalog: str, warehouse: str) -> CatalogFacts:
+def recorded_facts(state: StateStore, catalog: str, warehouse: str, now_ms: int) -> CatalogFacts:
     """Read what the state says of a catalog; no catalog, table or manifest is read.
 
     Raises:
@@ -87,6 +91,12 @@ def recorded_facts(state: StateStore, catalog: str, warehouse: str) -> CatalogFa
             lake=lake,
             layouts=list(state.layouts.of_catalog(catalog, warehouse)),
             passes=dict(_passes_of(state, identities)),
+            trends={
+                identity.copy: rows
+                for identity, rows in state.trends.of_catalog(
+                    identities.values(), now_ms - _TREND_DAYS * _DAY_MS, now_ms=now_ms
+                ).items()
+            },
         )
 
 
@@ -97,7 +107,7 @@ def recorded_page(state: StateStore, now_ms: int) -> str:
         StorageError: the state cannot be read.
     """
     scans = [scan for scan in state.scans.all() if scan.scanned_ms > now_ms - _SERVED_MS]
-    facts = (recorded_facts(state, scan.catalog, scan.warehouse) for scan in scans)
+    facts = (recorded_facts(state, scan.catalog, scan.warehouse, now_ms) for scan in scans)
     return render_page([catalog_document(one, now_ms) for one in facts], now_ms)
 
 
@@ -130,7 +140,8 @@ def catalog_document(facts: CatalogFacts, now_ms: int) -> dict[str, Any]:
         assert known is not None
         passes = facts.passes.get(known.identity.copy, ())
         layout = layouts.get((known.identity.table, known.identity.uuid), {})
-        tables.append(_table(facts.catalog, name, stats, unread, passes, layout))
+        trend = _trend(facts.trends.get(known.identity.copy, ()), stats)
+        tables.append({**_table(facts.catalog, name, stats, unread, passes, layout), **trend})
     order = ("trouble", "work", "well")
     tables.sort(key=lambda one: (order.index(one["state"]), -one["priority"], one["name"]))
     states = Counter(one["state"] for one in tables)
@@ -196,6 +207,18 @@ def _table(
     }
 
 
+def _trend(rows: Sequence[TrendRow], stats: LakeStats | None) -> dict[str, Any]:
+    """``[epoch seconds, data files, delete files, bytes]`` of each day, and of the newest state; nothing if there was
+    one state only."""
+    points: list[list[int | float | None]] = [
+        [row.observed_ms // 1000, row.data_files, row.delete_files, row.bytes] for row in rows
+    ]
+    if stats is not None and rows and stats.observed_ms > rows[-1].observed_ms:
+        newest = (stats.counters.get(key) for key in ("lake_data_files", "lake_delete_files", "lake_bytes"))
+        points.append([stats.observed_ms // 1000, *newest])
+    return {"trend": points} if len(points) > 1 else {}
+
+
 def _trouble(stats: LakeStats | None, unread: LakeStats | None, last: PassRecord | None) -> tuple[str, str]:
     """Why a person must look at the table, empty: nobody must; and the command that says more or tries again."""
     if unread is not None:
@@ -247,7 +270,7 @@ _PLOT_STYLE = """:where(.plot) {
 MOST_BYTES = 14_000_000
 """Of the data on a page.  Beyond, details are left out: those of tables whose manifests were read last stay first,
 then those of tables with more need."""
-_DETAILS = ("timeline", "layout")
+_DETAILS = ("timeline", "layout", "trend")
 _NEVER = {"observed_ms": 0}
 _AT_FIRST = 5
 """So many tables in trouble, and so many with work, are listed at the top."""
