@@ -102,3 +102,8 @@ def test_the_only_catalog_is_meant_where_a_call_names_none(command: Command, mon
     monkeypatch.setenv("ICEKEEPER_CATALOG", "second")
     assert command("verify", "ns.t", "--json", catalog=None).json["catalog"] == "second"
     assert command("verify", "ns.t", "-c", "c", "--json", catalog=None).json["catalog"] == "c"
+    assert command("run", "--once", "--engine", "local", catalog=None).code == 0
+    page = command("report", "--output", "-", catalog=None)
+    assert (page.code, page.err) == (0, "1 table, 0 in trouble, 0 with work due\n")
+    assert page.out.startswith("<!doctype html>")
+    assert "ns.t" in page.out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +26,10 @@ Tables: TypeAlias = Annotated[
 AllTables: TypeAlias = Annotated[bool, typer.Option("--all", help="every table of the catalog, one after the other")]
 
 
+CATALOG = "ICEKEEPER_CATALOG"
+"""The environment variable with the catalog where a call names none."""
+
+
 def only_catalog() -> str:
     """The catalog where a call names none: the only one that is configured.
 
@@ -37,7 +42,12 @@ def only_catalog() -> str:
     if len(names) == 1:
         return names[0]
     told = f"there are {', '.join(names)}" if names else "none is configured; see icekeeper docs getting-started"
-    raise PolicyError(f"name the catalog with --catalog or ICEKEEPER_CATALOG: {told}")
+    raise PolicyError(f"name the catalog with --catalog or {CATALOG}: {told}")
+
+
+def only_catalogs() -> list[str]:
+    """The catalogs where a call that takes several names none; raises as :func:`only_catalog`."""
+    return [os.environ.get(CATALOG) or only_catalog()]
 
 
 CatalogName: TypeAlias = Annotated[
@@ -46,7 +56,7 @@ CatalogName: TypeAlias = Annotated[
         "--catalog",
         "-c",
         metavar="C",
-        envvar="ICEKEEPER_CATALOG",
+        envvar=CATALOG,
         default_factory=only_catalog,
         show_default=False,
         help="a catalog of PyIceberg's configuration (~/.pyiceberg.yaml), or a table bucket's ARN; by default the only "

@@ -26,7 +26,7 @@ from icekeeper.cli.arguments import (
     Unsafe,
     chosen_tables,
     is_pattern,
-    only_catalog,
+    only_catalogs,
     overrides,
     table_name,
     time_ms,
@@ -92,7 +92,7 @@ def history(
     now_ms = system_clock()
     since_ms = None if since is None else _since_ms(since, now_ms)
     if table is not None:
-        catalog = catalog or os.environ.get("ICEKEEPER_CATALOG") or only_catalog()
+        catalog = catalog or only_catalogs()[0]
         handle = Runtime.open(catalog).table(table_name(table))
         identity = identity_of(handle.catalog, handle.load())
         all_of_them = since_ms is not None or failed
@@ -466,7 +466,14 @@ def _request_json(request: MaintenanceRequest) -> dict[str, Any]:
 def run(
     catalogs: Annotated[
         list[str],
-        typer.Option("--catalog", "-c", metavar="C", help="a catalog whose tables are maintained; repeatable"),
+        typer.Option(
+            "--catalog",
+            "-c",
+            metavar="C",
+            default_factory=only_catalogs,
+            show_default=False,
+            help="a catalog whose tables are maintained; repeatable",
+        ),
     ],
     interval: Annotated[
         str | None,

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from icekeeper.cli.arguments import AsJson, CatalogName, Settings, Table, Unsafe, overrides, table_name
+from icekeeper.cli.arguments import (
+    AsJson,
+    CatalogName,
+    Settings,
+    Table,
+    Unsafe,
+    only_catalogs,
+    overrides,
+    table_name,
+)
 from icekeeper.cli.console import EXIT_OK, about, answer, people, print_failed, print_json, write_output
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.text import counted
@@ -218,7 +227,14 @@ def health(
 def report(
     catalogs: Annotated[
         list[str],
-        typer.Option("--catalog", "-c", metavar="C", help="a catalog whose tables the page shows; repeatable"),
+        typer.Option(
+            "--catalog",
+            "-c",
+            metavar="C",
+            default_factory=only_catalogs,
+            show_default=False,
+            help="a catalog whose tables the page shows; repeatable",
+        ),
     ],
     output: Annotated[Path, typer.Option("--output", metavar="FILE.html", help="the page; written anew if it exists")],
     fresh: Annotated[
@@ -249,7 +265,8 @@ def report(
     told = (
         f"{counted(len(states), 'table')}, {states.count('trouble')} in trouble, {states.count('work')} with work due"
     )
-    people(as_json=str(output) == "-").print(f"{output}: {told}", soft_wrap=True)
+    is_printed = str(output) == "-"
+    people(as_json=is_printed).print(told if is_printed else f"{output}: {told}", soft_wrap=True)
     said = "; ".join(f"{name}: {why}" for name, why in sorted(unread.items()))
     return print_failed(f"{counted(len(unread), 'table')} could not be read: {said}") if unread else EXIT_OK
 
