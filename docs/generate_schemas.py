@@ -442,6 +442,70 @@ DOCUMENTS: dict[str, Schema] = {
             "note": text("what holds for the whole scan"),
         },
     ),
+    "list": fields(
+        "Tables as scans and passes recorded them",
+        {
+            "status": STATUS,
+            "tables": each(
+                "most urgent first",
+                fields(
+                    "",
+                    {
+                        "catalog": TABLE["catalog"],
+                        "name": text("NAMESPACE.TABLE"),
+                        "state": one_of("in trouble, with work due, or well", "trouble", "work", "well"),
+                        "priority": number("0 to 1: the share of its best possible state that it lacks"),
+                        "observed_ms": whole("the scan that saw it so, in epoch milliseconds"),
+                        "counters": by_key("amounts by name; docs/detection.md has them all", number()),
+                    },
+                    {
+                        "trouble": text("why a person must look at it"),
+                        "reasons": each("why it needs work", text()),
+                        "left_alone": text("why it needs none"),
+                    },
+                ),
+            ),
+        },
+    ),
+    "show": fields(
+        "What a table is made of",
+        {
+            **ABOUT,
+            "uuid": or_null(text("the table's UUID")),
+            "location": text("where its files are"),
+            "format_version": whole("version of the Iceberg format"),
+            "updated_ms": whole("its last change, in epoch milliseconds"),
+            "properties": by_key("table properties", text()),
+            "schema": {"description": "the current schema, as the metadata has it", "type": "object"},
+            "partition_specs": each("as the metadata has them", ANY),
+            "default_spec_id": whole("the current partition spec"),
+            "sort_orders": each("as the metadata has them", ANY),
+            "default_sort_order_id": whole("the current sort order"),
+            "refs": each(
+                "branches and tags",
+                fields(
+                    "",
+                    {
+                        "name": text("of the ref"),
+                        "type": one_of("kind of ref", "branch", "tag"),
+                        **snapshot_id("its snapshot"),
+                    },
+                ),
+            ),
+            "snapshots": each(
+                "newest first",
+                fields(
+                    "",
+                    {
+                        **snapshot_id("its id"),
+                        "timestamp_ms": whole("its commit, in epoch milliseconds"),
+                        "operation": or_null(text("append, overwrite, replace or delete")),
+                        "summary": by_key("as its writer left it", text()),
+                    },
+                ),
+            ),
+        },
+    ),
     "health": fields(
         "How a table looks",
         {

@@ -51,6 +51,7 @@ from icekeeper.cli.policy import policy_app
 from icekeeper.cli.protection import claims_app, pin_app, stage_app
 from icekeeper.cli.reports import advise, cost, health, report
 from icekeeper.cli.saved_plans import apply
+from icekeeper.cli.tables import list_tables, show
 from icekeeper.engines.engine import EngineName, product_engine
 from icekeeper.errors import MaintenanceError, PolicyError
 from icekeeper.report.activity import JsonLines, is_json
@@ -71,6 +72,8 @@ app.add_typer(pin_app, name="pin")
 app.add_typer(stage_app, name="stage")
 app.add_typer(claims_app, name="claims")
 app.add_typer(requests_app, name="requests")
+app.command("list")(list_tables)
+app.command()(show)
 app.command()(maintain)
 app.command()(plan)
 app.command()(apply)

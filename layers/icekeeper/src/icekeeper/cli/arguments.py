@@ -194,6 +194,8 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     "apply": ("Do what a saved plan says, and nothing else", "plan.json"),
     "run": ("Detect and maintain, every interval, without AWS", "--catalog lake --interval 1h"),
     "verify": ("Check that every referenced file exists", "shop.orders --catalog lake"),
+    "list": ("The tables of a catalog, their state and sizes", "--catalog lake"),
+    "show": ("What a table is made of: schema, specs, refs, snapshots", "shop.orders --catalog lake"),
     "history": ("What past passes did, over one table or all", "--since 24h --failed"),
     "advise": ("What to change about a table that no pass can", "shop.orders --catalog lake"),
     "report": ("A page of catalogs' tables, for a browser", "--catalog lake --fresh '*' --output lake.html"),

@@ -249,7 +249,7 @@ def report(
     """
     from icekeeper.machine.clock import system_clock
     from icekeeper.machine.resources import variables_set
-    from icekeeper.report.page import catalog_document, recorded_facts, render_page
+    from icekeeper.report.page import render_page
     from icekeeper.state.open import open_state
 
     names, unread = list(dict.fromkeys(catalogs)), dict[str, str]()
@@ -259,7 +259,7 @@ def report(
         for name in names:
             unread |= Runtime.open(name).scan_afresh(fresh)
     state, now_ms = open_state(variables_set(os.environ)), system_clock()
-    documents = [catalog_document(recorded_facts(state, *_scanned(state, name), now_ms), now_ms) for name in names]
+    documents = [recorded_catalog(state, name, now_ms) for name in names]
     write_output("--output", output, render_page(documents, now_ms))
     states = [table["state"] for document in documents for table in document["tables"]]
     told = (
@@ -269,6 +269,18 @@ def report(
     people(as_json=is_printed).print(told if is_printed else f"{output}: {told}", soft_wrap=True)
     said = "; ".join(f"{name}: {why}" for name, why in sorted(unread.items()))
     return print_failed(f"{counted(len(unread), 'table')} could not be read: {said}") if unread else EXIT_OK
+
+
+def recorded_catalog(state: StateStore, name: str, now_ms: int) -> dict[str, Any]:
+    """The document of a catalog, from what scans and passes recorded (:func:`.catalog_document`).
+
+    Raises:
+        PolicyError: the catalog was never scanned, and is not configured.
+        StorageError: the state cannot be read, or knows no scan of the catalog.
+    """
+    from icekeeper.report.page import catalog_document, recorded_facts
+
+    return catalog_document(recorded_facts(state, *_scanned(state, name), now_ms), now_ms)
 
 
 def _scanned(state: StateStore, name: str) -> tuple[str, str]:

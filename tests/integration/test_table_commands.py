@@ -1,0 +1,76 @@
+"""``icekeeper list`` and ``icekeeper show``: what scans recorded of tables, and what one table is made of."""
+
+from __future__ import annotations
+
+from pyiceberg.schema import Schema
+from pyiceberg.table.sorting import SortDirection, SortField, SortOrder
+from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform
+from pyiceberg.types import ListType, LongType, NestedField, StringType, StructType, TimestampType
+
+from support.command import Command, local_path, one_sentence
+
+
+def test_the_list_is_that_of_the_last_scan_most_urgent_first(command: Command) -> None:
+    for name, appends in (("ns.few", 1), ("ns.many", 8), ("ns.gone", 2)):
+        command.table(name, appends=appends)
+    assert one_sentence(command("list").err).startswith("no scan of catalog C is recorded: run icekeeper detect")
+    local_path(command.catalog.load_table("ns.gone").metadata_location).unlink()
+    assert command("detect").code == 1
+    answer = command("list", "--json")
+    assert answer.code == 0
+    assert [(one["name"], one["state"]) for one in answer.json["tables"]] == [
+        ("ns.gone", "trouble"),
+        ("ns.many", "work"),
+        ("ns.few", "well"),
+    ]
+    health = command("health", "ns.many", "--json").json
+    assert answer.json["tables"][1]["counters"].items() <= health["counters"].items()
+    heading, *rows = command("list").out.splitlines()
+    assert heading.split("  ")[0] == "table"
+    assert [row.split()[:3] for row in rows] == [
+        ["ns.gone", "trouble", "–"],
+        ["ns.many", "work", "8"],
+        ["ns.few", "well", "1"],
+    ]
+    assert "8 data files of" in rows[1]
+
+
+def test_a_table_is_shown_as_its_metadata_has_it(command: Command) -> None:
+    item = StructType(NestedField(6, "sku", StringType()), NestedField(7, "n", LongType()))
+    schema = Schema(
+        NestedField(1, "id", LongType(), required=True),
+        NestedField(2, "at", TimestampType()),
+        NestedField(3, "items", ListType(5, item)),
+    )
+    table = command.catalog.create_table(
+        "ns.t", schema, sort_order=SortOrder(SortField(1, IdentityTransform(), SortDirection.DESC))
+    )
+    with table.update_spec() as spec:
+        spec.add_field("at", DayTransform(), "day")
+        spec.add_field("id", BucketTransform(16), "shard")
+    command.table("ns.u", appends=23)
+    snapshot = command.catalog.load_table("ns.u").current_snapshot()
+    assert snapshot is not None
+    command.catalog.load_table("ns.u").manage_snapshots().create_tag(snapshot.snapshot_id, "audit").commit()
+    lines = command("show", "ns.t").out.splitlines()
+    assert [line.split() for line in lines[lines.index("schema") :]] == [
+        ["schema"],
+        ["1", "id", "long", "required"],
+        ["2", "at", "timestamp"],
+        ["3", "items", "list<struct<sku:", "string,", "n:", "long>>"],
+        ["partition", "spec", "0"],
+        ["none"],
+        ["partition", "spec", "1", "(current)"],
+        ["day(at)"],
+        ["bucket(16,", "id)"],
+        ["sort", "order", "1", "(current)"],
+        ["id", "desc", "nulls-last"],
+        ["refs"],
+        ["none"],
+        ["0", "snapshots"],
+        ["none"],
+    ]
+    shown = command("show", "ns.u", "--json").json
+    assert [(ref["name"], ref["type"]) for ref in shown["refs"]] == [("audit", "tag"), ("main", "branch")]
+    assert [len(shown["snapshots"]), shown["snapshots"][0]["snapshot_id"]] == [23, snapshot.snapshot_id]
+    assert "23 snapshots, the newest 20" in command("show", "ns.u").out.splitlines()
