@@ -11,9 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from pyiceberg.expressions.parser import parse
-from pyparsing import ParseBaseException
-
 from icekeeper.errors import PolicyError, TableUnsupported
 from icekeeper.metadata.document import TableMetadata, require_known_layout
 from icekeeper.model import DataFile, Nothing, PartitionValue
@@ -104,6 +101,8 @@ def whole_partitions(
 
 def bound_filter(text: str, metadata: TableMetadata, now_ms: int) -> Truth:
     """The filter over the columns of the current schema; ``now_ms`` and errors are as for :func:`row_filter`."""
+    from pyiceberg.expressions.parser import parse  # builds its grammar when it is imported; few tables have a filter
+
     relative = RelativeFilter(text)
     try:
         relative = parse_relative(text)
@@ -118,6 +117,8 @@ def bound_filter(text: str, metadata: TableMetadata, now_ms: int) -> Truth:
 
 def _what_is_wrong(relative: RelativeFilter, text: str, error: Exception) -> str:
     """One sentence with the place of the error; the parser's own message is the whole grammar that it expected."""
+    from pyparsing import ParseBaseException
+
     if isinstance(error, ParseBaseException):
         rest = relative.as_written(error.pstr[error.loc :].strip())
         if not rest:
