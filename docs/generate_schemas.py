@@ -407,7 +407,7 @@ DOCUMENTS: dict[str, Schema] = {
                     {
                         "table": REPORTED["table"],
                         "reasons": each("why it needs work", text()),
-                        "priority": number("0 to 1: the share of its best possible state that it lacks"),
+                        "priority": number("0 to 1; it grows with each reason, and runs begin with the highest"),
                     },
                     {
                         "schedules": each("schedules that are due", text()),
@@ -422,7 +422,7 @@ DOCUMENTS: dict[str, Schema] = {
                 fields(
                     "",
                     {"table": REPORTED["table"], "reason": REPORTED["reason"]},
-                    {"warning": REPORTED["warning"]},
+                    {"warning": REPORTED["warning"], "error": flag("it could not be read")},
                 ),
             ),
             "next_run": fields(
@@ -454,7 +454,7 @@ DOCUMENTS: dict[str, Schema] = {
                         "catalog": TABLE["catalog"],
                         "name": text("NAMESPACE.TABLE"),
                         "state": one_of("in trouble, with work due, or well", "trouble", "work", "well"),
-                        "priority": number("0 to 1: the share of its best possible state that it lacks"),
+                        "priority": number("0 to 1; it grows with each reason, and runs begin with the highest"),
                         "observed_ms": whole("the scan that saw it so, in epoch milliseconds"),
                         "counters": by_key("amounts by name; docs/detection.md has them all", number()),
                     },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -101,6 +102,19 @@ def test_a_region_that_does_not_exist_is_named() -> None:
     told = describe_failure(error, None)
     assert "at lake.s3.eu-nowhere-9.amazonaws.com; correct the region if AWS has none of that name" in told
     assert describe_failure(error, "http://127.0.0.1:9").endswith("nothing answers at http://127.0.0.1:9")
+
+
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [
+        (errno.EROFS, "cannot be written: its file system is read-only; mount it for writing"),
+        (errno.ENOSPC, "cannot be written: no space is left on its disk; free space there"),
+        (errno.EACCES, "must not be accessed with these credentials"),
+        (errno.EIO, "failed: Input/output error"),
+    ],
+)
+def test_a_failure_of_the_disk_has_neither_a_number_nor_an_internal_path(number: int, told: str) -> None:
+    assert describe_failure(OSError(number, os.strerror(number), "/proc/self/fd/7/f.parquet"), None) == told
 
 
 def test_braces_in_pyicebergs_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

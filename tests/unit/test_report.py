@@ -530,6 +530,15 @@ def test_detection_shows_proposals_then_what_was_left_out() -> None:
     ]
 
 
+def test_a_table_that_cannot_be_read_stands_out_among_those_left_out() -> None:
+    target, stream = console(terminal=True)
+    skipped = [{"table": "ns.a", "reason": "gone", "error": True}, {"table": "ns.b", "reason": "no sign of work"}]
+    print_detection(target, {"scanned": 1, "proposals": [], "skipped": skipped})
+    assert "\x1b[31mns.a\x1b[0m" in stream.getvalue()
+    assert "\x1b[31mgone\x1b[0m" in stream.getvalue()
+    assert "\x1b[2mns.b\x1b[0m" in stream.getvalue()
+
+
 @pytest.mark.parametrize(
     ("proposed", "beyond", "told"),
     [(2, 8, "10 need work, 8 of them beyond max_jobs_per_detection"), (0, 0, "0 need work")],

@@ -109,7 +109,10 @@ def icekeeper(
 
 @app.command()
 def detect(catalog: CatalogName, settings: Settings = None, unsafe: Unsafe = False, as_json: AsJson = False) -> int:
-    """Find the tables of a catalog that need maintenance, and say why."""
+    """Find the tables of a catalog that need maintenance, and say why.
+
+    The priority, 0 to 1, grows with each reason; runs begin with the highest (icekeeper docs detection).
+    """
     from icekeeper.detection.proposal import detection_json
     from icekeeper.report.terminal import print_detection
     from icekeeper.runtime import Runtime

@@ -131,7 +131,15 @@ def detection_json(catalog: str, report: FleetReport) -> dict[str, Any]:
             for found in report.proposals
         ],
         **({"beyond_limit": report.beyond_limit} if report.beyond_limit else {}),
-        "skipped": [{"table": skip.table, "reason": skip.reason, **_warning_of(skip)} for skip in report.skipped],
+        "skipped": [
+            {
+                "table": skip.table,
+                "reason": skip.reason,
+                **_warning_of(skip),
+                **({"error": True} if skip.is_error else {}),
+            }
+            for skip in report.skipped
+        ],
         **({} if report.note is None else {"note": report.note}),
     }
 

@@ -234,8 +234,9 @@ def print_detection(console: Console, report: Mapping[str, Any]) -> None:
         for found in proposals
     ]
     rows += [
-        (Text(entry["table"], style="dim"), Text(), Text(entry["reason"], style="dim") + _warning_text(entry))
+        (Text(entry["table"], style=style), Text(), Text(entry["reason"], style=style) + _warning_text(entry))
         for entry in left_out
+        for style in ("red" if "error" in entry else "dim",)
     ]
     print_rows(console, rows)
     for line in next_run_lines(report["next_run"], report["scanned"]) if "next_run" in report else ():

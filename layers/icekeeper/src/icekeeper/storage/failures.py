@@ -116,10 +116,14 @@ def describe_failure(error: Exception, endpoint: str | None) -> str:
         return failure_in_words(details.get("Code"), details.get("Message"))
     if isinstance(error, OSError) and error.errno in _FULL:
         return "cannot be written: no space is left on its disk; free space there"
+    if isinstance(error, OSError) and error.errno == errno.EROFS:
+        return "cannot be written: its file system is read-only; mount it for writing"
     if isinstance(error, PermissionError) or "AWS Error ACCESS_DENIED" in text:
         return "must not be accessed with these credentials"
     if _WITHOUT_CODE in text:
         return f"was refused by the store, which does not say why; if the credentials have expired, {_RENEWED}"
+    if isinstance(error, OSError) and error.errno is not None and error.strerror:
+        return f"failed: {error.strerror}"  # without the number, and a path that may be internal
     return f"failed: {text}"
 
 
