@@ -192,20 +192,34 @@ def test_an_interrupt_ends_the_work_of_spark(command: Command) -> None:
     assert sorted_rows(head) == before
 
 
-@pytest.mark.parametrize("as_json", [False, True])
-def test_an_interrupt_at_any_moment_of_the_start_is_one_sentence(command: Command, as_json: bool) -> None:
-    """Sent again and again while Python imports; the interpreter's own first moments are Python's."""
-    script = str(Path(sys.executable).parent / "icekeeper")
-    said = set()
-    for delay_s in (0.05, 0.15, 0.3):
-        arguments = [script, "detect", "--catalog", "C", *(["--json"] if as_json else [])]
-        running = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        time.sleep(delay_s)
-        running.send_signal(signal.SIGINT)
-        out, err = running.communicate(timeout=30)
-        said.add((running.returncode, err))
-        if as_json:
-            assert json.loads(out) == {
-                "error": {"type": "Interrupted", "message": "interrupted; the command did not finish"}
-            }
-    assert said == {(130, "error: interrupted; the command did not finish\n")}
+_START = """
+import sys, time
+import icekeeper_command
+
+class Held:
+    def find_spec(self, name, path=None, target=None):
+        if name == HELD:
+            print("held", file=sys.stderr, flush=True)
+            time.sleep(60)
+
+sys.meta_path.insert(0, Held())
+sys.argv[0] = "icekeeper"
+sys.exit(icekeeper_command.main())
+"""
+
+
+@pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
+@pytest.mark.parametrize("held", ["typer", "icekeeper.detection.detect"])
+def test_an_interrupt_of_the_start_is_one_sentence(command: Command, held: str, as_json: bool) -> None:
+    """While the command is imported, and while it imports what its work needs."""
+    arguments = ["detect", "--catalog", "C", *(["--json"] if as_json else [])]
+    call = [sys.executable, "-c", _START.replace("HELD", repr(held)), *arguments]
+    running = subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert running.stderr is not None
+    assert running.stderr.readline() == "held\n"
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=30)
+    sentence = "interrupted; the command did not finish"
+    assert (running.returncode, err) == (130, f"error: {sentence}\n")
+    if as_json:
+        assert json.loads(out) == {"error": {"type": "Interrupted", "message": sentence}}

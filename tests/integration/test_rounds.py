@@ -332,3 +332,21 @@ def test_a_function_that_is_about_to_end_loses_no_more_swaps_than_it_has_time_fo
     assert run_operation(Operation.COMPACT, context).status is Status.FAILED
     assert 12 <= sum(table.waits) < 17
     assert table.unreferenced() == set()
+
+
+@pytest.mark.usefixtures("small_rounds")
+def test_progress_names_the_phase_and_counts_the_groups_of_all_rounds(table: MaintainedTable) -> None:
+    told: list[tuple[str, int, int]] = []
+    resolved = table.runtime.policy(table.loaded, {**EAGER, "operations": "compact"}, unsafe=True)
+    context = table.runtime.context(
+        table.loaded, resolved, ScriptedEngine(), progress=lambda *news: told.append(news) if news not in told else None
+    )
+    run_operation(Operation.COMPACT, context)
+    groups = "compact: file groups"
+    assert [news for news in told if news[0] != "compact: footers"] == [
+        ("compact: planning", 0, 0),
+        (groups, 0, 2),
+        (groups, 1, 2),
+        ("compact: committing", 0, 0),
+        (groups, 2, 2),
+    ]

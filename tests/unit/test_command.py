@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from time import monotonic, sleep
 
 import pytest
 from botocore.exceptions import EndpointConnectionError, NoCredentialsError, ProfileNotFound
@@ -14,7 +15,7 @@ from botocore.exceptions import EndpointConnectionError, NoCredentialsError, Pro
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.cli import main
 from icekeeper.cli.arguments import EXAMPLES
-from icekeeper.cli.console import write_output
+from icekeeper.cli.console import heartbeat, write_output
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.state.open import open_state
 from icekeeper.storage.failures import describe_failure
@@ -135,3 +136,25 @@ def test_a_page_replaces_no_pipe_and_no_device(tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="it is no ordinary file; choose another file"):
         write_output("--output", pipe, "page")
     assert pipe.is_fifo()
+
+
+def test_without_a_terminal_a_line_tells_now_and_then_that_work_goes_on() -> None:
+    lines: list[str] = []
+
+    def heard(line: str) -> None:
+        deadline_s = monotonic() + 20
+        while line not in lines:
+            assert monotonic() < deadline_s
+            sleep(0.001)
+
+    with heartbeat(lines.append, every_s=0.001) as progress:
+        sleep(0.01)
+        assert lines == []
+        progress("compact: planning", 0, 0)
+        heard("compact: planning")
+        progress("compact: file groups", 3, 8)
+        heard("compact: file groups 3 of 8")
+    told = len(lines)
+    sleep(0.02)
+    assert len(lines) <= told + 1
+    assert set(lines) == {"compact: planning", "compact: file groups 3 of 8"}

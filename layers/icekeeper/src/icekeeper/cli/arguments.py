@@ -63,6 +63,17 @@ CatalogName: TypeAlias = Annotated[
         "one that is configured",
     ),
 ]
+Catalogs: TypeAlias = Annotated[
+    list[str],
+    typer.Option(
+        "--catalog",
+        "-c",
+        metavar="C",
+        default_factory=only_catalogs,
+        show_default=False,
+        help="a catalog, as for the other commands; repeatable",
+    ),
+]
 Operations: TypeAlias = Annotated[
     str | None,
     typer.Option("--operations", metavar="LIST|all", help="comma-separated, such as compact,expire_snapshots"),
@@ -106,7 +117,7 @@ def table_name(text: str) -> TableName:
 
 def is_pattern(text: str | None) -> bool:
     """Whether the text names tables by wildcards."""
-    return text is not None and any(character in text for character in "*?[")
+    return text is not None and ("*" in text or "?" in text)
 
 
 def chosen_tables(
@@ -124,7 +135,7 @@ def chosen_tables(
         raise PolicyError("name a table, a pattern such as 'shop.*', or --all")
     if table is not None and not is_pattern(table):
         return [table_name(table)]
-    pattern = "*" if table is None else table
+    pattern = "*" if table is None else table.replace("[", "[[]")  # brackets are part of a name
     listed: list[TableName] = []
     try:
         listed.extend(catalog.list_tables())

@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import accumulate
 from pathlib import Path
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
 from icekeeper.errors import PolicyError
 from icekeeper.report.activity import Progress as ProgressCallback
-from icekeeper.report.activity import silent
 from icekeeper.text import escaped, masked, masked_document, printable_json
 
 if TYPE_CHECKING:
@@ -242,23 +242,61 @@ def print_usage_error(error: Exception, *, as_json: bool) -> None:
 
 @contextmanager
 def progress_bar() -> Iterator[ProgressCallback]:
-    """Show progress bars on standard error while the block runs; none where it is not a terminal."""
+    """Show on standard error, while the block runs, a line for each operation: its phase, how far it is, how fast, and
+    how long it will take; without a terminal a line every 30 seconds."""
     console = _console(stderr=True)
     if not console.is_terminal:
-        yield silent
+        with heartbeat(lambda line: console.print(line, soft_wrap=True)) as progress:
+            yield progress
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bars:
+    told = TextColumn("{task.description}", markup=False)
+    pace = TextColumn("{task.fields[pace]}", markup=False)
+    columns = (told, BarColumn(), MofNCompleteColumn(), pace, TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as lines:
         tasks: dict[str, Any] = {}
+        phases: dict[str, str] = {}
 
         def show(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total)
-            bars.update(tasks[what], completed=done, total=total)
+            operation = what.partition(":")[0]
+            task = tasks.get(operation)
+            if task is None:
+                task = tasks[operation] = lines.add_task(what, total=total or None, pace="")
+            elif phases[operation] != what:
+                lines.reset(task, description=what, total=total or None, completed=0)
+            phases[operation] = what
+            speed = next(one.speed for one in lines.tasks if one.id == task)
+            lines.update(task, completed=done, total=total or None, pace=f"{speed:.1f}/s" if speed else "")
 
         yield show
+
+
+_HEARTBEAT_S = 30.0
+
+
+@contextmanager
+def heartbeat(tell: Callable[[str], object], every_s: float = _HEARTBEAT_S) -> Iterator[ProgressCallback]:
+    """Tell a line about the phase that runs, every ``every_s`` seconds of the block."""
+    latest, ended = list[tuple[str, int, int]](), Event()
+
+    def beat() -> None:
+        while not ended.wait(every_s):
+            for what, done, total in latest[-1:]:
+                tell(f"{what} {done} of {total}" if total else what)
+
+    Thread(target=beat, daemon=True, name="icekeeper-heartbeat").start()
+    try:
+        yield lambda what, done, total: latest.__setitem__(slice(None), [(what, done, total)])
+    finally:
+        ended.set()
 
 
 @contextmanager

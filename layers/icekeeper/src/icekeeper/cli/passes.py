@@ -16,6 +16,7 @@ from icekeeper.cli.arguments import (
     AllTables,
     AsJson,
     CatalogName,
+    Catalogs,
     CommandGroup,
     Engine,
     Operations,
@@ -464,17 +465,7 @@ def _request_json(request: MaintenanceRequest) -> dict[str, Any]:
 
 
 def run(
-    catalogs: Annotated[
-        list[str],
-        typer.Option(
-            "--catalog",
-            "-c",
-            metavar="C",
-            default_factory=only_catalogs,
-            show_default=False,
-            help="a catalog whose tables are maintained; repeatable",
-        ),
-    ],
+    catalogs: Catalogs,
     interval: Annotated[
         str | None,
         typer.Option(

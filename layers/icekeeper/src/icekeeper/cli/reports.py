@@ -13,10 +13,10 @@ import typer
 from icekeeper.cli.arguments import (
     AsJson,
     CatalogName,
+    Catalogs,
     Settings,
     Table,
     Unsafe,
-    only_catalogs,
     overrides,
     table_name,
 )
@@ -225,17 +225,7 @@ def health(
 
 
 def report(
-    catalogs: Annotated[
-        list[str],
-        typer.Option(
-            "--catalog",
-            "-c",
-            metavar="C",
-            default_factory=only_catalogs,
-            show_default=False,
-            help="a catalog whose tables the page shows; repeatable",
-        ),
-    ],
+    catalogs: Catalogs,
     output: Annotated[Path, typer.Option("--output", metavar="FILE.html", help="the page; written anew if it exists")],
     fresh: Annotated[
         str | None,

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from icekeeper.cli.arguments import AsJson, CatalogName, Table, only_catalogs, table_name
+from icekeeper.cli.arguments import AsJson, CatalogName, Catalogs, Table, table_name
 from icekeeper.cli.console import EXIT_OK, about, answer
 from icekeeper.cli.reports import recorded_catalog
 from icekeeper.machine.clock import iso_utc, system_clock
@@ -36,17 +34,7 @@ _STYLES = {"trouble": "red", "work": "yellow", "well": "green"}
 
 
 def list_tables(
-    catalogs: Annotated[
-        list[str],
-        typer.Option(
-            "--catalog",
-            "-c",
-            metavar="C",
-            default_factory=only_catalogs,
-            show_default=False,
-            help="a catalog whose tables are listed; repeatable",
-        ),
-    ],
+    catalogs: Catalogs,
     as_json: AsJson = False,
 ) -> int:
     """List tables with their state and sizes, most urgent first, as scans and passes recorded them."""

@@ -204,6 +204,7 @@ def run_operation(
     operation_started(*names)
     started_s = time.perf_counter()
     context = replace(context, progress=progress_of(*names, context.progress))
+    context.progress(f"{operation.value}: planning", 0, 0)
     with counting() as sent, keeping_documents():
         try:
             if work is not None:

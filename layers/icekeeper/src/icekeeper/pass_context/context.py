@@ -372,6 +372,8 @@ def commit_rewrite(
         replacement, affected = found
         return context.snapshot_writer(head).replace_files(replacement, rebased.manifests, affected)
 
+    if context.operation is not None:
+        context.progress(f"{context.operation.value}: committing", 0, 0)
     outputs = list(chain.from_iterable(rewrite.outputs.values()))
     committed = context.commit_outputs(rewrite.loaded, prepare, outputs)
     context.discard(rewrite.loaded, chain.from_iterable(rewrite.outputs[group_id] for group_id in rebased.dropped))

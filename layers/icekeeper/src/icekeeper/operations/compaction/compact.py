@@ -249,7 +249,7 @@ def _entries(
         paths,
         wanted_settings(loaded.metadata.current_schema, loaded.metadata.properties),
         context.storage(loaded),
-        lambda done: context.progress("footers", done, len(paths)),
+        lambda done: context.progress("compact: footers", done, len(paths)),
     )
     lacking |= {path: lacks & asked for path, lacks in found.items() if lacks & asked}
     return reader.live_entries(manifests, ManifestContent.DATA), lacking

@@ -10,6 +10,7 @@ import uuid
 from collections import Counter, deque
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -72,6 +73,8 @@ class _Rewriting:
         self._at_hand = 0
         """The groups that the running round or commit decides about."""
         self._attempts: Counter[int] = Counter()
+        self._settled = 0
+        """Groups of earlier rounds."""
         self._pace = Pace(context.engine.slots, self._left_s())
         self._has_begun = False
         self._committed_s = context.monotonic_s()
@@ -117,7 +120,9 @@ class _Rewriting:
         """
         groups = [group for work in works for group in work.groups]
         self._at_hand, began_s = len(groups), self._context.monotonic_s()
-        results = rewrite_groups(self._context, self._loaded, self._plan, groups, self._entries)
+        counted = replace(self._context, progress=partial(self._progress, self._settled))
+        results = rewrite_groups(counted, self._loaded, self._plan, groups, self._entries)
+        self._settled += len(groups)
         self._at_hand = 0
         self._pace.note_round(works, self._context.monotonic_s() - began_s)
         again: list[FileGroup] = []
@@ -135,6 +140,10 @@ class _Rewriting:
                 del self._groups[result.group_id]
                 self._outcomes.groups_given_up += 1
         self._waiting.extendleft(reversed(self._works(again)))
+
+    def _progress(self, before: int, what: str, done: int, total: int) -> None:
+        """Progress of a round as that of the whole plan, of which ``before`` groups had ended."""
+        self._context.progress(what, before + done, max(len(self._plan.groups), before + total))
 
     def _commit_is_due(self) -> bool:
         if self._context.policy.partial_progress:
