@@ -262,17 +262,16 @@ def progress_bar() -> Iterator[ProgressCallback]:
     pace = TextColumn("{task.fields[pace]}", markup=False)
     columns = (told, BarColumn(), MofNCompleteColumn(), pace, TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as lines:
-        tasks: dict[str, Any] = {}
-        phases: dict[str, str] = {}
+        phases: dict[str, tuple[str, Any]] = {}
 
         def show(what: str, done: int, total: int) -> None:
             operation = what.partition(":")[0]
-            task = tasks.get(operation)
-            if task is None:
-                task = tasks[operation] = lines.add_task(what, total=total or None, pace="")
-            elif phases[operation] != what:
-                lines.reset(task, description=what, total=total or None, completed=0)
-            phases[operation] = what
+            phase, task = phases.get(operation, ("", None))
+            if phase != what:
+                if task is not None:
+                    lines.remove_task(task)
+                task = lines.add_task(what, total=total or None, pace="")
+                phases[operation] = what, task
             speed = next(one.speed for one in lines.tasks if one.id == task)
             lines.update(task, completed=done, total=total or None, pace=f"{speed:.1f}/s" if speed else "")
 
