@@ -272,6 +272,7 @@ def progress_bar() -> Iterator[ProgressCallback]:
                     lines.remove_task(task)
                 task = lines.add_task(what, total=total or None, pace="")
                 phases[operation] = what, task
+                lines.refresh()  # a phase may end before the next tenth of a second
             speed = next(one.speed for one in lines.tasks if one.id == task)
             lines.update(task, completed=done, total=total or None, pace=f"{speed:.1f}/s" if speed else "")
 
