@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ from support.interrupted_process import (
     processes_below,
     running,
     stall,
+    started,
     unstall,
     wait_for,
     waits_for_a_pipe,
@@ -213,13 +213,12 @@ sys.exit(icekeeper_command.main())
 def test_an_interrupt_of_the_start_is_one_sentence(command: Command, held: str, as_json: bool) -> None:
     """While the command is imported, and while it imports what its work needs."""
     arguments = ["detect", "--catalog", "C", *(["--json"] if as_json else [])]
-    call = [sys.executable, "-c", _START.replace("HELD", repr(held)), *arguments]
-    running = subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert running.stderr is not None
-    assert running.stderr.readline() == "held\n"
-    running.send_signal(signal.SIGINT)
-    out, err = running.communicate(timeout=30)
     sentence = "interrupted; the command did not finish"
-    assert (running.returncode, err) == (130, f"error: {sentence}\n")
+    with started([sys.executable, "-c", _START.replace("HELD", repr(held)), *arguments]) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "held\n"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, f"error: {sentence}\n")
     if as_json:
         assert json.loads(out) == {"error": {"type": "Interrupted", "message": sentence}}

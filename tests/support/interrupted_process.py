@@ -115,6 +115,7 @@ def running(*arguments: str, with_workers: bool = False) -> Iterator[subprocess.
 def started(call: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
     """A process in a group of its own; killed at the end of the block."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs in the background would ignore it
+    blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     pipe = subprocess.PIPE
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "sitecustomize.py").write_text(_PIPES_ARE_FILES)
@@ -123,6 +124,7 @@ def started(call: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
             call, stdout=pipe, stderr=pipe, text=True, start_new_session=True, env={**os.environ, "PYTHONPATH": paths}
         ) as process:
             signal.signal(signal.SIGINT, before)
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
             try:
                 yield process
             finally:

@@ -307,8 +307,12 @@ def test_a_report_ranks_proposals_and_gives_a_reason_for_every_other_table(state
         ],
         "beyond_limit": 1,
         "skipped": [
-            {"table": "a.damaged", "reason": "metadata file m cannot be parsed: it ends early"},
-            {"table": "a.odd", "reason": "the metadata does not follow the specification: KeyError 'snapshot-id'"},
+            {"table": "a.damaged", "reason": "metadata file m cannot be parsed: it ends early", "error": True},
+            {
+                "table": "a.odd",
+                "reason": "the metadata does not follow the specification: KeyError 'snapshot-id'",
+                "error": True,
+            },
             {"table": "ns.few", "reason": "beyond max_jobs_per_detection 2"},
             {"table": "ns.quiet", "reason": "no sign of work"},
         ],
