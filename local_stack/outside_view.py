@@ -9,7 +9,7 @@ import json
 import time
 from typing import Any
 
-from local_stack.functions import DEPLOYED
+from local_stack.functions import DEPLOYED, Invocation
 from local_stack.metrics import metrics_in
 from local_stack.stack import LocalStack
 
@@ -21,7 +21,7 @@ class OutsideView:
         self._stack = stack
         # Making a client reads the environment, which functions of a run change meanwhile.
         self._logs, self._cloudwatch = (stack.moto.client(service) for service in ("logs", "cloudwatch"))
-        self._delivered: dict[str, int] = {}
+        self._delivered: dict[int, Invocation] = {}
 
     def describe(self, **parameters: str) -> str:
         """Have CloudFormation know the stack by its outputs, and by some parameters; returns its name."""
@@ -44,9 +44,9 @@ class OutsideView:
         for name, function in DEPLOYED.items():
             if function not in self._stack.functions.values():
                 continue
-            done = self._delivered.get(name, 0)
-            new = function.invocations[done:]
-            self._delivered[name] = done + len(new)
+            # A stack forgets its calls when it starts afresh, so their number says nothing.
+            new = [call for call in function.invocations if id(call) not in self._delivered]
+            self._delivered |= {id(call): call for call in new}
             printed = "".join(call.output for call in new)
             if printed:
                 _put_lines(self._logs, name, printed)
