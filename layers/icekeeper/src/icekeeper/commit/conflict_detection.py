@@ -3,16 +3,26 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from icekeeper.errors import PlanStale
-from icekeeper.metadata.delete_scope import is_unpartitioned, may_name, named_file
+from icekeeper.metadata.delete_scope import is_unpartitioned, may_name, named_file, partition_key
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.table_reader import TableReader
-from icekeeper.model import DataFile, FileContent, FileIdentity, FileKey, ManifestContent, ManifestFile, PartitionValue
+from icekeeper.metadata.table_reader import TableReader, delete_index
+from icekeeper.model import (
+    DataFile,
+    FileContent,
+    FileIdentity,
+    FileKey,
+    LiveEntry,
+    ManifestContent,
+    ManifestEntry,
+    ManifestFile,
+    PartitionValue,
+)
 
 Scope = tuple[int, tuple[PartitionValue, ...]]
 
@@ -30,6 +40,13 @@ class GroupClaim:
     output_field_ids: frozenset[int]
     deletes: Mapping[FileKey, int] = field(default_factory=dict)
     """Delete file that was applied → how many of the inputs needed it."""
+    position_deletes: frozenset[FileKey] = frozenset()
+    """The position deletes and deletion vectors that were applied, also those that came after planning."""
+    homes: Mapping[str, Scope] = field(default_factory=dict)
+    """Input → its spec and partition, if newer position deletes of it can be forwarded to the outputs.
+
+    Empty: such a delete drops the group.
+    """
     without_row_ids: bool = False
     """Its rows had no ids when they were read, so that its outputs hold none.
 
@@ -53,6 +70,10 @@ class RebaseResult:
     """The head's."""
     affected: frozenset[str]
     """Paths of the manifests to rewrite."""
+    moved_on: Mapping[int, Mapping[str, tuple[ManifestEntry, ...]]] = field(default_factory=dict)
+    """Kept group whose inputs have other position deletes now than it applied → input → all that reach it."""
+    newer: tuple[LiveEntry, ...] = ()
+    """The position deletes since planning that may name inputs of kept groups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,14 +118,26 @@ def rebase(
     inputs = _locate(groups, manifests, new, reader)
     revived = _revived_columns(planned.metadata, head)
     dropped = {group.group_id: why for group in groups if (why := _why_overtaken(group, head, inputs, revived))}
-    for group_id, why in _hits_of_new_deletes(groups, head, reader, new, planned.sequence_number):
-        dropped.setdefault(group_id, why)
-    asked = planned.delete_needs or any(group.deletes for group in groups)
-    live_deletes = _live_deletes(manifests, reader, planned) if asked else {}
+    newer: dict[int, list[LiveEntry]] = defaultdict(list)
+    for group, hit in _hits_of_new_deletes(groups, head, reader, new, planned.sequence_number):
+        if isinstance(hit, str):
+            dropped.setdefault(group.group_id, hit)
+        else:
+            newer[group.group_id].append(hit)
+    asked = planned.delete_needs or any(group.deletes or group.position_deletes for group in groups)
+    live_deletes, live = _live_deletes(manifests, reader, planned) if asked else ({}, frozenset[FileKey]())
+    moved_on: list[GroupClaim] = []
     for group in groups:
-        # Another commit undid a deletion that the output has applied: the rows must stay.
-        if any(key not in live_deletes for key in group.deletes):
+        lost = {key for key in group.deletes if key not in live_deletes}
+        if group.homes:
+            lost -= group.position_deletes
+        if lost:
+            # Another commit undid a deletion that the output has applied: the rows must stay.
             dropped.setdefault(group.group_id, "a delete that was applied is no longer in the table")
+        elif not {hit.entry.file.key for hit in newer[group.group_id]} <= group.position_deletes <= live:
+            moved_on.append(group)
+    reaching = _position_deletes([g for g in moved_on if g.group_id not in dropped], newer, manifests, reader)
+    dropped |= {group_id: found for group_id, found in reaching.items() if isinstance(found, str)}
     kept = [group for group in groups if group.group_id not in dropped]
     unneeded = _unneeded(planned.delete_needs, kept, live_deletes)
     foreign = (m for m in new if m.content is ManifestContent.DATA and m.added_snapshot_id not in planned.own_snapshots)
@@ -120,6 +153,8 @@ def rebase(
         delete_manifests=live_deletes,
         manifests=manifests,
         affected=frozenset(affected),
+        moved_on={group_id: found for group_id, found in reaching.items() if not isinstance(found, str)},
+        newer=tuple({hit.entry.file.key: hit for group in kept for hit in newer[group.group_id]}.values()),
     )
 
 
@@ -158,29 +193,68 @@ def _hits_of_new_deletes(
     reader: TableReader,
     new: Sequence[ManifestFile],
     sequence_number: int,
-) -> Iterator[tuple[int, str]]:
-    """Ids of the groups that must not be committed because of deletes that landed after planning, and the reason."""
-    for manifest, entry in reader.live_entries(new, ManifestContent.DELETES):
-        if (entry.sequence_number or 0) > sequence_number:
-            is_global = is_unpartitioned(head.specs[manifest.partition_spec_id])
-            for group in groups:
-                why = _hit(entry.file, manifest.partition_spec_id, is_global, group)
-                if why is not None:
-                    yield group.group_id, why
+) -> Iterator[tuple[GroupClaim, str | LiveEntry]]:
+    """The groups that deletes which landed after planning concern: with the reason why the group must not be committed,
+    or with the delete that must be forwarded."""
+    for live in reader.live_entries(new, ManifestContent.DELETES):
+        delete, spec_id = live.entry.file, live.manifest.partition_spec_id
+        if (live.entry.sequence_number or 0) <= sequence_number:
+            continue
+        is_global = is_unpartitioned(head.specs[spec_id])
+        for group in groups:
+            why = _hit(delete, spec_id, is_global, group)
+            if why is not None:
+                is_forwarded = group.homes and delete.content is FileContent.POSITION_DELETES
+                yield group, live if is_forwarded else why
 
 
-def _live_deletes(manifests: Sequence[ManifestFile], reader: TableReader, planned: PlanningState) -> dict[FileKey, str]:
-    """The live delete files that were there at planning, and their manifests.
+def _position_deletes(
+    groups: Sequence[GroupClaim],
+    newer: Mapping[int, Sequence[LiveEntry]],
+    manifests: Sequence[ManifestFile],
+    reader: TableReader,
+) -> dict[int, str | Mapping[str, tuple[ManifestEntry, ...]]]:
+    """Per group the position deletes that reach its inputs on the head, by input; or why it must not be committed."""
+    if not groups:
+        return {}
+    index = delete_index(reader, manifests)
+    found: dict[int, str | Mapping[str, tuple[ManifestEntry, ...]]] = {}
+    for group in groups:
+        reaching = {
+            path: tuple(index.positions_of(path, partition_key(*group.homes[path]), identity.sequence_number))
+            for (path, _), (_, identity) in group.inputs.items()
+        }
+        reached = {entry.file.key for entries in reaching.values() for entry in entries}
+        # What a reader does not apply, its writer may have meant: a vector replaces all other position deletes, but two
+        # spellings of one partition are an accident.
+        unclear = any(
+            hit.entry.file.key not in reached and not index.vectors.keys() >= _named(hit.entry.file, group)
+            for hit in newer[group.group_id]
+        )
+        found[group.group_id] = "rows of an input file were deleted by another commit" if unclear else reaching
+    return found
+
+
+def _named(delete: DataFile, group: GroupClaim) -> set[str]:
+    return {path for path, _ in group.inputs if may_name(delete, path)}
+
+
+def _live_deletes(
+    manifests: Sequence[ManifestFile], reader: TableReader, planned: PlanningState
+) -> tuple[dict[FileKey, str], frozenset[FileKey]]:
+    """The live delete files that were there at planning, with their manifests; and all live ones.
 
     One that was removed and added again counts as new: it applies to newer data files, too.
     """
     deletes = [m for m in manifests if m.content is ManifestContent.DELETES and m.may_have_live_files]
-    return {
-        key: manifest.manifest_path
-        for manifest, found in reader.identities(deletes)
-        for key, identity in found
-        if manifest.manifest_path in planned.manifests or identity.sequence_number <= planned.sequence_number
-    }
+    old: dict[FileKey, str] = {}
+    live: set[FileKey] = set()
+    for manifest, found in reader.identities(deletes):
+        for key, identity in found:
+            live.add(key)
+            if manifest.manifest_path in planned.manifests or identity.sequence_number <= planned.sequence_number:
+                old[key] = manifest.manifest_path
+    return old, frozenset(live)
 
 
 def _unneeded(

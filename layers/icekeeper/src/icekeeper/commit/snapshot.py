@@ -65,8 +65,10 @@ class FileReplacement:
     data_sequence_number: int | None
     """The planning snapshot's, for every added file, so that newer equality deletes still apply
     (rule: keep-planning-sequence-number).  ``None``: added files get the commit's."""
-    own_sequence_numbers: Mapping[FileKey, int] = field(default_factory=dict)
-    """Added files with another data sequence number."""
+    own_sequence_numbers: Mapping[FileKey, int | None] = field(default_factory=dict)
+    """Added files with another data sequence number; ``None``: the commit's."""
+    staged: Sequence[str] = ()
+    """Added files that only this attempt needs: they are removed if it does not land."""
     recipe: str | None = None
     """The recipe by which the added files are clustered; it is recorded in the summary."""
     clustering_depth: float | None = None
@@ -124,6 +126,7 @@ class SnapshotWriter:
             MetadataUnreadable: an affected manifest cannot be read.
         """
         affected = set(affected)
+        self.staged += replacement.staged
         carried = [m for m in manifests if m.manifest_path not in affected and m.may_have_live_files]
         live: dict[_Kind, list[ManifestEntry]] = defaultdict(list)
         deleted: dict[_Kind, list[ManifestEntry]] = defaultdict(list)

@@ -98,18 +98,22 @@ class DeleteIndex:
     def applying_to(self, file: DataFile, spec_id: int, sequence_number: int) -> Iterator[ManifestEntry]:
         """Every delete that applies to a data file with that data sequence number."""
         key = partition_key(spec_id, file.partition)
-        vector = self.vectors.get(file.file_path)
-        if vector is not None and _sequence_number(vector) >= sequence_number:
-            yield vector
-        else:
-            for entry in self.positions_by_path.get(file.file_path, ()):
-                if _sequence_number(entry) >= sequence_number:
-                    yield entry
-            for entry in self.positions_by_partition.get(key, ()):
-                if _sequence_number(entry) >= sequence_number and may_name(entry.file, file.file_path):
-                    yield entry
+        yield from self.positions_of(file.file_path, key, sequence_number)
         for entry in (*self.equality_by_partition.get(key, ()), *self.global_equality):
             if _sequence_number(entry) > sequence_number:
+                yield entry
+
+    def positions_of(self, path: str, key: PartitionKey, sequence_number: int) -> Iterator[ManifestEntry]:
+        """The deletion vector or the position deletes that apply to the data file at ``path``."""
+        vector = self.vectors.get(path)
+        if vector is not None and _sequence_number(vector) >= sequence_number:
+            yield vector
+            return
+        for entry in self.positions_by_path.get(path, ()):
+            if _sequence_number(entry) >= sequence_number:
+                yield entry
+        for entry in self.positions_by_partition.get(key, ()):
+            if _sequence_number(entry) >= sequence_number and may_name(entry.file, path):
                 yield entry
 
 

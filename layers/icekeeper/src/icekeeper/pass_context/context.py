@@ -332,8 +332,20 @@ class OperationContext:
             self.leaves_files()
 
 
-ReplacementOn: TypeAlias = Callable[[TableMetadata, RebaseResult], tuple[FileReplacement, Collection[str]] | Nothing]
-"""Returns the replacement for the groups that still hold on a head, and the manifests that list the replaced files."""
+@dataclass(frozen=True, slots=True)
+class GroupsRefused:
+    """Groups that must not be committed on this head after all, and why."""
+
+    reasons: Mapping[int, str]
+
+
+ReplacementOn: TypeAlias = Callable[
+    [TableMetadata, RebaseResult], tuple[FileReplacement, Collection[str]] | Nothing | GroupsRefused
+]
+"""Returns the replacement for the groups that still hold on a head, and the manifests that list the replaced files.
+
+After a refusal it is called again, without the refused groups.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,8 +377,14 @@ def commit_rewrite(
     def prepare(head: LoadedTable) -> PreparedCommit | Nothing:
         nonlocal rebased
         require_writable(head.metadata)
-        rebased = rebase(rewrite.planned, head.metadata, context.reader(head), context.policy.branch, rewrite.groups)
-        found = replacement_on(head.metadata, rebased)
+        refused: dict[int, str] = {}
+        found: tuple[FileReplacement, Collection[str]] | Nothing | GroupsRefused = GroupsRefused({})
+        while isinstance(found, GroupsRefused):
+            refused |= found.reasons
+            groups = [group for group in rewrite.groups if group.group_id not in refused]
+            rebased = rebase(rewrite.planned, head.metadata, context.reader(head), context.policy.branch, groups)
+            found = replacement_on(head.metadata, rebased)
+        rebased = replace(rebased, dropped={**rebased.dropped, **refused})
         if isinstance(found, Nothing):
             return found
         replacement, affected = found

@@ -115,6 +115,16 @@ class DeletedRows:
         # Rows to look up at once, enough that hashing the keys does not dominate; 0: batch by batch.
         self.portion_rows = 2 * keys if self._lookups else 0
 
+    def all_positions(self, storage: Storage) -> Mapping[str, BitMap64]:
+        """Every deleted position of each input; keys are looked up in the inputs' key columns.
+
+        Raises:
+            StorageError: an input cannot be read.
+        """
+        while self._lookups:
+            self._turn_into_positions(self._lookups.pop(), storage)
+        return self._positions
+
     def are_deleted(self, path: str, positions: range) -> bool:
         """Whether any of these positions of a file is deleted by position deletes or a deletion vector."""
         deleted = self._positions.get(path)

@@ -22,6 +22,9 @@ from icekeeper.rows.read_task import InputFile, ReadTask, resolved_lineage
 from icekeeper.storage.paths import is_local
 from icekeeper.storage.storage import Storage
 
+ROW_NUMBER = "_row_number"
+"""The column of :attr:`.InputFile.number_from`."""
+
 
 @dataclass(slots=True)
 class Tally:
@@ -40,6 +43,8 @@ def read_rows(
 ) -> Generator[pa.RecordBatch]:
     """The live rows of every input, in order, as batches of ``task.schema``; ``tally`` counts them.
 
+    If inputs number their rows, the numbers are a last column.
+
     ``deletes`` is the result of :func:`.deleted_rows_of` for these inputs, or for more; with ``None``, this function
     calls it.  Threads that read ahead end with the iterator.  Close the iterator if you may leave it early
     (rule: decode-ahead-in-order).
@@ -55,7 +60,7 @@ def read_rows(
             yield part.batch
         return
     # Columns that only equality deletes need are dropped once the deletes are applied.
-    outputs = range(len(task.schema["fields"]))
+    columns = len(task.schema["fields"])
     for held in portions(_parts(task, read_schema(task), storage, tally), deletes.portion_rows):
         for mask in deletes.live_masks(held):
             batch = held.pop(0).batch
@@ -63,7 +68,9 @@ def read_rows(
                 rows = batch.num_rows
                 batch = batch.filter(mask)
                 tally.deleted += rows - batch.num_rows
-            yield batch if batch.num_columns == len(outputs) else batch.select(outputs)
+            if task.key_fields:
+                batch = batch.select([*range(columns), *range(columns + len(task.key_fields), batch.num_columns)])
+            yield batch
 
 
 def unreadable_files(task: ReadTask, storage: Storage) -> dict[str, str]:
@@ -110,7 +117,11 @@ def _parts(task: ReadTask, schema: Mapping[str, Any], storage: Storage, tally: T
         first_row = source.first_row
         for batch in batches:
             tally.read += batch.num_rows
-            yield Part(source, first_row, resolved_lineage(batch, ids, source, first_row))
+            batch = resolved_lineage(batch, ids, source, first_row)
+            if source.number_from is not None:
+                number = source.number_from + first_row
+                batch = batch.append_column(ROW_NUMBER, pa.arange(number, number + batch.num_rows))
+            yield Part(source, first_row, batch)
             first_row += batch.num_rows
         found = first_row - source.first_row
         if found != source.record_count:

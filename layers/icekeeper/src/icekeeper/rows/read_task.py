@@ -80,6 +80,8 @@ class InputFile:
     """The only row group of a Parquet file to read; ``record_count`` then counts its rows.  ``None``: all."""
     first_row: int = 0
     """The position in the file of the first row to read."""
+    number_from: int | None = None
+    """The number of the file's first row among all rows of a group; ``None``: rows are not numbered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.conflict_detection import GroupClaim, PlanningState, RebaseResult
 from icekeeper.commit.snapshot import FileReplacement
 from icekeeper.metadata.document import TableMetadata, branch_head
-from icekeeper.model import DataFile, FileKey, ManifestContent, Nothing
+from icekeeper.model import DataFile, FileContent, FileKey, ManifestContent, Nothing
 from icekeeper.operations.compaction.bins import FileGroup
 from icekeeper.operations.compaction.candidates import SIZES_KEY, recorded_sizes
+from icekeeper.operations.compaction.forward_deletes import DeleteForwarder, Forwarded
 from icekeeper.operations.compaction.group_entries import OVERTAKEN
 from icekeeper.operations.compaction.plan_groups import CompactionPlan, depth_with
 from icekeeper.operations.compaction.rewrite_task import RewriteResult
-from icekeeper.pass_context.context import OperationContext, Rewrite, commit_rewrite
+from icekeeper.operations.compaction.row_maps import row_map_path
+from icekeeper.pass_context.context import GroupsRefused, OperationContext, Rewrite, commit_rewrite
 from icekeeper.rows.arrow_schema import leaf_columns
 
 
@@ -42,6 +44,8 @@ class GroupOutcomes:
     why_left: str = ""
     snapshot_ids: list[int] = field(default_factory=list)
     deletes_removed: int = 0
+    rows_forwarded: int = 0
+    """Rows that other commits deleted meanwhile, and that the commits deleted in the outputs."""
     depth: float | None = None
     """The clustering depth after the last commit; ``None``: nothing was committed, or rows are not clustered."""
     nothing: str = ""
@@ -70,23 +74,33 @@ def commit_results(
         outcomes.nothing = f"every file group failed: {outcomes.errors[0]}" if outcomes.errors else OVERTAKEN
         return
     rewrite = _rewrite(loaded, plan, groups, done, outcomes)
+    forwarder = DeleteForwarder(context, loaded, groups, done, _replaced(plan, outcomes))
+    forwarded = Forwarded()
     depth: float | None = None
 
-    def replacement_on(head: TableMetadata, rebased: RebaseResult) -> tuple[FileReplacement, Collection[str]] | Nothing:
+    def replacement_on(
+        head: TableMetadata, rebased: RebaseResult
+    ) -> tuple[FileReplacement, Collection[str]] | Nothing | GroupsRefused:
         if not rebased.kept and not rebased.unneeded_deletes:
             return Nothing(next(iter(rebased.dropped.values()), "no delete file is without use any more"))
-        nonlocal depth
+        nonlocal depth, forwarded
+        forwarded = forwarder.forward(head, rebased, stem=f"forwarded-{plan.snapshot_id}")
+        if forwarded.refused:
+            return GroupsRefused(forwarded.refused)
         kept = [group for group in groups if group.group_id in rebased.kept]
         committed = outcomes.committed | {group.group_id: done[group.group_id] for group in kept}
         depth = depth_with(plan, {group_id: result.written for group_id, result in committed.items()})
         return FileReplacement(
-            removed=rebased.unneeded_deletes.union(c.key for group in kept for c in group.files),
-            added=tuple(added for group in kept for added in _added(group, done[group.group_id])),
+            removed=rebased.unneeded_deletes.union(forwarded.dangling, (c.key for group in kept for c in group.files)),
+            added=(*(added for group in kept for added in _added(group, done[group.group_id])), *forwarded.added),
             data_sequence_number=plan.sequence_number,
+            # Java validates only deletes that are newer than its own start: an older number would hide them.
+            own_sequence_numbers={file.key: None for _, file in forwarded.added},
+            staged=forwarded.paths,
             recipe=None if plan.recipe is None else plan.recipe.text,
             clustering_depth=depth,
             noted=_noted(plan, kept, done),
-        ), rebased.affected
+        ), rebased.affected.union(forwarded.dangling.values())
 
     landed, rebased = commit_rewrite(context, rewrite, replacement_on)
     outcomes.dropped |= rebased.dropped
@@ -95,7 +109,8 @@ def commit_results(
         return
     outcomes.depth = depth
     outcomes.snapshot_ids.append(landed.prepared.snapshot_id or 0)
-    outcomes.deletes_removed += len(rebased.unneeded_deletes)
+    outcomes.deletes_removed += len(rebased.unneeded_deletes) + len(forwarded.dangling)
+    outcomes.rows_forwarded += forwarded.rows
     for key in rebased.unneeded_deletes:
         outcomes.delete_needs.pop(key)
     kept = [group for group in groups if group.group_id in rebased.kept]
@@ -103,6 +118,7 @@ def commit_results(
     for key, count in _needed(*kept).items():
         if key in outcomes.delete_needs:
             outcomes.delete_needs[key] -= count
+    context.discard(loaded, (path for group in kept for path in _row_maps(done[group.group_id])))
     if plan.recipe is not None and rebased.kept and not context.dry_run:
         context.memory.remember_clustering(outcomes.snapshot_ids[-1], plan.recipe.text)
 
@@ -164,12 +180,39 @@ def _rewrite(
             inputs={c.key: (c.manifest_path, c.identity) for c in group.files},
             output_field_ids=held,
             deletes=_needed(group),
+            position_deletes=frozenset(
+                entry.file.key
+                for c in group.files
+                for entry in c.deletes
+                if entry.file.content is FileContent.POSITION_DELETES
+            ),
+            homes={c.file_path: (c.spec_id, c.partition) for c in group.files} if _is_traced(plan, group, done) else {},
             without_row_ids=not group.has_lineage,
         )
         for group in groups
     ]
-    outputs = {group_id: [file.file_path for file in result.written] for group_id, result in done.items()}
+    outputs = {
+        group_id: [*(file.file_path for file in result.written), *_row_maps(result)]
+        for group_id, result in done.items()
+    }
     return Rewrite(loaded, planned, claims, outputs)
+
+
+def _is_traced(plan: CompactionPlan, group: FileGroup, done: Mapping[int, RewriteResult]) -> bool:
+    """Whether it is known where each row of the group went, so that deletes of its inputs can be forwarded."""
+    keeps_order = plan.recipe is None and group.route_to is None
+    return keeps_order or done[group.group_id].has_row_maps
+
+
+def _row_maps(result: RewriteResult) -> list[str]:
+    return [row_map_path(file.file_path) for file in result.written] if result.has_row_maps else []
+
+
+def _replaced(plan: CompactionPlan, outcomes: GroupOutcomes) -> Iterator[str]:
+    """The inputs that earlier commits of the plan have replaced."""
+    for group in plan.groups:
+        if group.group_id in outcomes.committed:
+            yield from (candidate.file_path for candidate in group.unpacked.files)
 
 
 def _needed(*groups: FileGroup) -> Counter[FileKey]:

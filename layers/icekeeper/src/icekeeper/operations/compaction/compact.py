@@ -366,6 +366,7 @@ def _outcome(
         "compact.rows_deleted": sum(result.rows_deleted for result in results),
         "compact.delete_files_removed": outcomes.deletes_removed,
         "compact.bins_dropped": len(outcomes.dropped),
+        "compact.rows_forwarded": outcomes.rows_forwarded,
         "compact.bins_failed": outcomes.failed_groups,
         "compact.bins_waiting": plan.groups_waiting + outcomes.groups_left,
         "compact.commits": len(outcomes.snapshot_ids),

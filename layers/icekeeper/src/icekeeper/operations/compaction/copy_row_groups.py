@@ -21,7 +21,7 @@ from icekeeper.metadata.types import decimal_unscaled
 from icekeeper.model import DataFile, FileContent
 from icekeeper.operations.compaction.copied_outputs import CopyableInput, plan_outputs
 from icekeeper.operations.compaction.proof import write_proven
-from icekeeper.operations.compaction.rewrite_task import Copying, RewriteResult, RewriteTask
+from icekeeper.operations.compaction.rewrite_task import Copying, RewriteResult, RewriteTask, RowRun, Section
 from icekeeper.operations.compaction.write_file import write_data_file
 from icekeeper.operations.compaction.write_properties import (
     codec_name,
@@ -148,8 +148,14 @@ def _write_output(
 ) -> bool:
     """Write one output and add it to ``result``; ``False``: an input cannot be copied after all."""
     task = replace(task, inputs=tuple(decoded))
+    runs = [RowRun(source.path, source.first_row, source.record_count) for source in decoded]
+    runs += [
+        RowRun(entry.file_path, group.first_row, group.row_count) for entry, file in copied for group in file.groups
+    ]
     if not copied:
-        result.written += _decoded(task, path, deletes, storage, result)
+        files = _decoded(task, path, deletes, storage, result)
+        result.written += files
+        result.sections += (Section(len(files), tuple(runs)),)
         return True
     with tempfile.TemporaryDirectory(prefix="icekeeper-decoded-") as folder:
         storage = storage.with_scratch(folder)
@@ -170,6 +176,7 @@ def _write_output(
         return False
     if written is not None:
         result.written += (replace(written, partition=task.partition),)
+    result.sections += (Section(int(written is not None), tuple(runs)),)
     result.rows_read += sum(file.row_count for _, file in copied)
     result.bytes_copied += sum(file.copied_bytes for _, file in copied)
     result.bytes_unread += sum(unread)

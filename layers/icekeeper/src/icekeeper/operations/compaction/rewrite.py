@@ -44,7 +44,7 @@ def rewrite_group(task: RewriteTask, storage: Storage | None = None) -> RewriteR
     ``storage`` may be shared with other tasks; ``None``: the task opens its own.
     """
     storage = storage or Storage(task.io_properties)
-    result = RewriteResult(group_id=task.group_id)
+    result = RewriteResult(group_id=task.group_id, has_row_maps=task.keeps_row_maps)
     try:
         deletes = deleted_rows_of(task, storage)
         if task.copying is not None:

@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from icekeeper.model import DataFile, PartitionValue
 from icekeeper.operations.compaction.recipe import ClusterRecipe
 from icekeeper.rows.read_task import ReadTask
 from icekeeper.storage.paths import ATTEMPTS_PER_RUN, PlannedFile
 
+ROW_MAP = "rows"
+"""The ending of a row map, which otherwise has the name of its data file."""
 MAX_PARTITIONS = 256
 """The most partitions among which a task's rows are divided, because each needs an open file."""
 
@@ -140,6 +142,8 @@ class RewriteTask(ReadTask):
     """The largest number of sorted files, whatever their size; ``None``: any number."""
     row_group_memory_bytes: int = 128 * 1024 * 1024
     """The largest size in memory of the rows that are collected for a row group."""
+    keeps_row_maps: bool = False
+    """Whether rows are numbered when they are read, and each written file gets a row map (:mod:`.row_maps`)."""
     misread_columns: frozenset[int] = frozenset()
     """Ids of float columns for which footers must have no statistics (``write_properties.misread_columns``)."""
 
@@ -158,6 +162,22 @@ class RewriteTask(ReadTask):
         return min(MAX_PARTITIONS, len(self.inputs) - 1)
 
 
+class RowRun(NamedTuple):
+    """Consecutive rows of an input, deleted ones included."""
+
+    path: str
+    first_row: int
+    rows: int
+
+
+class Section(NamedTuple):
+    """Where the rows of some inputs went: the live rows of the runs, in this order, fill the files one by one."""
+
+    files: int
+    """How many of the written files."""
+    runs: tuple[RowRun, ...]
+
+
 @dataclass(slots=True, kw_only=True)
 class RewriteResult:
     """The result of one task: written files (none if the inputs have no live rows) or an error."""
@@ -170,6 +190,10 @@ class RewriteResult:
     """Bytes of row groups that were copied and not decoded."""
     bytes_unread: int = 0
     """Those of these bytes that the store itself copied, so their page checksums were not verified."""
+    sections: tuple[Section, ...] = ()
+    """Divides the written files; empty: they have the rows of all inputs in their order, or row maps."""
+    has_row_maps: bool = False
+    """Whether each written file has a row map, because rows may have changed their order (:mod:`.row_maps`)."""
     spec_id: int | None = None
     """The spec of the written files, if it is another than the group's."""
     error: str | None = None
@@ -194,11 +218,18 @@ def planned_files(task: RewriteTask) -> Iterator[PlannedFile]:
     if task.recipe is not None:
         yield from planned_sorted_files(task, 0, task.recipe.output_count(task.file_bytes))
         return
-    yield from (task.outputs.file(number) for number in range(task.output_count))
+    files = [task.outputs.file(number) for number in range(task.output_count)]
     if task.routing is not None:
-        yield from (task.outputs.file_of_any_partition(number) for number in range(task.most_partitions))
+        files += (task.outputs.file_of_any_partition(number) for number in range(task.most_partitions))
+    yield from _with_row_maps(task, files)
 
 
 def planned_sorted_files(task: RewriteTask, first: int, expected: int) -> Iterator[PlannedFile]:
     """The names for about ``expected`` sorted files, numbered from ``first``."""
-    return (task.outputs.file(first + number) for number in range(2 * expected + _SPARE_NAMES))
+    return _with_row_maps(task, [task.outputs.file(first + number) for number in range(2 * expected + _SPARE_NAMES)])
+
+
+def _with_row_maps(task: RewriteTask, files: Sequence[PlannedFile]) -> Iterator[PlannedFile]:
+    yield from files
+    if task.keeps_row_maps:
+        yield from (replace(file, ending=ROW_MAP) for file in files)

@@ -17,6 +17,7 @@ from typing import Any
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.errors import MaintenanceError
 from icekeeper.machine.metering import WorkThreads
+from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import DataFile
 from icekeeper.operations.compaction.bins import FileGroup, Reason
 from icekeeper.operations.compaction.candidates import LARGEST_OUTPUT, output_bytes
@@ -309,6 +310,11 @@ def _task(
     schema = with_lineage(stored) if group.has_lineage else stored
     verify = policy.verify_page_checksums
     rows = make_read_task(metadata, group.files, schema, loaded.io_properties, verify_checksums=verify)
+    keeps_row_maps = (plan.recipe is not None or to is not None) and _expects_row_deletes(metadata, plan)
+    if keeps_row_maps:
+        firsts = accumulate((source.record_count for source in rows.inputs), initial=0)
+        numbered = (replace(one, number_from=first) for one, first in zip(rows.inputs, firsts, strict=False))
+        rows = replace(rows, inputs=tuple(numbered))
     most_files = None
     if plan.recipe is not None and all(candidate.is_clustered for candidate in group.files):
         # Without a limit, clustered files could be rewritten into as many files as before, and every pass would select
@@ -327,10 +333,24 @@ def _task(
         copying=_copying(plan, group, entries, policy),
         routing=None if to is None else Routing(to, metadata.specs[to], metadata.schemas_current_first),
         most_files=most_files,
+        keeps_row_maps=keeps_row_maps,
         row_group_memory_bytes=policy.row_group_memory_bytes,
         misread_columns=frozenset[int]().union(*(c.condition.misread_columns or () for c in group.files))
         | misread_columns((entries[c.file_path] for c in group.files if c.file_path in entries), leaf_columns(stored)),
     )
+
+
+def _expects_row_deletes(metadata: TableMetadata, plan: CompactionPlan) -> bool:
+    """Whether somebody deletes single rows of the table: by its properties, its snapshots, and its delete files (pure).
+
+    Row maps cost a few bytes a row, so tables that are only appended to have none.
+    """
+    properties = metadata.properties
+    merges_on_read = any(
+        properties.get(f"write.{verb}.mode") == "merge-on-read" for verb in ("delete", "update", "merge")
+    )
+    has_deletes = plan.delete_needs or any("added-delete-files" in one.summary for one in metadata.snapshots.values())
+    return metadata.format_version >= 2 and bool(merges_on_read or has_deletes)
 
 
 def _is_judged(group: FileGroup) -> bool:

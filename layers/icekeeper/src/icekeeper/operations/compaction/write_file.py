@@ -24,6 +24,7 @@ from icekeeper.machine.resources import task_cores
 from icekeeper.metadata.types import comparable, encode, is_utf8, truncated_lower, truncated_upper
 from icekeeper.model import DataFile, FileContent, PartitionValue
 from icekeeper.operations.compaction.rewrite_task import RewriteTask
+from icekeeper.operations.compaction.row_maps import RowMapWriter
 from icekeeper.operations.compaction.write_properties import (
     dictionary_bytes,
     is_misread,
@@ -108,10 +109,11 @@ def write_data_file(
 
     pending: list[pa.RecordBatch] = []
     pending_bytes = 0
-    with _Output(path, task, options, storage) as output:
+    with _Output(path, task, options, storage) as output, RowMapWriter(path, task, storage) as row_map:
         for batch in batches:
             if not batch.num_rows:
                 continue
+            batch = row_map.taken_from(batch)
             counts.add(batch)
             pending.append(batch)
             pending_bytes += batch.nbytes

@@ -9,18 +9,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
 from icekeeper.errors import FileUnreadable, MaintenanceError, StorageError
-from icekeeper.metadata.delete_scope import DELETE_FILE_PATH_ID, DELETE_POSITION_ID
-from icekeeper.metadata.puffin import encode_puffin
-from icekeeper.model import DataFile, FileContent, PartitionValue
+from icekeeper.model import DataFile, PartitionValue
 from icekeeper.rows.apply_deletes import PositionRows, SpelledFiles, position_rows, vector_positions
-from icekeeper.rows.arrow_schema import FIELD_ID_KEY
-from icekeeper.rows.file_rows import BATCH_ROWS
 from icekeeper.rows.read_task import OPEN_FILE_BYTES
-from icekeeper.storage.multipart import bounded_output
+from icekeeper.rows.write_deletes import write_position_deletes, write_vectors
 from icekeeper.storage.paths import PlannedFile
 from icekeeper.storage.storage import Storage
 
@@ -84,16 +79,6 @@ class MergeResult:
     error: str | None = None
     unreadable: Mapping[str, str] = field(default_factory=dict)
     """The delete files that cannot be read, if that is the error: path → a sentence with the path."""
-
-
-# The specification fixes names, ids and nullability ("Position Delete Files").
-_SCHEMA = pa.schema(
-    [
-        pa.field("file_path", pa.string(), nullable=False, metadata={FIELD_ID_KEY: str(DELETE_FILE_PATH_ID)}),
-        pa.field("pos", pa.int64(), nullable=False, metadata={FIELD_ID_KEY: str(DELETE_POSITION_ID)}),
-    ]
-)
-_CREATED_BY = {"created-by": "icekeeper"}
 
 
 def merge_deletes(task: MergeTask) -> MergeResult:
@@ -170,82 +155,10 @@ def _rows(delete: PositionDeletes, storage: Storage, verify_checksums: bool) -> 
 
 def _write(task: MergeTask, by_path: Mapping[str, BitMap64], storage: Storage) -> tuple[DataFile, ...]:
     """Write the output; remove it after an error."""
-    path = task.path
     try:
-        return (_write_vectors if task.into_vectors else _write_delete_file)(task, by_path, storage)
+        if task.into_vectors:
+            return write_vectors(task.path, by_path, dict.fromkeys(by_path, task.partition), storage)
+        return (write_position_deletes(task.path, by_path, task.partition, storage),)
     except BaseException:
-        storage.delete([path])
+        storage.delete([task.path])
         raise
-
-
-def _write_delete_file(task: MergeTask, by_path: Mapping[str, BitMap64], storage: Storage) -> tuple[DataFile, ...]:
-    """One Parquet file, by path and then by position."""
-    paths = sorted(by_path)
-    footers: list[pq.FileMetaData] = []
-    with storage.translated(task.path), bounded_output(storage, task.path) as sink:
-        with pq.ParquetWriter(
-            sink,
-            _SCHEMA,
-            compression="zstd",
-            store_schema=False,
-            write_page_checksum=True,
-            metadata_collector=footers,
-        ) as file:
-            for batch in _batches(paths, by_path):
-                file.write_batch(batch)
-        size = sink.tell()
-    counted = {DELETE_FILE_PATH_ID: footers[0].num_rows, DELETE_POSITION_ID: footers[0].num_rows}
-    return (
-        DataFile(
-            content=FileContent.POSITION_DELETES,
-            file_path=task.path,
-            file_format="PARQUET",
-            partition=task.partition,
-            record_count=footers[0].num_rows,
-            file_size_in_bytes=size,
-            value_counts=counted,
-            null_value_counts=dict.fromkeys(counted, 0),
-            # Not truncated: equal bounds show older readers that the file names one data file.
-            lower_bounds={DELETE_FILE_PATH_ID: paths[0].encode()},
-            upper_bounds={DELETE_FILE_PATH_ID: paths[-1].encode()},
-            referenced_data_file=paths[0] if len(paths) == 1 else None,
-        ),
-    )
-
-
-def _batches(paths: list[str], by_path: Mapping[str, BitMap64]) -> Iterator[pa.RecordBatch]:
-    """Row groups of at least ``BATCH_ROWS`` rows, except the last one."""
-    held: list[pa.RecordBatch] = []
-    rows = 0
-    for path in paths:
-        positions = pa.array(by_path[path].to_array(), pa.int64())
-        for start in range(0, len(positions), BATCH_ROWS):
-            part = positions.slice(start, BATCH_ROWS)
-            held.append(pa.RecordBatch.from_arrays([pa.repeat(pa.scalar(path), len(part)), part], schema=_SCHEMA))
-            rows += len(part)
-            if rows >= BATCH_ROWS:
-                yield pa.concat_batches(held)
-                held, rows = [], 0
-    if held:
-        yield pa.concat_batches(held)
-
-
-def _write_vectors(task: MergeTask, by_path: Mapping[str, BitMap64], storage: Storage) -> tuple[DataFile, ...]:
-    """One Puffin file; an entry per vector."""
-    vectors = [(path, by_path[path]) for path in sorted(by_path)]
-    data, blobs = encode_puffin(vectors, _CREATED_BY)
-    storage.write(task.path, data)
-    return tuple(
-        DataFile(
-            content=FileContent.POSITION_DELETES,
-            file_path=task.path,
-            file_format="PUFFIN",
-            partition=task.partition,
-            record_count=len(positions),
-            file_size_in_bytes=len(data),
-            referenced_data_file=path,
-            content_offset=blob.offset,
-            content_size_in_bytes=blob.length,
-        )
-        for (path, positions), blob in zip(vectors, blobs, strict=True)
-    )

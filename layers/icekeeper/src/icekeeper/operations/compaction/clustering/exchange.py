@@ -216,6 +216,7 @@ def _result(task: RewriteTask, lanes: Sequence[LaneResult], discard: Callable[[I
         written=() if error is not None else written,
         rows_read=read,
         rows_deleted=deleted,
+        has_row_maps=task.keeps_row_maps,
         error=error,
         unreadable=_unreadable(reports),
     )

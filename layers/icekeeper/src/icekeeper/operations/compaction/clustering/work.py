@@ -448,9 +448,10 @@ def _trial(piece: SortedPiece, task: RewriteTask) -> float:
     # Stretches of adjacent rows, spread over the piece.
     length = min(_TRIAL_ROWS, max(1, rows // 4)) // _TRIAL_SLICES + 1
     starts = (rows * i // _TRIAL_SLICES for i in range(_TRIAL_SLICES))
-    sample = [piece.batch.take(piece.order.slice(start, length)) for start in starts]
+    rows_only = piece.batch.select(range(len(task.schema["fields"])))
+    sample = [rows_only.take(piece.order.slice(start, length)) for start in starts]
     share = sum(batch.num_rows for batch in sample) / max(1, rows)
-    task = replace(task, table_properties=for_sample(task.table_properties, share))
+    task = replace(task, table_properties=for_sample(task.table_properties, share), keeps_row_maps=False)
     with tempfile.TemporaryDirectory(prefix="icekeeper-trial-") as folder:
         file = write_data_file(str(Path(folder) / "trial.parquet"), sample, task, Storage({}))
     return 0.0 if file is None else file.file_size_in_bytes / max(1, sum(batch.nbytes for batch in sample))

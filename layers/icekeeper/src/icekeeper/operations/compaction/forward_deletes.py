@@ -1,0 +1,313 @@
+"""Forwards position deletes that landed on the inputs of finished groups: they become deletes of the outputs.
+
+Without this, every delete on a file under rewrite would drop its group, and a table that is deleted from every second
+would never be compacted.  The forwarded deletes are committed with the outputs, in one snapshot
+(rule: forward-newer-position-deletes).  Equality deletes need none of this: they reach the outputs by their sequence
+number.
+
+The rows that an input has lost since it was read are those that its deletes name now, less those that the worker left
+out.  Where rows kept their order, their places in the outputs are counted; else the row maps show them
+(:mod:`.row_maps`).  If anything does not add up, the group is dropped, as it would be without forwarding.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+from pyroaring import BitMap64
+
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.commit.conflict_detection import RebaseResult
+from icekeeper.errors import MaintenanceError, MetadataUnreadable
+from icekeeper.metadata.delete_scope import named_file
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.model import DataFile, FileContent, FileKey, ManifestEntry
+from icekeeper.operations.compaction.bins import FileGroup
+from icekeeper.operations.compaction.rewrite_task import RewriteResult, RowRun, Section
+from icekeeper.operations.compaction.row_maps import mapped_rows
+from icekeeper.pass_context.context import OperationContext
+from icekeeper.rows.apply_deletes import SpelledFiles, deleted_rows_of, position_rows, vector_positions
+from icekeeper.rows.read_task import make_read_task
+from icekeeper.rows.write_deletes import write_position_deletes, write_vectors
+from icekeeper.storage.paths import PlannedFile
+from icekeeper.storage.storage import Storage
+
+_NO_COLUMNS: Mapping[str, Any] = {"type": "struct", "fields": []}
+
+
+@dataclass(frozen=True, slots=True)
+class Forwarded:
+    """The deletes to commit with the outputs of some groups."""
+
+    added: tuple[tuple[int, DataFile], ...] = ()
+    """Spec id and entry of each."""
+    dangling: Mapping[FileKey, str] = field(default_factory=dict)
+    """Newer position deletes that name nothing but replaced files, and the manifest of each."""
+    refused: Mapping[int, str] = field(default_factory=dict)
+    """Groups whose deletes cannot be forwarded, and why; if there are any, nothing else was done."""
+    rows: int = 0
+    """The rows that the added deletes delete."""
+
+    @property
+    def paths(self) -> list[str]:
+        return list(dict.fromkeys(file.file_path for _, file in self.added))
+
+
+class DeleteForwarder:
+    """Forwards deletes for the attempts at one commit; what it reads of files, which never change, it reads once."""
+
+    def __init__(
+        self,
+        context: OperationContext,
+        loaded: LoadedTable,
+        groups: Sequence[FileGroup],
+        results: Mapping[int, RewriteResult],
+        replaced: Iterable[str] = (),
+    ) -> None:
+        """``replaced`` are the inputs of groups that earlier commits of the plan have replaced."""
+        self._context, self._loaded, self._results = context, loaded, results
+        self._groups = {group.group_id: group for group in groups}
+        self._storage: Storage = context.storage(loaded)
+        self._inputs = {c.file_path: group.group_id for group in groups for c in group.files}
+        self._replaced = frozenset(replaced)
+        self._read: dict[FileKey, _Positions] = {}
+        self._left_out: dict[int, Mapping[str, BitMap64]] = {}
+
+    def forward(self, head: TableMetadata, rebased: RebaseResult, *, stem: str) -> Forwarded:
+        """Write the deletes for the outputs of the kept groups on this head; ``stem`` begins the names of the files.
+
+        Raises:
+            MaintenanceError: the files cannot be written; none remains.
+        """
+        if not rebased.newer and not rebased.moved_on:
+            return Forwarded()
+        deleted: dict[int, dict[str, BitMap64]] = {}
+        refused: dict[int, str] = {}
+        for group_id, reaching in rebased.moved_on.items():
+            try:
+                deleted[group_id] = self._lost_rows(group_id, reaching)
+            except MaintenanceError as error:
+                refused[group_id] = f"deletes of its inputs could not be forwarded: {error}"
+        if refused:
+            return Forwarded(refused=refused)
+        files = {
+            path: (self._spec_id(group_id), entry, positions)
+            for group_id, by_output in deleted.items()
+            for entry in self._results[group_id].written
+            for path, positions in by_output.items()
+            if path == entry.file_path
+        }
+        return Forwarded(
+            added=tuple(self._written(head, files, stem)),
+            dangling=self._dangling(rebased),
+            rows=sum(len(positions) for _, _, positions in files.values()),
+        )
+
+    def _spec_id(self, group_id: int) -> int:
+        spec_id = self._results[group_id].spec_id
+        return self._groups[group_id].spec_id if spec_id is None else spec_id
+
+    def _lost_rows(self, group_id: int, reaching: Mapping[str, Sequence[ManifestEntry]]) -> dict[str, BitMap64]:
+        """The positions in each output of rows that were deleted since they were read.
+
+        Raises:
+            MaintenanceError: a delete cannot be read, was taken back, or what was read does not add up.
+        """
+        left_out = self._left_out_of(group_id)
+        lost: dict[str, BitMap64] = {}
+        for path, entries in reaching.items():
+            now = BitMap64()
+            for entry in entries:
+                now |= self._positions_of(entry).by_path.get(path, BitMap64())
+            if back := self._applied(group_id, path) - now:
+                raise MetadataUnreadable(f"{len(back)} deleted row(s) of {path} are no longer deleted")
+            if new := now - left_out.get(path, BitMap64()):
+                lost[path] = new
+        result = self._results[group_id]
+        if not lost:
+            return {}
+        if result.has_row_maps:
+            found = self._by_row_maps(group_id, lost)
+        else:
+            counts = [(file.file_path, file.record_count) for file in result.written]
+            whole = Section(len(counts), tuple(RowRun(c.file_path, 0, c.record_count) for c in self._files(group_id)))
+            found = places_in_outputs(result.sections or (whole,), counts, left_out, lost)
+        count, wanted = sum(map(len, found.values())), sum(map(len, lost.values()))
+        if count != wanted:
+            raise MetadataUnreadable(f"{wanted} row(s) were deleted, {count} of them are in the outputs")
+        return found
+
+    def _by_row_maps(self, group_id: int, lost: Mapping[str, BitMap64]) -> dict[str, BitMap64]:
+        numbers, first = BitMap64(), 0
+        for candidate in self._files(group_id):
+            numbers.update(first + position for position in lost.get(candidate.file_path, ()))
+            first += candidate.record_count
+        found: dict[str, BitMap64] = {}
+        for file in self._results[group_id].written:
+            positions, rows = mapped_rows(file.file_path, numbers, self._storage)
+            if rows != file.record_count:
+                raise MetadataUnreadable(f"the row map of {file.file_path} has {rows} of {file.record_count} rows")
+            if positions:
+                found[file.file_path] = positions
+        return found
+
+    def _files(self, group_id: int) -> Sequence[Any]:
+        return self._groups[group_id].unpacked.files
+
+    def _left_out_of(self, group_id: int) -> Mapping[str, BitMap64]:
+        """The rows of each input that the worker left out, by all deletes that it applied."""
+        if group_id not in self._left_out:
+            files = self._files(group_id)
+            task = make_read_task(
+                self._loaded.metadata,
+                files,
+                _NO_COLUMNS,
+                self._loaded.io_properties,
+                verify_checksums=self._context.policy.verify_page_checksums,
+            )
+            deletes = deleted_rows_of(task, self._storage)
+            self._left_out[group_id] = {} if deletes is None else deletes.all_positions(self._storage)
+        return self._left_out[group_id]
+
+    def _applied(self, group_id: int, path: str) -> BitMap64:
+        """The rows of an input that position deletes took away when it was read."""
+        found = BitMap64()
+        for candidate in self._files(group_id):
+            if candidate.file_path == path:
+                for entry in candidate.deletes:
+                    if entry.file.content is FileContent.POSITION_DELETES:
+                        found |= self._positions_of(entry).by_path.get(path, BitMap64())
+        return found
+
+    def _positions_of(self, entry: ManifestEntry) -> _Positions:
+        """What a position delete file says about the inputs of all groups.
+
+        Raises:
+            MaintenanceError: it cannot be read, or spells the path of an input differently.
+        """
+        if entry.file.key not in self._read:
+            self._read[entry.file.key] = self._positions_in(entry.file)
+        return self._read[entry.file.key]
+
+    def _positions_in(self, file: DataFile) -> _Positions:
+        self._loaded.allowed.require([file.file_path])
+        offset, size, named = file.content_offset, file.content_size_in_bytes, file.referenced_data_file
+        if offset is not None and size is not None and named is not None:
+            vector = vector_positions(file.file_path, offset, size, file.record_count, self._storage)
+            return _Positions({named: vector}, named not in self._inputs and named not in self._replaced)
+        only, rows, others = named_file(file), 0, False
+        by_path: defaultdict[str, BitMap64] = defaultdict(BitMap64)
+        spelled = SpelledFiles(self._inputs)
+        verify = self._context.policy.verify_page_checksums
+        for count, found in position_rows(file.file_path, file.file_format, self._storage, verify_checksums=verify):
+            rows += count
+            for path, positions in found:
+                if path in self._inputs and only in (None, path):
+                    by_path[path].update(positions.to_pylist())
+                elif path not in self._inputs:
+                    spelled.refuse(file.file_path, path)
+                    others = others or path not in self._replaced
+        if rows < file.record_count:
+            raise MetadataUnreadable(f"{file.file_path} holds {rows} rows, its manifest says {file.record_count}")
+        return _Positions(by_path, others)
+
+    def _dangling(self, rebased: RebaseResult) -> dict[FileKey, str]:
+        """The newer position deletes that name no file but those that this commit replaces or earlier ones have."""
+        found: dict[FileKey, str] = {}
+        for live in rebased.newer:
+            positions = self._positions_of(live.entry)
+            if not positions.names_others and all(self._inputs[path] in rebased.kept for path in positions.by_path):
+                found[live.entry.file.key] = live.manifest.manifest_path
+        return found
+
+    def _written(
+        self, head: TableMetadata, files: Mapping[str, tuple[int, DataFile, BitMap64]], stem: str
+    ) -> Iterator[tuple[int, DataFile]]:
+        """Write a vector (v3) or a position delete file (v2) for each output, under the output's spec and partition."""
+        if not files:
+            return
+        into_vectors = head.format_version >= 3
+        base = f"{head.data_location}/{stem}-{uuid.uuid4()}"
+        planned = [PlannedFile(base, "puffin")]
+        if not into_vectors:
+            planned = [PlannedFile(f"{base}-{number:05d}", "parquet") for number in range(len(files))]
+        self._loaded.allowed.require([head.data_location])
+        self._context.will_write(file.record for file in planned)
+        try:
+            if into_vectors:
+                vectors = {path: positions for path, (_, _, positions) in files.items()}
+                partitions = {path: output.partition for path, (_, output, _) in files.items()}
+                for entry in write_vectors(planned[0].path(0), vectors, partitions, self._storage):
+                    yield files[entry.referenced_data_file or ""][0], entry
+                return
+            for file, (path, (spec_id, output, positions)) in zip(planned, files.items(), strict=True):
+                yield spec_id, write_position_deletes(file.path(0), {path: positions}, output.partition, self._storage)
+        except BaseException:
+            self._context.discard(self._loaded, [file.path(0) for file in planned])
+            raise
+
+
+@dataclass(frozen=True, slots=True)
+class _Positions:
+    """What one position delete file says."""
+
+    by_path: Mapping[str, BitMap64]
+    """Positions by input."""
+    names_others: bool
+    """Whether it also names files that are neither inputs nor replaced."""
+
+
+def places_in_outputs(
+    sections: Sequence[Section],
+    outputs: Sequence[tuple[str, int]],
+    left_out: Mapping[str, BitMap64],
+    wanted: Mapping[str, BitMap64],
+) -> dict[str, BitMap64]:
+    """Where rows of inputs are in the outputs, if rows kept their order within sections (pure).
+
+    ``outputs`` are paths and numbers of rows, ``left_out`` the rows of each input that are in no output, ``wanted`` the
+    rows of each input to find, none of them left out.
+
+    Raises:
+        MetadataUnreadable: the rows of a section do not add up to those of its outputs.
+    """
+    found: defaultdict[str, BitMap64] = defaultdict(BitMap64)
+    first = 0
+    for section in sections:
+        files = outputs[first : first + section.files]
+        first += section.files
+        ends = list(accumulate(rows for _, rows in files))
+        places: list[int] = []
+        live = 0
+        for path, start, rows in section.runs:
+            gone, asked = left_out.get(path, _NONE), wanted.get(path, _NONE)
+            before = gone.rank(start - 1) if start else 0
+            places += (
+                live + position - start - (gone.rank(position) - before)
+                for position in _within(asked, start, start + rows)
+            )
+            live += rows - gone.range_cardinality(start, start + rows)
+        if live != (ends[-1] if ends else 0):
+            raise MetadataUnreadable(f"{live} rows went into outputs that have {ends[-1] if ends else 0}")
+        number = 0
+        for place in places:  # they ascend, as runs do
+            while place >= ends[number]:
+                number += 1
+            path, rows = files[number]
+            found[path].add(place - (ends[number] - rows))
+    return dict(found)
+
+
+_NONE = BitMap64()
+
+
+def _within(positions: BitMap64, start: int, stop: int) -> Iterator[int]:
+    """The positions of a range, in order."""
+    first = positions.rank(start - 1) if start else 0
+    last = positions.rank(stop - 1) if stop else 0
+    yield from positions[first:last]
