@@ -375,12 +375,13 @@ def _file_holding(table: MaintainedTable, row_id: int) -> str:
 
 
 @pytest.mark.parametrize("bounds", [True, False])
-def test_a_position_delete_on_an_input_drops_its_group_only(table: MaintainedTable, bounds: bool) -> None:
+def test_a_position_delete_on_an_input_is_forwarded(table: MaintainedTable, bounds: bool) -> None:
     before = ids(table)
     path = _file_holding(table, 103)
     table.engine.during = lambda: commit_deletes(table, [position_delete(path, 3, "us", bounds=bounds)])
     outcome = compacted(table)
-    assert (outcome.metrics["compact.bins"], outcome.metrics["compact.bins_dropped"]) == (1, 1)
+    metrics = outcome.metrics
+    assert (metrics["compact.bins"], metrics["compact.bins_dropped"], metrics["compact.rows_forwarded"]) == (2, 0, 1)
     assert ids(table) == before - Counter([103])
     sound(table)
 

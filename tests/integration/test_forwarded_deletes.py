@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
+from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata.delete_scope import named_file
 from icekeeper.model import DataFile, FileContent
 from icekeeper.operations.compaction.forward_deletes import places_in_outputs
 from icekeeper.operations.compaction.rewrite_task import RowRun, Section
 from icekeeper.report.outcome import Status
-from support.deletes import commit_deletes, compacted, create_by_region, equality_delete, position_delete, region_rows
+from support.deletes import (
+    commit_deletes,
+    compacted,
+    create_by_region,
+    equality_delete,
+    position_delete,
+    region_rows,
+    relist,
+)
 from support.maintained_table import MaintainedTable, local_path, maintained_table
 from support.scripted_catalog import once
-from support.v3 import assert_row_ids_hold, delete_positions, lineage, upgrade, with_row_ids
+from support.v3 import assert_row_ids_hold, commit_files, delete_positions, lineage, upgrade, with_row_ids
 
 ORDERS: dict[str, dict[str, str]] = {
     "in_order": {},
@@ -37,7 +47,7 @@ ORDERS: dict[str, dict[str, str]] = {
 
 @pytest.fixture(params=[2, 3])
 def table(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[MaintainedTable]:
-    """Four files of ten rows in us and in eu: ids 0.., 100.., 200.., 300.. and 50.., 150.., 250.., 350..; deleted from."""
+    """Four files of ten rows in us (ids 0.., 100.., 200.., 300..) and in eu (50.., …); two rows are deleted."""
     with maintained_table(tmp_path) as made:
         create_by_region(made, 4 if request.param == 2 else 3)
         if request.param == 3:
@@ -105,3 +115,171 @@ def test_rows_deleted_meanwhile_are_deleted_in_the_outputs(table: MaintainedTabl
     table.engine.during = lambda: None
     compacted(table, rewrite_all="true")
     assert (region_rows(table), deletes(table)) == (before - gone, [])
+
+
+@pytest.mark.parametrize("order", ["in_order", "sorted"])
+def test_deletes_that_win_the_swap_are_forwarded_by_the_next_attempt(table: MaintainedTable, order: str) -> None:
+    """Two deletes land between preparing and swapping; what the lost attempts wrote is removed."""
+    before = region_rows(table)
+    ids = [[3], [4, 109]]
+    table.catalog.before_commit = lambda: delete_rows(table, *ids.pop()) if ids else None
+    outcome = compacted(table, **ORDERS[order])
+    assert outcome.metrics["compact.bins_dropped"] == 0
+    assert outcome.metrics["compact.rows_forwarded"] == 3
+    assert region_rows(table) == before - Counter([(3, "us"), (4, "us"), (109, "us")])
+    assert [file.record_count for file in deletes(table)] == [3]
+    written = {path for path in table.files() if "forwarded-" in path}
+    assert written == {str(local_path(file.file_path)) for file in deletes(table)}
+    table.assert_sound()
+
+
+def test_a_group_reads_the_newest_deletes_when_it_starts(table: MaintainedTable) -> None:
+    """Deletes of every file land while the first of two groups is written: the second applies its own."""
+    before, gone = region_rows(table), [(3, "us"), (109, "us"), (50, "eu"), (152, "eu")]
+    table.engine.during = once(lambda: delete_rows(table, *(i for i, _ in gone)))
+    outcome = compacted(table, partial_progress="1")
+    assert (outcome.metrics["compact.bins"], outcome.metrics["compact.bins_dropped"]) == (2, 0)
+    assert (outcome.metrics["compact.rows_forwarded"], outcome.metrics["compact.rows_deleted"]) == (2, 4)
+    assert region_rows(table) == before - Counter(gone)
+    assert [file.record_count for file in deletes(table)] == [2]
+    table.assert_sound()
+
+
+def test_rows_that_come_back_drop_their_group(table: MaintainedTable) -> None:
+    """A delete that the outputs have applied is taken back while they are written."""
+    before = region_rows(table)
+
+    def take_back() -> None:
+        applied = {file.key: file.file_path for file in deletes(table)}
+        if table.metadata.format_version == 3:
+            commit_files(table, [], applied)
+        else:
+            relist(table, lambda entry: () if entry.file.key in applied else (entry,))
+
+    table.engine.during = once(take_back)
+    outcome = compacted(table)
+    assert outcome.metrics["compact.bins_dropped"] == 1
+    assert region_rows(table) == before + Counter([(5, "us"), (206, "us")])
+    table.assert_sound()
+
+
+def test_a_delete_file_stays_while_other_files_need_it(tmp_path: Path) -> None:
+    """One delete file names files of two groups, which two commits replace."""
+    with maintained_table(tmp_path) as table:
+        create_by_region(table, 4)
+        before = region_rows(table)
+        us, eu = (next(f.file_path for f in data_files(table) if f.partition == (region,)) for region in ("us", "eu"))
+        both, more = position_delete(us, 1, "us", bounds=False)
+        content = pa.concat_tables([both, position_delete(eu, 2, "us", bounds=False)[0]])
+        table.engine.during = once(lambda: commit_deletes(table, [(content, more)]))
+        seen: list[int] = []
+        table.catalog.after_commit = lambda: seen.append(len(deletes(table)))
+        outcome = compacted(table, partial_progress="1")
+        # A reader applies it in its own partition alone: the group of eu has no deletes to forward.
+        assert (outcome.metrics["compact.bins_dropped"], outcome.metrics["compact.rows_forwarded"]) == (0, 1)
+        gone = before - region_rows(table)
+        assert len(gone) == 1
+        assert next(iter(gone))[1] == "us"
+        table.assert_sound()
+
+
+def test_a_delete_that_cannot_be_read_drops_its_groups_alone(table: MaintainedTable) -> None:
+    before = region_rows(table)
+
+    def meanwhile() -> None:
+        known = {file.file_path for file in deletes(table)}
+        delete_rows(table, 3)
+        (new,) = {file.file_path for file in deletes(table)} - known
+        kept[new] = local_path(new).read_bytes()
+        local_path(new).write_bytes(b"PAR1 cut")
+
+    kept: dict[str, bytes] = {}
+    table.engine.during = once(meanwhile)
+    outcome = compacted(table)
+    assert (outcome.metrics["compact.bins"], outcome.metrics["compact.bins_dropped"]) == (1, 1)
+    assert outcome.status is Status.SUCCEEDED
+    for path, data in kept.items():
+        local_path(path).write_bytes(data)
+    assert region_rows(table) == before - Counter([(3, "us")])
+    table.assert_sound()
+
+
+@pytest.mark.parametrize("table", [2], indirect=True)
+def test_newer_equality_deletes_reach_the_outputs_beside_forwarded_positions(table: MaintainedTable) -> None:
+    before = region_rows(table)
+
+    def meanwhile() -> None:
+        commit_deletes(table, [equality_delete(101, "us")])
+        delete_rows(table, 3)
+
+    table.engine.during = once(meanwhile)
+    outcome = compacted(table)
+    assert (outcome.metrics["compact.bins_dropped"], outcome.metrics["compact.rows_forwarded"]) == (0, 1)
+    assert region_rows(table) == before - Counter([(3, "us"), (101, "us")])
+
+
+def test_applied_equality_deletes_shift_the_places_of_forwarded_rows(tmp_path: Path) -> None:
+    with maintained_table(tmp_path) as table:
+        create_by_region(table, 4)
+        commit_deletes(table, [equality_delete(i, "us") for i in (0, 4, 101, 102, 305)])
+        before = region_rows(table)
+        table.engine.during = once(lambda: delete_rows(table, 3, 5, 103, 309))
+        outcome = compacted(table)
+        assert outcome.metrics["compact.rows_forwarded"] == 4
+        assert region_rows(table) == before - Counter((i, "us") for i in (3, 5, 103, 309))
+
+
+# Where rows are, against a list of rows.
+
+
+@st.composite
+def rewrites(
+    draw: st.DrawFn,
+) -> tuple[dict[str, int], list[list[tuple[str, int, int]]], dict[str, BitMap64], list[int]]:
+    """Rows by input, the runs of each section, the rows left out, and how many files each section is cut into."""
+    inputs = {f"in-{i}": draw(st.integers(0, 12)) for i in range(draw(st.integers(1, 4)))}
+    runs = []
+    for path, rows in inputs.items():
+        cuts = sorted({0, rows, *draw(st.lists(st.integers(0, rows), max_size=2))})
+        runs += [(path, start, stop - start) for start, stop in pairwise(cuts)]
+    runs = draw(st.permutations(runs))
+    cut = draw(st.integers(0, len(runs)))
+    sections = [list(part) for part in (runs[:cut], runs[cut:]) if part]
+    left_out = {
+        path: BitMap64(draw(st.lists(st.integers(0, rows - 1), max_size=rows)) if rows else [])
+        for path, rows in inputs.items()
+    }
+    return inputs, sections, left_out, [draw(st.integers(1, 3)) for _ in sections]
+
+
+@given(rewrites(), st.randoms(use_true_random=False))
+def test_places_are_those_in_a_list_of_all_rows(rewrite: Any, chance: random.Random) -> None:
+    inputs, sections, left_out, cuts = rewrite
+    outputs: list[tuple[str, list[tuple[str, int]]]] = []
+    counts: list[int] = []
+    for runs, count in zip(sections, cuts, strict=True):
+        rows = [(path, at) for path, first, n in runs for at in range(first, first + n) if at not in left_out[path]]
+        size = -(-len(rows) // count) if rows else 1
+        parts = [rows[i : i + size] for i in range(0, len(rows), size)]
+        counts.append(len(parts))
+        outputs += [(f"out-{len(outputs) + number}", part) for number, part in enumerate(parts)]
+    live = [(path, at) for path, n in inputs.items() for at in range(n) if at not in left_out[path]]
+    wanted: dict[str, BitMap64] = defaultdict(BitMap64)
+    for path, at in chance.sample(live, chance.randint(0, len(live))):
+        wanted[path].add(at)
+    found = places_in_outputs(
+        [Section(n, tuple(RowRun(*run) for run in runs)) for n, runs in zip(counts, sections, strict=True)],
+        [(path, len(rows)) for path, rows in outputs],
+        left_out,
+        wanted,
+    )
+    expected = {
+        path: BitMap64(i for i, (source, at) in enumerate(rows) if at in wanted[source]) for path, rows in outputs
+    }
+    assert found == {path: places for path, places in expected.items() if places}
+
+
+def test_outputs_that_lack_rows_give_no_places() -> None:
+    section = Section(1, (RowRun("in", 0, 5),))
+    with pytest.raises(MetadataUnreadable, match="5 rows went into outputs that have 4"):
+        places_in_outputs([section], [("out", 4)], {}, {"in": BitMap64([1])})

@@ -64,7 +64,7 @@ def append(table: MaintainedTable, first: int, count: int, region: str) -> str:
     ]
     with Storage(loaded.io_properties).open_output(path) as sink:
         pq.write_table(content.cast(pa.schema(fields)), sink)
-    _commit(table, [data_file(path, local_path(path).stat().st_size, (region,), records=count)], {})
+    commit_files(table, [data_file(path, local_path(path).stat().st_size, (region,), records=count)], {})
     return path
 
 
@@ -103,11 +103,12 @@ def delete_positions(
         for (data_path, bitmap), blob in zip(merged, blobs, strict=True)
     ]
     replaced = {entry.file.key: data_path for data_path, entry in before.items() if data_path in positions}
-    _commit(table, added, replaced)
+    commit_files(table, added, replaced)
     return path
 
 
-def _commit(table: MaintainedTable, added: list[DataFile], replaced: Mapping[tuple[str, int | None], str]) -> None:
+def commit_files(table: MaintainedTable, added: list[DataFile], replaced: Mapping[tuple[str, int | None], str]) -> None:
+    """Another writer's commit of these files; ``replaced`` are removed."""
     loaded = table.loaded
     storage, reader = Storage(loaded.io_properties), table.reader
     head = loaded.metadata.current_snapshot

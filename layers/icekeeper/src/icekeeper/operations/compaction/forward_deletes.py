@@ -15,7 +15,7 @@ from __future__ import annotations
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any
 
@@ -24,10 +24,13 @@ from pyroaring import BitMap64
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.conflict_detection import RebaseResult
 from icekeeper.errors import MaintenanceError, MetadataUnreadable
-from icekeeper.metadata.delete_scope import named_file
+from icekeeper.metadata.delete_scope import DeleteIndex, named_file, partition_key
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.model import DataFile, FileContent, FileKey, ManifestEntry
+from icekeeper.metadata.table_reader import delete_index
+from icekeeper.model import DataFile, FileContent, FileKey, ManifestContent, ManifestEntry
 from icekeeper.operations.compaction.bins import FileGroup
+from icekeeper.operations.compaction.candidate import Candidate
+from icekeeper.operations.compaction.plan_groups import CompactionPlan
 from icekeeper.operations.compaction.rewrite_task import RewriteResult, RowRun, Section
 from icekeeper.operations.compaction.row_maps import mapped_rows
 from icekeeper.pass_context.context import OperationContext
@@ -38,6 +41,37 @@ from icekeeper.storage.paths import PlannedFile
 from icekeeper.storage.storage import Storage
 
 _NO_COLUMNS: Mapping[str, Any] = {"type": "struct", "fields": []}
+
+
+def with_newest_deletes(
+    context: OperationContext, loaded: LoadedTable, plan: CompactionPlan, groups: Sequence[FileGroup]
+) -> list[FileGroup]:
+    """The groups with the position deletes that reach their files now, so that fewer must be forwarded.
+
+    Equality deletes stay as planned.  If the head cannot be read, or nothing came, the groups are as they were.
+    """
+    try:
+        head = context.load()
+        snapshot, reader = head.metadata.head(context.policy.branch), context.reader(head)
+        manifests = [] if snapshot is None else reader.manifests(snapshot)
+        listed = [m for m in manifests if m.content is ManifestContent.DELETES and m.may_have_live_files]
+        if all(m.manifest_path in plan.planning_manifests for m in listed):
+            return list(groups)
+        index = delete_index(reader, listed)
+        loaded.allowed.require(entry.file.file_path for entry in index.entries)
+    except MaintenanceError:
+        return list(groups)
+    return [replace(group, files=tuple(_refreshed(c, index) for c in group.unpacked.files)) for group in groups]
+
+
+def _refreshed(candidate: Candidate, index: DeleteIndex) -> Candidate:
+    key = partition_key(candidate.spec_id, candidate.partition)
+    now = tuple(index.positions_of(candidate.file_path, key, candidate.sequence_number))
+    planned = [entry for entry in candidate.deletes if entry.file.content is FileContent.POSITION_DELETES]
+    if {entry.file.key for entry in now} == {entry.file.key for entry in planned}:
+        return candidate
+    others = (entry for entry in candidate.deletes if entry.file.content is not FileContent.POSITION_DELETES)
+    return replace(candidate, condition=replace(candidate.condition, deletes=(*now, *others)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +190,7 @@ class DeleteForwarder:
                 found[file.file_path] = positions
         return found
 
-    def _files(self, group_id: int) -> Sequence[Any]:
+    def _files(self, group_id: int) -> Sequence[Candidate]:
         return self._groups[group_id].unpacked.files
 
     def _left_out_of(self, group_id: int) -> Mapping[str, BitMap64]:
