@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from pyroaring import BitMap64
 from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata.delete_scope import named_file
 from icekeeper.model import DataFile, FileContent
+from icekeeper.operations.compaction.clustering import exchange
 from icekeeper.operations.compaction.forward_deletes import places_in_outputs
 from icekeeper.operations.compaction.rewrite_task import RowRun, Section
 from icekeeper.report.outcome import Status
@@ -41,6 +42,7 @@ ORDERS: dict[str, dict[str, str]] = {
     "copied": {"min_row_group_copy_bytes": "1"},
     "sorted": {"strategy": "sort", "sort_order": "id desc"},
     "zordered": {"strategy": "zorder", "zorder_columns": "id,region"},
+    "sorted_by_several_workers": {"strategy": "sort", "sort_order": "id desc"},
     "one_group_at_a_time": {"partial_progress": "1"},
 }
 
@@ -60,26 +62,20 @@ def table(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Maintained
 def delete_rows(table: MaintainedTable, *ids: int) -> None:
     """One commit that deletes these rows, as another writer finds them at the head."""
     found: defaultdict[str, list[int]] = defaultdict(list)
-    regions: dict[str, str] = {}
-    for file in data_files(table):
-        for position, row in enumerate(pq.read_table(local_path(file.file_path), partitioning=None).to_pylist()):
-            if row["id"] in ids:
-                found[file.file_path].append(position)
-                regions[file.file_path] = row["region"]
+    files = {file.file_path: file for file in data_files(table)}
+    for path in files:
+        rows = pq.read_table(local_path(path), columns=["id"], partitioning=None).column("id").to_pylist()
+        found[path] += [position for position, row_id in enumerate(rows) if row_id in ids]
     assert sum(map(len, found.values())) == len(ids)
-    delete_at(table, found, regions)
-
-
-def delete_at(table: MaintainedTable, found: Mapping[str, Collection[int]], regions: Mapping[str, str]) -> None:
     if table.metadata.format_version == 3:
-        delete_positions(table, found)
+        delete_positions(table, {path: positions for path, positions in found.items() if positions})
         return
-    deletes = [
-        position_delete(path, position, regions[path], bounds=False)
-        for path, positions in found.items()
-        for position in positions
-    ]
-    commit_deletes(table, deletes)
+    new = []
+    for path, positions in found.items():
+        for position in positions:
+            content, more = position_delete(path, position, "", bounds=False)
+            new.append((content, {**more, "partition": files[path].partition}))
+    commit_deletes(table, new)
 
 
 def data_files(table: MaintainedTable) -> list[DataFile]:
@@ -91,7 +87,11 @@ def deletes(table: MaintainedTable) -> list[DataFile]:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_rows_deleted_meanwhile_are_deleted_in_the_outputs(table: MaintainedTable, order: str) -> None:
+def test_rows_deleted_meanwhile_are_deleted_in_the_outputs(
+    table: MaintainedTable, order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if order == "sorted_by_several_workers":
+        monkeypatch.setattr(exchange, "RANGE_BYTES", 1)
     before, is_v3 = region_rows(table), table.metadata.format_version == 3
     ids_before = lineage(table) if is_v3 else Counter()
     table.engine.during = once(lambda: delete_rows(table, 3, 7, 109, 150, 152, 200))
@@ -143,6 +143,27 @@ def test_a_group_reads_the_newest_deletes_when_it_starts(table: MaintainedTable)
     assert region_rows(table) == before - Counter(gone)
     assert [file.record_count for file in deletes(table)] == [2]
     table.assert_sound()
+
+
+def test_rows_that_moved_to_another_partition_are_deleted_there(tmp_path: Path) -> None:
+    with maintained_table(tmp_path) as table:
+        table.create()
+        for first in range(0, 400, 100):
+            ids = range(first, first + 10)
+            parts = ["even" if i % 2 == 0 else "odd" for i in ids]
+            table.table.append(pa.table({"id": list(ids), "part": parts}))
+        with table.table.update_spec() as spec:
+            spec.add_identity("part")
+        delete_rows(table, 0)
+        before = Counter(table.readers_agree())
+        table.engine.during = once(lambda: delete_rows(table, 3, 104, 305))
+        outcome = compacted(table, rewrite_all="true")
+        assert (outcome.metrics["compact.bins_dropped"], outcome.metrics["compact.rows_forwarded"]) == (0, 3)
+        assert Counter(table.readers_agree()) == before - Counter([3, 104, 305])
+        found = {file.partition: file.file_path for file in data_files(table)}
+        assert found.keys() == {("even",), ("odd",)}
+        assert {file.partition: named_file(file) for file in deletes(table)} == found
+        table.assert_sound()
 
 
 def test_rows_that_come_back_drop_their_group(table: MaintainedTable) -> None:
