@@ -67,10 +67,10 @@ HEAVY = (
     ("module", "most"),
     [
         ("icekeeper.operations.compaction.rewrite", 394),
-        ("icekeeper.operations.compaction.clustering.work", 392),
+        ("icekeeper.operations.compaction.clustering.work", 393),
         ("icekeeper.operations.compaction.where", 299),
         ("icekeeper.operations.statistics.sketch_task", 362),
-        ("icekeeper.operations.position_deletes.merge", 359),
+        ("icekeeper.operations.position_deletes.merge", 360),
         ("icekeeper.engines.worker_processes", 163),
     ],
 )

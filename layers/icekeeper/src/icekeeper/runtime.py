@@ -451,6 +451,7 @@ class Runtime:
             deletes_elsewhere=len(deletes_standing_elsewhere(reader, manifests or ())),
             unreadable=memory.unreadable,
             has_former_table=has_former_table(memory.schedules),
+            failures=None if memory.last_seen is None else memory.last_seen.failures,
             cut_off=cut,
             twins=self._twins(identity),
             waits=self._why_deletions_wait(loaded),

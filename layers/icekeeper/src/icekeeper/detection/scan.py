@@ -451,6 +451,7 @@ class Scanner:
             idle=lambda policy: idle_by_memory(loaded, policy, memory, self.now_ms),
             unreadable=memory.unreadable,
             has_former_table=has_former_table(memory.schedules),
+            failures=None if memory.last_seen is None else memory.last_seen.failures,
             cut_off=place.not_maintained.get(loaded.name.key),
             twins=place.twins.of(identity),
         )

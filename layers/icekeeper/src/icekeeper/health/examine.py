@@ -317,6 +317,7 @@ def examine(
     cut_off: CutOff | None = None,
     twins: Sequence[str] = (),
     waits: str | None = None,
+    failures: Mapping[str, int] | None = None,
 ) -> LakeStats:
     """The health of a table at ``now_ms`` (epoch milliseconds), maintained or not.
 
@@ -329,6 +330,7 @@ def examine(
     ``cut_off``: set if a pass over the table took too long.
     ``twins``: other tables with the same UUID.
     ``waits``: why deletions wait for a table that cannot be read.
+    ``failures``: operation → how many passes in a row it has failed in.
     """
     head = health_head(metadata, resolved)
     counters = lake_counters(metadata, head, now_ms=now_ms, manifests=manifests)
@@ -346,7 +348,7 @@ def examine(
             "a dropped table has left metadata at this table's location, so its orphans stay; icekeeper maintain "
             f"{identity.table} --operations remove_orphans says which, and what to do"
         )
-    warnings |= dict(_of_state(cut_off, twins, waits))
+    warnings |= dict(_of_state(cut_off, twins, waits, failures or {}))
     if isinstance(resolved, ResolvedPolicy):
         warnings = {**_of_work(warnings, resolved, idle), **resolved.owners.warnings, **_of_settings(resolved)}
     else:
@@ -362,7 +364,15 @@ def examine(
     )
 
 
-def _of_state(cut_off: CutOff | None, twins: Sequence[str], waits: str | None) -> Iterator[tuple[str, str]]:
+def _of_state(
+    cut_off: CutOff | None, twins: Sequence[str], waits: str | None, failures: Mapping[str, int]
+) -> Iterator[tuple[str, str]]:
+    if failures:
+        found = (
+            f"{operation} failed in {'the last pass' if count == 1 else f'{count} passes in a row'}"
+            for operation, count in sorted(failures.items())
+        )
+        yield "failing", f"{', '.join(found)}; icekeeper history says why"
     if cut_off is not None:
         yield "cut_off", f"the table is not maintained: {cut_off.sentence}"
     if twins:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from icekeeper.catalogs.catalog import LoadedTable
@@ -13,11 +13,9 @@ from icekeeper.metadata.document import TableMetadata, branch_head
 from icekeeper.model import DataFile, FileContent, FileKey, ManifestContent, Nothing
 from icekeeper.operations.compaction.bins import FileGroup
 from icekeeper.operations.compaction.candidates import SIZES_KEY, recorded_sizes
-from icekeeper.operations.compaction.forward_deletes import DeleteForwarder, Forwarded
 from icekeeper.operations.compaction.group_entries import OVERTAKEN
 from icekeeper.operations.compaction.plan_groups import CompactionPlan, depth_with
-from icekeeper.operations.compaction.rewrite_task import RewriteResult
-from icekeeper.operations.compaction.row_maps import row_map_path
+from icekeeper.operations.compaction.rewrite_task import NONE_FORWARDED, Forwarded, RewriteResult, row_map_path
 from icekeeper.pass_context.context import GroupsRefused, OperationContext, Rewrite, commit_rewrite
 from icekeeper.rows.arrow_schema import leaf_columns
 
@@ -73,23 +71,47 @@ def commit_results(
     if not groups and 0 not in outcomes.delete_needs.values():
         outcomes.nothing = f"every file group failed: {outcomes.errors[0]}" if outcomes.errors else OVERTAKEN
         return
-    rewrite = _rewrite(loaded, plan, groups, done, outcomes)
-    forwarder = DeleteForwarder(context, loaded, groups, done, _replaced(plan, outcomes))
-    forwarded = Forwarded()
-    depth: float | None = None
+    attempts = _Attempts(context, loaded, plan, groups, done, outcomes)
+    landed, rebased = commit_rewrite(context, _rewrite(loaded, plan, groups, done, outcomes), attempts.replacement_on)
+    outcomes.dropped |= rebased.dropped
+    if isinstance(landed, Nothing):
+        outcomes.nothing = landed.reason
+        return
+    attempts.note(landed.prepared.snapshot_id or 0, rebased)
+
+
+class _Attempts:
+    """The attempts at one commit of rewritten groups."""
+
+    def __init__(
+        self,
+        context: OperationContext,
+        loaded: LoadedTable,
+        plan: CompactionPlan,
+        groups: Sequence[FileGroup],
+        done: Mapping[int, RewriteResult],
+        outcomes: GroupOutcomes,
+    ) -> None:
+        self._context, self._loaded, self._plan = context, loaded, plan
+        self._groups, self._done, self._outcomes = groups, done, outcomes
+        self._forward: Callable[[TableMetadata, RebaseResult], Forwarded] | None = None
+        # Of the last attempt.
+        self._forwarded = NONE_FORWARDED
+        self._depth: float | None = None
 
     def replacement_on(
-        head: TableMetadata, rebased: RebaseResult
+        self, head: TableMetadata, rebased: RebaseResult
     ) -> tuple[FileReplacement, Collection[str]] | Nothing | GroupsRefused:
+        """See :data:`.ReplacementOn`."""
         if not rebased.kept and not rebased.unneeded_deletes:
             return Nothing(next(iter(rebased.dropped.values()), "no delete file is without use any more"))
-        nonlocal depth, forwarded
-        forwarded = forwarder.forward(head, rebased, stem=f"forwarded-{plan.snapshot_id}")
+        forwarded = self._forwarded = self._forwarded_on(head, rebased)
         if forwarded.refused:
             return GroupsRefused(forwarded.refused)
-        kept = [group for group in groups if group.group_id in rebased.kept]
-        committed = outcomes.committed | {group.group_id: done[group.group_id] for group in kept}
-        depth = depth_with(plan, {group_id: result.written for group_id, result in committed.items()})
+        plan, done = self._plan, self._done
+        kept = [group for group in self._groups if group.group_id in rebased.kept]
+        committed = self._outcomes.committed | {group.group_id: done[group.group_id] for group in kept}
+        self._depth = depth_with(plan, {group_id: result.written for group_id, result in committed.items()})
         return FileReplacement(
             removed=rebased.unneeded_deletes.union(forwarded.dangling, (c.key for group in kept for c in group.files)),
             added=(*(added for group in kept for added in _added(group, done[group.group_id])), *forwarded.added),
@@ -98,29 +120,39 @@ def commit_results(
             own_sequence_numbers={file.key: None for _, file in forwarded.added},
             staged=forwarded.paths,
             recipe=None if plan.recipe is None else plan.recipe.text,
-            clustering_depth=depth,
+            clustering_depth=self._depth,
             noted=_noted(plan, kept, done),
         ), rebased.affected.union(forwarded.dangling.values())
 
-    landed, rebased = commit_rewrite(context, rewrite, replacement_on)
-    outcomes.dropped |= rebased.dropped
-    if isinstance(landed, Nothing):
-        outcomes.nothing = landed.reason
-        return
-    outcomes.depth = depth
-    outcomes.snapshot_ids.append(landed.prepared.snapshot_id or 0)
-    outcomes.deletes_removed += len(rebased.unneeded_deletes) + len(forwarded.dangling)
-    outcomes.rows_forwarded += forwarded.rows
-    for key in rebased.unneeded_deletes:
-        outcomes.delete_needs.pop(key)
-    kept = [group for group in groups if group.group_id in rebased.kept]
-    outcomes.committed |= {group.group_id: done[group.group_id] for group in kept}
-    for key, count in _needed(*kept).items():
-        if key in outcomes.delete_needs:
-            outcomes.delete_needs[key] -= count
-    context.discard(loaded, (path for group in kept for path in _row_maps(done[group.group_id])))
-    if plan.recipe is not None and rebased.kept and not context.dry_run:
-        context.memory.remember_clustering(outcomes.snapshot_ids[-1], plan.recipe.text)
+    def _forwarded_on(self, head: TableMetadata, rebased: RebaseResult) -> Forwarded:
+        if not rebased.newer and not rebased.moved_on:
+            return NONE_FORWARDED
+        if self._forward is None:
+            # Imported here, because few commits need it.
+            from icekeeper.operations.compaction.forward_deletes import DeleteForwarder
+
+            replaced = _replaced(self._plan, self._outcomes)
+            found = DeleteForwarder(self._context, self._loaded, self._plan, self._groups, self._done, replaced)
+            self._forward = found.forward
+        return self._forward(head, rebased)
+
+    def note(self, snapshot_id: int, rebased: RebaseResult) -> None:
+        """Add the commit that landed to the outcomes, and remove its row maps."""
+        outcomes, done, recipe = self._outcomes, self._done, self._plan.recipe
+        outcomes.depth = self._depth
+        outcomes.snapshot_ids.append(snapshot_id)
+        outcomes.deletes_removed += len(rebased.unneeded_deletes) + len(self._forwarded.dangling)
+        outcomes.rows_forwarded += self._forwarded.rows
+        for key in rebased.unneeded_deletes:
+            outcomes.delete_needs.pop(key)
+        kept = [group for group in self._groups if group.group_id in rebased.kept]
+        outcomes.committed |= {group.group_id: done[group.group_id] for group in kept}
+        for key, count in _needed(*kept).items():
+            if key in outcomes.delete_needs:
+                outcomes.delete_needs[key] -= count
+        self._context.discard(self._loaded, (path for group in kept for path in _row_maps(done[group.group_id])))
+        if recipe is not None and rebased.kept and not self._context.dry_run:
+            self._context.memory.remember_clustering(snapshot_id, recipe.text)
 
 
 def _without_failed(results: Iterable[RewriteResult], outcomes: GroupOutcomes) -> dict[int, RewriteResult]:

@@ -59,6 +59,7 @@ from icekeeper.report.outcome import OperationOutcome, Status, skipped, succeede
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.state.store import IdleSince
 from icekeeper.state.table_memory import TableMemory
+from icekeeper.text import counted, size_text
 
 _OPERATION = Operation.COMPACT
 _MOST_TALLIED = 20_000
@@ -351,6 +352,7 @@ def _outcome(
     results = [outcomes.committed[group.group_id] for group in groups]
     written = [file for result in results for file in result.written]
     merged = sum(len(group.files) for group in groups)
+    bytes_dropped = sum(group.total_bytes for group in plan.groups if group.group_id in outcomes.dropped)
     # Copied row groups have the size that writers gave them.
     cut = cut_row_groups((file for result in results if not result.bytes_copied for file in result.written), properties)
     metrics = {
@@ -366,6 +368,7 @@ def _outcome(
         "compact.rows_deleted": sum(result.rows_deleted for result in results),
         "compact.delete_files_removed": outcomes.deletes_removed,
         "compact.bins_dropped": len(outcomes.dropped),
+        "compact.bytes_dropped": bytes_dropped,
         "compact.rows_forwarded": outcomes.rows_forwarded,
         "compact.bins_failed": outcomes.failed_groups,
         "compact.bins_waiting": plan.groups_waiting + outcomes.groups_left,
@@ -373,17 +376,13 @@ def _outcome(
         "compact.row_groups_cut": len(cut),
         **done_depth(plan, outcomes.depth),
     }
-    summary = f"compacted {merged} files into {len(written)} (across {len(groups)} bins)"
-    summary += cut_sentence(cut, properties, policy)
-    if outcomes.groups_left:
-        summary += f"; {outcomes.groups_left} bin(s) wait for the next run, {outcomes.why_left}"
-    if not plan.groups:
-        summary = f"dropped {outcomes.deletes_removed} delete file(s) that no data file needs"
-    if plan.files_unsupported:
-        summary += f"; left {plan.files_unsupported} file(s) alone: {plan.first_unsupported}"
+    overtaken = _overtaken(outcomes, bytes_dropped)
+    summary = _summary(plan, outcomes, merged, len(written), cut_sentence(cut, properties, policy) + overtaken)
     problems = [f"{outcomes.failed_groups} bin(s) failed: {outcomes.errors[0]}"] if outcomes.errors else []
     if not outcomes.snapshot_ids and outcomes.dropped and not outcomes.errors:
         problems.append(f"every bin was overtaken by other commits: {outcomes.nothing}")
+    elif len(outcomes.dropped) > len(groups):
+        problems.append(f"most bins were overtaken by other commits{overtaken}")
     if not outcomes.snapshot_ids and not problems and not outcomes.groups_left:
         return with_left_out(skipped(_OPERATION, outcomes.nothing, metrics=metrics), outcomes.unreadable)
     ended = OperationOutcome(
@@ -396,6 +395,27 @@ def _outcome(
         files_planned=() if plan.is_packed else plan.input_files,
     )
     return with_left_out(ended, outcomes.unreadable)
+
+
+def _summary(plan: CompactionPlan, outcomes: GroupOutcomes, merged: int, written: int, notes: str) -> str:
+    if not plan.groups:
+        summary = f"dropped {outcomes.deletes_removed} delete file(s) that no data file needs"
+    else:
+        summary = f"compacted {merged} files into {written} (across {len(outcomes.committed)} bins)" + notes
+        if outcomes.rows_forwarded:
+            summary += f"; forwarded the deletes of {counted(outcomes.rows_forwarded, 'row')} that came meanwhile"
+        if outcomes.groups_left:
+            summary += f"; {outcomes.groups_left} bin(s) wait for the next run, {outcomes.why_left}"
+    if plan.files_unsupported:
+        summary += f"; left {plan.files_unsupported} file(s) alone: {plan.first_unsupported}"
+    return summary
+
+
+def _overtaken(outcomes: GroupOutcomes, bytes_dropped: int) -> str:
+    if not outcomes.dropped:
+        return ""
+    why = next(iter(outcomes.dropped.values()))
+    return f"; {counted(len(outcomes.dropped), 'bin')} of {size_text(bytes_dropped)} rewritten in vain: {why}"
 
 
 def _idle_since(

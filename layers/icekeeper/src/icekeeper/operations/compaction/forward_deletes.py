@@ -15,7 +15,7 @@ from __future__ import annotations
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
@@ -31,7 +31,7 @@ from icekeeper.model import DataFile, FileContent, FileKey, ManifestContent, Man
 from icekeeper.operations.compaction.bins import FileGroup
 from icekeeper.operations.compaction.candidate import Candidate
 from icekeeper.operations.compaction.plan_groups import CompactionPlan
-from icekeeper.operations.compaction.rewrite_task import RewriteResult, RowRun, Section
+from icekeeper.operations.compaction.rewrite_task import Forwarded, RewriteResult, RowRun, Section
 from icekeeper.operations.compaction.row_maps import mapped_rows
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.rows.apply_deletes import SpelledFiles, deleted_rows_of, position_rows, vector_positions
@@ -74,24 +74,6 @@ def _refreshed(candidate: Candidate, index: DeleteIndex) -> Candidate:
     return replace(candidate, condition=replace(candidate.condition, deletes=(*now, *others)))
 
 
-@dataclass(frozen=True, slots=True)
-class Forwarded:
-    """The deletes to commit with the outputs of some groups."""
-
-    added: tuple[tuple[int, DataFile], ...] = ()
-    """Spec id and entry of each."""
-    dangling: Mapping[FileKey, str] = field(default_factory=dict)
-    """Newer position deletes that name nothing but replaced files, and the manifest of each."""
-    refused: Mapping[int, str] = field(default_factory=dict)
-    """Groups whose deletes cannot be forwarded, and why; if there are any, nothing else was done."""
-    rows: int = 0
-    """The rows that the added deletes delete."""
-
-    @property
-    def paths(self) -> list[str]:
-        return list(dict.fromkeys(file.file_path for _, file in self.added))
-
-
 class DeleteForwarder:
     """Forwards deletes for the attempts at one commit; what it reads of files, which never change, it reads once."""
 
@@ -99,12 +81,14 @@ class DeleteForwarder:
         self,
         context: OperationContext,
         loaded: LoadedTable,
+        plan: CompactionPlan,
         groups: Sequence[FileGroup],
         results: Mapping[int, RewriteResult],
-        replaced: Iterable[str] = (),
+        replaced: Iterable[str],
     ) -> None:
         """``replaced`` are the inputs of groups that earlier commits of the plan have replaced."""
         self._context, self._loaded, self._results = context, loaded, results
+        self._stem = f"forwarded-{plan.snapshot_id}"
         self._groups = {group.group_id: group for group in groups}
         self._storage: Storage = context.storage(loaded)
         self._inputs = {c.file_path: group.group_id for group in groups for c in group.files}
@@ -112,14 +96,12 @@ class DeleteForwarder:
         self._read: dict[FileKey, _Positions] = {}
         self._left_out: dict[int, Mapping[str, BitMap64]] = {}
 
-    def forward(self, head: TableMetadata, rebased: RebaseResult, *, stem: str) -> Forwarded:
-        """Write the deletes for the outputs of the kept groups on this head; ``stem`` begins the names of the files.
+    def forward(self, head: TableMetadata, rebased: RebaseResult) -> Forwarded:
+        """Write the deletes for the outputs of the kept groups on this head.
 
         Raises:
             MaintenanceError: the files cannot be written; none remains.
         """
-        if not rebased.newer and not rebased.moved_on:
-            return Forwarded()
         deleted: dict[int, dict[str, BitMap64]] = {}
         refused: dict[int, str] = {}
         for group_id, reaching in rebased.moved_on.items():
@@ -137,7 +119,7 @@ class DeleteForwarder:
             if path == entry.file_path
         }
         return Forwarded(
-            added=tuple(self._written(head, files, stem)),
+            added=tuple(self._written(head, files)),
             dangling=self._dangling(rebased),
             rows=sum(len(positions) for _, _, positions in files.values()),
         )
@@ -260,13 +242,13 @@ class DeleteForwarder:
         return found
 
     def _written(
-        self, head: TableMetadata, files: Mapping[str, tuple[int, DataFile, BitMap64]], stem: str
+        self, head: TableMetadata, files: Mapping[str, tuple[int, DataFile, BitMap64]]
     ) -> Iterator[tuple[int, DataFile]]:
         """Write a vector (v3) or a position delete file (v2) for each output, under the output's spec and partition."""
         if not files:
             return
         into_vectors = head.format_version >= 3
-        base = f"{head.data_location}/{stem}-{uuid.uuid4()}"
+        base = f"{head.data_location}/{self._stem}-{uuid.uuid4()}"
         planned = [PlannedFile(base, "puffin")]
         if not into_vectors:
             planned = [PlannedFile(f"{base}-{number:05d}", "parquet") for number in range(len(files))]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from icekeeper.model import DataFile, PartitionValue
+from icekeeper.model import DataFile, FileKey, PartitionValue
 from icekeeper.operations.compaction.recipe import ClusterRecipe
 from icekeeper.rows.read_task import ReadTask
 from icekeeper.storage.paths import ATTEMPTS_PER_RUN, PlannedFile
@@ -205,6 +205,28 @@ class RewriteResult:
     """Whether nothing was written because the rows must be sorted and do not fit into one worker."""
 
 
+@dataclass(frozen=True, slots=True)
+class Forwarded:
+    """The deletes to commit with the outputs of some groups (:mod:`.forward_deletes`)."""
+
+    added: tuple[tuple[int, DataFile], ...] = ()
+    """Spec id and entry of each."""
+    dangling: Mapping[FileKey, str] = field(default_factory=dict)
+    """Newer position deletes that name nothing but replaced files, and the manifest of each."""
+    refused: Mapping[int, str] = field(default_factory=dict)
+    """Groups whose deletes cannot be forwarded, and why; if there are any, nothing else was done."""
+    rows: int = 0
+    """The rows that the added deletes delete."""
+
+    @property
+    def paths(self) -> list[str]:
+        return list(dict.fromkeys(file.file_path for _, file in self.added))
+
+
+NONE_FORWARDED = Forwarded()
+"""No other commit has deleted rows of the inputs."""
+
+
 # The names of outputs are recorded before a task runs.  So no orphan pass deletes the files, and files of a process
 # that died can be removed without a listing.  The number of sorted outputs depends on their actual sizes, so twice the
 # expected number of names is recorded.  If rows are divided among partitions, only the worker knows the folders: such a
@@ -227,6 +249,11 @@ def planned_files(task: RewriteTask) -> Iterator[PlannedFile]:
 def planned_sorted_files(task: RewriteTask, first: int, expected: int) -> Iterator[PlannedFile]:
     """The names for about ``expected`` sorted files, numbered from ``first``."""
     return _with_row_maps(task, [task.outputs.file(first + number) for number in range(2 * expected + _SPARE_NAMES)])
+
+
+def row_map_path(data_file: str) -> str:
+    """The path of the row map of an output."""
+    return f"{data_file.removesuffix('.parquet')}.{ROW_MAP}"
 
 
 def _with_row_maps(task: RewriteTask, files: Sequence[PlannedFile]) -> Iterator[PlannedFile]:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from icekeeper.errors import StorageError
-from icekeeper.operations.compaction.rewrite_task import ROW_MAP, RewriteTask
+from icekeeper.operations.compaction.rewrite_task import RewriteTask, row_map_path
 from icekeeper.rows.read import ROW_NUMBER
 from icekeeper.storage.multipart import bounded_output
 from icekeeper.storage.storage import Storage
@@ -28,17 +28,11 @@ _SCHEMA = pa.schema([(ROW_NUMBER, pa.uint64())])
 _BATCH_ROWS = 256 * 1024
 
 
-def row_map_path(data_file: str) -> str:
-    """The path of the row map of an output."""
-    return f"{data_file.removesuffix('.parquet')}.{ROW_MAP}"
-
-
 class RowMapWriter:
     """Takes the row numbers from the batches of one output, and writes them beside it."""
 
     def __init__(self, data_file: str, task: RewriteTask, storage: Storage) -> None:
-        """If the task keeps no row maps, batches pass as they are."""
-        self._path = row_map_path(data_file) if task.keeps_row_maps else None
+        self._path = row_map_path(data_file)
         self._columns = len(task.schema["fields"])
         self._storage = storage
         self._opened = ExitStack()
@@ -48,18 +42,16 @@ class RowMapWriter:
 
     def taken_from(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The batch without its row numbers, which are written."""
-        if self._path is None:
-            return batch
         self._held.append(batch.column(self._columns).cast(pa.uint64()))
         self._rows += batch.num_rows
         if self._rows >= _BATCH_ROWS:
-            self._flush(self._path)
+            self._flush()
         return batch.select(range(self._columns))
 
-    def _flush(self, path: str) -> None:
-        with self._storage.translated(path):
+    def _flush(self) -> None:
+        with self._storage.translated(self._path):
             if self._stream is None:
-                sink = self._opened.enter_context(bounded_output(self._storage, path))
+                sink = self._opened.enter_context(bounded_output(self._storage, self._path))
                 self._stream = self._opened.enter_context(pa.ipc.new_stream(sink, _SCHEMA, options=_IPC))
             self._stream.write_batch(pa.record_batch([pa.concat_arrays(self._held)], schema=_SCHEMA))
         self._held, self._rows = [], 0
@@ -71,11 +63,11 @@ class RowMapWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Complete the map.  After an error it is left to the job's record, as its data file is removed."""
-        if error is not None or self._path is None:
+        if error is not None:
             self._opened.__exit__(kind, error, trace)
             return
         if self._held:
-            self._flush(self._path)
+            self._flush()
         with self._storage.translated(self._path):
             self._opened.close()
 

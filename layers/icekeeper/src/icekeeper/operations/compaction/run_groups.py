@@ -23,7 +23,6 @@ from icekeeper.operations.compaction.bins import FileGroup, Reason
 from icekeeper.operations.compaction.candidates import LARGEST_OUTPUT, output_bytes
 from icekeeper.operations.compaction.clustering.exchange import cluster_groups, fits_one_worker
 from icekeeper.operations.compaction.commit_groups import GroupOutcomes, commit_results, with_row_ids
-from icekeeper.operations.compaction.forward_deletes import with_newest_deletes
 from icekeeper.operations.compaction.group_entries import OVERTAKEN, GroupEntries
 from icekeeper.operations.compaction.plan_groups import CompactionPlan
 from icekeeper.operations.compaction.rewrite import rewrite_group
@@ -123,6 +122,9 @@ class _Rewriting:
         groups = [group for work in works for group in work.groups]
         self._at_hand, began_s = len(groups), self._context.monotonic_s()
         if self._settled:
+            # Imported here, because most plans are one round.
+            from icekeeper.operations.compaction.forward_deletes import with_newest_deletes
+
             groups = with_newest_deletes(self._context, self._loaded, self._plan, groups)
             self._groups |= {group.group_id: group for group in groups}
         counted = replace(self._context, progress=partial(self._progress, self._settled))

@@ -11,7 +11,7 @@ import math
 import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Protocol
@@ -109,11 +109,13 @@ def write_data_file(
 
     pending: list[pa.RecordBatch] = []
     pending_bytes = 0
-    with _Output(path, task, options, storage) as output, RowMapWriter(path, task, storage) as row_map:
+    row_maps = RowMapWriter(path, task, storage) if task.keeps_row_maps else nullcontext()
+    with _Output(path, task, options, storage) as output, row_maps as row_map:
         for batch in batches:
             if not batch.num_rows:
                 continue
-            batch = row_map.taken_from(batch)
+            if row_map is not None:
+                batch = row_map.taken_from(batch)
             counts.add(batch)
             pending.append(batch)
             pending_bytes += batch.nbytes
