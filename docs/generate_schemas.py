@@ -594,6 +594,8 @@ DOCUMENTS: dict[str, Schema] = {
         f"policy-{verb}": fields(what, {**ABOUT, "changes": CHANGED, "policy": POLICY})
         for verb, what in (("set", "Kept settings"), ("unset", "Removed settings"), ("reset", "Removed settings"))
     },
+    "pause": fields("A pause", {**ABOUT, "paused_until": text("ISO 8601, UTC")}),
+    "resume": fields("A pause that was ended", {**ABOUT, "was_paused_until": or_null(text("null: there was none"))}),
     "pin-add": fields(
         "A pin that was added", {**ABOUT, "pin": PIN}, {"warnings": each("why its snapshot may expire earlier", text())}
     ),

@@ -285,8 +285,7 @@ def test_one_vector_may_go_while_its_puffin_file_stays(with_ids: MaintainedTable
     table = with_ids
     puffin = delete_positions(table, {file_of(table, 0): [0], file_of(table, 50): [1]})
     before = rows(table)
-    one_group = {"where": "region = 'us'"}
-    table.maintain(operations="compact,expire_snapshots,remove_orphans", **one_group)
+    table.maintain(operations="compact,expire_snapshots,remove_orphans", where="region = 'us'")
     assert puffin in {entry.file.file_path for entry in vectors(table).values()}
     assert rows(table) == before
     table.assert_sound()

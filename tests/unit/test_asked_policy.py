@@ -20,6 +20,7 @@ SCHEDULES = {
 }
 HELD: dict[str, tuple[str, str, str | None]] = {
     "maintenance_enabled": ("false", "true", "false"),
+    "paused_until": ("2099-01-01T00:00:00Z", "none", "2099-01-02T00:00:00Z"),
     "ownership": ("auto", "icekeeper", "auto"),
     "rewrite_enabled": ("false", "true", "false"),
     "delete_compaction_enabled": ("false", "true", "false"),

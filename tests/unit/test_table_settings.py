@@ -47,6 +47,7 @@ class May:
 
 MAY: Mapping[str, May] = {
     "maintenance_enabled": May("unstated", "false", "false", "true"),
+    "paused_until": May("unstated", "2099-01-02T00:00:00Z", "2099-01-01T00:00:00Z", "none"),
     "operations": May("tighter", "compact", "compact,expire_snapshots", "compact,expire_snapshots,expire_partitions"),
     "target_file_size_mb": May("any", "300", "256", "1"),
     "min_file_size_ratio": May("unstated", "0.1", "0.5", "0.9"),

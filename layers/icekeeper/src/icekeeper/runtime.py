@@ -122,7 +122,7 @@ class Runtime:
         self.store_clock = store_clock
         self.sleep = sleep
         self.monotonic_s = monotonic_s
-        self._policies = policies or TablePolicies(os.environ if environment is None else environment)
+        self._policies = policies or TablePolicies(os.environ if environment is None else environment, clock=clock)
 
     @classmethod
     def open(cls, catalog: str, environment: Mapping[str, str] | None = None) -> Runtime:

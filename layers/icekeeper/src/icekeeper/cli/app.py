@@ -48,7 +48,7 @@ from icekeeper.cli.maintain import maintain
 from icekeeper.cli.metrics import metrics
 from icekeeper.cli.passes import history, orphans, plan, request, requests_app, run, run_worker
 from icekeeper.cli.policy import policy_app
-from icekeeper.cli.protection import claims_app, pin_app, stage_app
+from icekeeper.cli.protection import claims_app, pause, pin_app, resume, stage_app
 from icekeeper.cli.reports import advise, cost, health, report
 from icekeeper.cli.saved_plans import apply
 from icekeeper.cli.tables import list_tables, show
@@ -77,6 +77,8 @@ app.command()(show)
 app.command()(maintain)
 app.command()(plan)
 app.command()(apply)
+app.command()(pause)
+app.command()(resume)
 app.command()(health)
 app.command()(advise)
 app.command()(orphans)

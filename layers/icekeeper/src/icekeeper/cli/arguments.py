@@ -218,6 +218,8 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     "policy set": ("Keep settings with a table", "shop.orders target_file_size_mb=128 --catalog lake"),
     "policy unset": ("Take settings away from a table", "shop.orders target_file_size_mb --catalog lake"),
     "policy reset": ("Take all settings away from a table", "shop.orders --catalog lake"),
+    "pause": ("Keep every pass from a table until a time", "shop.orders --catalog lake --until 6h"),
+    "resume": ("End the pause of a table", "shop.orders --catalog lake"),
     "pin": ("Snapshots that readers rely on, and that must stay", ""),
     "pin add": ("Pin a snapshot for a while", "shop.orders --catalog lake --snapshot current --ttl 6h --name report"),
     "pin list": ("The pins that hold now", "shop.orders --catalog lake"),

@@ -1,11 +1,14 @@
-"""Commands that protect files from deletion.
+"""Commands that protect tables and files.
 
-``pin`` keeps a snapshot for a reader, ``stage`` keeps the files of a load that a commit is going to reference, and
-``claims`` shows which other tables may have files in or around the folders of a table.
+``pause`` and ``resume`` keep passes from a table.  ``pin`` keeps a snapshot for a reader, ``stage`` keeps the files of
+a load that a commit is going to reference, and ``claims`` shows which other tables may have files in or around the
+folders of a table.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -263,3 +266,53 @@ def _lines(path: Path) -> list[str]:
         raise PolicyError(f"the list of files {path} cannot be read: {reason}") from error
     # Not splitlines(): it also splits at characters that a path may contain.
     return [line for line in text.replace("\r\n", "\n").split("\n") if line.strip()]
+
+
+def pause(
+    table: Table,
+    catalog: CatalogName,
+    until: Annotated[str, typer.Option("--until", metavar="TIME", help="6h or 3d from now, or 2026-12-01T06:00:00Z")],
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="for the journal")] = "",
+    as_json: AsJson = False,
+) -> int:
+    """Let no pass run on a table until a time, whoever starts it; it ends by itself."""
+    from icekeeper.administration.pauses import pause as set_pause
+    from icekeeper.runtime import Runtime
+
+    runtime = Runtime.open(catalog)
+    until_ms = _until_ms(until, runtime.clock())
+    paused = set_pause(runtime.table(table_name(table)), until_ms, lambda loaded: runtime.policy(loaded, {}), reason)
+    console = answer({**about(table, catalog), "paused_until": paused}, as_json=as_json)
+    console.print(f"{table} is paused until {paused}; icekeeper resume {table} ends it earlier", soft_wrap=True)
+    return EXIT_OK
+
+
+def resume(table: Table, catalog: CatalogName, as_json: AsJson = False) -> int:
+    """End the pause of a table."""
+    from icekeeper.administration.pauses import resume as end_pause
+    from icekeeper.runtime import Runtime
+
+    runtime = Runtime.open(catalog)
+    ended = end_pause(runtime.table(table_name(table)), lambda loaded: runtime.policy(loaded, {}))
+    console = answer({**about(table, catalog), "was_paused_until": ended}, as_json=as_json)
+    told = "was not paused" if ended is None else f"is maintained again; it was paused until {ended}"
+    console.print(f"{table} {told}", soft_wrap=True)
+    return EXIT_OK
+
+
+def _until_ms(text: str, now_ms: int) -> int:
+    """``6h`` from now, or a time with its zone.
+
+    Raises:
+        PolicyError: the text is neither.
+    """
+    with suppress(ValueError):
+        moment = datetime.fromisoformat(text.strip())
+        if moment.tzinfo is not None:
+            return int(moment.timestamp() * 1000)
+    try:
+        return now_ms + time_ms(text, "--until")
+    except PolicyError:
+        raise PolicyError(
+            f"--until takes a time like 6h or 3d, or one with its zone like 2026-12-01T06:00:00Z, not '{text}'"
+        ) from None

@@ -6,9 +6,7 @@ Here they are learned from manifests and recorded; people can list and forget th
 
 from __future__ import annotations
 
-import getpass
 import logging
-import uuid
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,9 +22,9 @@ from icekeeper.metadata.manifest_read import portions
 from icekeeper.metadata.table_reader import References, TableReader
 from icekeeper.model import ManifestFile, TableName
 from icekeeper.pass_context.context import OperationContext
-from icekeeper.pass_context.stores import Footprint, TableHandle, data_folders
+from icekeeper.pass_context.stores import Footprint, TableHandle, data_folders, user_name
 from icekeeper.state.claims import Entry, TableClaims, touches
-from icekeeper.state.store import PassRecord, StateStore
+from icekeeper.state.store import StateStore
 from icekeeper.storage.paths import may_be_under, normalise
 from icekeeper.storage.storage import Storage
 
@@ -442,23 +440,8 @@ def _require_gone(claims: TableClaims, open_other: OpenCatalog, *, force: bool) 
 
 
 def _journal(handle: TableHandle, loaded: LoadedTable, claims: TableClaims) -> None:
-    try:
-        who = getpass.getuser()
-    except (KeyError, OSError):  # a container's user without a name
-        who = "somebody"
-    now_ms = handle.clock()
-    summary = (
-        f"claims: {who} forgot that {claims.table} of catalog {claims.catalog} ({claims.warehouse}) had files in "
-        f"{', '.join(sorted({claims.location, *claims.folders}))}"
-    )
-    handle.state.record_pass(
-        PassRecord(
-            identity=identity_of(handle.catalog, loaded),
-            run_id=str(uuid.uuid4()),
-            started_ms=now_ms,
-            finished_ms=now_ms,
-            status="succeeded",
-            summary=summary,
-            engine="none",
-        )
+    handle.journal(
+        loaded,
+        f"claims: {user_name()} forgot that {claims.table} of catalog {claims.catalog} ({claims.warehouse}) had files "
+        f"in {', '.join(sorted({claims.location, *claims.folders}))}",
     )

@@ -3,9 +3,11 @@ table's store."""
 
 from __future__ import annotations
 
+import getpass
 import logging
 import re
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -25,7 +27,7 @@ from icekeeper.metadata.table_reader import metadata_files
 from icekeeper.model import Nothing, TableName
 from icekeeper.policy import Policy
 from icekeeper.report.outcome import CLOCK_SKEW, skew_sentence
-from icekeeper.state.store import StateStore
+from icekeeper.state.store import PassRecord, StateStore
 from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.allowed_locations import ALLOWED_LOCATIONS, AllowedLocations
 from icekeeper.storage.listing import LISTING_THREADS, ListedObject
@@ -317,6 +319,14 @@ class Stores:
 _RETRIES = Policy().max_commit_retries
 
 
+def user_name() -> str:
+    """The name of the user of this process, for the journal."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        return "somebody"
+
+
 @dataclass(frozen=True, slots=True)
 class TableHandle:
     """Catalog, state store and clocks for one table, for commands outside a pass."""
@@ -341,6 +351,25 @@ class TableHandle:
         """The table's records in the state store, by the clock of its store."""
         stores = Stores(self.clock, self.store_clock, may_write=True)
         return TableMemory(self.state, identity_of(self.catalog, loaded), partial(stores.now_ms, loaded))
+
+    def journal(self, loaded: LoadedTable, summary: str) -> None:
+        """Record in the table's journal what a person did.
+
+        Raises:
+            StorageError: the state store cannot be written.
+        """
+        now_ms = self.clock()
+        self.state.record_pass(
+            PassRecord(
+                identity=identity_of(self.catalog, loaded),
+                run_id=str(uuid.uuid4()),
+                started_ms=now_ms,
+                finished_ms=now_ms,
+                status="succeeded",
+                summary=summary,
+                engine="none",
+            )
+        )
 
     def commit(
         self,

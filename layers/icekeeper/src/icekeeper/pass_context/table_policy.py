@@ -11,6 +11,7 @@ from functools import cached_property
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.errors import PolicyError, StorageError
+from icekeeper.machine.clock import Clock, system_clock
 from icekeeper.machine.resources import variables_set
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.operation_facts import FACTS
@@ -22,6 +23,7 @@ from icekeeper.policy.layers import (
     check_allowed_prefixes,
     matching_layers,
     parse_policy_file,
+    without_past_pauses,
 )
 from icekeeper.policy.ownership import BucketMaintenance, Owners, bucket_layers, decide_owners
 from icekeeper.policy.resolve import requests_may, require_no_more
@@ -43,9 +45,11 @@ class TablePolicies:
     Safe to share between threads.  Tables with the same settings share one policy, which is checked once.
     """
 
-    def __init__(self, environment: Mapping[str, str], *, of_requests: bool = False) -> None:
-        """``of_requests``: overrides come from people who may only request a pass."""
-        self._environment = environment
+    def __init__(
+        self, environment: Mapping[str, str], *, of_requests: bool = False, clock: Clock = system_clock
+    ) -> None:
+        """``of_requests``: overrides come from people who may only request a pass; ``clock`` ends pauses."""
+        self._environment, self._clock = environment, clock
         self._resolved: dict[Hashable, ResolvedPolicy] = {}
         self._of_requests = of_requests
         self._of_call: Mapping[str, str] = {}
@@ -93,7 +97,7 @@ class TablePolicies:
 
         def resolved_with(settings: Mapping[str, str]) -> ResolvedPolicy:
             layers = layers_for(loaded.metadata.properties, self._variables, settings, rules=rules, bucket=stated)
-            return self._of_layers(layers, unsafe=unsafe)
+            return self._of_layers(without_past_pauses(layers, self._clock()), unsafe=unsafe)
 
         resolved = resolved_with({**self._of_call, **overrides})
         if overrides and self._of_requests:

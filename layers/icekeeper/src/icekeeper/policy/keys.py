@@ -28,6 +28,7 @@ from icekeeper.policy.values import (
     OptionalAge,
     OptionalAmount,
     OptionalCount,
+    OptionalMoment,
     OptionalText,
     OutputSpec,
     Ownership,
@@ -77,6 +78,7 @@ HIGHER = _of_rank("higher", lambda value: math.inf if value is None else value)
 LOWER = _of_rank("lower", lambda value: -math.inf if value is None else -value, None)
 SET_AND_HIGHER = _of_rank("higher", lambda value: -math.inf if value is None else value, None)
 HIGHER_OR_ZERO = _of_rank("higher, or 0", lambda value: value or math.inf)
+LATER = _of_rank("later", lambda value: value or "", None)
 FALSE = _of_rank("false", lambda value: not value, True)
 TRUE = _of_rank("true", bool, False)
 FEWER = Direction("fewer", lambda one, other: tuple(value for value in one if value in other))
@@ -162,6 +164,9 @@ class Policy(BaseModel):
 
     maintenance_enabled: Switch = key(
         True, "master switch; false skips every operation, even in a forced pass", tighter=FALSE
+    )
+    paused_until: OptionalMoment = key(
+        None, "no operation runs before this time; icekeeper pause and resume set it", tighter=LATER
     )
     operations: OperationNames = key(
         ALL_OPERATIONS, "all, or a comma-separated list; always run in canonical order", tighter=FEWER

@@ -20,10 +20,10 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 
 from icekeeper.errors import PolicyError, UnknownSetting
-from icekeeper.machine.clock import HOUR_MS
+from icekeeper.machine.clock import HOUR_MS, iso_utc
 from icekeeper.machine.resources import variables_set
 from icekeeper.policy.keys import DEPLOYMENT_KEYS, KEY_FACTS, MEGABYTE, POLICY_KEYS, Policy, nearest_keys
-from icekeeper.policy.values import amount_with_unit, did_you_mean, text_of
+from icekeeper.policy.values import amount_with_unit, did_you_mean, parse_moment, text_of
 
 if TYPE_CHECKING:
     from icekeeper.metadata.document import TableMetadata
@@ -148,6 +148,30 @@ def layers_for(
     ]
 
 
+PAUSED_UNTIL = "paused_until"
+
+
+def without_past_pauses(layers: Sequence[Layer], now_ms: int) -> list[Layer]:
+    """The layers without pauses that are over, so that a policy does not depend on the time; other texts stay."""
+    now = iso_utc(now_ms)
+    return [
+        replace(layer, values={key: value for key, value in layer.values.items() if key != PAUSED_UNTIL})
+        if _is_over(layer.values.get(PAUSED_UNTIL), now)
+        else layer
+        for layer in layers
+    ]
+
+
+def _is_over(pause: object, now: str) -> bool:
+    if pause is None:
+        return False
+    try:
+        until = parse_moment(pause)
+    except ValueError:
+        return False  # it is reported where the layer is checked
+    return until is not None and until <= now
+
+
 def table_source(key: str) -> str:
     """The source of settings from the table property ``icekeeper.<key>``."""
     return f"table property {TABLE_PREFIX}{key}"
@@ -224,7 +248,7 @@ _ICEBERG_PROPERTIES: Mapping[str, tuple[str, int, Callable[[int], object]]] = {
 
 INTERVAL = "interval"
 # These cannot differ between the schedules of a table.
-_OF_THE_TABLE = frozenset({"maintenance_enabled", "ownership", "branch"})
+_OF_THE_TABLE = frozenset({"maintenance_enabled", PAUSED_UNTIL, "ownership", "branch"})
 SCHEDULE_KEYS: tuple[str, ...] = (
     INTERVAL,
     *(key for key in POLICY_KEYS if key not in DEPLOYMENT_KEYS and key not in _OF_THE_TABLE),

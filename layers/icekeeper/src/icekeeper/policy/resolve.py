@@ -65,7 +65,7 @@ class ResolvedPolicy:
     policy: Policy
     sources: Mapping[str, str]
     is_stopped: bool = False
-    """A bound of the deployment forbids maintenance; then not even the files of failed loads are deleted."""
+    """A bound forbids maintenance, or the table is paused; then not even the files of failed loads are deleted."""
     bounds: frozenset[str] = frozenset()
     """The sources that are bounds."""
     owners: Owners = field(default_factory=Owners)
@@ -173,9 +173,11 @@ class ResolvedPolicy:
 
     def why_disabled(self) -> str | None:
         """Why every operation is skipped; ``None``: maintenance is enabled."""
-        if self.policy.maintenance_enabled:
-            return None
-        return f"maintenance is disabled ({self.sources['maintenance_enabled']})"
+        if not self.policy.maintenance_enabled:
+            return f"maintenance is disabled ({self.sources['maintenance_enabled']})"
+        if self.policy.paused_until is not None:
+            return f"the table is paused until {self.policy.paused_until} ({self.sources['paused_until']})"
+        return None
 
     def why_not(self, operation: Operation) -> str | None:
         """Why an operation is skipped for any table: disabled, all its switches are off, or left to the table
@@ -261,6 +263,7 @@ def _resolve(layers: Sequence[Layer], *, unsafe: bool) -> ResolvedPolicy:
     _check_bounds_hold(layers, policy, sources)
     # The bound can only be false.
     is_stopped = any(layer.is_bound and "maintenance_enabled" in layer.values for layer in layers)
+    is_stopped = is_stopped or policy.paused_until is not None
     waived = _union_of("orphan_protected_prefixes", [layer for layer in layers if not layer.is_table])
     bounds = frozenset(layer.source for layer in layers if layer.is_bound)
     return ResolvedPolicy(policy, sources, is_stopped, bounds, waived_prefixes=waived)
@@ -414,6 +417,7 @@ _EVERY = frozenset(Operation)
 
 _DECIDES: Mapping[str, frozenset[Operation]] = {
     "maintenance_enabled": _EVERY,
+    "paused_until": _EVERY,
     "ownership": _EVERY,
     "table_settings": _EVERY,
     "orphan_older_than_hours": _EVERY,

@@ -10,12 +10,14 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum, StrEnum
 from fractions import Fraction
 from typing import Annotated, TypeAlias
 
 from pydantic import BeforeValidator, Field
 
+from icekeeper.machine.clock import iso_utc
 from icekeeper.metadata.transforms import CALENDAR, NUMBERED
 from icekeeper.operation_facts import ALL_OPERATIONS, Operation
 from icekeeper.policy.relative_time import parse_relative, parse_time_pattern
@@ -194,6 +196,24 @@ def _text_passing(check: Callable[[str], object]) -> BeforeValidator:
     return BeforeValidator(parse)
 
 
+def parse_moment(value: object) -> str | None:
+    """A time as :func:`.iso_utc` writes it; ``None``: none.
+
+    Raises:
+        ValueError: it is not a time with a zone.
+    """
+    text = _parse_optional(value)
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(str(text))
+    except ValueError:
+        moment = datetime.min  # has no zone
+    if moment.tzinfo is None:
+        raise ValueError("write a time with its zone, for example 2026-12-01T06:00:00Z, or none")
+    return iso_utc(int(moment.timestamp() * 1000))
+
+
 def _parse_optional_amount(value: object) -> object:
     found = _parse_optional(value)
     return None if found is None else _parse_amount(found)
@@ -264,6 +284,8 @@ OptionalText: TypeAlias = Annotated[str | None, BeforeValidator(_parse_optional)
 SortOrderText: TypeAlias = Annotated[str | None, _text_passing(parse_sort_order)]
 TimePatternText: TypeAlias = Annotated[str | None, _text_passing(parse_time_pattern)]
 WhereText: TypeAlias = Annotated[str | None, _text_passing(parse_relative)]
+OptionalMoment: TypeAlias = Annotated[str | None, BeforeValidator(parse_moment)]
+"""A time as :func:`.iso_utc` writes it, so that texts compare as times do."""
 OptionalCount: TypeAlias = Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(_parse_optional)]
 TextList: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(parse_list)]
 RewriteReasons: TypeAlias = Annotated[tuple[RewriteReason, ...], BeforeValidator(_parse_reasons)]
