@@ -105,7 +105,8 @@ def test_progress_and_colours_are_for_terminals(command: Command) -> None:
     code, out, screen = on_terminal(*PASS, "--catalog", "C", "--json")
     assert code == 0
     assert json.loads(out)["status"] == "succeeded"
-    assert "compact: file groups" in screen
+    assert "compact: rewriting" in screen
+    assert "80 % of the pass" in screen
     assert "\x1b[32msucceeded" in screen
     # Piped, the same pass shows neither (see the console script above).
 

@@ -18,6 +18,7 @@ from icekeeper.maintenance.run_pass import Turn
 from icekeeper.model import TableName
 from icekeeper.operations.compaction import rounds
 from icekeeper.policy import Operation
+from icekeeper.report.activity import REWRITING
 from icekeeper.report.outcome import OperationOutcome, PassStatus, Status
 from support.deletes import create_by_region, region_rows, rows_of
 from support.killed_processes import dies_at
@@ -335,18 +336,20 @@ def test_a_function_that_is_about_to_end_loses_no_more_swaps_than_it_has_time_fo
 
 
 @pytest.mark.usefixtures("small_rounds")
-def test_progress_names_the_phase_and_counts_the_groups_of_all_rounds(table: MaintainedTable) -> None:
+def test_progress_names_the_phase_and_counts_the_bytes_of_all_rounds(table: MaintainedTable) -> None:
     told: list[tuple[str, int, int]] = []
+    inputs = table.data_files()
     resolved = table.runtime.policy(table.loaded, {**EAGER, "operations": "compact"}, unsafe=True)
     context = table.runtime.context(
         table.loaded, resolved, ScriptedEngine(), progress=lambda *news: told.append(news) if news not in told else None
     )
     run_operation(Operation.COMPACT, context)
-    groups = "compact: file groups"
+    size = sum(file.file_size_in_bytes for file in inputs)
+    first = sum(file.file_size_in_bytes for file in inputs if file.partition == ("us",))
     assert [news for news in told if news[0] != "compact: footers"] == [
         ("compact: planning", 0, 0),
-        (groups, 0, 2),
-        (groups, 1, 2),
+        (REWRITING, 0, size),
+        (REWRITING, first, size),
         ("compact: committing", 0, 0),
-        (groups, 2, 2),
+        (REWRITING, size, size),
     ]

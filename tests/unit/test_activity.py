@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from icekeeper.report.activity import JsonLines, operation_finished, operation_started, progress_of
+from icekeeper.operation_facts import Operation
+from icekeeper.report.activity import (
+    REWRITING,
+    JsonLines,
+    operation_finished,
+    operation_started,
+    progress_of,
+    share_of_pass,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +60,16 @@ def test_a_line_for_each_tenth_of_the_work(caplog: pytest.LogCaptureFixture) -> 
     assert [vars(record)["done"] for record in caplog.records] == list(range(100, 1001, 100))
     assert caplog.records[0].getMessage() == "ns.t: compact: file groups 100 of 1000"
     assert vars(caplog.records[0])["event"] == "progress"
+
+
+def test_the_share_of_a_pass_grows_with_bytes_and_never_reaches_the_whole() -> None:
+    steps = [("compact: planning", 0, 0), ("compact: footers", 9, 9), (REWRITING, 1, 2), (REWRITING, 2, 2)]
+    steps += [(f"{operation.value}: files", done, 4) for operation in [*Operation][2:] for done in range(5)]
+    shares = [share_of_pass(*step) or 0 for step in steps]
+    assert shares[:4] == [2, 2, 41, 80]
+    assert shares == sorted(shares)
+    assert shares[-1] == 99
+    assert share_of_pass("verify: files", 1, 2) is None
 
 
 def test_quick_work_is_told_of_at_its_end_only(caplog: pytest.LogCaptureFixture) -> None:

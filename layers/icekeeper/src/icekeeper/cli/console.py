@@ -21,6 +21,7 @@ import typer
 
 from icekeeper.errors import PolicyError
 from icekeeper.report.activity import Progress as ProgressCallback
+from icekeeper.report.activity import amount_text, pace_text, share_of_pass
 from icekeeper.text import escaped, masked, masked_document, printable_json
 
 if TYPE_CHECKING:
@@ -242,8 +243,8 @@ def print_usage_error(error: Exception, *, as_json: bool) -> None:
 
 @contextmanager
 def progress_bar() -> Iterator[ProgressCallback]:
-    """Show on standard error, while the block runs, a line for each operation: its phase, how far it is, how fast, and
-    how long it will take; without a terminal a line every 30 seconds."""
+    """Show on standard error, while the block runs, a line for each operation: its phase, how far it is, how fast, how
+    long it will take, and how much of the pass is done; without a terminal a line every 30 seconds."""
     console = _console(stderr=True)
     if not console.is_terminal:
         with heartbeat(lambda line: console.print(line, soft_wrap=True)) as progress:
@@ -251,7 +252,6 @@ def progress_bar() -> Iterator[ProgressCallback]:
         return
     from rich.progress import (
         BarColumn,
-        MofNCompleteColumn,
         Progress,
         TextColumn,
         TimeElapsedColumn,
@@ -259,10 +259,11 @@ def progress_bar() -> Iterator[ProgressCallback]:
     )
 
     told = TextColumn("{task.description}", markup=False)
-    pace = TextColumn("{task.fields[pace]}", markup=False)
-    columns = (told, BarColumn(), MofNCompleteColumn(), pace, TimeElapsedColumn(), TimeRemainingColumn())
+    amount = TextColumn("{task.fields[amount]}", markup=False)
+    columns = (told, BarColumn(), amount, TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as lines:
         phases: dict[str, tuple[str, Any]] = {}
+        reached = 0
 
         def show(what: str, done: int, total: int) -> None:
             operation = what.partition(":")[0]
@@ -270,11 +271,16 @@ def progress_bar() -> Iterator[ProgressCallback]:
             if phase != what:
                 if task is not None:
                     lines.remove_task(task)
-                task = lines.add_task(what, total=total or None, pace="")
+                task = lines.add_task(what, total=total or None, amount="")
                 phases[operation] = what, task
                 lines.refresh()  # a phase may end before the next tenth of a second
+            nonlocal reached
+            reached = max(reached, share_of_pass(what, done, total) or 0)
             speed = next(one.speed for one in lines.tasks if one.id == task)
-            lines.update(task, completed=done, total=total or None, pace=f"{speed:.1f}/s" if speed else "")
+            parts = [amount_text(what, done, total)] if total else []
+            parts += [pace_text(what, speed)] if speed else []
+            parts += [f"{reached} % of the pass"] if reached else []
+            lines.update(task, completed=done, total=total or None, amount=", ".join(parts))
 
         yield show
 
@@ -285,12 +291,15 @@ _HEARTBEAT_S = 30.0
 @contextmanager
 def heartbeat(tell: Callable[[str], object], every_s: float = _HEARTBEAT_S) -> Iterator[ProgressCallback]:
     """Tell a line about the phase that runs, every ``every_s`` seconds of the block."""
-    latest, ended = list[tuple[str, int, int]](), Event()
+    latest, ended, reached = list[tuple[str, int, int]](), Event(), 0
 
     def beat() -> None:
+        nonlocal reached
         while not ended.wait(every_s):
             for what, done, total in latest[-1:]:
-                tell(f"{what} {done} of {total}" if total else what)
+                reached = max(reached, share_of_pass(what, done, total) or 0)
+                share = f" ({reached} % of the pass)" if reached else ""
+                tell((f"{what} {amount_text(what, done, total)}" if total else what) + share)
 
     Thread(target=beat, daemon=True, name="icekeeper-heartbeat").start()
     try:

@@ -15,7 +15,8 @@ from contextvars import ContextVar
 from typing import TypeAlias
 
 from icekeeper.errors import PolicyError
-from icekeeper.text import escaped, escaped_document, escaped_lines, masked, masked_document
+from icekeeper.operation_facts import Operation
+from icekeeper.text import escaped, escaped_document, escaped_lines, masked, masked_document, size_text
 
 log = logging.getLogger("icekeeper.activity")
 
@@ -26,6 +27,40 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 _STEPS = 10
 _LONGEST_SILENCE_S = 30.0
 _SHORTEST_SILENCE_S = 3.0
+
+
+REWRITING = "compact: rewriting"
+"""The phase in which compaction reads and writes data files; it counts bytes of inputs, all others count items."""
+# How much of a pass each operation is, roughly: only compaction and sweeps touch every file.
+_SHARES = {Operation.COMPACT: 80, Operation.REMOVE_ORPHANS: 8}
+_SHARE = 3
+
+
+def amount_text(what: str, done: int, total: int) -> str:
+    """``3 of 8``, or ``1.2 GB of 4.0 GB`` in a phase that counts bytes."""
+    return f"{size_text(done)} of {size_text(total)}" if what == REWRITING else f"{done} of {total}"
+
+
+def pace_text(what: str, per_second: float) -> str:
+    """``1.5/s``, or ``85 MB/s`` in a phase that counts bytes."""
+    return f"{size_text(per_second)}/s" if what == REWRITING else f"{per_second:.1f}/s"
+
+
+def share_of_pass(what: str, done: int, total: int) -> int | None:
+    """About how many percent of a pass over all operations are done in this phase, from 0 to 99; ``None``: unknown.
+
+    Operations run in canonical order and have fixed shares; what a policy leaves out counts as done.
+    """
+    name = what.partition(":")[0]
+    before, found = 0, None
+    for operation in Operation:
+        share = _SHARES.get(operation, _SHARE)
+        if operation.value == name:
+            # Planning and reading footers come before the work, and committing after it.
+            is_work = total > 0 and not what.endswith("footers")
+            found = before, share * min(done, total) / total if is_work else 0.0
+        before += share
+    return None if found is None else min(99, int(100 * sum(found) / before))
 
 
 def silent(what: str, done: int, total: int) -> None:
@@ -86,7 +121,8 @@ def progress_of(
         if total and (is_news or silent_s >= _LONGEST_SILENCE_S):
             logged[what] = max(reached, step), now_s
             fields = {"table": table, "operation": operation, "run_id": run_id, "work": what}
-            _tell("progress", "%s: %s %d of %d", table, what, done, total, **fields, done=done, total=total)
+            shown = (table, what, amount_text(what, done, total))
+            _tell("progress", "%s: %s %s", *shown, **fields, done=done, total=total)
         and_then(what, done, total)
 
     return progress

@@ -31,6 +31,7 @@ from icekeeper.operations.compaction.rounds import Pace, Work, in_commits, opene
 from icekeeper.operations.compaction.write_properties import misread_columns, output_names, output_properties
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Policy
+from icekeeper.report.activity import REWRITING
 from icekeeper.rows.arrow_schema import leaf_columns, stored_schema
 from icekeeper.rows.read_task import make_read_task, with_lineage
 from icekeeper.storage.paths import is_local
@@ -76,7 +77,9 @@ class _Rewriting:
         self._attempts: Counter[int] = Counter()
         self._settled = 0
         """Groups of earlier rounds."""
+        self._settled_bytes = 0
         self._pace = Pace(context.engine.slots, self._left_s())
+        self._planned_bytes = sum(group.total_bytes for group in plan.groups)
         self._has_begun = False
         self._committed_s = context.monotonic_s()
 
@@ -127,9 +130,11 @@ class _Rewriting:
 
             groups = with_newest_deletes(self._context, self._loaded, self._plan, groups)
             self._groups |= {group.group_id: group for group in groups}
-        counted = replace(self._context, progress=partial(self._progress, self._settled))
+        size = sum(group.total_bytes for group in groups)
+        counted = replace(self._context, progress=partial(self._progress, self._settled_bytes))
         results = rewrite_groups(counted, self._loaded, self._plan, groups, self._entries)
         self._settled += len(groups)
+        self._settled_bytes += size
         self._at_hand = 0
         self._pace.note_round(works, self._context.monotonic_s() - began_s)
         again: list[FileGroup] = []
@@ -149,8 +154,8 @@ class _Rewriting:
         self._waiting.extendleft(reversed(self._works(again)))
 
     def _progress(self, before: int, what: str, done: int, total: int) -> None:
-        """Progress of a round as that of the whole plan, of which ``before`` groups had ended."""
-        self._context.progress(what, before + done, max(len(self._plan.groups), before + total))
+        """Progress of a round as that of the whole plan, of which ``before`` bytes were rewritten."""
+        self._context.progress(what, before + done, max(self._planned_bytes, before + total))
 
     def _commit_is_due(self) -> bool:
         if self._context.policy.partial_progress:
@@ -216,9 +221,6 @@ def _without(group: FileGroup, unreadable: Container[str]) -> FileGroup:
     return replace(group, files=tuple(c for c in files if not any(e.file.file_path in unreadable for e in c.deletes)))
 
 
-_PROGRESS = "compact: file groups"
-
-
 def rewrite_groups(
     context: OperationContext,
     loaded: LoadedTable,
@@ -246,9 +248,10 @@ def rewrite_groups(
     small = [task for task in tasks if is_small[task.group_id]]
     large = [task for task in tasks if not is_small[task.group_id]]
     context.will_write(file.record for task in small for file in planned_files(task))
-    context.progress(_PROGRESS, 0, len(tasks))
+    all_bytes = sum(task.file_bytes for task in tasks)
+    context.progress(REWRITING, 0, all_bytes)
     try:
-        results = _rewrite_small(context, small, len(tasks))
+        results = _rewrite_small(context, small, all_bytes)
         # Under other file names, because an attempt of the first try may still run and write.
         large += [
             replace(task, outputs=replace(task.outputs, stem=f"{task.outputs.stem}-sorted"))
@@ -256,12 +259,13 @@ def rewrite_groups(
             if result.too_large
         ]
         results = [result for result in results if not result.too_large]
+        ends = [0, *accumulate(task.file_bytes for task in large)]
         clustered = cluster_groups(
             context.engine,
             large,
             will_write=context.will_write,
             discard=lambda paths: context.discard(loaded, paths),
-            on_done=lambda done: context.progress(_PROGRESS, len(results) + done, len(tasks)),
+            on_done=lambda done: context.progress(REWRITING, all_bytes - ends[-1] + ends[done], all_bytes),
         )
         return overtaken + results + clustered
     except MaintenanceError:
@@ -270,15 +274,18 @@ def rewrite_groups(
         raise
 
 
-def _rewrite_small(context: OperationContext, tasks: Sequence[RewriteTask], all_tasks: int) -> list[RewriteResult]:
-    """Rewrite groups that fit one worker each, tiny ones in batches; ``all_tasks`` is what progress counts up to."""
+def _rewrite_small(context: OperationContext, tasks: Sequence[RewriteTask], all_bytes: int) -> list[RewriteResult]:
+    """Rewrite groups that fit one worker each, tiny ones in batches; ``all_bytes`` is what progress counts up to."""
     batches = in_batches(tasks)
+    # An estimate: they end in any order.
+    ends = [0, *accumulate(sum(task.file_bytes for task in batch.tasks) for batch in batches)]
+
+    def on_done(done: int) -> None:
+        context.progress(REWRITING, ends[min(done, len(batches))], all_bytes)
+
     if len(batches) == len(tasks):
-        return context.engine.map(rewrite_group, tasks, lambda done: context.progress(_PROGRESS, done, all_tasks))
-    ended = [0, *accumulate(len(batch.tasks) for batch in batches)]  # an estimate: batches end in any order
-    by_batch = context.engine.map(
-        rewrite_batch, batches, lambda done: context.progress(_PROGRESS, ended[min(done, len(batches))], all_tasks)
-    )
+        return context.engine.map(rewrite_group, tasks, on_done)
+    by_batch = context.engine.map(rewrite_batch, batches, on_done)
     return [result for batch in by_batch for result in batch]
 
 
