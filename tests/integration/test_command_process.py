@@ -120,3 +120,59 @@ def test_helping(command: Command) -> None:
         answer = command(*arguments, catalog=None)
         assert (answer.code, answer.out) == (2, "")
         assert answer.err.startswith("Usage: icekeeper")
+
+
+# -v, -q, and what a shell offers behind the Tab key.
+
+
+def test_verbose_logs_each_step_and_quiet_shows_no_progress(command: Command) -> None:
+    command.table()
+    plain, verbose = command.script(*PASS, "--catalog", "C", "--dry-run"), command.script(*PASS, "-v", "--catalog", "C")
+    assert (plain.code, plain.err) == (0, "")
+    assert "ns.t: compact started" in verbose.err
+    assert "ns.t: compact succeeded: compacted" in verbose.err
+    code, out, screen = on_terminal("-q", *PASS, "--set", "rewrite_all=true", "--catalog", "C", "--json")
+    assert (code, json.loads(out)["status"]) == (0, "succeeded")
+    assert "compact: rewriting" not in screen
+    both = command.script("health", "ns.t", "-q", "-v")
+    assert (both.code, both.err) == (2, "error: --verbose and --quiet contradict each other; give one of them\n")
+
+
+def offered(*words: str) -> list[str]:
+    """What bash offers for the last word."""
+    environment = {
+        **os.environ,
+        "_ICEKEEPER_COMPLETE": "complete_bash",
+        "COMP_WORDS": " ".join(["icekeeper", *words]),
+        "COMP_CWORD": str(len(words)),
+    }
+    done = subprocess.run(
+        [str(Path(sys.executable).parent / "icekeeper")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+def test_a_shell_completes_catalogs_tables_keys_and_operations(command: Command) -> None:
+    command.table()
+    command.table("ns.u")
+    assert offered("maintain", "ns.") == []
+    assert not command.state.exists()
+    command("detect")
+    assert offered("maintain", "--catalog", "C", "ns.") == ["ns.t", "ns.u"]
+    assert offered("show", "ns.u") == ["ns.u"]
+    assert offered("maintain", "--catalog", "other", "ns.") == []
+    assert offered("health", "--catalog", "") == ["c"]
+    assert offered("health", "--catalog", "c", "ns.") == ["ns.t", "ns.u"]
+    assert offered("maintain", "ns.t", "--set", "min_i") == ["min_input_files="]
+    assert offered("maintain", "ns.t", "--operations", "compact,ex") == [
+        "compact,expire_partitions",
+        "compact,expire_snapshots",
+    ]
+    command.state.write_bytes(b"no database")
+    assert offered("show", "ns.") == []

@@ -35,6 +35,7 @@ from icekeeper.cli.console import (
     EXIT_USAGE,
     OutputLost,
     answer,
+    be_quiet,
     people,
     print_error,
     print_failed,
@@ -105,8 +106,16 @@ def icekeeper(
     version: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=_print_version, help="print the version, and exit")
     ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="log each step and commit on standard error")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="show no progress; errors and results stay")] = False,
 ) -> None:
     """Keeps Apache Iceberg tables healthy: compaction, expiry, orphan removal, manifests, statistics."""
+    if verbose and quiet:
+        raise PolicyError("--verbose and --quiet contradict each other; give one of them")
+    logging.getLogger("icekeeper").setLevel(logging.DEBUG if verbose else logging.NOTSET)
+    be_quiet(quiet=quiet)
 
 
 @app.command()
@@ -194,9 +203,16 @@ def _require_text(given: Sequence[str]) -> None:
             raise PolicyError(f"argument '{told}' is no text in this locale; set LC_ALL=C.UTF-8, or write it in UTF-8")
 
 
+def _options_first(given: Sequence[str]) -> list[str]:
+    """The arguments with ``-v`` and ``-q`` in front, where they hold for every command."""
+    end = given.index("--") if "--" in given else len(given)
+    ours = [one for one in given[:end] if one in ("-v", "--verbose", "-q", "--quiet")]
+    return [*ours, *(one for one in given[:end] if one not in ours), *given[end:]]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; every failure becomes one sentence and the right exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    given = _options_first(list(sys.argv[1:] if arguments is None else arguments))
     try:
         return _run(given, as_json="--json" in given)
     except OutputLost as error:  # the result is lost, so the command failed

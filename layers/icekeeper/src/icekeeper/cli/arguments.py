@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 from typer.core import TyperGroup
 
+from icekeeper.cli import completion
 from icekeeper.engines.engine import EngineName
 from icekeeper.errors import PartlyListed, PolicyError
 from icekeeper.model import TableName
@@ -19,9 +20,19 @@ from icekeeper.model import TableName
 if TYPE_CHECKING:
     from icekeeper.catalogs.catalog import Catalog
 
-Table: TypeAlias = Annotated[str, typer.Argument(metavar="NS.TABLE", help="namespace and table; the last dot divides")]
+Table: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        metavar="NS.TABLE", help="namespace and table; the last dot divides", autocompletion=completion.tables
+    ),
+]
 Tables: TypeAlias = Annotated[
-    str | None, typer.Argument(metavar="NS.TABLE|PATTERN", help="a table, or those that a pattern names: 'shop.*'")
+    str | None,
+    typer.Argument(
+        metavar="NS.TABLE|PATTERN",
+        help="a table, or those that a pattern names: 'shop.*'",
+        autocompletion=completion.tables,
+    ),
 ]
 AllTables: TypeAlias = Annotated[bool, typer.Option("--all", help="every table of the catalog, one after the other")]
 
@@ -36,6 +47,8 @@ def only_catalog() -> str:
     Raises:
         PolicyError: none is configured, or several are.
     """
+    if completion.is_asked():
+        return ""
     from icekeeper.catalogs.load import known_catalogs
 
     names = sorted(known_catalogs())
@@ -57,6 +70,7 @@ CatalogName: TypeAlias = Annotated[
         "-c",
         metavar="C",
         envvar=CATALOG,
+        autocompletion=completion.catalogs,
         default_factory=only_catalog,
         show_default=False,
         help="a catalog of PyIceberg's configuration (~/.pyiceberg.yaml), or a table bucket's ARN; by default the only "
@@ -69,6 +83,7 @@ Catalogs: TypeAlias = Annotated[
         "--catalog",
         "-c",
         metavar="C",
+        autocompletion=completion.catalogs,
         default_factory=only_catalogs,
         show_default=False,
         help="a catalog, as for the other commands; repeatable",
@@ -76,10 +91,21 @@ Catalogs: TypeAlias = Annotated[
 ]
 Operations: TypeAlias = Annotated[
     str | None,
-    typer.Option("--operations", metavar="LIST|all", help="comma-separated, such as compact,expire_snapshots"),
+    typer.Option(
+        "--operations",
+        metavar="LIST|all",
+        help="comma-separated, such as compact,expire_snapshots",
+        autocompletion=completion.operations,
+    ),
 ]
 Settings: TypeAlias = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="a policy setting for this call; repeatable")
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="a policy setting for this call; repeatable",
+        autocompletion=completion.keys,
+    ),
 ]
 Schedule: TypeAlias = Annotated[
     str | None, typer.Option("--schedule", metavar="NAME", help="a schedule of the policy, due or not")

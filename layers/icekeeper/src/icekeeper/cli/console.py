@@ -21,7 +21,7 @@ import typer
 
 from icekeeper.errors import PolicyError
 from icekeeper.report.activity import Progress as ProgressCallback
-from icekeeper.report.activity import amount_text, pace_text, share_of_pass
+from icekeeper.report.activity import amount_text, pace_text, share_of_pass, silent
 from icekeeper.text import escaped, masked, masked_document, printable_json
 
 if TYPE_CHECKING:
@@ -43,6 +43,14 @@ INTERRUPTED = "Interrupted"
 
 # A log or a pipe has no width; do not cut columns there.
 _WIDTH_WITHOUT_TERMINAL = 1_000
+
+
+_quiet = [False]
+
+
+def be_quiet(*, quiet: bool) -> None:
+    """Whether to show no progress and no news from now on."""
+    _quiet[0] = quiet
 
 
 class OutputLost(Exception):
@@ -218,8 +226,9 @@ def print_failed(sentence: str) -> int:
 
 
 def tell(sentence: str) -> None:
-    """Print one sentence about the progress on standard error."""
-    people(as_json=True).print(masked(sentence), soft_wrap=True)
+    """Print one sentence about the progress on standard error, unless the command is to be quiet."""
+    if not _quiet[0]:
+        people(as_json=True).print(masked(sentence), soft_wrap=True)
 
 
 def listings() -> ListingWriter:
@@ -246,6 +255,9 @@ def progress_bar() -> Iterator[ProgressCallback]:
     """Show on standard error, while the block runs, a line for each operation: its phase, how far it is, how fast, how
     long it will take, and how much of the pass is done; without a terminal a line every 30 seconds."""
     console = _console(stderr=True)
+    if _quiet[0]:
+        yield silent
+        return
     if not console.is_terminal:
         with heartbeat(lambda line: console.print(line, soft_wrap=True)) as progress:
             yield progress
@@ -341,7 +353,7 @@ def waiting(text: str) -> Iterator[Callable[[str], None]]:
     Yields a function that changes the text. Nothing is shown where standard error is not a terminal.
     """
     console = _console(stderr=True)
-    if not console.is_terminal:
+    if _quiet[0] or not console.is_terminal:
         yield lambda _: None
         return
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
