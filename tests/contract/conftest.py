@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,12 @@ def sql_lake(tmp_path: Path) -> Lake:
         client.register_table(("ns", name), metadata)
 
     return Lake("sql_lake", properties, create, client)
+
+
+@pytest.fixture
+def sqlalchemy_lake(sql_lake: Lake) -> Lake:
+    """The same through SQLAlchemy, which any other database is reached by."""
+    return replace(sql_lake, properties={**sql_lake.properties, "uri": f"{sql_lake.properties['uri']}?timeout=5"})
 
 
 @pytest.fixture

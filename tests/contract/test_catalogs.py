@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -38,6 +37,7 @@ from support.catalog_lakes import (
     metadata_files,
     set_property,
 )
+from support.dying_database import DyingDatabase
 from support.proxies import FaultyProxy, closed_port, faulty_proxy
 from support.settings import forget_credentials
 
@@ -213,17 +213,12 @@ def test_committing_to_a_dropped_table_fails(lake: Lake) -> None:
 
 
 @contextmanager
-def losing_answers(lake: Lake, monkeypatch: pytest.MonkeyPatch, answer: bytes) -> Iterator[tuple[Catalog, Any]]:
+def losing_answers(lake: Lake, answer: bytes) -> Iterator[tuple[Catalog, Any]]:
     """A catalog, and a switch that from then on lets commits land but loses their answers."""
     if lake.name == "sql_lake":
         catalog: Any = lake.open()
-        original = catalog._engine.dialect.do_commit
-
-        def commit_then_fail(connection: Any) -> None:
-            original(connection)
-            raise sqlite3.OperationalError("connection lost")
-
-        yield catalog, lambda: monkeypatch.setattr(catalog._engine.dialect, "do_commit", commit_then_fail)
+        database = DyingDatabase(catalog)
+        yield catalog, lambda: setattr(database, "after_commit", True)
         return
     key = ENDPOINT[lake.name]
     with faulty_proxy(lake.properties[key]) as proxy:
@@ -242,16 +237,13 @@ def lose(proxy: FaultyProxy, answer: bytes) -> None:
 
 @pytest.mark.parametrize("lake", CATALOGS, indirect=True)
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n"])
-def test_a_lost_answer_leaves_the_state_unknown_and_the_commit_readable(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, answer: bytes
-) -> None:
+def test_a_lost_answer_leaves_the_state_unknown_and_the_commit_readable(lake: Lake, answer: bytes) -> None:
     table = lake.table()
-    with losing_answers(lake, monkeypatch, answer) as (catalog, break_now):
+    with losing_answers(lake, answer) as (catalog, break_now):
         base = catalog.load(table)
         break_now()
         with pytest.raises(CommitStateUnknown, match=f"ns.{table.name}: .*whether it landed is not known"):
             catalog.commit(base, [main_at(None)], append(base, 7))
-    monkeypatch.undo()
     # It did land, so what it staged must be there.
     now = lake.open().load(table)
     assert now.token != base.token

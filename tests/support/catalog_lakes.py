@@ -15,8 +15,8 @@ from icekeeper.model import TableName
 from icekeeper.storage.storage import Storage
 from support.tables import snapshot
 
-CATALOGS = ["rest", "sql", "s3tables", "glue"]
-POINTERS = ["sql", "s3tables", "glue"]
+CATALOGS = ["rest", "sql", "sqlalchemy", "s3tables", "glue"]
+POINTERS = ["sql", "sqlalchemy", "s3tables", "glue"]
 # The property that says where the catalog is.
 ENDPOINT = {"rest_lake": "uri", "s3tables_lake": "s3tables.endpoint", "glue_lake": "glue.endpoint"}
 VERSIONS = [1, 2, 3]

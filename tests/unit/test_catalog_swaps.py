@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from icekeeper.catalogs.commit_answer import CommitAnswer, ErrorDocument, answer
 from icekeeper.catalogs.glue import GLUE
 from icekeeper.catalogs.pointer import commit_document, load_document
 from icekeeper.catalogs.s3tables import S3_TABLES
+from icekeeper.catalogs.sql import SqlCatalog
 from icekeeper.errors import (
     CatalogBusy,
     CommitConflict,
@@ -38,6 +38,7 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import render_document
 from icekeeper.model import TableName
 from icekeeper.storage.storage import Storage
+from support.dying_database import DRIVERS, DyingDatabase, address_of, sql_catalog
 from support.maintained_table import NAME, new_table
 from support.tables import new_document
 
@@ -329,60 +330,48 @@ def test_a_conflict_that_is_a_proof_and_what_was_never_sent_need_no_look(pointer
 UPDATES = [{"action": "set-properties", "updates": {"ours": "yes"}}]
 
 
-def dies(*_: object) -> None:
-    raise sqlite3.OperationalError("connection lost")
+@pytest.fixture(params=DRIVERS)
+def sql(local_catalog: PyIcebergCatalog, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[SqlCatalog]:
+    new_table(local_catalog, tmp_path)
+    catalog = sql_catalog(address_of(tmp_path), request.param, (tmp_path / "warehouse").as_uri())
+    yield catalog
+    catalog.close()
 
 
 @pytest.mark.parametrize("landed", [False, True])
 def test_a_connection_that_dies_leaves_the_outcome_unknown_and_the_document_there(
-    local_catalog: PyIcebergCatalog, tmp_path: Path, landed: bool
+    sql: SqlCatalog, tmp_path: Path, landed: bool
 ) -> None:
     """Neither statement nor rollback is confirmed, or not even the commit: that is no answer, and so no proof."""
-    table = new_table(local_catalog, tmp_path)
-    catalog: Any = table.catalog.inner
-    base, dialect = catalog.load(NAME), catalog._engine.dialect
-    execute: Callable[..., None] = dialect.do_execute
-
-    def execute_all_but_swaps(cursor: Any, statement: str, *more: Any) -> None:
-        if statement.startswith("UPDATE"):
-            dies()
-        execute(cursor, statement, *more)
-
-    commit: Callable[..., None] = dialect.do_commit
-
-    def commit_and_die(connection: Any) -> None:
-        commit(connection)
-        dies()
-
-    broken = {"do_commit": commit_and_die} if landed else {"do_execute": execute_all_but_swaps}
-    with (
-        mock.patch.multiple(dialect, do_rollback=dies, **broken),
-        pytest.raises(CommitStateUnknown, match="whether it landed is not known"),
-    ):
-        catalog.commit(base, [], UPDATES)
-    assert ("ours" in catalog.load(NAME).metadata.properties) is landed
+    base, database = sql.load(NAME), DyingDatabase(sql)
+    database.at_swap, database.after_commit, database.at_end = not landed, landed, True
+    with pytest.raises(CommitStateUnknown, match="whether it landed is not known"):
+        sql.commit(base, [], UPDATES)
+    database.at_end = False
+    assert ("ours" in sql.load(NAME).metadata.properties) is landed
     assert len(list(tmp_path.rglob("*.metadata.json"))) == 2
 
 
-def test_a_driver_that_does_not_count_rows_says_nothing_about_a_conflict(
+def test_a_driver_that_does_not_count_rows_says_nothing_about_a_conflict(sql: SqlCatalog) -> None:
+    base, database = sql.load(NAME), DyingDatabase(sql)
+    database.rowcount = -1
+    with pytest.raises(CommitRefused, match="does not say which rows") as raised:
+        sql.commit(base, [], UPDATES)
+    assert len(raised.value.left) == 1
+    assert sql.load(NAME).metadata_location == base.metadata_location
+
+
+def test_where_each_statement_commits_by_itself_the_swap_has_happened(
     local_catalog: PyIcebergCatalog, tmp_path: Path
 ) -> None:
-    """Where the database commits each statement by itself, the swap has happened: its document must stay."""
-    table = new_table(local_catalog, tmp_path)
-    catalog: Any = table.catalog.inner
-    engine = catalog._engine
-    catalog._engine = engine.execution_options(isolation_level="AUTOCOMMIT")
+    """Its document must stay."""
+    new_table(local_catalog, tmp_path)
+    catalog: Any = sql_catalog(address_of(tmp_path), "sqlalchemy", (tmp_path / "warehouse").as_uri())
+    engine = catalog._database._engine
+    catalog._database._engine = engine.execution_options(isolation_level="AUTOCOMMIT")
     base = catalog.load(NAME)
     with mock.patch("sqlalchemy.engine.cursor.CursorResult.rowcount", -1):
         after = catalog.commit(base, [], UPDATES)
     assert after.metadata.properties["ours"] == "yes"
     assert catalog.load(NAME).metadata_location == after.metadata_location
-
-    catalog._engine = engine
-    with (
-        mock.patch("sqlalchemy.engine.cursor.CursorResult.rowcount", -1),
-        pytest.raises(CommitRefused, match="does not say which rows") as raised,
-    ):
-        catalog.commit(after, [], [{"action": "set-properties", "updates": {"ours": "no"}}])
-    assert len(raised.value.left) == 1
-    assert catalog.load(NAME).metadata_location == after.metadata_location
+    catalog.close()

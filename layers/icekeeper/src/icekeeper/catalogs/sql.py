@@ -1,16 +1,18 @@
-"""SQL catalogs: PyIceberg's table of pointers, swapped by ``UPDATE … WHERE metadata_location = the base's``."""
+"""SQL catalogs: PyIceberg's table of pointers, swapped by ``UPDATE … WHERE metadata_location = the base's``.
+
+The statements are plain SQL.  SQLite is reached by the standard library, any other database by SQLAlchemy, which takes
+half as long to import as a small pass takes in all.
+"""
 
 from __future__ import annotations
 
 import difflib
+import re
+import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
-
-from pyiceberg.catalog.sql import SqlCatalog as PyIcebergSqlCatalog
-from sqlalchemy import Connection, make_url
-from sqlalchemy.exc import SQLAlchemyError
+from typing import Any, Protocol
 
 from icekeeper.catalogs.addresses import CatalogKind
 from icekeeper.catalogs.catalog import LoadedTable, TableBounds, missing_table
@@ -18,24 +20,98 @@ from icekeeper.catalogs.commit_answer import CommitAnswer, error_of
 from icekeeper.catalogs.pointer import TableFiles, commit_document
 from icekeeper.errors import CommitConflict, PolicyError, StorageError
 from icekeeper.model import TableName
-from icekeeper.pyiceberg_private.sql_engine import sql_catalog_names, sql_engine, sql_pointer, sql_swap, sql_tables
 from icekeeper.text import address_to_show, mask
+
+# The layout that PyIceberg (``catalog/sql.py``) and Iceberg-Java (``JdbcUtil``) share.  Views are in the same table;
+# catalogs made by older versions have no column for the type.
+_OURS = "catalog_name = :catalog"
+_ONLY_TABLES = " AND (iceberg_type = 'TABLE' OR iceberg_type IS NULL)"
+_HAS_TYPES = "SELECT iceberg_type FROM iceberg_tables WHERE 1 = 0"
+_NAMES = "SELECT catalog_name FROM iceberg_tables UNION SELECT catalog_name FROM iceberg_namespace_properties"
+_TABLES = f"SELECT table_namespace, table_name FROM iceberg_tables WHERE {_OURS}%s ORDER BY table_namespace, table_name"
+_NAMED = f"{_OURS}%s AND table_namespace = :namespace AND table_name = :name"
+_POINTER = f"SELECT metadata_location FROM iceberg_tables WHERE {_NAMED}"
+_SWAP = (
+    "UPDATE iceberg_tables SET metadata_location = :new, previous_metadata_location = :old "
+    f"WHERE {_NAMED} AND metadata_location = :old"
+)
+_SQLITE = re.compile(r"sqlite(?:\+pysqlite)?:///([^?]+)(\?.*)?")
+
+
+class _Connection(Protocol):
+    """What both drivers offer; leaving the connection without a commit rolls back."""
+
+    def execute(self, statement: str, parameters: Mapping[str, str], /) -> Any: ...
+    def commit(self) -> None: ...
+
+
+class _Database(Protocol):
+    @property
+    def error(self) -> type[Exception]:
+        """The base of the driver's errors."""
+
+    def connect(self) -> AbstractContextManager[_Connection]: ...
+    def close(self) -> None: ...
+
+
+class _Sqlite:
+    """A SQLite file; each use opens it, so that threads share nothing."""
+
+    error = sqlite3.Error
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def connect(self) -> AbstractContextManager[_Connection]:
+        return closing(sqlite3.connect(self._path))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class _SqlAlchemy:
+    """Any database that SQLAlchemy has a driver for."""
+
+    def __init__(self, properties: Mapping[str, Any]) -> None:
+        from sqlalchemy import create_engine
+        from sqlalchemy.exc import SQLAlchemyError
+
+        self.error: type[Exception] = SQLAlchemyError
+        pings = str(properties.get("pool_pre_ping") or "").strip().lower() == "true"
+        self._engine = create_engine(str(properties.get("uri")), pool_pre_ping=pings)
+
+    @contextmanager
+    def connect(self) -> Iterator[_Connection]:
+        from sqlalchemy import Connection, text
+
+        class Plain:
+            def __init__(self, connection: Connection) -> None:
+                self._connection, self.commit = connection, connection.commit
+
+            def execute(self, statement: str, parameters: Mapping[str, str], /) -> Any:
+                return self._connection.execute(text(statement), parameters)
+
+        with self._engine.connect() as connection:
+            yield Plain(connection)
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+
+def _sqlite_file(uri: str) -> Path | None:
+    """The file of a SQLite address; ``None``: another database, or none in a file."""
+    found = _SQLITE.fullmatch(uri)
+    path = "" if found is None else found[1]
+    return None if path in ("", ":memory:") or path.startswith("file:") else Path(path)
 
 
 def why_no_database(uri: str) -> str | None:
     """Why there is no SQLite file at an address, with the nearest name; ``None`` where there may be a database.
 
-    Checked before a client is made, because a client would create the file.
+    Checked before it is opened, because that would create the file.
     """
-    try:
-        address = make_url(uri)
-    except (SQLAlchemyError, ValueError):
-        return None  # the client reports it
-    path = address.database or ""
-    if address.get_backend_name() != "sqlite" or path in ("", ":memory:") or path.startswith("file:"):
-        return None
-    file = Path(path)
-    if file.exists():
+    file = _sqlite_file(uri)
+    if file is None or file.exists():
         return None
     if not file.parent.is_dir():
         return f"unable to open its file: there is no folder {file.parent}"
@@ -63,41 +139,56 @@ class SqlCatalog:
         self.warehouse = str(properties.get("warehouse") or "")
         self._properties = dict(properties)
         self._files = TableFiles(properties, TableBounds(name, CatalogKind.SQL, self.warehouse, environment))
-
-        if missing := why_no_database(str(properties.get("uri") or "")):
+        uri = str(properties.get("uri") or "")
+        if missing := why_no_database(uri):
             raise StorageError(f"the database of catalog {name} cannot be used: {missing}")
-        try:
-            self._client = PyIcebergSqlCatalog(name, **{**properties, "init_catalog_tables": "false"})
-        except ImportError as error:
-            raise PolicyError(f"catalog {name}: the driver of its database is not installed: {error}") from error
-        except SQLAlchemyError as error:
-            raise self._unusable(error) from error
-        except ValueError as error:  # with a slash in the password, SQLAlchemy takes a part of it for the port
-            raise PolicyError(
-                f"catalog {name}: its uri {address_to_show(str(properties['uri']))} cannot be parsed;"
-                " write special characters of the password as %2F and the like"
-            ) from error
-        self._engine = sql_engine(self._client)
-        self._pointer = sql_pointer(self._client)
+        self._database = self._opened(uri)
+        self._only_tables = _ONLY_TABLES if self._has_types() else ""
         self._require_spelling()
 
-    def list_tables(self) -> Iterator[TableName]:
+    def _opened(self, uri: str) -> _Database:
+        file = _sqlite_file(uri)
+        if file is not None and "?" not in uri:
+            return _Sqlite(file)
         try:
-            with self._engine.connect() as connection:
-                rows = connection.execute(sql_tables(self._client)).all()
-        except SQLAlchemyError as error:
+            return _SqlAlchemy(self._properties)
+        except ImportError as error:
+            raise PolicyError(f"catalog {self.name}: the driver of its database is not installed: {error}") from error
+        except ValueError as error:  # with a slash in the password, SQLAlchemy takes a part of it for the port
+            raise PolicyError(
+                f"catalog {self.name}: its uri {address_to_show(uri)} cannot be parsed;"
+                " write special characters of the password as %2F and the like"
+            ) from error
+        except Exception as error:
+            if type(error).__module__.startswith("sqlalchemy."):
+                raise self._unusable(error) from error
+            raise
+
+    def _has_types(self) -> bool:
+        try:
+            with self._database.connect() as connection:
+                connection.execute(_HAS_TYPES, {})
+        except self._database.error:  # other errors are reported by the first use
+            return False
+        return True
+
+    def _read(self, statement: str, **parameters: str) -> list[Any]:
+        """The rows of a statement about this catalog."""
+        try:
+            with self._database.connect() as connection:
+                return list(connection.execute(statement, {"catalog": self.name, **parameters}).fetchall())
+        except self._database.error as error:
             raise self._unusable(error) from error
+
+    def list_tables(self) -> Iterator[TableName]:
+        rows = self._read(_TABLES % self._only_tables)
         yield from (TableName(tuple(namespace.split(".")), table) for namespace, table in rows)
 
     def load(self, table: TableName) -> LoadedTable:
-        try:
-            with self._engine.connect() as connection:
-                named = {"namespace": ".".join(table.namespace), "table": table.name}
-                location = connection.execute(self._pointer, named).scalar_one_or_none()
-        except SQLAlchemyError as error:
-            raise self._unusable(error) from error
-        if not location:
+        rows = self._read(_POINTER % self._only_tables, namespace=".".join(table.namespace), name=table.name)
+        if not rows or not rows[0][0]:
             raise missing_table(self, table)
+        location = str(rows[0][0])
         return self._files.load(table, location, location)
 
     def commit(
@@ -116,8 +207,8 @@ class SqlCatalog:
     def _require_spelling(self) -> None:
         """Refuse a name that the database has only in another case: the catalog would seem to have no tables."""
         names: set[str] = set()
-        with suppress(SQLAlchemyError), self._engine.connect() as connection:  # the first use reports an error
-            names.update(connection.execute(sql_catalog_names()).scalars())
+        with suppress(StorageError):  # the first use reports an error
+            names.update(name for (name,) in self._read(_NAMES))
         spelled = sorted(other for other in names if other.lower() == self.name.lower())
         if spelled and self.name not in spelled:
             self.close()
@@ -127,40 +218,41 @@ class SqlCatalog:
             )
 
     def close(self) -> None:
-        self._engine.dispose()
+        self._database.close()
 
     def _swap(self, base: LoadedTable, location: str) -> str:
+        opened = ExitStack()
         try:
-            connection = self._engine.connect()
-        except SQLAlchemyError as error:
+            connection = opened.enter_context(self._database.connect())
+        except self._database.error as error:
             raise self._unusable(error) from error
         try:
-            with connection:
+            with opened:
                 self._move(connection, base, location)
             return location
-        except SQLAlchemyError as error:  # the rollback was not confirmed either
+        except self._database.error as error:  # the rollback was not confirmed either
             words = f"the database of catalog {self.name} was lost"
             raise error_of(CommitAnswer.UNKNOWN, base.name, words) from error
 
-    def _move(self, connection: Connection, base: LoadedTable, location: str) -> None:
+    def _move(self, connection: _Connection, base: LoadedTable, location: str) -> None:
         """Swap the pointer in one transaction; leaving the connection rolls back, unless the database autocommits."""
         table = base.name
-        statement = sql_swap(self._client, ".".join(table.namespace), table.name, base.token, location)
+        named = {"catalog": self.name, "namespace": ".".join(table.namespace), "name": table.name}
         try:
-            changed = connection.execute(statement).rowcount
-        except SQLAlchemyError as error:
+            swap = connection.execute(_SWAP % self._only_tables, {**named, "old": base.token, "new": location})
+        except self._database.error as error:
             raise error_of(CommitAnswer.REFUSED, table, str(self._unusable(error))) from error
-        if changed == 0:
+        if swap.rowcount == 0:
             raise CommitConflict(f"{table} is no longer at {base.token}: another writer committed first")
-        if changed != 1:  # -1 where a driver does not count
+        if swap.rowcount != 1:  # -1 where a driver does not count
             words = f"the driver of catalog {self.name} does not say which rows it changed"
             raise error_of(CommitAnswer.REFUSED, table, words)
         try:
             connection.commit()
-        except SQLAlchemyError as error:
+        except self._database.error as error:
             raise error_of(CommitAnswer.UNKNOWN, table, f"catalog {self.name} did not confirm it") from error
 
-    def _unusable(self, error: SQLAlchemyError) -> StorageError:
+    def _unusable(self, error: Exception) -> StorageError:
         # The driver's own message: SQLAlchemy's contains the statement and its parameters.
         reason = " ".join(mask(str(getattr(error, "orig", None) or error), self._properties).split())
         return StorageError(f"the database of catalog {self.name} cannot be used: {reason}")

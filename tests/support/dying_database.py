@@ -1,0 +1,70 @@
+"""The database of a SQL catalog whose connections die at a moment that a test chooses, by either driver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from icekeeper.catalogs.sql import SqlCatalog
+
+DRIVERS = ("sqlite3", "sqlalchemy")
+
+
+def sql_catalog(uri: str, driver: str, warehouse: str, name: str = "local") -> SqlCatalog:
+    """The catalog in a SQLite file, reached by one of :data:`DRIVERS`: an address with options goes to SQLAlchemy."""
+    options = "" if driver == "sqlite3" else "?timeout=5"
+    return SqlCatalog(name, {"type": "sql", "uri": f"{uri}{options}", "warehouse": warehouse})
+
+
+class DyingDatabase:
+    """Stands before a catalog's own database; nothing dies until a switch is set."""
+
+    def __init__(self, catalog: Any) -> None:
+        self._inner = catalog._database
+        self.error = self._inner.error
+        self.at_swap = self.after_commit = self.at_end = False
+        """Whether the connection dies instead of a swap, once a commit has landed, and when it is given back."""
+        self.rowcount: int | None = None
+        """What the driver says of a swap; ``None``: the truth."""
+        catalog._database = self
+
+    def close(self) -> None:
+        self._inner.close()
+
+    @contextmanager
+    def connect(self) -> Iterator[Any]:
+        try:
+            with self._inner.connect() as connection:
+                yield _Connection(self, connection)
+        finally:
+            if self.at_end:
+                raise self.error("connection lost")
+
+
+class _Connection:
+    def __init__(self, database: DyingDatabase, connection: Any) -> None:
+        self._database, self._connection = database, connection
+
+    def execute(self, statement: str, parameters: Mapping[str, str], /) -> Any:
+        is_swap = statement.startswith("UPDATE")
+        if is_swap and self._database.at_swap:
+            raise self._database.error("connection lost")
+        result = self._connection.execute(statement, parameters)
+        return _Counted(self._database.rowcount) if is_swap and self._database.rowcount is not None else result
+
+    def commit(self) -> None:
+        self._connection.commit()
+        if self._database.after_commit:
+            raise self._database.error("connection lost")
+
+
+class _Counted:
+    def __init__(self, rowcount: int) -> None:
+        self.rowcount = rowcount
+
+
+def address_of(folder: Path) -> str:
+    """The address of the catalog that tests keep in a folder."""
+    return f"sqlite:///{folder / 'catalog.db'}"
