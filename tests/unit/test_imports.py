@@ -82,6 +82,23 @@ def test_a_worker_imports_what_its_work_needs(module: str, most: int) -> None:
     assert len(modules) <= most
 
 
+OPENS_SQLITE = """
+import sqlite3, sys
+from icekeeper.catalogs.load import open_catalog
+sqlite3.connect({path!r}).close()
+open_catalog("lake", {{"type": "sql", "uri": "sqlite:///" + {path!r}, "warehouse": "file:///w"}})
+print(*sorted(sys.modules))
+"""
+
+
+def test_a_sqlite_catalog_is_opened_without_sqlalchemy_and_pyicebergs_own(tmp_path: Path) -> None:
+    """Both take longer to import than all other modules of a small pass."""
+    words = [sys.executable, "-c", OPENS_SQLITE.format(path=str(tmp_path / "catalog.db"))]
+    modules = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
+    assert not {"sqlalchemy", "pyiceberg.catalog", "pyiceberg.table", "boto3"} & set(modules)
+    assert "icekeeper.catalogs.sql" in modules
+
+
 @pytest.mark.parametrize(
     "name", sorted({name for name in (*FILES, *TABLES, *WORK, *HEAVY) if name.startswith("icekeeper.")})
 )
