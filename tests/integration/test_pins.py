@@ -118,7 +118,7 @@ def test_a_prolonged_pin_keeps_the_metadata_file_that_its_reader_has(command: Co
         (("--snapshot", "current", "--ttl", "-1h"), "--ttl takes a time like"),
         (("--snapshot", "current", "--ttl", "367d"), "--ttl takes a time like"),
         (("--snapshot", "current", "--ttl", "1.5h"), "--ttl takes a time like"),
-        (("--snapshot", "7", "--ttl", "6h"), "ns.t has no snapshot 7"),
+        (("--snapshot", "7", "--ttl", "6h"), "ns.t has no snapshot 7; icekeeper show ns.t lists them"),
         (("--snapshot", "latest", "--ttl", "6h"), "--snapshot takes a snapshot id or 'current', not 'latest'"),
         (("--snapshot", "current", "--ttl", "6h", "--name", "a:b"), "pin name 'a:b' must be 1 to 128 letters"),
         (("--snapshot", "current", "--ttl", "6h", "--name", ""), "pin name '' must be 1 to 128 letters"),

@@ -33,7 +33,7 @@ def pause(handle: TableHandle, until_ms: int, resolve_policy: ResolvePolicy, rea
     """
     until = iso_utc(until_ms)
     if until_ms <= handle.clock():
-        raise PolicyError(f"the table cannot be paused until {until}: that is over")
+        raise PolicyError(f"the table cannot be paused until {until}: that is over; name a later time")
     with _leased(handle) as loaded:
         set_settings(handle, {PAUSED_UNTIL: until}, resolve_policy)
         why = f": {reason}" if reason else ""

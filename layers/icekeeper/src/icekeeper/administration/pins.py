@@ -140,7 +140,7 @@ def _snapshot_id(loaded: LoadedTable, text: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise PolicyError(f"--snapshot takes a snapshot id or '{CURRENT}', not '{text}'")
     if int(text) not in metadata.snapshots:
-        raise PolicyError(f"{loaded.name} has no snapshot {text}")
+        raise PolicyError(f"{loaded.name} has no snapshot {text}; icekeeper show {loaded.name} lists them")
     return int(text)
 
 

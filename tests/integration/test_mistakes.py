@@ -1,0 +1,247 @@
+"""What people do wrong, and what goes wrong around them: one sentence that says what to do, and the right exit code.
+
+``docs/mistakes.md`` lists each with its output, and is compared with what the command says.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from icekeeper.catalogs.catalog import identity_of
+from icekeeper.machine.clock import HOUR_MS, system_clock
+from icekeeper.runtime import Runtime
+from support.command import CATALOG, Answer, Command, local_path
+from support.maintained_table import NAME
+from support.proxies import closed_port
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "mistakes.md"
+SECOND = ("--catalog", "second")
+EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
+Mistake = Callable[[Command, pytest.MonkeyPatch], Answer]
+
+
+def call(*arguments: str) -> Mistake:
+    return lambda command, patch: command(*arguments)
+
+
+def of_rest(command: Command, patch: pytest.MonkeyPatch) -> Answer:
+    patch.setenv("PYICEBERG_CATALOG__SECOND__TYPE", "rest")
+    with closed_port() as address:
+        patch.setenv("PYICEBERG_CATALOG__SECOND__URI", address)
+        return command("health", "ns.t", *SECOND, catalog=None)
+
+
+def on_s3(endpoint: str, command: Command, patch: pytest.MonkeyPatch) -> Answer:
+    """A table whose metadata file is in an object store."""
+    patch.setenv("ICEKEEPER_ALLOWED_PREFIXES", f"{CATALOG}.ns={command.warehouse.as_uri()},s3://lake/t")
+    command.register("s3://lake/t/metadata/00001-a.metadata.json", "ns.far")
+    for name, value in {
+        "ENDPOINT": endpoint,
+        "ACCESS_KEY_ID": "a",
+        "SECRET_ACCESS_KEY": "b",
+        "REGION": "eu-central-1",
+    }.items():
+        patch.setenv(f"PYICEBERG_CATALOG__{CATALOG}__S3__{name}", value)
+    return command("health", "ns.far")
+
+
+def silent_store(command: Command, patch: pytest.MonkeyPatch) -> Answer:
+    with closed_port() as address:
+        return on_s3(address, command, patch)
+
+
+class _Expired(BaseHTTPRequestHandler):
+    """A store whose keys have expired."""
+
+    def do_GET(self) -> None:
+        self.send_response(400)
+        self.send_header("Content-Length", str(len(EXPIRED)))
+        self.end_headers()
+        self.wfile.write(EXPIRED)
+
+    def log_message(self, *_: object) -> None:
+        """Be silent."""
+
+
+def expired_keys(command: Command, patch: pytest.MonkeyPatch) -> Answer:
+    with HTTPServer(("127.0.0.1", 0), _Expired) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            return on_s3(f"http://127.0.0.1:{server.server_port}", command, patch)
+        finally:
+            server.shutdown()
+
+
+def damaged(change: Callable[[Path], object], *arguments: str) -> Mistake:
+    """A table whose current metadata file was changed."""
+
+    def mistake(command: Command, patch: pytest.MonkeyPatch) -> Answer:
+        change(local_path(command.catalog.load_table("ns.t").metadata_location))
+        return command(*arguments)
+
+    return mistake
+
+
+def future_format(path: Path) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format-version": 9}))
+
+
+def data_file(change: Callable[[Path], object]) -> Mistake:
+    def mistake(command: Command, patch: pytest.MonkeyPatch) -> Answer:
+        change(min(local_path(command.catalog.load_table("ns.t").location()).rglob("data/*.parquet")))
+        return command("verify", "ns.t")
+
+    return mistake
+
+
+def leased(command: Command, patch: pytest.MonkeyPatch) -> Answer:
+    runtime = Runtime.open(CATALOG, command.environment())
+    key = identity_of(runtime.catalog, runtime.catalog.load(NAME)).lease_key
+    runtime.state.leases.acquire(key, "icekeeper run on host", now_ms=system_clock(), ttl_ms=HOUR_MS, name="ns.t")
+    return command("maintain", "ns.t")
+
+
+def saved_plan(change: Callable[[Command, Path], object]) -> Mistake:
+    def mistake(command: Command, patch: pytest.MonkeyPatch) -> Answer:
+        plan = command.folder / "plan.json"
+        assert command("plan", "ns.t", "--save", str(plan)).code == 0
+        change(command, plan)
+        return command("apply", str(plan), catalog=None)
+
+    return mistake
+
+
+def edit(command: Command, plan: Path) -> None:
+    plan.write_text(plan.read_text().replace("ns.t", "ns.u"))
+
+
+def replace_table(command: Command, plan: Path) -> None:
+    command.catalog.drop_table("ns.t")
+    command.table(appends=2)
+
+
+def settled(environment: Mapping[str, str], *arguments: str, catalog: str | None = CATALOG) -> Mistake:
+    """With other variables; ``{}`` stands for the folder of the test."""
+
+    def mistake(command: Command, patch: pytest.MonkeyPatch) -> Answer:
+        for name, value in environment.items():
+            patch.setenv(name, value.replace("{}", str(command.folder)))
+        return command(*arguments, catalog=catalog)
+
+    return mistake
+
+
+def page_into_folder(command: Command, patch: pytest.MonkeyPatch) -> Answer:
+    assert command("detect").code == 0
+    return command("report", "--output", "/")
+
+
+def without_catalogs(command: Command, patch: pytest.MonkeyPatch) -> Answer:
+    for name in command.environment():
+        if name.startswith("PYICEBERG_"):
+            patch.delenv(name)
+    return command("detect", catalog=None)
+
+
+def damaged_state(command: Command, patch: pytest.MonkeyPatch) -> Answer:
+    command.state.write_bytes(b"this is no database, and longer than a header of one hundred bytes" * 4)
+    return command("history", "ns.t")
+
+
+def full_output(command: Command, patch: pytest.MonkeyPatch) -> Answer:
+    words = [str(Path(sys.executable).parent / "icekeeper"), "health", "ns.t", "--catalog", CATALOG]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    return Answer(done.returncode, "", done.stderr)
+
+
+def cut_output(command: Command, patch: pytest.MonkeyPatch) -> Answer:
+    """``| head -0``: the reader is gone before the first line."""
+    words = [str(Path(sys.executable).parent / "icekeeper"), "policy", "show", "ns.t", "--catalog", CATALOG]
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(words, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    os.close(writing)
+    return Answer(done.returncode, "", done.stderr)
+
+
+MISTAKES: dict[str, Mistake] = {
+    "a table that is not there": call("maintain", "ns.tt"),
+    "a name without namespace": call("maintain", "orders"),
+    "a pattern that matches nothing": call("maintain", "shop.*"),
+    "a catalog that is not configured": lambda command, patch: command("health", "ns.t", "-c", "lake", catalog=None),
+    "no catalog is configured": without_catalogs,
+    "a misspelt option": call("maintain", "ns.t", "--dryrun"),
+    "a misspelt key": call("maintain", "ns.t", "--set", "min_input_file=3"),
+    "a value that does not fit": call("maintain", "ns.t", "--set", "min_input_files=few"),
+    "a setting without a value": call("maintain", "ns.t", "--set", "min_input_files"),
+    "a misspelt operation": call("maintain", "ns.t", "--operations", "compakt"),
+    "a column that is not there": call("maintain", "ns.t", "--set", "where=size > 3"),
+    "a retention below a day": call("maintain", "ns.t", "--set", "snapshot_retention_hours=1"),
+    "an orphan grace below a day": call("maintain", "ns.t", "--set", "orphan_older_than_hours=1"),
+    "a time that is none": call("history", "--since", "yesterday"),
+    "a pause that is over": call("pause", "ns.t", "--until", "2001-01-01T00:00:00Z"),
+    "a snapshot that is not there": call("pin", "add", "ns.t", "--snapshot", "7", "--ttl", "6h"),
+    "a page into a folder": page_into_folder,
+    "a plan that is no plan": saved_plan(lambda command, plan: plan.write_text("{}")),
+    "a plan that was edited": saved_plan(edit),
+    "a plan of a table that was replaced": saved_plan(replace_table),
+    "a pass while another one runs": leased,
+    "a state file that is damaged": damaged_state,
+    "a state file in a folder that is not there": settled({"ICEKEEPER_STATE": "{}/no/state.db"}, "history", "ns.t"),
+    "a full disk for the state": settled({"ICEKEEPER_STATE": "/dev/full"}, "maintain", "ns.t"),
+    "a full disk for the output": full_output,
+    "a reader that has closed the pipe": cut_output,
+    "a database that is not there": settled(
+        {f"PYICEBERG_CATALOG__{CATALOG}__URI": "sqlite:///{}/catalogue.db"}, "detect"
+    ),
+    "a REST catalog that does not answer": of_rest,
+    "a store that does not answer": silent_store,
+    "keys that have expired": expired_keys,
+    "metadata that is no JSON": damaged(lambda path: path.write_text("{"), "health", "ns.t"),
+    "metadata that is gone": damaged(Path.unlink, "health", "ns.t"),
+    "a format of the future": damaged(future_format, "maintain", "ns.t"),
+    "a data file that is gone": data_file(Path.unlink),
+    "a data file of zero bytes": data_file(lambda path: path.write_bytes(b"")),
+}
+
+
+def told(answer: Answer, command: Command) -> str:
+    """The exit code and the sentence, without what differs from run to run."""
+    text = " ".join(answer.err.split())
+    for pattern, word in (
+        (re.escape(str(command.folder)), "DIR"),
+        (r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "ID"),
+        (r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", "TIME"),
+        (r"127\.0\.0\.1:\d+", "HOST"),
+        (r"\[[0-9a-f.]+\]", "[MARK]"),
+    ):
+        text = re.sub(pattern, word, text)
+    return f"{answer.code} | {text}"
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_each_mistake_ends_as_the_page_says(
+    mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = Command(tmp_path, monkeypatch, capsys)
+    command.table(appends=3)
+    line = f"| {mistake} | {told(MISTAKES[mistake](command, monkeypatch), command)} |"
+    assert "Traceback" not in line
+    listed = [one for one in PAGE.read_text().splitlines() if one.startswith(f"| {mistake} |")]
+    assert listed == [line]
+
+
+def test_the_page_lists_these_mistakes_alone() -> None:
+    rows = [line.split("|")[1].strip() for line in PAGE.read_text().splitlines() if line.startswith("| ")]
+    assert rows[1:] == [*MISTAKES]
