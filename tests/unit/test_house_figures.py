@@ -282,7 +282,7 @@ def test_the_code_stays_within_its_bounds() -> None:
     lines_of_tests = sum(len(module.lines) for module in read_modules(REPOSITORY / "tests").values())
     data_classes = source["dataclasses"] + source["named_tuples"] + source["typed_dicts"]
     found = source["files"], source["lines"], data_classes, lines_of_tests, docs["bytes_of_docs_and_readme"]
-    bounds = 278, 67_500, 335, 93_700, 359_000
+    bounds = 290, 70_000, 350, 96_500, 376_000
     assert [f"{count} > {bound}" for count, bound in zip(found, bounds, strict=True) if count > bound] == []
 
 
