@@ -85,7 +85,10 @@ def test_pause_waits_for_no_pass_that_runs(command: Command) -> None:
     [
         ("soon", "--until takes a time like 6h or 3d, or one with its zone like 2026-12-01T06:00:00Z, not 'soon'"),
         ("2026-12-01T06:00:00", "not '2026-12-01T06:00:00'"),
-        ("2001-01-01T00:00:00Z", "the table cannot be paused until 2001-01-01T00:00:00Z: that is over; name a later time"),
+        (
+            "2001-01-01T00:00:00Z",
+            "until 2001-01-01T00:00:00Z: that is over; name a later time",
+        ),
     ],
 )
 def test_times_that_pause_nothing_are_refused(command: Command, until: str, sentence: str) -> None:

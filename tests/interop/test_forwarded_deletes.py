@@ -1,0 +1,117 @@
+"""Iceberg-Java deletes rows while we rewrite their files, and reads what we forwarded
+(rule: forward-newer-position-deletes)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from py4j.protocol import Py4JJavaError
+
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import Status
+from support.duckdb_session import DuckDB
+from support.java_table import SharedTable
+from support.java_writer import JavaTables
+from support.maintained_table import local_path
+from support.readers import pyiceberg_rows
+from support.scripted_catalog import once
+
+SCHEMA = {
+    "type": "struct",
+    "schema-id": 0,
+    "fields": [
+        {"id": 1, "name": "id", "type": "long", "required": True},
+        {"id": 2, "name": "region", "type": "string", "required": True},
+    ],
+}
+BY_REGION = {"spec-id": 0, "fields": [{"name": "region", "transform": "identity", "source-id": 2, "field-id": 1000}]}
+REGIONS = ("eu", "us")
+
+
+class Deleting:
+    """A table of Java's with three files of ten rows in each region, from which Java deletes."""
+
+    def __init__(self, java_tables: JavaTables, folder: Path, version: int) -> None:
+        self.java = java_tables.create(SCHEMA, BY_REGION, {"format-version": str(version)}, folder / "table")
+        self.version = version
+        self.live: set[int] = set()
+        for number in range(6):
+            region, first = REGIONS[number % 2], 100 * number
+            rows = [{"1": row, "2": region} for row in range(first, first + 10)]
+            self.java.append([self.java.data_file(rows, 0, (region,), "parquet")])
+            self.live |= set(range(first, first + 10))
+        self.table = SharedTable(self.java, folder)
+
+    def places(self) -> dict[int, tuple[str, int, str]]:
+        """Id → file, position and region of every row, deleted ones too."""
+        found: dict[int, tuple[str, int, str]] = {}
+        for entry in self.table.entries():
+            if entry.file.content.name == "DATA":
+                (region,) = entry.file.partition
+                path = entry.file.file_path
+                ids = pq.read_table(local_path(path), columns=["id"], partitioning=None).column("id").to_pylist()
+                found |= {row: (path, position, str(region)) for position, row in enumerate(ids)}
+        return found
+
+    def deletes(self, *ids: int) -> list[Any]:
+        """Java's delete files for these rows, one for each data file."""
+        places, made = self.places(), []
+        for path, region in {places[i][::2] for i in ids}:
+            positions = sorted(places[i][1] for i in ids if places[i][0] == path)
+            made.append(self.java.position_deletes({path: positions}, 0, (region,), "parquet"))
+        return made
+
+    def delete(self, *ids: int) -> None:
+        if self.version == 2:
+            self.java.row_delta(deletes=self.deletes(*ids))
+        else:
+            places = self.places()
+            paths = {places[i][0] for i in ids}
+            self.java.delete_by_vectors({p: sorted(places[i][1] for i in ids if places[i][0] == p) for p in paths})
+        self.live -= set(ids)
+
+    def readers(self, duckdb: DuckDB) -> list[Counter[int]]:
+        location = self.table.metadata_location
+        own = Counter(row["1"] for row in self.java.rows())
+        return [own, *(Counter(r["id"] for r in read(location)) for read in (duckdb.rows, pyiceberg_rows))]
+
+
+@pytest.mark.parametrize("order", [{}, {"strategy": "sort", "sort_order": "id desc"}], ids=["in_order", "sorted"])
+@pytest.mark.parametrize("version", [2, 3])
+def test_readers_find_the_rows_that_java_left(
+    java_tables: JavaTables, duckdb: DuckDB, tmp_path: Path, version: int, order: dict[str, str]
+) -> None:
+    table = Deleting(java_tables, tmp_path, version)
+    table.delete(1, 101, 405)
+    lineage = {row["1"]: row for row in table.java.rows(lineage=True)} if version == 3 else {}
+    table.table.engine.during = once(lambda: table.delete(0, 2, 209, 300))
+    outcome = table.table.run(Operation.COMPACT, **order)
+    assert outcome.metrics["compact.bins_dropped"] == 0
+    assert outcome.metrics["compact.rows_forwarded"] == 4
+    assert table.readers(duckdb) == [Counter(table.live)] * 3
+    if version == 3:
+        after = {row["1"]: row for row in table.java.rows(lineage=True)}
+        assert after == {i: row for i, row in lineage.items() if i in table.live}
+    # Java goes on: what it deletes from the outputs is merged with what was forwarded.
+    table.delete(3, 400)
+    assert table.readers(duckdb) == [Counter(table.live)] * 3
+    table.table.assert_sound()
+
+
+def test_java_refuses_a_delete_of_a_file_that_was_rewritten_meanwhile(
+    java_tables: JavaTables, duckdb: DuckDB, tmp_path: Path
+) -> None:
+    """Its writer validates that the data file is still there; one that does not would lose its delete."""
+    table = Deleting(java_tables, tmp_path, 2)
+    start, (delete,) = table.java.snapshot_id, table.deletes(7)
+    path = table.places()[7][0]
+    table.table.engine.during = once(lambda: table.delete(0))
+    assert table.table.run(Operation.COMPACT).status is Status.SUCCEEDED
+    late = table.java.table.newRowDelta().addDeletes(delete).validateFromSnapshot(start)
+    with pytest.raises(Py4JJavaError, match="missing data files"):
+        late.validateDataFilesExist([path]).commit()
+    assert table.readers(duckdb) == [Counter(table.live)] * 3
