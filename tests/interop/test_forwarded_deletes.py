@@ -1,5 +1,5 @@
-"""Iceberg-Java deletes rows while we rewrite their files, and reads what we forwarded
-(rule: forward-newer-position-deletes)."""
+"""Iceberg-Java deletes rows while we rewrite their files, and reads what we forwarded and converted
+(rule: forward-newer-position-deletes, convert-before-dropping-keys)."""
 
 from __future__ import annotations
 
@@ -114,4 +114,61 @@ def test_java_refuses_a_delete_of_a_file_that_was_rewritten_meanwhile(
     late = table.java.table.newRowDelta().addDeletes(delete).validateFromSnapshot(start)
     with pytest.raises(Py4JJavaError, match="missing data files"):
         late.validateDataFilesExist([path]).commit()
+    assert table.readers(duckdb) == [Counter(table.live)] * 3
+
+
+# Equality deletes that become positions.
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_readers_find_the_same_rows_once_keys_are_positions(
+    java_tables: JavaTables, duckdb: DuckDB, tmp_path: Path, version: int
+) -> None:
+    table = Deleting(java_tables, tmp_path, version)
+    table.delete(1)
+    for row_id, region in ((0, "eu"), (105, "us"), (205, "eu")):
+        delete = table.java.equality_deletes([{"1": row_id}], [1], 0, (region,), "parquet")
+        table.java.row_delta(deletes=[delete])
+        table.live.discard(row_id)
+    assert Counter(row["1"] for row in table.java.rows()) == Counter(table.live)
+    outcome = table.table.run(Operation.REWRITE_POSITION_DELETES, convert_equality_deletes="true")
+    assert outcome.metrics["rewrite_position_deletes.equality_files_converted"] == 3
+    assert "EQUALITY_DELETES" not in table.table.live_deletes()
+    assert table.readers(duckdb) == [Counter(table.live)] * 3
+    table.table.assert_sound()
+
+
+@pytest.mark.parametrize("order", ["conversion_first", "rewrite_first"])
+def test_a_rewrite_of_java_in_flight_brings_no_row_back(
+    java_tables: JavaTables, duckdb: DuckDB, tmp_path: Path, order: str
+) -> None:
+    """Java's rewrite began before the equality delete came, so its output holds the row."""
+    table = Deleting(java_tables, tmp_path, 2)
+    java, (path, _, region) = table.java, table.places()[0]
+    start, number = java.snapshot_id, java.sequence_number
+    found = java.table.newScan().planFiles().iterator()
+    files = []
+    while found.hasNext():
+        files.append(found.next().file())
+    (replaced,) = (file for file in files if str(file.location()) == path)
+    output = java.data_file([{"1": row, "2": region} for row in range(10)], 0, (region,), "parquet")
+    java.row_delta(deletes=[java.equality_deletes([{"1": 3}], [1], 0, (region,), "parquet")])
+    table.live.discard(3)
+
+    def rewrite() -> None:
+        update = java.table.newRewrite().validateFromSnapshot(start).deleteFile(replaced).addFile(output)
+        update.dataSequenceNumber(number).commit()
+
+    if order == "rewrite_first":
+        table.table.engine.during = once(rewrite)
+    outcome = table.table.run(Operation.REWRITE_POSITION_DELETES, convert_equality_deletes="true")
+    if order == "conversion_first":
+        assert outcome.metrics["rewrite_position_deletes.equality_files_converted"] == 1
+        with pytest.raises(Py4JJavaError, match="found new position delete for replaced data file"):
+            rewrite()
+    else:
+        assert "EQUALITY_DELETES" in table.table.live_deletes()
+        table.table.engine.during = lambda: None
+        table.table.run(Operation.REWRITE_POSITION_DELETES, convert_equality_deletes="true")
+    assert "EQUALITY_DELETES" not in table.table.live_deletes()
     assert table.readers(duckdb) == [Counter(table.live)] * 3

@@ -53,7 +53,13 @@ HELD: dict[str, tuple[str, str, str | None]] = {
 """Key → the policy's value, a looser one, and a tighter one (``None``: every other value is looser)."""
 FREE = {
     *("apply_deletes", "bucket_filter", "clustering_tier_factor", "delete_compaction_min_deletes"),
-    *("delete_compaction_min_ratio", "delete_threads", "detection_interval_s", "detection_timeout_s"),
+    *(
+        "convert_equality_deletes",
+        "delete_compaction_min_ratio",
+        "delete_threads",
+        "detection_interval_s",
+        "detection_timeout_s",
+    ),
     *("expected_scans", "job_retry_limit", "job_timeout_s", "listing_threads", "max_bytes_to_rewrite"),
     *("max_clustering_depth", "max_commit_retries", "max_concurrent_jobs", "max_concurrent_jobs_per_worker"),
     *("max_file_group_size_mb", "max_files_to_rewrite", "max_jobs_per_detection", "max_write_amplification"),

@@ -69,6 +69,7 @@ MAY: Mapping[str, May] = {
     "min_data_age_hours": May("unstated", "5", "3", "1"),
     "min_partition_age_hours": May("unstated", "5", "3", "none"),
     "apply_deletes": May("unstated", "false", "false", "true"),
+    "convert_equality_deletes": May("unstated", "false", "false", "true"),
     "delete_compaction_min_deletes": May("unstated", "50", "5", "1"),
     "delete_compaction_min_ratio": May("unstated", "0.9", "0.5", "0.001"),
     "max_write_amplification": May("unstated", "1", "5", "1000000"),

@@ -91,7 +91,8 @@ def _since_then(
     if operation is Operation.COMPACT and policy.rewrite_enabled:
         wanted["data file"] = 1 if policy.rewrite_reason else files
     if operation is Operation.REWRITE_POSITION_DELETES or (operation is Operation.COMPACT and policy.apply_deletes):
-        wanted["delete file"] = files
+        converts = operation is Operation.REWRITE_POSITION_DELETES and policy.convert_equality_deletes
+        wanted["delete file"] = 1 if converts else files
     words: list[str] = []
     for what, least in wanted.items():
         number = sum(_added(what, one, metadata) for one in came)

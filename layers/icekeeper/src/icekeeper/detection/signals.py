@@ -95,7 +95,7 @@ def summary_signals(head: Snapshot, resolved: ResolvedPolicy, settled: Collectio
     merges = (
         resolved.runs(Operation.REWRITE_POSITION_DELETES)
         and Operation.REWRITE_POSITION_DELETES not in settled
-        and delete_files >= policy.min_input_files
+        and delete_files >= (1 if policy.convert_equality_deletes else policy.min_input_files)
     )
     if compacts and policy.rewrite_enabled and not rewrites_are_blocked(counters, policy):
         yield from _small_files(counters, policy)

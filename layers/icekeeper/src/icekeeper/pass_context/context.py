@@ -19,7 +19,7 @@ from typing import TypeAlias
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.commit.attempt import PreparedCommit, snapshots_of_run
 from icekeeper.commit.conflict_detection import GroupClaim, PlanningState, RebaseResult, rebase
-from icekeeper.commit.snapshot import FileReplacement, SnapshotWriter
+from icekeeper.commit.snapshot import REPLACE, FileReplacement, SnapshotWriter
 from icekeeper.commit.transaction import Committed, CommitTerms, commit_with_retries, patience_of
 from icekeeper.engines.engine import Engine
 from icekeeper.errors import CommitStateUnknown, MaintenanceError, OperationRefused, PlanStale, StorageError
@@ -356,6 +356,8 @@ class Rewrite:
     planned: PlanningState
     groups: Sequence[GroupClaim]
     outputs: Mapping[int, Sequence[str]]
+    operation: str = REPLACE
+    """Of the snapshot."""
 
 
 def commit_rewrite(
@@ -388,7 +390,8 @@ def commit_rewrite(
         if isinstance(found, Nothing):
             return found
         replacement, affected = found
-        return context.snapshot_writer(head).replace_files(replacement, rebased.manifests, affected)
+        writer = context.snapshot_writer(head)
+        return writer.replace_files(replacement, rebased.manifests, affected, rewrite.operation)
 
     if context.operation is not None:
         context.progress(f"{context.operation.value}: committing", 0, 0)

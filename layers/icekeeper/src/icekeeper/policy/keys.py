@@ -241,6 +241,11 @@ class Policy(BaseModel):
     apply_deletes: Switch = key(
         True, "merging applies delete files; false: tables that have any are skipped", tighter=FALSE
     )
+    convert_equality_deletes: Switch = key(
+        False,
+        "equality deletes become positions; data files are rewritten from delete_compaction_min_ratio on",
+        tighter=FALSE,
+    )
     delete_compaction_min_deletes: int = key(1, "delete files that make a data file a candidate", ge=1, tighter=HIGHER)
     # Java's DELETE_RATIO_THRESHOLD_DEFAULT
     delete_compaction_min_ratio: Ratio = key(

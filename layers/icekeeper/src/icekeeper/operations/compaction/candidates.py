@@ -437,7 +437,7 @@ def _size_rule(
 
 
 def _is_indebted(file: DataFile, deletes: Sequence[ManifestEntry], policy: Policy) -> bool:
-    if len(deletes) >= policy.delete_compaction_min_deletes:
+    if len(deletes) >= policy.delete_compaction_min_deletes and not policy.convert_equality_deletes:
         return True
     deleted = known_deleted_rows(file, deletes)
     return deleted > 0 and deleted >= policy.delete_compaction_min_ratio * file.record_count

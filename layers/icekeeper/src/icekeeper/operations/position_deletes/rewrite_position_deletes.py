@@ -17,6 +17,11 @@ from icekeeper.machine.clock import stopwatch
 from icekeeper.metadata.delete_scope import named_file
 from icekeeper.metadata.document import TableMetadata, require_writable, schema_digest
 from icekeeper.model import ManifestContent, Nothing
+from icekeeper.operations.position_deletes.convert_equality import (
+    Conversion,
+    convert,
+    planned_conversion,
+)
 from icekeeper.operations.position_deletes.merge import MergeResult, MergeTask, PositionDeletes, merge_deletes
 from icekeeper.operations.position_deletes.plan_merges import (
     DeleteGroup,
@@ -41,14 +46,69 @@ _LEAST_S = 60.0
 
 
 def rewrite_position_deletes(context: OperationContext) -> OperationOutcome:
-    """Merge position delete files and drop dangling rows; the live rows of the table do not change.
+    """Merge position delete files and drop dangling rows; convert equality deletes first if the policy says so.
+
+    The live rows of the table do not change.
 
     Raises:
         MaintenanceError: nothing was committed.
     """
+    loaded = context.load()
+    require_writable(loaded.metadata)
+    plan = planned_conversion(context, loaded)
+    if plan is None:
+        return _merge(context, loaded)
+    files = tuple(sorted({path for path, _ in plan.delete_needs}))
+    if context.dry_run:
+        count = sum(len(group.files) for group in plan.groups)
+        told = f"would convert {len(plan.delete_needs)} equality delete file(s) by looking up {count} data file(s)"
+        return _with_conversion(_merge(context, loaded), told, files, {})
+    loaded.allowed.require((loaded.metadata.data_location, *plan.paths))
+    context.require_reviewed(loaded, files)
+    with context.job(_OPERATION, loaded, plan.snapshot_id) as converting:
+        conversion = convert(converting, loaded, plan)
+        if conversion.errors or conversion.unreadable:
+            converting.leaves_files()
+    if conversion.unreadable:
+        context.memory.remember_unreadable(conversion.unreadable, schema_digest(loaded.metadata))
+    return _converted(_merge(context, context.load()), files, conversion)
+
+
+def _converted(merged: OperationOutcome, files: tuple[str, ...], conversion: Conversion) -> OperationOutcome:
+    metrics = {
+        "rewrite_position_deletes.equality_files_converted": conversion.files_removed,
+        "rewrite_position_deletes.equality_files_left": conversion.files_left,
+        "rewrite_position_deletes.rows_converted": sum(file.record_count for file in conversion.written),
+    }
+    outcome = _with_conversion(merged, conversion.summary, files, metrics)
+    if conversion.snapshot_id is not None:
+        outcome = replace(outcome, snapshot_ids=(conversion.snapshot_id, *outcome.snapshot_ids))
+    if conversion.files_left:
+        outcome = replace(outcome, idle_since=None)
+    problems = [f"{len(conversion.errors)} conversion(s) failed: {conversion.errors[0]}"] if conversion.errors else []
+    if conversion.dropped and conversion.snapshot_id is None and not problems:
+        problems.append(f"every conversion was overtaken by other commits: {next(iter(conversion.dropped.values()))}")
+    if problems:
+        reason = "; ".join(filter(None, (*problems, outcome.reason if outcome.status is Status.FAILED else None)))
+        outcome = replace(outcome, status=Status.FAILED, reason=reason)
+    return with_left_out(outcome, conversion.unreadable)
+
+
+def _with_conversion(
+    merged: OperationOutcome, summary: str, files: tuple[str, ...], metrics: Mapping[str, int]
+) -> OperationOutcome:
+    """The outcome of both parts; merging that had nothing to do is not mentioned."""
+    if merged.status is Status.SKIPPED:
+        merged = replace(merged, status=Status.SUCCEEDED, reason=None)
+    elif merged.summary:
+        summary = f"{summary}; {merged.summary}"
+    return replace(
+        merged, summary=summary, metrics={**merged.metrics, **metrics}, files_planned=(*files, *merged.files_planned)
+    )
+
+
+def _merge(context: OperationContext, loaded: LoadedTable) -> OperationOutcome:
     with stopwatch() as elapsed_ms:
-        loaded = context.load()
-        require_writable(loaded.metadata)
         snapshot = loaded.metadata.head(context.policy.branch)
         reader = context.reader(loaded)
         manifests = [] if snapshot is None else reader.manifests(snapshot)

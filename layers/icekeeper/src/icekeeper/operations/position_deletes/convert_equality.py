@@ -1,0 +1,412 @@
+"""Converts equality deletes: finds the rows that they delete, and deletes these by position instead.
+
+A reader compares every row with every key of an equality delete, but only skips positions.  Converting reads the key
+columns of the data files that the keys may reach, and rewrites no row.  In v3 each of these files gets one deletion
+vector with all its deleted positions, in v2 a partition gets a position delete file.
+
+An equality delete is removed only by a commit after which every data file that it reaches on the branch has its
+positions.  It stays if a file with an older data sequence number came since reading, because the keys apply to that
+file, too (rule: convert-before-dropping-keys).  The snapshot's operation is ``delete``: a rewrite of Iceberg-Java that
+is under way validates no snapshots of operation ``replace``, and would bring the rows back.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+from pyroaring import BitMap64
+
+from icekeeper.aws.worker_keys import properties_for_workers
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.commit.conflict_detection import GroupClaim, PlanningState, RebaseResult
+from icekeeper.commit.snapshot import DELETE, FileReplacement
+from icekeeper.commit.transaction import Committed
+from icekeeper.errors import FileUnreadable, MaintenanceError, PlanStale
+from icekeeper.metadata.delete_scope import DeleteIndex, PartitionKey, named_file, partition_key
+from icekeeper.metadata.document import TableMetadata, schema_digest
+from icekeeper.metadata.table_reader import delete_index
+from icekeeper.model import (
+    DataFile,
+    FileContent,
+    FileIdentity,
+    FileKey,
+    LiveEntry,
+    ManifestContent,
+    ManifestEntry,
+    ManifestFile,
+    Nothing,
+    PartitionValue,
+)
+from icekeeper.pass_context.context import OperationContext, Rewrite, commit_rewrite
+from icekeeper.policy import Policy
+from icekeeper.rows.apply_deletes import deleted_rows_of
+from icekeeper.rows.arrow_schema import leaf_columns
+from icekeeper.rows.file_rows import READABLE_FORMATS
+from icekeeper.rows.read import unreadable_files
+from icekeeper.rows.read_task import ReadTask, make_read_task
+from icekeeper.rows.write_deletes import write_position_deletes, write_vectors
+from icekeeper.storage.paths import PlannedFile
+from icekeeper.storage.storage import Storage
+
+_WHAT = "rewrite_position_deletes: equality deletes"
+_NO_COLUMNS: Mapping[str, Any] = {"type": "struct", "fields": []}
+# Of one task.  A bitmap of all its positions then takes some MB, and its keys are looked up within the task's memory.
+_TASK_ROWS = 20_000_000
+_TASK_FILES = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class ReachedFile:
+    """A live data file, and the deletes that may remove rows of it."""
+
+    entry: ManifestEntry
+    manifest_path: str
+    spec_id: int
+    deletes: tuple[ManifestEntry, ...]
+    """In v3 all deletes that apply, which its vector will contain; in v2 the equality deletes."""
+
+    @property
+    def file_path(self) -> str:
+        return self.entry.file.file_path
+
+    @property
+    def file_format(self) -> str:
+        return self.entry.file.file_format
+
+    @property
+    def partition(self) -> tuple[PartitionValue, ...]:
+        return self.entry.file.partition
+
+    @property
+    def record_count(self) -> int:
+        return self.entry.file.record_count
+
+    @property
+    def file_size_in_bytes(self) -> int:
+        return self.entry.file.file_size_in_bytes
+
+    @property
+    def first_row_id(self) -> int | None:
+        return self.entry.file.first_row_id
+
+    @property
+    def sequence_number(self) -> int:
+        return self.entry.sequence_number or 0
+
+    @property
+    def identity(self) -> FileIdentity:
+        return self.entry.identity
+
+
+@dataclass(frozen=True, slots=True)
+class ConversionGroup:
+    """Data files of one partition whose rows a worker looks up."""
+
+    group_id: int
+    files: tuple[ReachedFile, ...]
+
+    @property
+    def scope(self) -> tuple[int, tuple[PartitionValue, ...]]:
+        return self.files[0].spec_id, self.files[0].partition
+
+
+@dataclass(frozen=True, slots=True)
+class ConversionPlan:
+    """What to convert, decided at one snapshot."""
+
+    snapshot_id: int
+    groups: tuple[ConversionGroup, ...]
+    delete_needs: Mapping[FileKey, int]
+    """Live equality delete → how many live data files it may remove rows of."""
+    planning_manifests: frozenset[str]
+
+    @property
+    def paths(self) -> frozenset[str]:
+        """The data and delete files that are read."""
+        files = [reached for group in self.groups for reached in group.files]
+        return frozenset(f.file_path for f in files).union(e.file.file_path for f in files for e in f.deletes)
+
+
+def plan_conversion(
+    metadata: TableMetadata,
+    snapshot_id: int,
+    manifests: Sequence[ManifestFile],
+    index: DeleteIndex,
+    data_files: Iterable[LiveEntry],
+    unreadable: Container[str] = (),
+) -> ConversionPlan | None:
+    """Which data files to look up; ``None``: there are no equality deletes.
+
+    ``index`` has the live deletes, ``unreadable`` the files that passes could not read.  A file that cannot be read, or
+    has no format that this version reads, keeps the equality deletes that reach it.
+    """
+    needs = {e.file.key: 0 for e in index.entries if e.file.content is FileContent.EQUALITY_DELETES}
+    if not needs:
+        return None
+    types = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(metadata.current_schema)}
+    into_vectors = metadata.format_version >= 3
+    by_partition: dict[PartitionKey, list[ReachedFile]] = defaultdict(list)
+    for manifest, entry in data_files:
+        spec_id = manifest.partition_spec_id
+        needed = tuple(index.needed_by(entry, spec_id, types))
+        keys = [one for one in needed if one.file.content is FileContent.EQUALITY_DELETES]
+        for one in keys:
+            needs[one.file.key] += 1
+        if keys and _is_readable((entry, *needed), unreadable):
+            found = ReachedFile(entry, manifest.manifest_path, spec_id, needed if into_vectors else tuple(keys))
+            by_partition[partition_key(spec_id, entry.file.partition)].append(found)
+    portions = [portion for files in by_partition.values() for portion in _portions(files)]
+    groups = tuple(ConversionGroup(number, tuple(portion)) for number, portion in enumerate(portions))
+    return ConversionPlan(snapshot_id, groups, needs, frozenset(m.manifest_path for m in manifests))
+
+
+def _is_readable(entries: Iterable[ManifestEntry], unreadable: Container[str]) -> bool:
+    return all(
+        (one.file.file_format.upper() in READABLE_FORMATS or one.file.content_offset is not None)
+        and one.file.key_metadata is None
+        and one.file.file_path not in unreadable
+        for one in entries
+    )
+
+
+def _portions(files: Sequence[ReachedFile]) -> Iterator[list[ReachedFile]]:
+    portion, rows = list[ReachedFile](), 0
+    for file in files:
+        if portion and (rows + file.record_count > _TASK_ROWS or len(portion) >= _TASK_FILES):
+            yield portion
+            portion, rows = [], 0
+        portion.append(file)
+        rows += file.record_count
+    if portion:
+        yield portion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversionTask:
+    """Find the deleted positions of ``read.inputs``, and write them."""
+
+    group_id: int
+    read: ReadTask
+    into_vectors: bool
+    partition: tuple[PartitionValue, ...]
+    output: PlannedFile
+    attempt: int = 0
+
+    @property
+    def input_bytes(self) -> int:
+        """An upper estimate of the bytes to read."""
+        return self.read.input_bytes
+
+    def in_attempt(self, attempt: int) -> ConversionTask:
+        return replace(self, attempt=attempt)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversionResult:
+    """The entries of the written file, or an error; no entries if no key matched a row."""
+
+    group_id: int
+    written: tuple[DataFile, ...] = ()
+    error: str | None = None
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    """Data and delete files that cannot be read, if that is the error: path → a sentence with it."""
+
+
+def convert_group(task: ConversionTask) -> ConversionResult:
+    """Look up and write the positions of one task; errors that concern only this group are returned."""
+    storage, path = Storage(task.read.io_properties), task.output.path(task.attempt)
+    error, unreadable = "", dict[str, str]()
+    try:
+        found, before = _positions(task.read, storage), _positions(_without_keys(task.read), storage)
+        # A vector that would gain nothing stays as it is.
+        more = {name: rows for name, rows in found.items() if rows - before.get(name, BitMap64())}
+        return ConversionResult(group_id=task.group_id, written=_written(task, more, path, storage))
+    except FileUnreadable as failure:
+        error, unreadable = str(failure), unreadable_files(task.read, storage)
+    except (MaintenanceError, pa.ArrowException, OSError, ValueError) as failure:
+        error = f"{type(failure).__name__}: {failure}"
+    return ConversionResult(group_id=task.group_id, error=error, unreadable=unreadable)
+
+
+def _positions(task: ReadTask, storage: Storage) -> Mapping[str, BitMap64]:
+    deletes = deleted_rows_of(task, storage)
+    return {} if deletes is None else deletes.all_positions(storage)
+
+
+def _without_keys(task: ReadTask) -> ReadTask:
+    """The task without its equality deletes."""
+    kept = [n for n, one in enumerate(task.deletes) if one.content is not FileContent.EQUALITY_DELETES]
+    place = {old: new for new, old in enumerate(kept)}
+    inputs = (replace(s, deletes=tuple(place[n] for n in s.deletes if n in place)) for s in task.inputs)
+    return replace(task, inputs=tuple(inputs), deletes=tuple(task.deletes[n] for n in kept), key_fields=())
+
+
+def _written(task: ConversionTask, found: Mapping[str, BitMap64], path: str, storage: Storage) -> tuple[DataFile, ...]:
+    if not found:
+        return ()
+    try:
+        if task.into_vectors:
+            return write_vectors(path, found, dict.fromkeys(found, task.partition), storage)
+        return (write_position_deletes(path, found, task.partition, storage),)
+    except BaseException:
+        storage.delete([path])
+        raise
+
+
+@dataclass(slots=True)
+class Conversion:
+    """What became of a conversion."""
+
+    files_removed: int = 0
+    """Equality delete files that the commit removed."""
+    files_left: int = 0
+    """Equality delete files that some data file still needs."""
+    written: tuple[DataFile, ...] = ()
+    snapshot_id: int | None = None
+    dropped: dict[int, str] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+    unreadable: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def summary(self) -> str:
+        """For people; empty: there was nothing to convert."""
+        rows = sum(file.record_count for file in self.written)
+        text = f"converted {self.files_removed} equality delete file(s) into {len(self.written)} of {rows} positions"
+        if self.files_left:
+            text += f"; {self.files_left} stay, as files that they reach were not converted"
+        return text
+
+
+def planned_conversion(context: OperationContext, loaded: LoadedTable) -> ConversionPlan | None:
+    """The plan for the head of the branch; ``None``: the policy does not ask for it, or there is nothing to convert.
+
+    Raises:
+        MetadataUnreadable: a manifest is missing or damaged.
+    """
+    head = loaded.metadata.head(context.policy.branch)
+    if not context.policy.convert_equality_deletes or head is None:
+        return None
+    reader = context.reader(loaded)
+    manifests = reader.manifests(head)
+    if all(m.content is not ManifestContent.DELETES for m in manifests):
+        return None
+    return plan_conversion(
+        loaded.metadata,
+        head.snapshot_id,
+        manifests,
+        delete_index(reader, manifests),
+        reader.live_entries(manifests, ManifestContent.DATA),
+        context.memory.waiting_unreadable(schema_digest(loaded.metadata)),
+    )
+
+
+def convert(context: OperationContext, loaded: LoadedTable, plan: ConversionPlan) -> Conversion:
+    """Look up, write and commit the plan's positions in one snapshot; ``context`` has a running job.
+
+    Raises:
+        MaintenanceError: nothing was committed.
+    """
+    outcome = Conversion()
+    tasks = [_task(loaded, plan, group, context.policy) for group in plan.groups]
+    context.will_write(task.output.record for task in tasks)
+    context.progress(_WHAT, 0, len(tasks))
+    try:
+        results = context.engine.map(convert_group, tasks, lambda done: context.progress(_WHAT, done, len(tasks)))
+    except MaintenanceError:
+        context.discard(loaded, [path for task in tasks for path in task.output.paths])
+        raise
+    done = {result.group_id: result for result in results if result.error is None}
+    for result in results:
+        outcome.unreadable |= result.unreadable
+        if result.error is not None and not result.unreadable:
+            outcome.errors.append(result.error)
+    groups = [group for group in plan.groups if group.group_id in done]
+
+    def replacement_on(head: TableMetadata, rebased: RebaseResult) -> tuple[FileReplacement, Collection[str]] | Nothing:
+        if head.format_version != loaded.metadata.format_version:
+            raise PlanStale("the table was upgraded to another format version; plan again")
+        kept = [group for group in groups if group.group_id in rebased.kept]
+        added = [(group, file) for group in kept for file in done[group.group_id].written]
+        superseded = _superseded(added, kept) if head.format_version >= 3 else frozenset()
+        removed = rebased.unneeded_deletes | (superseded & rebased.delete_manifests.keys())
+        if not added and not removed:
+            return Nothing(next(iter(rebased.dropped.values()), "no equality delete can be converted"))
+        replacement = FileReplacement(
+            removed=removed,
+            added=tuple((group.scope[0], file) for group, file in added),
+            # Java validates only deletes that are newer than its own start.
+            data_sequence_number=None,
+        )
+        outcome.files_removed, outcome.written = len(rebased.unneeded_deletes), tuple(file for _, file in added)
+        return replacement, {rebased.delete_manifests[key] for key in removed}
+
+    planned = PlanningState(
+        metadata=loaded.metadata,
+        snapshot_id=plan.snapshot_id,
+        manifests=plan.planning_manifests,
+        delete_needs=plan.delete_needs,
+    )
+    outputs = {group_id: [file.file_path for file in result.written] for group_id, result in done.items()}
+    claims = [_claim(loaded.metadata, group) for group in groups]
+    committed, rebased = commit_rewrite(context, Rewrite(loaded, planned, claims, outputs, DELETE), replacement_on)
+    outcome.dropped = dict(rebased.dropped)
+    if isinstance(committed, Committed):
+        outcome.snapshot_id = committed.prepared.snapshot_id
+    else:
+        outcome.files_removed, outcome.written = 0, ()
+    outcome.files_left = len(plan.delete_needs) - outcome.files_removed
+    return outcome
+
+
+def _task(loaded: LoadedTable, plan: ConversionPlan, group: ConversionGroup, policy: Policy) -> ConversionTask:
+    into_vectors = loaded.metadata.format_version >= 3
+    read = make_read_task(
+        loaded.metadata,
+        group.files,
+        _NO_COLUMNS,
+        loaded.io_properties,
+        verify_checksums=policy.verify_page_checksums,
+    )
+    stem = f"{loaded.metadata.data_location}/converted-{plan.snapshot_id}-{group.group_id:05d}-{uuid.uuid4()}"
+    return ConversionTask(
+        group_id=group.group_id,
+        read=replace(read, io_properties=properties_for_workers(loaded.io_properties)),
+        into_vectors=into_vectors,
+        partition=group.scope[1],
+        output=PlannedFile(stem, "puffin" if into_vectors else "parquet"),
+    )
+
+
+def _superseded(
+    added: Iterable[tuple[ConversionGroup, DataFile]], kept: Iterable[ConversionGroup]
+) -> frozenset[FileKey]:
+    """The vectors and position deletes that a new vector contains, and that name no other file."""
+    named = {file.referenced_data_file for _, file in added}
+    return frozenset(
+        entry.file.key
+        for group in kept
+        for reached in group.files
+        if reached.file_path in named
+        for entry in reached.deletes
+        if named_file(entry.file) == reached.file_path
+    )
+
+
+def _claim(metadata: TableMetadata, group: ConversionGroup) -> GroupClaim:
+    """The data files must still be live, and what was applied must still hold; in v3 no newer vector may exist."""
+    scopes = frozenset({group.scope})
+    return GroupClaim(
+        group_id=group.group_id,
+        output_scopes=scopes,
+        input_scopes=scopes,
+        inputs={(f.file_path, None): (f.manifest_path, f.identity) for f in group.files},
+        # Equality deletes that came meanwhile concern the data files, which do not change.
+        output_field_ids=frozenset(range(1, int(metadata.document.get("last-column-id") or 0) + 1)),
+        deletes=Counter(entry.file.key for reached in group.files for entry in reached.deletes),
+        homes={} if metadata.format_version >= 3 else dict.fromkeys((f.file_path for f in group.files), group.scope),
+    )
