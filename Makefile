@@ -1,6 +1,6 @@
 # Every target does its own set-up, with uv.  It needs Python 3.11 or 3.12 and, the first time only, a network.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo pipeline site smoke quick test nightly glue-env sam sam-local lint bench bench-quick figures definition deploy-artifacts wheel layer lock sbom audit release clean
+.PHONY: help setup demo pipeline site smoke quick test chaos nightly glue-env sam sam-local lint bench bench-quick figures definition deploy-artifacts wheel layer lock sbom audit release clean
 .SUFFIXES:
 
 VENV := .venv
@@ -57,6 +57,9 @@ quick: $(STAMP) ## run rules, properties and contracts, without Java and servers
 
 test: $(STAMP) $(JUDGES_STAMP) ## run all tests
 	JUDGES_PYTHON=$(JUDGES)/bin/python $(BIN)/python -m pytest -q -n 2 --dist loadgroup --in-memory tests
+
+chaos: $(STAMP) ## write to a table and kill passes over it for ten minutes, then prove every row: make chaos SECONDS=600
+	PYTHONPATH=tests $(BIN)/python -m support.chaos $(if $(SECONDS),--seconds $(SECONDS))
 
 nightly: $(STAMP) $(JUDGES_STAMP) ## 2,000 random cases of every property, and what takes minutes
 	JUDGES_PYTHON=$(JUDGES)/bin/python $(BIN)/python -m pytest -q -n 2 --dist loadgroup --hypothesis-profile=nightly tests/property tests/nightly

@@ -3,25 +3,22 @@
 
 from __future__ import annotations
 
-import uuid
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from pyiceberg.transforms import IdentityTransform
 
-from icekeeper.model import DataFile, FileContent
+from icekeeper.model import FileContent
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
-from icekeeper.storage.storage import Storage
 from support.deletes import commit_deletes, create_by_region, equality_delete, region_rows, rows_of
 from support.maintained_table import MaintainedTable, local_path, maintained_table
 from support.readers import duckdb_rows
 from support.scripted_catalog import once
-from support.v3 import assert_row_ids_hold, commit_files, delete_positions, file_of, lineage, upgrade, with_row_ids
+from support.v3 import assert_row_ids_hold, commit_keys, delete_positions, file_of, lineage, upgrade, with_row_ids
 
 CONVERT: dict[str, Any] = {"convert_equality_deletes": "true"}
 
@@ -42,12 +39,7 @@ def delete_by_key(table: MaintainedTable, row_id: int, region: str) -> None:
     if table.metadata.format_version < 3:
         commit_deletes(table, [(content, more)])
         return
-    path = f"{table.metadata.data_location}/keys-{uuid.uuid4()}.parquet"
-    with Storage(table.loaded.io_properties).open_output(path) as sink:
-        pq.write_table(content, sink)
-    size = local_path(path).stat().st_size
-    file = DataFile(file_path=path, file_format="PARQUET", record_count=1, file_size_in_bytes=size, **more)
-    commit_files(table, [file], {})
+    commit_keys(table, [(content, more)])
 
 
 def converted(table: MaintainedTable, **more: Any) -> OperationOutcome:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -105,6 +105,20 @@ def delete_positions(
     replaced = {entry.file.key: data_path for data_path, entry in before.items() if data_path in positions}
     commit_files(table, added, replaced)
     return path
+
+
+def commit_keys(table: MaintainedTable, deletes: Iterable[tuple[pa.Table, dict[str, Any]]]) -> None:
+    """Another writer's commit of equality deletes, each a table of keys and the rest of its entry."""
+    loaded, added = table.loaded, []
+    for content, more in deletes:
+        path = f"{loaded.metadata.data_location}/keys-{uuid.uuid4()}.parquet"
+        with Storage(loaded.io_properties).open_output(path) as sink:
+            pq.write_table(content, sink)
+        size = local_path(path).stat().st_size
+        added.append(
+            DataFile(file_path=path, file_format="PARQUET", record_count=len(content), file_size_in_bytes=size, **more)
+        )
+    commit_files(table, added, {})
 
 
 def commit_files(table: MaintainedTable, added: list[DataFile], replaced: Mapping[tuple[str, int | None], str]) -> None:

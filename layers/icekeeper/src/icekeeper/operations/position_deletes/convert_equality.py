@@ -26,7 +26,7 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.conflict_detection import GroupClaim, PlanningState, RebaseResult
 from icekeeper.commit.snapshot import DELETE, FileReplacement
 from icekeeper.commit.transaction import Committed
-from icekeeper.errors import FileUnreadable, MaintenanceError, PlanStale
+from icekeeper.errors import FileUnreadable, MaintenanceError, MetadataUnreadable, PlanStale
 from icekeeper.metadata.delete_scope import DeleteIndex, PartitionKey, named_file, partition_key
 from icekeeper.metadata.document import TableMetadata, schema_digest
 from icekeeper.metadata.table_reader import delete_index
@@ -42,9 +42,9 @@ from icekeeper.model import (
     Nothing,
     PartitionValue,
 )
-from icekeeper.pass_context.context import OperationContext, Rewrite, commit_rewrite
+from icekeeper.pass_context.context import GroupsRefused, OperationContext, Rewrite, commit_rewrite
 from icekeeper.policy import Policy
-from icekeeper.rows.apply_deletes import deleted_rows_of
+from icekeeper.rows.apply_deletes import deleted_rows_of, vector_positions
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.rows.file_rows import READABLE_FORMATS
 from icekeeper.rows.read import unreadable_files
@@ -101,6 +101,11 @@ class ReachedFile:
     @property
     def identity(self) -> FileIdentity:
         return self.entry.identity
+
+    @property
+    def positions(self) -> tuple[ManifestEntry, ...]:
+        """Those of the deletes that are no equality deletes."""
+        return tuple(one for one in self.deletes if one.file.content is not FileContent.EQUALITY_DELETES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,13 +332,37 @@ def convert(context: OperationContext, loaded: LoadedTable, plan: ConversionPlan
             outcome.errors.append(result.error)
     groups = [group for group in plan.groups if group.group_id in done]
 
-    def replacement_on(head: TableMetadata, rebased: RebaseResult) -> tuple[FileReplacement, Collection[str]] | Nothing:
+    def replacement_on(
+        head: TableMetadata, rebased: RebaseResult
+    ) -> tuple[FileReplacement, Collection[str]] | Nothing | GroupsRefused:
         if head.format_version != loaded.metadata.format_version:
             raise PlanStale("the table was upgraded to another format version; plan again")
         kept = [group for group in groups if group.group_id in rebased.kept]
-        added = [(group, file) for group in kept for file in done[group.group_id].written]
-        superseded = _superseded(added, kept) if head.format_version >= 3 else frozenset()
-        removed = rebased.unneeded_deletes | (superseded & rebased.delete_manifests.keys())
+        written = {group.group_id: done[group.group_id].written for group in kept}
+        superseded, staged, refused = frozenset[FileKey](), list[str](), dict[int, str]()
+        if head.format_version >= 3:
+            current = {group.group_id: _current_deletes(group, rebased) for group in kept}
+            for group in (group for group in kept if group.group_id in rebased.moved_on):
+                try:
+                    written[group.group_id], path = _with_newer(context, loaded, group, written, current)
+                except MaintenanceError as error:
+                    refused[group.group_id] = f"newer deletes of its files cannot be taken in: {error}"
+                else:
+                    staged += path
+            superseded = frozenset(
+                entry.file.key
+                for group in kept
+                for file in written[group.group_id]
+                for entry in current[group.group_id].get(file.referenced_data_file or "", ())
+                if named_file(entry.file) == file.referenced_data_file
+            )
+        if refused:
+            context.discard(loaded, staged)
+            return GroupsRefused(refused)
+        added = [(group, file) for group in kept for file in written[group.group_id]]
+        manifests = {live.entry.file.key: live.manifest.manifest_path for live in rebased.newer}
+        manifests |= rebased.delete_manifests
+        removed = rebased.unneeded_deletes | (superseded & manifests.keys())
         if not added and not removed:
             return Nothing(next(iter(rebased.dropped.values()), "no equality delete can be converted"))
         replacement = FileReplacement(
@@ -341,9 +370,10 @@ def convert(context: OperationContext, loaded: LoadedTable, plan: ConversionPlan
             added=tuple((group.scope[0], file) for group, file in added),
             # Java validates only deletes that are newer than its own start.
             data_sequence_number=None,
+            staged=staged,
         )
         outcome.files_removed, outcome.written = len(rebased.unneeded_deletes), tuple(file for _, file in added)
-        return replacement, {rebased.delete_manifests[key] for key in removed}
+        return replacement, {manifests[key] for key in removed}
 
     planned = PlanningState(
         metadata=loaded.metadata,
@@ -382,23 +412,61 @@ def _task(loaded: LoadedTable, plan: ConversionPlan, group: ConversionGroup, pol
     )
 
 
-def _superseded(
-    added: Iterable[tuple[ConversionGroup, DataFile]], kept: Iterable[ConversionGroup]
-) -> frozenset[FileKey]:
-    """The vectors and position deletes that a new vector contains, and that name no other file."""
-    named = {file.referenced_data_file for _, file in added}
-    return frozenset(
-        entry.file.key
-        for group in kept
-        for reached in group.files
-        if reached.file_path in named
-        for entry in reached.deletes
-        if named_file(entry.file) == reached.file_path
-    )
+def _current_deletes(group: ConversionGroup, rebased: RebaseResult) -> Mapping[str, tuple[ManifestEntry, ...]]:
+    """The vectors and position deletes that reach each data file of a group on the newest head."""
+    moved = rebased.moved_on.get(group.group_id)
+    return {reached.file_path: reached.positions for reached in group.files} if moved is None else moved
+
+
+def _with_newer(
+    context: OperationContext,
+    loaded: LoadedTable,
+    group: ConversionGroup,
+    written: Mapping[int, tuple[DataFile, ...]],
+    current: Mapping[int, Mapping[str, tuple[ManifestEntry, ...]]],
+) -> tuple[tuple[DataFile, ...], list[str]]:
+    """The group's vectors, those of files with newer deletes written anew with these; and the path of the new file.
+
+    Raises:
+        MaintenanceError: a delete cannot be read, or a row is no longer deleted that was when it was read.
+    """
+    storage, now, merged = context.storage(loaded), current[group.group_id], dict[str, BitMap64]()
+
+    def positions_by(reached: ReachedFile, deletes: tuple[ManifestEntry, ...]) -> BitMap64:
+        loaded.allowed.require(entry.file.file_path for entry in deletes)
+        task = make_read_task(
+            loaded.metadata,
+            [replace(reached, deletes=deletes)],
+            _NO_COLUMNS,
+            loaded.io_properties,
+            verify_checksums=context.policy.verify_page_checksums,
+        )
+        return _positions(task, storage).get(reached.file_path, BitMap64())
+
+    ours = {file.referenced_data_file: file for file in written[group.group_id]}
+    for reached in group.files:
+        vector, newest = ours.get(reached.file_path), now[reached.file_path]
+        if vector is None or {e.file.key for e in newest} == {e.file.key for e in reached.positions}:
+            continue
+        deleted = positions_by(reached, newest)
+        if back := positions_by(reached, reached.positions) - deleted:
+            raise MetadataUnreadable(f"{len(back)} deleted row(s) of {reached.file_path} are no longer deleted")
+        offset, size = vector.content_offset or 0, vector.content_size_in_bytes or 0
+        own = vector_positions(vector.file_path, offset, size, vector.record_count, storage)
+        merged[reached.file_path] = own | deleted
+    if not merged:
+        return written[group.group_id], []
+    planned = PlannedFile(f"{loaded.metadata.data_location}/converted-{uuid.uuid4()}", "puffin")
+    context.will_write([planned.record])
+    context.leaves_files()  # the vectors that are written anew
+    partitions = dict.fromkeys(merged, group.scope[1])
+    anew = write_vectors(planned.path(0), merged, partitions, storage)
+    kept = (file for file in written[group.group_id] if file.referenced_data_file not in merged)
+    return (*kept, *anew), [planned.path(0)]
 
 
 def _claim(metadata: TableMetadata, group: ConversionGroup) -> GroupClaim:
-    """The data files must still be live, and what was applied must still hold; in v3 no newer vector may exist."""
+    """The data files must still be live, and what was applied must still hold; a vector takes in newer ones."""
     scopes = frozenset({group.scope})
     return GroupClaim(
         group_id=group.group_id,
@@ -408,5 +476,6 @@ def _claim(metadata: TableMetadata, group: ConversionGroup) -> GroupClaim:
         # Equality deletes that came meanwhile concern the data files, which do not change.
         output_field_ids=frozenset(range(1, int(metadata.document.get("last-column-id") or 0) + 1)),
         deletes=Counter(entry.file.key for reached in group.files for entry in reached.deletes),
-        homes={} if metadata.format_version >= 3 else dict.fromkeys((f.file_path for f in group.files), group.scope),
+        position_deletes=frozenset(entry.file.key for reached in group.files for entry in reached.positions),
+        homes=dict.fromkeys((reached.file_path for reached in group.files), group.scope),
     )

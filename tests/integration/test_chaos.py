@@ -1,0 +1,22 @@
+"""Writers at work while passes are killed: a short turn of ``make chaos``, with other moments in every run."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from support.chaos import chaos
+
+SECONDS = 10
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_every_acknowledged_row_is_there_and_no_other(version: int, tmp_path: Path) -> None:
+    seed = random.SystemRandom().randrange(10**6)
+    print(f"python -m support.chaos --seed {seed}")  # shown where the test fails
+    with chaos(tmp_path, version, seed) as run:
+        figures = run.run(SECONDS)
+    assert figures.commits.total() >= 10
+    assert figures.passes.total() >= 2
