@@ -31,11 +31,14 @@ from icekeeper.model import DataFile, FileContent, FileKey, ManifestContent, Man
 from icekeeper.operations.compaction.bins import FileGroup
 from icekeeper.operations.compaction.candidate import Candidate
 from icekeeper.operations.compaction.plan_groups import CompactionPlan
+from icekeeper.operations.compaction.proof import checksum_at
 from icekeeper.operations.compaction.rewrite_task import Forwarded, RewriteResult, RowRun, Section
 from icekeeper.operations.compaction.row_maps import mapped_rows
 from icekeeper.pass_context.context import OperationContext
+from icekeeper.policy.values import Proof
 from icekeeper.rows.apply_deletes import SpelledFiles, deleted_rows_of, position_rows, vector_positions
-from icekeeper.rows.read_task import make_read_task
+from icekeeper.rows.arrow_schema import stored_schema
+from icekeeper.rows.read_task import InputFile, make_read_task, with_lineage
 from icekeeper.rows.write_deletes import write_position_deletes, write_vectors
 from icekeeper.storage.paths import PlannedFile
 from icekeeper.storage.storage import Storage
@@ -156,13 +159,34 @@ class DeleteForwarder:
         count, wanted = sum(map(len, found.values())), sum(map(len, lost.values()))
         if count != wanted:
             raise MetadataUnreadable(f"{wanted} row(s) were deleted, {count} of them are in the outputs")
+        if self._context.policy.proof is Proof.FULL:
+            self._prove(group_id, lost, found)
         return found
 
+    def _prove(self, group_id: int, lost: Mapping[str, BitMap64], found: Mapping[str, BitMap64]) -> None:
+        """Read the deleted rows in the inputs and in the outputs.
+
+        Raises:
+            MaintenanceError: they are not the same rows, or cannot be read.
+        """
+        metadata, group = self._loaded.metadata, self._groups[group_id]
+        stored = stored_schema(metadata.current_schema)
+        schema = with_lineage(stored) if group.has_lineage else stored
+        files = self._files(group_id)
+        bare = [replace(c, condition=replace(c.condition, deletes=())) for c in files]
+        source = make_read_task(metadata, bare, schema, self._loaded.io_properties)
+        before = checksum_at(source, self._numbers(group_id, lost), self._storage)
+        outputs = self._results[group_id].written
+        inputs = (InputFile(file.file_path, file.record_count, file.file_size_in_bytes) for file in outputs)
+        output, numbers, first = replace(source, inputs=tuple(inputs)), BitMap64(), 0
+        for file in outputs:
+            numbers.update(first + position for position in found.get(file.file_path, ()))
+            first += file.record_count
+        if checksum_at(output, numbers, self._storage) != before:
+            raise MetadataUnreadable("the deleted rows of the inputs are not those found in the outputs")
+
     def _by_row_maps(self, group_id: int, lost: Mapping[str, BitMap64]) -> dict[str, BitMap64]:
-        numbers, first = BitMap64(), 0
-        for candidate in self._files(group_id):
-            numbers.update(first + position for position in lost.get(candidate.file_path, ()))
-            first += candidate.record_count
+        numbers = self._numbers(group_id, lost)
         found: dict[str, BitMap64] = {}
         for file in self._results[group_id].written:
             positions, rows = mapped_rows(file.file_path, numbers, self._storage)
@@ -171,6 +195,14 @@ class DeleteForwarder:
             if positions:
                 found[file.file_path] = positions
         return found
+
+    def _numbers(self, group_id: int, positions: Mapping[str, BitMap64]) -> BitMap64:
+        """The numbers of rows within the group, from their positions in the inputs."""
+        numbers, first = BitMap64(), 0
+        for candidate in self._files(group_id):
+            numbers.update(first + position for position in positions.get(candidate.file_path, ()))
+            first += candidate.record_count
+        return numbers
 
     def _files(self, group_id: int) -> Sequence[Candidate]:
         return self._groups[group_id].unpacked.files

@@ -16,12 +16,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyroaring import BitMap64
 
 from icekeeper.errors import MaintenanceError, OutputUnproved, RowsNotKept
 from icekeeper.metadata.types import NUMBERS
@@ -32,7 +34,7 @@ from icekeeper.rows.apply_deletes import DeletedRows
 from icekeeper.rows.arrow_schema import as_list, fields_with, leaf_columns, leaf_values
 from icekeeper.rows.file_rows import projected_rows, read_parquet_footer
 from icekeeper.rows.read import Tally, read_rows
-from icekeeper.rows.read_task import ReadableFile
+from icekeeper.rows.read_task import ReadableFile, ReadTask
 from icekeeper.storage.failures import failed_by_store
 from icekeeper.storage.storage import Storage
 
@@ -85,6 +87,26 @@ def write_proven(
     if problem is not None:
         raise RowsNotKept(problem, paths)
     return files
+
+
+def checksum_at(task: ReadTask, numbers: BitMap64, storage: Storage) -> tuple[int, int]:
+    """How many rows of a task's inputs have these numbers, and their checksum (:func:`row_checksum`).
+
+    Rows are numbered through all inputs; the task must not have deletes.
+
+    Raises:
+        StorageError: an input cannot be read.
+    """
+    firsts = accumulate((source.record_count for source in task.inputs), initial=0)
+    inputs = (replace(source, number_from=first) for source, first in zip(task.inputs, firsts, strict=False))
+    wanted, columns = pa.array(numbers.to_array(), pa.int64()), len(task.schema["fields"])
+    rows = checksum = 0
+    with closing(read_rows(replace(task, inputs=tuple(inputs)), storage, Tally())) as batches:
+        for batch in batches:
+            found = batch.filter(pc.is_in(batch.column(columns), wanted)).select(range(columns))
+            rows += found.num_rows
+            checksum += row_checksum(found)
+    return rows, checksum % WORD
 
 
 COUNTS = "counts"
