@@ -22,7 +22,8 @@ import argparse
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from statistics import mean
 
 from icekeeper.detection.signals import summary_signals
 from icekeeper.machine.clock import HOUR_MS
@@ -92,6 +93,8 @@ class Year:
     dollars: float = 0.0
     worst_small: int = 0
     worst_deletes: int = 0
+    dead_shares: list[float] = field(default_factory=list)
+    """Of the rows in live files, after each hour."""
 
 
 def play(workload: Workload, resolved: ResolvedPolicy, hours: int) -> Year:
@@ -110,6 +113,7 @@ def play(workload: Workload, resolved: ResolvedPolicy, hours: int) -> Year:
             table.settle(now_ms - HOURS_UNTIL_SETTLED * HOUR_MS)
         year.worst_small = max(year.worst_small, table.small)
         year.worst_deletes = max(year.worst_deletes, len(table.deletes))
+        year.dead_shares.append(table.dead_share)
     return year
 
 
@@ -121,7 +125,9 @@ def _pass(year: Year, resolved: ResolvedPolicy, now_ms: int) -> None:
     year.requests += PLAN_GETS
     year.dollars += PLAN_GETS * float(policy.price_per_1000_gets) / 1000
     if isinstance(plan, Nothing):
-        year.in_vain += is_proposed
+        converts = policy.convert_equality_deletes and table.convert(now_ms)
+        year.useful += converts
+        year.in_vain += is_proposed and not converts
         return
     year.useful += 1
     year.missed += not is_proposed
@@ -129,6 +135,8 @@ def _pass(year: Year, resolved: ResolvedPolicy, now_ms: int) -> None:
         year.requests += group.worth.requests
         year.dollars += group.worth.cost
     table.carry_out(plan, now_ms)
+    if policy.convert_equality_deletes:
+        table.convert(now_ms)
     year.requests += COMMIT_PUTS
     year.dollars += COMMIT_PUTS * float(policy.price_per_1000_puts) / 1000
 
@@ -138,7 +146,8 @@ def _report(name: str, year: Year, days: int) -> str:
     amplification = table.rewritten / table.written
     return (
         f"{name:<10} {table.data_files:>6} files, {table.small:>5} small (worst {year.worst_small:>5}), "
-        f"worst {year.worst_deletes:>4} delete files; {amplification:5.2f} bytes rewritten per byte; "
+        f"worst {year.worst_deletes:>4} delete files, {mean(year.dead_shares):.1%} dead rows; "
+        f"{amplification:5.2f} bytes rewritten per byte; "
         f"{year.useful:>5} passes did something (detection missed {year.missed}, proposed {year.in_vain} in vain); "
         f"{year.requests / days:8.1f} requests and ${year.dollars / days:.5f} a day"
     )

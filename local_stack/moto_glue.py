@@ -7,25 +7,24 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
-from unittest import mock
 
 from moto.glue.exceptions import GlueClientError
 from moto.glue.responses import GlueResponse
 
+_ONE_AT_A_TIME = threading.Lock()
 
-@contextmanager
-def versions_checked() -> Iterator[None]:
-    """Compare ``VersionId`` with the table's, and update, as one step."""
+
+def install() -> None:
+    """Compare ``VersionId`` with the table's, and update, as one step; in this process, for all of its servers."""
     original = GlueResponse.update_table
-    one_at_a_time = threading.Lock()
+    if hasattr(original, "__wrapped__"):
+        return
 
     @functools.wraps(original)
     def update_table(self: GlueResponse) -> Any:
         wanted = self.parameters.get("VersionId")
-        with one_at_a_time:
+        with _ONE_AT_A_TIME:
             table = self.glue_backend.get_table(self.parameters["DatabaseName"], self.parameters["TableInput"]["Name"])
             if wanted is not None and wanted != table.as_dict()["VersionId"]:
                 raise GlueClientError(
@@ -33,5 +32,4 @@ def versions_checked() -> Iterator[None]:
                 )
             return original(self)
 
-    with mock.patch.object(GlueResponse, "update_table", update_table):
-        yield
+    setattr(GlueResponse, "update_table", update_table)  # noqa: B010  # mypy knows no other way

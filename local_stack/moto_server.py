@@ -15,9 +15,8 @@ from moto.moto_server import threaded_moto_server
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 from moto.server import ThreadedMotoServer
 
-from local_stack import gate, moto_s3tables
+from local_stack import gate, moto_glue, moto_s3tables
 from local_stack.moto_connections import KeptConnection
-from local_stack.moto_glue import versions_checked
 
 REGION = "us-east-1"
 
@@ -78,12 +77,12 @@ def running_moto() -> Iterator[MotoServer]:
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     _answer_sooner()
     moto_s3tables.install()
+    moto_glue.install()
     gate.install()
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     try:
         host, port = server.get_host_and_port()
-        with versions_checked():
-            yield MotoServer(f"http://{host}:{port}")
+        yield MotoServer(f"http://{host}:{port}")
     finally:
         server.stop()

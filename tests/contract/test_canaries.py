@@ -27,7 +27,7 @@ from local_stack.moto_server import MotoServer
 
 @contextmanager
 def moto_ignores_versions() -> Iterator[None]:
-    """moto as it is, without what ``versions_checked`` adds."""
+    """moto as it is, without what ``moto_glue`` adds."""
     with mock.patch.object(GlueResponse, "update_table", inspect.unwrap(GlueResponse.update_table)):
         yield
 

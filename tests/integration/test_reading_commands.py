@@ -409,7 +409,7 @@ def test_a_pass_logs_each_operations_start_progress_and_end(
     ]
     assert {line["run_id"] for line in lines} == {answer.json["run_id"]}
     assert [line["status"] for line in lines if "status" in line] == ["succeeded", "skipped"]
-    assert (lines[1]["done"], lines[1]["total"]) == (1, 1)
+    assert (lines[1]["work"], lines[1]["done"]) == ("compact: rewriting", lines[1]["total"])
 
 
 # ``icekeeper history``: what the journal says of a table, for programs and for people.

@@ -151,6 +151,33 @@ class PaperTable:
         ours = {"operation": "replace", RUN_ID_KEY: "r", **recipe, **{k: str(n) for k, n in counters.items() if n}}
         self.commit(now_ms, outputs, ours, planned_at=plan.sequence_number)
 
+    def convert(self, now_ms: int) -> bool:
+        """Turn equality deletes, if there are any, into one vector for each data file that has deleted rows."""
+        if all(entry.file.content is not FileContent.EQUALITY_DELETES for entry in self.deletes):
+            return False
+        self.commit(now_ms, (), {"operation": "delete", RUN_ID_KEY: "r"})
+        self.deletes = []
+        for path, live in self.files.items():
+            if (rows := int(self.dead_rows.get(path, 0.0))) > 0:
+                file = data_file(f"v{self.sequence}-{path}", rows, live.entry.file.partition, records=rows)
+                file = replace(
+                    file,
+                    content=FileContent.POSITION_DELETES,
+                    file_format="PUFFIN",
+                    referenced_data_file=path,
+                    content_offset=4,
+                    content_size_in_bytes=rows,
+                )
+                self.deletes.append(ManifestEntry(EntryStatus.ADDED, self.sequence, self.sequence, self.sequence, file))
+        self._count_totals()
+        return True
+
+    @property
+    def dead_share(self) -> float:
+        """The share of deleted rows in the live files."""
+        rows = sum(live.entry.file.record_count for live in self.files.values())
+        return sum(self.dead_rows.get(path, 0.0) for path in self.files) / max(1, rows)
+
     def forget_snapshots(self, before_ms: int) -> None:
         """Expire what is older, but for the last five."""
         old = [raw for raw in self.snapshots[:-5] if raw["timestamp-ms"] < before_ms]
