@@ -87,7 +87,7 @@ class Figures:
         return "\n".join(lines)
 
 
-class _AtOneHead(MaintainedTable):
+class AtOneHead(MaintainedTable):
     """The table as one load of its catalog shows it: what is committed from it lands there or not at all."""
 
     def __init__(self, table: MaintainedTable) -> None:
@@ -177,7 +177,7 @@ class Chaos:
         if self.version == 2:
             self._until_it_lands(lambda: self.table.table.append(rows))
         else:
-            self._until_it_lands(lambda: v3.append(_AtOneHead(self.table), first, count, region))
+            self._until_it_lands(lambda: v3.append(AtOneHead(self.table), first, count, region))
         with self._lock:
             self.live |= dict.fromkeys(range(first, first + count), region)
         return True
@@ -201,7 +201,7 @@ class Chaos:
         return bool(rows)
 
     def _delete_at(self, rows: list[int]) -> None:
-        table, found = _AtOneHead(self.table), dict[str, list[int]]()
+        table, found = AtOneHead(self.table), dict[str, list[int]]()
         files = {f.file_path: f for f in table.data_files() if f.content is FileContent.DATA}
         for path in files:
             ids = pq.read_table(local_path(path), columns=["id"], partitioning=None).column("id").to_pylist()
@@ -221,9 +221,9 @@ class Chaos:
         with self._some(chance, 3) as rows:
             deletes = [equality_delete(row, self.live[row]) for row in rows]
             if self.version == 2:
-                self._until_it_lands(lambda: commit_deletes(_AtOneHead(self.table), deletes))
+                self._until_it_lands(lambda: commit_deletes(AtOneHead(self.table), deletes))
             else:
-                self._until_it_lands(lambda: v3.commit_keys(_AtOneHead(self.table), deletes))
+                self._until_it_lands(lambda: v3.commit_keys(AtOneHead(self.table), deletes))
         return bool(rows)
 
     def _evolve(self, chance: random.Random) -> bool:
