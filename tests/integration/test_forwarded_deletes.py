@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
@@ -17,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
+from icekeeper.catalogs.catalog import identity_of
 from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata.delete_scope import named_file
 from icekeeper.model import DataFile, FileContent
@@ -24,7 +26,7 @@ from icekeeper.operations.compaction import forward_deletes
 from icekeeper.operations.compaction.clustering import exchange
 from icekeeper.operations.compaction.forward_deletes import places_in_outputs
 from icekeeper.operations.compaction.rewrite_task import RowRun, Section
-from icekeeper.report.outcome import Status
+from icekeeper.report.outcome import PassStatus, Status
 from support.deletes import (
     commit_deletes,
     compacted,
@@ -33,8 +35,9 @@ from support.deletes import (
     position_delete,
     region_rows,
     relist,
+    rows_of,
 )
-from support.maintained_table import MaintainedTable, local_path, maintained_table
+from support.maintained_table import NAME, MaintainedTable, local_path, maintained_table
 from support.scripted_catalog import once
 from support.v3 import assert_row_ids_hold, commit_files, delete_positions, lineage, upgrade, with_row_ids
 
@@ -243,6 +246,34 @@ def test_a_delete_that_cannot_be_read_drops_its_groups_alone(table: MaintainedTa
         local_path(path).write_bytes(data)
     assert region_rows(table) == before - Counter([(3, "us")])
     table.assert_sound()
+
+
+@pytest.mark.parametrize("table", [2], indirect=True)
+def test_a_pass_that_loses_most_groups_is_partial_and_health_says_so(table: MaintainedTable) -> None:
+    for first in (400, 500):
+        table.table.append(rows_of(first, 10, "asia"))
+
+    def meanwhile() -> None:
+        known = {file.file_path for file in deletes(table)}
+        delete_rows(table, 3, 53)
+        for path in {file.file_path for file in deletes(table)} - known:
+            local_path(path).write_bytes(b"PAR1 cut")
+
+    table.engine.during = once(meanwhile)
+    outcome = table.maintain("compact,rewrite_manifests")
+    compact = outcome.operations[0]
+    assert (outcome.status, compact.status) == (PassStatus.PARTIAL, Status.FAILED)
+    assert compact.metrics["compact.bytes_dropped"] > 0
+    assert re.match(
+        r"most bins were overtaken by other commits; 2 bins of \S+ \S+ rewritten in vain: "
+        r"deletes of its inputs could not be forwarded: .*delete-.*\.parquet",
+        compact.reason or "",
+    )
+    assert table.runtime.health(NAME).warnings["failing"] == (
+        "compact failed in the last pass; icekeeper history says why"
+    )
+    (record,) = table.state.history(identity_of(table.catalog, table.loaded))
+    assert (record.status, record.metrics["compact.bins_dropped"]) == ("partial", 2)
 
 
 @pytest.mark.parametrize("table", [2], indirect=True)

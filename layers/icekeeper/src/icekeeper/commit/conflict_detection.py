@@ -196,12 +196,24 @@ def _hits_of_new_deletes(
 ) -> Iterator[tuple[GroupClaim, str | LiveEntry]]:
     """The groups that deletes which landed after planning concern: with the reason why the group must not be committed,
     or with the delete that must be forwarded."""
+    # A hot table has many groups and gets many deletes: each delete is compared only with groups that it may concern.
+    by_path = {path: group for group in groups for path, _ in group.inputs}
+    by_scope: dict[tuple[object, ...], list[GroupClaim]] = defaultdict(list)
+    for group in groups:
+        for scope in {_comparable(scope) for scope in group.input_scopes | group.output_scopes}:
+            by_scope[scope].append(group)
     for live in reader.live_entries(new, ManifestContent.DELETES):
         delete, spec_id = live.entry.file, live.manifest.partition_spec_id
         if (live.entry.sequence_number or 0) <= sequence_number:
             continue
         is_global = is_unpartitioned(head.specs[spec_id])
-        for group in groups:
+        if (named := named_file(delete)) is not None:
+            concerned: Sequence[GroupClaim] = [by_path[named]] if named in by_path else ()
+        elif delete.content is FileContent.EQUALITY_DELETES and is_global:
+            concerned = groups
+        else:
+            concerned = by_scope[_comparable((spec_id, delete.partition))]
+        for group in concerned:
             why = _hit(delete, spec_id, is_global, group)
             if why is not None:
                 is_forwarded = group.homes and delete.content is FileContent.POSITION_DELETES
