@@ -67,11 +67,14 @@ def with_newest_deletes(
     return [replace(group, files=tuple(_refreshed(c, index) for c in group.unpacked.files)) for group in groups]
 
 
+def _position_deletes(candidate: Candidate) -> list[ManifestEntry]:
+    return [entry for entry in candidate.deletes if entry.file.content is FileContent.POSITION_DELETES]
+
+
 def _refreshed(candidate: Candidate, index: DeleteIndex) -> Candidate:
     key = partition_key(candidate.spec_id, candidate.partition)
     now = tuple(index.positions_of(candidate.file_path, key, candidate.sequence_number))
-    planned = [entry for entry in candidate.deletes if entry.file.content is FileContent.POSITION_DELETES]
-    if {entry.file.key for entry in now} == {entry.file.key for entry in planned}:
+    if {entry.file.key for entry in now} == {entry.file.key for entry in _position_deletes(candidate)}:
         return candidate
     others = (entry for entry in candidate.deletes if entry.file.content is not FileContent.POSITION_DELETES)
     return replace(candidate, condition=replace(candidate.condition, deletes=(*now, *others)))
@@ -139,11 +142,10 @@ class DeleteForwarder:
         """
         left_out = self._left_out_of(group_id)
         lost: dict[str, BitMap64] = {}
-        for path, entries in reaching.items():
-            now = BitMap64()
-            for entry in entries:
-                now |= self._positions_of(entry).by_path.get(path, BitMap64())
-            if back := self._applied(group_id, path) - now:
+        for candidate in self._files(group_id):
+            path = candidate.file_path
+            now = self._deleted(path, reaching[path])
+            if back := self._deleted(path, _position_deletes(candidate)) - now:
                 raise MetadataUnreadable(f"{len(back)} deleted row(s) of {path} are no longer deleted")
             if new := now - left_out.get(path, BitMap64()):
                 lost[path] = new
@@ -222,15 +224,9 @@ class DeleteForwarder:
             self._left_out[group_id] = {} if deletes is None else deletes.all_positions(self._storage)
         return self._left_out[group_id]
 
-    def _applied(self, group_id: int, path: str) -> BitMap64:
-        """The rows of an input that position deletes took away when it was read."""
-        found = BitMap64()
-        for candidate in self._files(group_id):
-            if candidate.file_path == path:
-                for entry in candidate.deletes:
-                    if entry.file.content is FileContent.POSITION_DELETES:
-                        found |= self._positions_of(entry).by_path.get(path, BitMap64())
-        return found
+    def _deleted(self, path: str, deletes: Iterable[ManifestEntry]) -> BitMap64:
+        """The rows of an input that these position deletes delete."""
+        return BitMap64.union(BitMap64(), *(self._positions_of(entry).by_path.get(path, _NONE) for entry in deletes))
 
     def _positions_of(self, entry: ManifestEntry) -> _Positions:
         """What a position delete file says about the inputs of all groups.
