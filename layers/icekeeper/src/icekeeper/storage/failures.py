@@ -49,6 +49,8 @@ _ADVICE = (
         frozenset({"301", "302", "307", "308", "PermanentRedirect", "Redirect", "TemporaryRedirect"}),
         "the bucket is elsewhere: correct s3.region or s3.endpoint",
     ),
+    # About the region, the date or the service of a signature; the message says which.
+    (frozenset({"AuthorizationHeaderMalformed"}), "correct s3.region, or the keys"),
 )
 
 

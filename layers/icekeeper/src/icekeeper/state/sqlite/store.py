@@ -44,6 +44,7 @@ _ADVICE = {
     "disk is full": f"; free space there, {_ELSEWHERE}",
     "disk I/O error": f"; if its disk is full, free space there, {_ELSEWHERE}",
     "not a database": f"; it is another program's, or damaged: {_AFTER_DAMAGE}",
+    "is locked": "; another program holds it: end that program, or try again later",
     "readonly": f"; let this user write the file and its folder, {_ELSEWHERE}",
     "unable to open": f"; let this user read and write the file and its folder, {_ELSEWHERE}",
 }
