@@ -130,6 +130,8 @@ def main() -> int:
 def _run(table: MaintainedTable, asked: argparse.Namespace) -> int:
     writer = Writer(table, asked.rate)
     writer.start()
+    while not writer.landed:  # a table that was never deleted from gets no row maps
+        time.sleep(0.1)
     passes = dropped = bins = forwarded = most_deletes = 0
     longest_s, until_s = 0.0, time.monotonic() + asked.seconds
     while time.monotonic() < until_s:
