@@ -309,7 +309,16 @@ def test_deletes_that_return_after_every_pass() -> None:
     assert "'write.merge.mode'='copy-on-write'" in rare.statement
     assert one(delete_advice, deletes=deletes(passes=2)) is None
     assert one(delete_advice, deletes=deletes(came_back=False)) is None
-    assert one(delete_advice, deletes=deletes(equalities=1)) is None  # no setting of the table changes how Flink writes
+    keys = one(delete_advice, deletes=deletes(equalities=1))
+    assert keys is not None
+    assert (keys.kind, keys.statement) == (
+        "convert_deletes",
+        "icekeeper policy set ns.t convert_equality_deletes=true",
+    )
+    assert keys.message == (
+        "3 passes rewrote 1 GB for the 1 equality delete of 7 commits, and they came back each time"
+    )
+    assert one(delete_advice, deletes=deletes(equalities=1), converts=True) is None
     assert one(delete_advice, deletes=deletes(positions=0)) is None
     assert list(delete_advice(replace(summary(deletes=deletes()), format_version=3))) == []
 

@@ -141,6 +141,8 @@ class TableSummary:
     """Files below this size are small."""
     depth_limit: int
     """Policy key ``max_clustering_depth``."""
+    converts: bool = False
+    """Policy key ``convert_equality_deletes``."""
     files: int = 0
     size: int = 0
     """Bytes of the live data files."""
@@ -427,9 +429,27 @@ AVRO_SHARE = 0.5
 
 
 def delete_advice(table: TableSummary) -> Iterator[Advice]:
-    """Copy-on-write, or deletion vectors, if position deletes return after every pass."""
+    """Copy-on-write, or deletion vectors, if position deletes return after every pass; conversion if keys do."""
     found = table.deletes
-    if found.passes < RETURNING_PASSES or not found.came_back or found.equalities or not found.positions:
+    if found.passes < RETURNING_PASSES or not found.came_back:
+        return
+    if found.equalities and not table.converts:
+        yield Advice(
+            "convert_deletes",
+            f"{counted(found.passes, 'pass', 'passes')} rewrote {size_text(found.bytes_rewritten)} for the "
+            f"{counted(found.equalities, 'equality delete')} of {counted(found.commits, 'commit')}, and they came back "
+            "each time",
+            {
+                "passes": found.passes,
+                "deleting_commits": found.commits,
+                "equality_deletes": found.equalities,
+                "bytes_rewritten": found.bytes_rewritten,
+            },
+            "passes turn the keys into deleted positions, which readers skip, and rewrite a file only once many of its "
+            "rows are deleted",
+            f"icekeeper policy set {shlex.quote(table.table)} convert_equality_deletes=true",
+        )
+    if found.equalities or not found.positions:
         return
     commits = found.commits / found.passes
     numbers = {

@@ -68,6 +68,7 @@ def summarise(
         target_bytes=policy.target_file_size_bytes,
         small_bytes=policy.min_file_size_bytes,
         depth_limit=policy.max_clustering_depth,
+        converts=policy.convert_equality_deletes,
         files=sum(files.count.values()),
         size=sum(files.size.values()),
         records=files.records,
