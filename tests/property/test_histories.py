@@ -159,24 +159,27 @@ class Case:
         meanwhile=(),
     ),
     policy={"strategy": "binpack", "rewrite_all": "true", "min_input_files": "2", "output_spec": "current"},
-    merges_position_deletes=False,
+    first="",
 )
-@given(history=histories(), policy=policies(), merges_position_deletes=st.booleans())
+@given(history=histories(), policy=policies(), first=st.sampled_from(("", "merge", "convert", "convert meanwhile")))
 def test_rows_are_those_that_naively_applied_deletes_leave(
     history: History,
     policy: dict[str, str],
-    merges_position_deletes: bool,
+    first: str,
     java_tables: JavaTables,
     duckdb: DuckDB,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """Whatever the table, the policy and the commits meanwhile; and compaction comes to an end."""
+    """Whatever the table, the policy and the commits meanwhile; and compaction comes to an end.
+
+    Position deletes may be merged before, or equality deletes converted, also while others commit.
+    """
     folder = tmp_path_factory.mktemp("history")
     case = Case(history, java_tables, duckdb, folder)
     note("\n".join(["", *case.run.trace]))
     case.check()
     policy = case.run.fitted(policy)
-    if merges_position_deletes:
+    if first == "merge":
         case.run_operation(Operation.REWRITE_POSITION_DELETES, min_input_files="2")
         case.check()
     lineage = case.lineage()
@@ -191,6 +194,13 @@ def test_rows_are_those_that_naively_applied_deletes_leave(
         lineage = case.lineage()
 
     case.table.engine.during = meanwhile
+    if first.startswith("convert"):
+        if first == "convert":
+            case.table.engine.during = nothing
+        case.run_operation(Operation.REWRITE_POSITION_DELETES, convert_equality_deletes="true", min_input_files="2")
+        case.check()
+        if first == "convert":
+            case.table.engine.during = meanwhile
     case.run_operation(Operation.COMPACT, **policy)
     case.table.engine.during = nothing
     case.check()
