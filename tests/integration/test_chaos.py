@@ -9,7 +9,7 @@ import pytest
 
 from support.chaos import chaos
 
-SECONDS = 10
+SECONDS = 6
 
 
 @pytest.mark.parametrize("version", [2, 3])

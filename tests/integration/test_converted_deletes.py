@@ -191,3 +191,13 @@ def test_compaction_leaves_few_deleted_rows_to_the_conversion(table: MaintainedT
     if table.metadata.format_version == 3:  # a vector says how many rows of its file are deleted
         assert table.run(Operation.COMPACT, **CONVERT, **idle).metrics["compact.rows_deleted"] == 5
     assert region_rows(table) == before
+
+
+def test_one_equality_delete_is_reason_enough_for_a_pass_that_converts(table: MaintainedTable) -> None:
+    calm = {"min_input_files": "9", "partition_rest_hours": "0", "operations": "rewrite_position_deletes"}
+    commit_keys(table, [equality_delete(3, "us")])
+    assert table.runtime.detect(calm).proposals == ()
+    (proposal,) = table.runtime.detect({**calm, **CONVERT}).proposals
+    assert "1 delete file with 1 delete" in " ".join(proposal.reasons)
+    table.maintain("rewrite_position_deletes", **CONVERT)
+    assert table.runtime.detect({**calm, **CONVERT}).proposals == ()

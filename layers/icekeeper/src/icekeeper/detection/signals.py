@@ -92,10 +92,11 @@ def summary_signals(head: Snapshot, resolved: ResolvedPolicy, settled: Collectio
     policy = resolved.policy
     delete_files = summary_counter(counters, "total-delete-files") or 0
     compacts = resolved.runs(Operation.COMPACT) and Operation.COMPACT not in settled
+    converts = policy.convert_equality_deletes and summary_counter(counters, "total-equality-deletes") != 0
     merges = (
         resolved.runs(Operation.REWRITE_POSITION_DELETES)
         and Operation.REWRITE_POSITION_DELETES not in settled
-        and delete_files >= (1 if policy.convert_equality_deletes else policy.min_input_files)
+        and (delete_files >= policy.min_input_files or converts)
     )
     if compacts and policy.rewrite_enabled and not rewrites_are_blocked(counters, policy):
         yield from _small_files(counters, policy)
