@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -106,7 +107,7 @@ def test_progress_and_colours_are_for_terminals(command: Command) -> None:
     assert code == 0
     assert json.loads(out)["status"] == "succeeded"
     assert "compact: rewriting" in screen
-    assert "80 % of the pass" in screen
+    assert re.search(r"\d+ % of the pass", screen)
     assert "\x1b[32msucceeded" in screen
     # Piped, the same pass shows neither (see the console script above).
 

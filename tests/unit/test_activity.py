@@ -11,12 +11,13 @@ import pytest
 
 from icekeeper.operation_facts import Operation
 from icekeeper.report.activity import (
+    PASS,
     REWRITING,
     JsonLines,
+    PassShare,
     operation_finished,
     operation_started,
     progress_of,
-    share_of_pass,
 )
 
 
@@ -62,14 +63,34 @@ def test_a_line_for_each_tenth_of_the_work(caplog: pytest.LogCaptureFixture) -> 
     assert vars(caplog.records[0])["event"] == "progress"
 
 
+def shares_of(*steps: tuple[str, int, int]) -> list[int]:
+    share, found = PassShare(), list[int]()
+    for step in steps:
+        share.note(*step)
+        found.append(share.percent)
+    return found
+
+
 def test_the_share_of_a_pass_grows_with_bytes_and_never_reaches_the_whole() -> None:
+    every = [operation.value for operation in Operation]
     steps = [("compact: planning", 0, 0), ("compact: footers", 9, 9), (REWRITING, 1, 2), (REWRITING, 2, 2)]
-    steps += [(f"{operation.value}: files", done, 4) for operation in [*Operation][2:] for done in range(5)]
-    shares = [share_of_pass(*step) or 0 for step in steps]
-    assert shares[:4] == [2, 2, 41, 80]
+    steps += [("compact: committing", 0, 0)]
+    steps += [(f"{name}: files", done, 4) for name in every[2:] for done in range(5)]
+    shares = shares_of((PASS + ",".join(every), 0, 0), *steps)
+    assert shares[:6] == [0, 2, 2, 41, 80, 80]
     assert shares == sorted(shares)
     assert shares[-1] == 99
-    assert share_of_pass("verify: files", 1, 2) is None
+
+
+def test_the_share_is_of_the_operations_that_run_and_begins_anew_with_each_pass() -> None:
+    one, both = (PASS + "compact", 0, 0), (PASS + "compact,expire_snapshots,compact", 0, 0)
+    half, end = (REWRITING, 1, 2), (REWRITING, 2, 2)
+    assert shares_of(one, half, end) == [0, 50, 99]
+    assert shares_of(one, end, one, half) == [0, 99, 0, 50]
+    assert shares_of(both, end, ("expire_snapshots: planning", 0, 0), ("compact: planning", 0, 0), half) == [
+        *(0, 49, 49, 50, 75),
+    ]
+    assert shares_of(one, ("verify: files", 1, 2)) == [0, 0]
 
 
 def test_quick_work_is_told_of_at_its_end_only(caplog: pytest.LogCaptureFixture) -> None:

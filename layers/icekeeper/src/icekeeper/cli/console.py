@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 import typer
 
 from icekeeper.errors import PolicyError
+from icekeeper.machine.clock import steady_s
+from icekeeper.report.activity import PASS, PassShare, amount_text, pace_text, silent
 from icekeeper.report.activity import Progress as ProgressCallback
-from icekeeper.report.activity import amount_text, pace_text, share_of_pass, silent
 from icekeeper.text import escaped, masked, masked_document, printable_json
 
 if TYPE_CHECKING:
@@ -275,9 +276,12 @@ def progress_bar() -> Iterator[ProgressCallback]:
     columns = (told, BarColumn(), amount, TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as lines:
         phases: dict[str, tuple[str, Any]] = {}
-        reached = 0
+        share = PassShare()
 
         def show(what: str, done: int, total: int) -> None:
+            share.note(what, done, total)
+            if what.startswith(PASS):
+                return
             operation = what.partition(":")[0]
             phase, task = phases.get(operation, ("", None))
             if phase != what:
@@ -286,12 +290,10 @@ def progress_bar() -> Iterator[ProgressCallback]:
                 task = lines.add_task(what, total=total or None, amount="")
                 phases[operation] = what, task
                 lines.refresh()  # a phase may end before the next tenth of a second
-            nonlocal reached
-            reached = max(reached, share_of_pass(what, done, total) or 0)
             speed = next(one.speed for one in lines.tasks if one.id == task)
             parts = [amount_text(what, done, total)] if total else []
             parts += [pace_text(what, speed)] if speed else []
-            parts += [f"{reached} % of the pass"] if reached else []
+            parts += [f"{share.percent} % of the pass"] if share.percent else []
             lines.update(task, completed=done, total=total or None, amount=", ".join(parts))
 
         yield show
@@ -301,23 +303,38 @@ _HEARTBEAT_S = 30.0
 
 
 @contextmanager
-def heartbeat(tell: Callable[[str], object], every_s: float = _HEARTBEAT_S) -> Iterator[ProgressCallback]:
-    """Tell a line about the phase that runs, every ``every_s`` seconds of the block."""
-    latest, ended, reached = list[tuple[str, int, int]](), Event(), 0
+def heartbeat(
+    tell: Callable[[str], object], every_s: float = _HEARTBEAT_S, monotonic_s: Callable[[], float] = steady_s
+) -> Iterator[ProgressCallback]:
+    """Tell a line about the phase that runs, every ``every_s`` seconds of the block: how far it is, how fast, how long
+    it will take, and how much of the pass is done."""
+    latest, ended, share = list[tuple[str, int, int]](), Event(), PassShare()
+    began_s: dict[str, float] = {}
+
+    def progress(what: str, done: int, total: int) -> None:
+        share.note(what, done, total)
+        if not what.startswith(PASS):
+            began_s.setdefault(what, monotonic_s())
+            latest[:] = [(what, done, total)]
 
     def beat() -> None:
-        nonlocal reached
         while not ended.wait(every_s):
             for what, done, total in latest[-1:]:
-                reached = max(reached, share_of_pass(what, done, total) or 0)
-                share = f" ({reached} % of the pass)" if reached else ""
-                tell((f"{what} {amount_text(what, done, total)}" if total else what) + share)
+                tell(_line(what, done, total, monotonic_s() - began_s[what], share.percent))
 
     Thread(target=beat, daemon=True, name="icekeeper-heartbeat").start()
     try:
-        yield lambda what, done, total: latest.__setitem__(slice(None), [(what, done, total)])
+        yield progress
     finally:
         ended.set()
+
+
+def _line(what: str, done: int, total: int, seconds: float, percent: int) -> str:
+    text = f"{what} {amount_text(what, done, total)}" if total else what
+    if total and done and seconds > 0:
+        left_s = (total - done) * seconds / done
+        text += f", {pace_text(what, done / seconds)}, {left_s:.0f} s left"
+    return f"{text} ({percent} % of the pass)" if percent else text
 
 
 @contextmanager

@@ -46,6 +46,7 @@ from icekeeper.pass_context.planned_table import PlannedTable
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.policy.due import PolicyPart, due_parts, forced_part, why_not_now
 from icekeeper.policy.resolve import short_retentions, unused_settings
+from icekeeper.report.activity import PASS
 from icekeeper.report.outcome import (
     OperationOutcome,
     PassOutcome,
@@ -412,6 +413,7 @@ def run_pass(context: OperationContext, schedule: str | None = None, saved: Save
         log.info("pass over %s started, run %s", context.table, context.run_id)
         done: list[OperationOutcome] = []
         planned, steps = PlannedTable(), [(part, operation) for part in parts for operation in part.operations]
+        context.progress(PASS + ",".join(operation.value for _, operation in steps), 0, 0)
         try:
             for part, operation in steps:
                 settings = of_part(context, part.resolved, part.schedule)

@@ -31,8 +31,7 @@ _SHORTEST_SILENCE_S = 3.0
 
 REWRITING = "compact: rewriting"
 """The phase in which compaction reads and writes data files; it counts bytes of inputs, all others count items."""
-# How much of a pass each operation is, roughly: only compaction and sweeps touch every file.
-_SHARES = {Operation.COMPACT: 80, Operation.REMOVE_ORPHANS: 8}
+_SHARES = {Operation.COMPACT.value: 80, Operation.REMOVE_ORPHANS.value: 8}
 _SHARE = 3
 
 
@@ -46,21 +45,34 @@ def pace_text(what: str, per_second: float) -> str:
     return f"{size_text(per_second)}/s" if what == REWRITING else f"{per_second:.1f}/s"
 
 
-def share_of_pass(what: str, done: int, total: int) -> int | None:
-    """About how many percent of a pass over all operations are done in this phase, from 0 to 99; ``None``: unknown.
+PASS = "pass: "
+"""Before the operations of a pass that begins, separated by commas: no phase, but what percentages refer to."""
 
-    Operations run in canonical order and have fixed shares; what a policy leaves out counts as done.
+
+class PassShare:
+    """About how many percent of a pass are done; it never falls, and is 100 only once the pass has ended.
+
+    Each operation has a fixed share of the pass: only compaction and sweeps touch every file.
     """
-    name = what.partition(":")[0]
-    before, found = 0, None
-    for operation in Operation:
-        share = _SHARES.get(operation, _SHARE)
-        if operation.value == name:
-            # Planning and reading footers come before the work, and committing after it.
-            is_work = total > 0 and not what.endswith("footers")
-            found = before, share * min(done, total) / total if is_work else 0.0
-        before += share
-    return None if found is None else min(99, int(100 * sum(found) / before))
+
+    def __init__(self) -> None:
+        self._operations: list[str] = []
+        self._place = self.percent = 0
+
+    def note(self, what: str, done: int, total: int) -> None:
+        """Take in a call of the progress callback."""
+        if what.startswith(PASS):
+            self._operations, self._place, self.percent = what.removeprefix(PASS).split(","), 0, 0
+            return
+        name = what.partition(":")[0]
+        if name not in self._operations[self._place :]:
+            return
+        self._place = self._operations.index(name, self._place)  # schedules may repeat an operation
+        shares = [_SHARES.get(one, _SHARE) for one in self._operations]
+        # Planning and reading footers come before the work, and committing after it.
+        is_work = total > 0 and not what.endswith("footers")
+        reached = sum(shares[: self._place]) + (shares[self._place] * min(done, total) / total if is_work else 0.0)
+        self.percent = max(self.percent, min(99, int(100 * reached / sum(shares))))
 
 
 def silent(what: str, done: int, total: int) -> None:
