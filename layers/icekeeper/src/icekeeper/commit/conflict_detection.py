@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from icekeeper.errors import PlanStale
-from icekeeper.metadata.delete_scope import is_unpartitioned, may_name, named_file, partition_key
+from icekeeper.metadata.delete_scope import DeleteIndexBuilder, is_unpartitioned, may_name, named_file, partition_key
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.table_reader import TableReader, delete_index
+from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import (
     DataFile,
     FileContent,
@@ -96,12 +96,51 @@ class PlanningState:
         return self.metadata.snapshots[self.snapshot_id].sequence_number
 
 
+# Entries of delete manifests that are kept between the attempts at one commit: some 100 MB.
+_MOST_KEPT = 100_000
+
+
+class DeleteManifests:
+    """The live entries of delete manifests, decoded once for all attempts at a commit.
+
+    A table that is deleted from every second lists hundreds of new ones by the end of a rewrite.  An attempt that
+    decoded them all would take longer than the time until the next delete, and lose every swap.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[LiveEntry, ...]] = {}
+        self._count = 0
+
+    def live_entries(self, reader: TableReader, manifests: Iterable[ManifestFile]) -> Iterator[LiveEntry]:
+        """Every live entry of those that are delete manifests.
+
+        Raises:
+            MetadataUnreadable: a manifest cannot be read.
+        """
+        for manifest in manifests:
+            if manifest.content is not ManifestContent.DELETES or not manifest.may_have_live_files:
+                continue
+            found = self._kept.get(manifest.manifest_path)
+            if found is None:
+                found = tuple(reader.live_entries([manifest], ManifestContent.DELETES))
+                if self._count + len(found) <= _MOST_KEPT:
+                    self._kept[manifest.manifest_path] = found
+                    self._count += len(found)
+            yield from found
+
+
 def rebase(
-    planned: PlanningState, head: TableMetadata, reader: TableReader, branch: str, groups: Sequence[GroupClaim]
+    planned: PlanningState,
+    head: TableMetadata,
+    reader: TableReader,
+    branch: str,
+    groups: Sequence[GroupClaim],
+    deletes: DeleteManifests | None = None,
 ) -> RebaseResult:
     """Decide per group whether it may be committed on ``head``.
 
-    ``reader`` reads the head.  Of the data manifests only those that did not exist at planning are opened.
+    ``reader`` reads the head.  Of the data manifests only those that did not exist at planning are opened.  ``deletes``
+    is shared by the attempts at one commit.
 
     Raises:
         PlanStale: the table was replaced, or the planning snapshot is no ancestor of the head (a rollback), so
@@ -119,13 +158,15 @@ def rebase(
     revived = _revived_columns(planned.metadata, head)
     dropped = {group.group_id: why for group in groups if (why := _why_overtaken(group, head, inputs, revived))}
     newer: dict[int, list[LiveEntry]] = defaultdict(list)
-    for group, hit in _hits_of_new_deletes(groups, head, reader, new, planned.sequence_number):
+    deletes = deletes or DeleteManifests()
+    for group, hit in _hits_of_new_deletes(groups, head, deletes.live_entries(reader, new), planned.sequence_number):
         if isinstance(hit, str):
             dropped.setdefault(group.group_id, hit)
         else:
             newer[group.group_id].append(hit)
     asked = planned.delete_needs or any(group.deletes or group.position_deletes for group in groups)
-    live_deletes, live = _live_deletes(manifests, reader, planned) if asked else ({}, frozenset[FileKey]())
+    listed = deletes.live_entries(reader, manifests) if asked else ()
+    live_deletes, live = _live_deletes(listed, planned)
     moved_on: list[GroupClaim] = []
     for group in groups:
         lost = {key for key in group.deletes if key not in live_deletes}
@@ -136,7 +177,8 @@ def rebase(
             dropped.setdefault(group.group_id, "a delete that was applied is no longer in the table")
         elif not {hit.entry.file.key for hit in newer[group.group_id]} <= group.position_deletes <= live:
             moved_on.append(group)
-    reaching = _position_deletes([g for g in moved_on if g.group_id not in dropped], newer, manifests, reader)
+    moved_on = [group for group in moved_on if group.group_id not in dropped]
+    reaching = _position_deletes(moved_on, newer, head, deletes.live_entries(reader, manifests)) if moved_on else {}
     dropped |= {group_id: found for group_id, found in reaching.items() if isinstance(found, str)}
     kept = [group for group in groups if group.group_id not in dropped]
     unneeded = _unneeded(planned.delete_needs, kept, live_deletes)
@@ -190,8 +232,7 @@ def _why_overtaken(group: GroupClaim, head: TableMetadata, inputs: _Inputs, revi
 def _hits_of_new_deletes(
     groups: Sequence[GroupClaim],
     head: TableMetadata,
-    reader: TableReader,
-    new: Sequence[ManifestFile],
+    new: Iterable[LiveEntry],
     sequence_number: int,
 ) -> Iterator[tuple[GroupClaim, str | LiveEntry]]:
     """The groups that deletes which landed after planning concern: with the reason why the group must not be committed,
@@ -202,7 +243,7 @@ def _hits_of_new_deletes(
     for group in groups:
         for scope in {_comparable(scope) for scope in group.input_scopes | group.output_scopes}:
             by_scope[scope].append(group)
-    for live in reader.live_entries(new, ManifestContent.DELETES):
+    for live in new:
         delete, spec_id = live.entry.file, live.manifest.partition_spec_id
         if (live.entry.sequence_number or 0) <= sequence_number:
             continue
@@ -223,13 +264,15 @@ def _hits_of_new_deletes(
 def _position_deletes(
     groups: Sequence[GroupClaim],
     newer: Mapping[int, Sequence[LiveEntry]],
-    manifests: Sequence[ManifestFile],
-    reader: TableReader,
+    head: TableMetadata,
+    deletes: Iterable[LiveEntry],
 ) -> dict[int, str | Mapping[str, tuple[ManifestEntry, ...]]]:
     """Per group the position deletes that reach its inputs on the head, by input; or why it must not be committed."""
-    if not groups:
-        return {}
-    index = delete_index(reader, manifests)
+    builder = DeleteIndexBuilder()
+    for manifest, entry in deletes:
+        is_global = is_unpartitioned(head.specs[manifest.partition_spec_id])
+        builder.add(manifest.partition_spec_id, entry, is_unpartitioned=is_global)
+    index = builder.build()
     found: dict[int, str | Mapping[str, tuple[ManifestEntry, ...]]] = {}
     for group in groups:
         reaching = {
@@ -252,20 +295,19 @@ def _named(delete: DataFile, group: GroupClaim) -> set[str]:
 
 
 def _live_deletes(
-    manifests: Sequence[ManifestFile], reader: TableReader, planned: PlanningState
+    deletes: Iterable[LiveEntry], planned: PlanningState
 ) -> tuple[dict[FileKey, str], frozenset[FileKey]]:
     """The live delete files that were there at planning, with their manifests; and all live ones.
 
     One that was removed and added again counts as new: it applies to newer data files, too.
     """
-    deletes = [m for m in manifests if m.content is ManifestContent.DELETES and m.may_have_live_files]
     old: dict[FileKey, str] = {}
     live: set[FileKey] = set()
-    for manifest, found in reader.identities(deletes):
-        for key, identity in found:
-            live.add(key)
-            if manifest.manifest_path in planned.manifests or identity.sequence_number <= planned.sequence_number:
-                old[key] = manifest.manifest_path
+    for manifest, entry in deletes:
+        key = entry.file.key
+        live.add(key)
+        if manifest.manifest_path in planned.manifests or (entry.sequence_number or 0) <= planned.sequence_number:
+            old[key] = manifest.manifest_path
     return old, frozenset(live)
 
 

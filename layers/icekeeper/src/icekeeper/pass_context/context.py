@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.commit.attempt import PreparedCommit, snapshots_of_run
-from icekeeper.commit.conflict_detection import GroupClaim, PlanningState, RebaseResult, rebase
+from icekeeper.commit.conflict_detection import DeleteManifests, GroupClaim, PlanningState, RebaseResult, rebase
 from icekeeper.commit.snapshot import REPLACE, FileReplacement, SnapshotWriter
 from icekeeper.commit.transaction import Committed, CommitTerms, commit_with_retries, patience_of
 from icekeeper.engines.engine import Engine
@@ -375,6 +375,7 @@ def commit_rewrite(
         MaintenanceError: nothing was committed.
     """
     rebased: RebaseResult
+    deletes = DeleteManifests()
 
     def prepare(head: LoadedTable) -> PreparedCommit | Nothing:
         nonlocal rebased
@@ -384,7 +385,8 @@ def commit_rewrite(
         while isinstance(found, GroupsRefused):
             refused |= found.reasons
             groups = [group for group in rewrite.groups if group.group_id not in refused]
-            rebased = rebase(rewrite.planned, head.metadata, context.reader(head), context.policy.branch, groups)
+            reader = context.reader(head)
+            rebased = rebase(rewrite.planned, head.metadata, reader, context.policy.branch, groups, deletes)
             found = replacement_on(head.metadata, rebased)
         rebased = replace(rebased, dropped={**rebased.dropped, **refused})
         if isinstance(found, Nothing):

@@ -15,7 +15,7 @@ from __future__ import annotations
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any
 
@@ -101,6 +101,7 @@ class DeleteForwarder:
         self._replaced = frozenset(replaced)
         self._read: dict[FileKey, _Positions] = {}
         self._left_out: dict[int, Mapping[str, BitMap64]] = {}
+        self._mapped: dict[int, _Mapped] = {}
 
     def forward(self, head: TableMetadata, rebased: RebaseResult) -> Forwarded:
         """Write the deletes for the outputs of the kept groups on this head.
@@ -188,15 +189,17 @@ class DeleteForwarder:
             raise MetadataUnreadable("the deleted rows of the inputs are not those found in the outputs")
 
     def _by_row_maps(self, group_id: int, lost: Mapping[str, BitMap64]) -> dict[str, BitMap64]:
-        numbers = self._numbers(group_id, lost)
-        found: dict[str, BitMap64] = {}
-        for file in self._results[group_id].written:
-            positions, rows = mapped_rows(file.file_path, numbers, self._storage)
-            if rows != file.record_count:
-                raise MetadataUnreadable(f"the row map of {file.file_path} has {rows} of {file.record_count} rows")
-            if positions:
-                found[file.file_path] = positions
-        return found
+        """The places of lost rows; each row is looked up once, also if its delete outlives an attempt."""
+        numbers, known = self._numbers(group_id, lost), self._mapped.setdefault(group_id, _Mapped())
+        if more := numbers - known.numbers:
+            for file in self._results[group_id].written:
+                positions, rows = mapped_rows(file.file_path, more, self._storage)
+                if rows != file.record_count:
+                    raise MetadataUnreadable(f"the row map of {file.file_path} has {rows} of {file.record_count} rows")
+                known.places[file.file_path] |= positions
+            known.numbers |= more
+        # If a newer delete was taken back since the last attempt, the numbers differ, and the group is dropped.
+        return {path: places for path, places in known.places.items() if places}
 
     def _numbers(self, group_id: int, positions: Mapping[str, BitMap64]) -> BitMap64:
         """The numbers of rows within the group, from their positions in the inputs."""
@@ -304,6 +307,15 @@ class _Positions:
     """Positions by input."""
     names_others: bool
     """Whether it also names files that are neither inputs nor replaced."""
+
+
+@dataclass(slots=True)
+class _Mapped:
+    """Rows of a group that were looked up in its row maps."""
+
+    numbers: BitMap64 = field(default_factory=BitMap64)
+    places: defaultdict[str, BitMap64] = field(default_factory=lambda: defaultdict(BitMap64))
+    """By output."""
 
 
 def places_in_outputs(
