@@ -49,7 +49,7 @@ PASS = {
 }
 # What a writer sees whose head has moved, or whose old files have expired meanwhile.
 _LOST = (CommitConflict, CommitFailedException, ValidationException, MetadataUnreadable, FileNotFoundError)
-_PATIENCE_S = 60
+_PATIENCE_S = 300
 
 
 @dataclass

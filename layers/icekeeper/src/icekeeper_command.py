@@ -36,4 +36,6 @@ def main() -> int:
     gc.set_threshold(50_000, *gc.get_threshold()[1:])
     from icekeeper.cli import main as run
 
-    return run()
+    code = run()
+    gc.freeze()  # Python would look for garbage once more before it ends
+    return code
