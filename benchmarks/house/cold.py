@@ -18,7 +18,7 @@ from pathlib import Path
 
 STARTS: Mapping[str, str] = {
     "empty program": "pass",
-    "function lease": "import lease.handler",
+    "function detect": "import detect.handler",
     "function plan": "import plan.handler",
     "function report": "import report.handler",
     "icekeeper --help": "from icekeeper.cli import main; main(['--help'])",

@@ -119,7 +119,7 @@ def largest_rooms(root: Path) -> list[Room]:
     modules = read_modules(root.joinpath(*_SOURCE))
     rooms: dict[str, dict[str, Module]] = defaultdict(dict)
     for name, module in modules.items():
-        _, *folders = module.path.relative_to(root.joinpath(*_SOURCE)).parent.parts
+        folders = module.path.relative_to(root.joinpath(*_SOURCE)).parent.parts[1:]  # without the package itself
         if folders:
             rooms["/".join(folders[: 2 if folders[0] == _DIVIDED else 1])][name] = module
     found = [_room(name, inside) for name, inside in rooms.items()]

@@ -169,7 +169,8 @@ def test_a_function_is_used_where_it_is_named_outside_itself(tree: Path) -> None
 
 
 def test_rooms_come_with_their_arrows_and_floors(tree: Path) -> None:
-    """A room of ``operations/`` is a room of its own; what no room has is left out."""
+    """A room of ``operations/`` is a room of its own; what no room has, or is beside the package, is left out."""
+    (tree / PACKAGE.parent / "beside.py").write_text("import icekeeper\n")
     assert largest_rooms(tree) == [Room("cold", 4, 51, 4, 3), Room("operations/melting", 1, 3, 0, 1)]
 
 
@@ -282,7 +283,7 @@ def test_the_code_stays_within_its_bounds() -> None:
     lines_of_tests = sum(len(module.lines) for module in read_modules(REPOSITORY / "tests").values())
     data_classes = source["dataclasses"] + source["named_tuples"] + source["typed_dicts"]
     found = source["files"], source["lines"], data_classes, lines_of_tests, docs["bytes_of_docs_and_readme"]
-    bounds = 290, 70_000, 350, 96_500, 376_000
+    bounds = 283, 69_400, 345, 95_000, 373_000
     assert [f"{count} > {bound}" for count, bound in zip(found, bounds, strict=True) if count > bound] == []
 
 
