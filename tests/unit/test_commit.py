@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +196,54 @@ def test_patience_outlasts_the_number_of_retries_and_ends(caplog: pytest.LogCapt
     with pytest.raises(CommitConflict):
         run.go(max_retries=2, patience_s=20)
     assert 20 <= sum(run.waits) < 25
+
+
+@dataclass
+class SteadyWriter(MemoryCatalog):
+    """Somebody else commits every 0.2 s of the time that ``waits`` add up to, for the first time at ``next_s``."""
+
+    waits: list[float] = field(default_factory=list)
+    next_s: float = 0.0
+
+    def load(self, table: TableName) -> LoadedTable:
+        while sum(self.waits) >= self.next_s:
+            self.change(*append(self.version, self.metadata.last_sequence_number + 1))
+            self.next_s += 0.2
+        return super().load(table)
+
+    def commit(
+        self, base: LoadedTable, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]
+    ) -> LoadedTable:
+        self.load(base.name)
+        return super().commit(base, requirements, updates)
+
+
+class SlowRun(Run):
+    """Each attempt takes 0.15 s."""
+
+    def prepare(self, head: LoadedTable) -> PreparedCommit | Nothing:
+        self.waits.append(0.15)
+        return super().prepare(head)
+
+
+@pytest.mark.parametrize("phase", range(20))
+def test_the_third_attempt_begins_right_after_a_commit_of_the_busy_writer(phase: int) -> None:
+    """It is shorter than the time between two of his commits, so it wins; at a random moment one in four does."""
+    catalog = SteadyWriter(next_s=phase / 100)
+    run = SlowRun(catalog, waits=catalog.waits)
+    committed = run.go(max_retries=99)
+    assert isinstance(committed, Committed)
+    assert committed.attempts <= 3
+    assert committed.prepared.snapshot_id in catalog.metadata.snapshots
+
+
+def test_nobody_waits_long_for_a_writer_who_does_not_come() -> None:
+    run = SlowRun(MemoryCatalog(scripts=[lost_to_another] * 2))
+    committed = run.go()
+    assert isinstance(committed, Committed)
+    assert committed.attempts == 3
+    backoffs_s, attempts_s = 0.05 + 0.1, 3 * 0.15
+    assert sum(run.waits) < backoffs_s + attempts_s + 2 * 0.15 + 0.05
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,8 @@ _LEAST_PATIENCE_S = 30.0
 _MOST_PATIENCE_S = 15 * 60.0
 # A process with a deadline keeps this time for one more attempt, for removing its files, and for its report.
 _TIME_TO_END_S = 30.0
+# How long a lost attempt is kept waiting for the moment after another writer's commit.
+_MOST_WATCHED_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +98,7 @@ def commit_with_retries(
     left: list[str] = []
     is_unexplained = False
     for attempt in itertools.count():
+        began_s = terms.monotonic_s()
         prepared = sent or prepare(head)
         if isinstance(prepared, Nothing):
             return prepared
@@ -124,8 +127,11 @@ def commit_with_retries(
         if is_last or not isinstance(outcome, CommitConflict | CatalogBusy):
             raise _failure(outcome)
         sent, left, is_unexplained = None, [], False
+        taken_s = terms.monotonic_s() - began_s
         _wait(head, attempt, outcome, terms)
         head = catalog.load(head.name)
+        if attempt and not busy:
+            head = _next_head(catalog, head, min(2 * taken_s, _MOST_WATCHED_S), terms)
     raise AssertionError("counting never ends")
 
 
@@ -133,6 +139,24 @@ def _wait(head: LoadedTable, attempt: int, why: MaintenanceError, terms: CommitT
     seconds = backoff_seconds(attempt + (SLOW if _busy(why) else 0))
     swap_lost(str(head.name), attempt + 1, str(why), seconds)
     terms.sleep(seconds)
+
+
+def _next_head(catalog: Catalog, head: LoadedTable, watched_s: float, terms: CommitTerms) -> LoadedTable:
+    """The head that another writer commits within ``watched_s``, as soon as it is there; or ``head``.
+
+    An attempt has most time right after another writer's commit: it wins whenever it is shorter than the time to the
+    next one.  In twice the time of an attempt comes the next commit of every writer who would disturb it more often
+    than not.
+    """
+    began_s = terms.monotonic_s()
+    newest = head
+    while newest.metadata_location == head.metadata_location:
+        so_far_s = terms.monotonic_s() - began_s
+        if so_far_s >= watched_s:
+            break
+        terms.sleep(0.01 + so_far_s / 8)
+        newest = catalog.load(head.name)
+    return newest
 
 
 def _swap(
