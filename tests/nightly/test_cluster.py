@@ -27,7 +27,7 @@ from support.readers import duckdb_rows
 
 MASTER = "local-cluster[2,1,1024]"
 FILES, ROWS = 24, 60_000
-SCRIPT = "import sys\nfrom icekeeper.cli import main\nsys.exit(main(sys.argv[1:]))\n"
+SCRIPT = "from icekeeper.cli import main\nraise SystemExit(main())\n"
 SPECULATION = {
     "spark.speculation": "true",
     "spark.speculation.interval": "50ms",
