@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from icekeeper.errors import PlanStale
 from icekeeper.metadata.delete_scope import DeleteIndexBuilder, is_unpartitioned, may_name, named_file, partition_key
-from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import (
     DataFile,
@@ -147,37 +147,25 @@ def rebase(
             that rows may be back that no group contains (rule: same-table-same-history).
         MetadataUnreadable: the head's manifests cannot be read.
     """
-    if head.uuid != planned.metadata.uuid:
-        raise PlanStale("the table was replaced by another one of the same name; nothing was changed")
-    snapshot = head.head(branch)
-    if snapshot is None or all(s.snapshot_id != planned.snapshot_id for s in head.ancestors(snapshot.snapshot_id)):
-        raise PlanStale(f"the table was rolled back past snapshot {planned.snapshot_id}; plan again")
-    manifests = reader.manifests(snapshot)
+    manifests = reader.manifests(_later_snapshot(planned, head, branch))
     new = [m for m in manifests if m.manifest_path not in planned.manifests and m.may_have_live_files]
     inputs = _locate(groups, manifests, new, reader)
     revived = _revived_columns(planned.metadata, head)
     dropped = {group.group_id: why for group in groups if (why := _why_overtaken(group, head, inputs, revived))}
-    newer: dict[int, list[LiveEntry]] = defaultdict(list)
     deletes = deletes or DeleteManifests()
-    for group, hit in _hits_of_new_deletes(groups, head, deletes.live_entries(reader, new), planned.sequence_number):
-        if isinstance(hit, str):
-            dropped.setdefault(group.group_id, hit)
-        else:
-            newer[group.group_id].append(hit)
+    hits = deletes.live_entries(reader, new)
+    newer, refused = _hits_of_new_deletes(groups, head, hits, planned.sequence_number)
+    dropped = refused | dropped
     asked = planned.delete_needs or any(group.deletes or group.position_deletes for group in groups)
     listed = deletes.live_entries(reader, manifests) if asked else ()
     live_deletes, live = _live_deletes(listed, planned)
-    moved_on: list[GroupClaim] = []
-    for group in groups:
-        lost = {key for key in group.deletes if key not in live_deletes}
-        if group.homes:
-            lost -= group.position_deletes
-        if lost:
-            # Another commit undid a deletion that the output has applied: the rows must stay.
-            dropped.setdefault(group.group_id, "a delete that was applied is no longer in the table")
-        elif not {hit.entry.file.key for hit in newer[group.group_id]} <= group.position_deletes <= live:
-            moved_on.append(group)
-    moved_on = [group for group in moved_on if group.group_id not in dropped]
+    dropped |= _taken_back(groups, live_deletes, dropped)
+    moved_on = [
+        group
+        for group in groups
+        if group.group_id not in dropped
+        and not {hit.entry.file.key for hit in newer[group.group_id]} <= group.position_deletes <= live
+    ]
     reaching = _position_deletes(moved_on, newer, head, deletes.live_entries(reader, manifests)) if moved_on else {}
     dropped |= {group_id: found for group_id, found in reaching.items() if isinstance(found, str)}
     kept = [group for group in groups if group.group_id not in dropped]
@@ -198,6 +186,20 @@ def rebase(
         moved_on={group_id: found for group_id, found in reaching.items() if not isinstance(found, str)},
         newer=tuple({hit.entry.file.key: hit for group in kept for hit in newer[group.group_id]}.values()),
     )
+
+
+def _later_snapshot(planned: PlanningState, head: TableMetadata, branch: str) -> Snapshot:
+    """The snapshot that ``branch`` points at on ``head``.
+
+    Raises:
+        PlanStale: it does not descend from the planning snapshot.
+    """
+    if head.uuid != planned.metadata.uuid:
+        raise PlanStale("the table was replaced by another one of the same name; nothing was changed")
+    snapshot = head.head(branch)
+    if snapshot is None or all(s.snapshot_id != planned.snapshot_id for s in head.ancestors(snapshot.snapshot_id)):
+        raise PlanStale(f"the table was rolled back past snapshot {planned.snapshot_id}; plan again")
+    return snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,9 +236,11 @@ def _hits_of_new_deletes(
     head: TableMetadata,
     new: Iterable[LiveEntry],
     sequence_number: int,
-) -> Iterator[tuple[GroupClaim, str | LiveEntry]]:
-    """The groups that deletes which landed after planning concern: with the reason why the group must not be committed,
-    or with the delete that must be forwarded."""
+) -> tuple[Mapping[int, Sequence[LiveEntry]], dict[int, str]]:
+    """Per group the deletes that landed after planning and must be forwarded, an empty list without any; and the groups
+    that must not be committed for such a delete, with the reason."""
+    newer: dict[int, list[LiveEntry]] = defaultdict(list)
+    refused: dict[int, str] = {}
     # A hot table has many groups and gets many deletes: each delete is compared only with groups that it may concern.
     by_path = {path: group for group in groups for path, _ in group.inputs}
     by_scope: dict[tuple[object, ...], list[GroupClaim]] = defaultdict(list)
@@ -257,8 +261,11 @@ def _hits_of_new_deletes(
         for group in concerned:
             why = _hit(delete, spec_id, is_global, group)
             if why is not None:
-                is_forwarded = group.homes and delete.content is FileContent.POSITION_DELETES
-                yield group, live if is_forwarded else why
+                if group.homes and delete.content is FileContent.POSITION_DELETES:
+                    newer[group.group_id].append(live)
+                else:
+                    refused.setdefault(group.group_id, why)
+    return newer, refused
 
 
 def _position_deletes(
@@ -292,6 +299,20 @@ def _position_deletes(
 
 def _named(delete: DataFile, group: GroupClaim) -> set[str]:
     return {path for path, _ in group.inputs if may_name(delete, path)}
+
+
+def _taken_back(
+    groups: Sequence[GroupClaim], live_deletes: Container[FileKey], dropped: Container[int]
+) -> dict[int, str]:
+    """The other groups that have applied a delete that another commit undid: their rows must stay."""
+    found: dict[int, str] = {}
+    for group in groups:
+        lost = {key for key in group.deletes if key not in live_deletes}
+        if group.homes:
+            lost -= group.position_deletes
+        if lost and group.group_id not in dropped:
+            found[group.group_id] = "a delete that was applied is no longer in the table"
+    return found
 
 
 def _live_deletes(

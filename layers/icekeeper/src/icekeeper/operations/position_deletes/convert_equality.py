@@ -317,19 +317,7 @@ def convert(context: OperationContext, loaded: LoadedTable, plan: ConversionPlan
         MaintenanceError: nothing was committed.
     """
     outcome = Conversion()
-    tasks = [_task(loaded, plan, group, context.policy) for group in plan.groups]
-    context.will_write(task.output.record for task in tasks)
-    context.progress(_WHAT, 0, len(tasks))
-    try:
-        results = context.engine.map(convert_group, tasks, lambda done: context.progress(_WHAT, done, len(tasks)))
-    except MaintenanceError:
-        context.discard(loaded, [path for task in tasks for path in task.output.paths])
-        raise
-    done = {result.group_id: result for result in results if result.error is None}
-    for result in results:
-        outcome.unreadable |= result.unreadable
-        if result.error is not None and not result.unreadable:
-            outcome.errors.append(result.error)
+    done = _looked_up(context, loaded, plan, outcome)
     groups = [group for group in plan.groups if group.group_id in done]
 
     def replacement_on(
@@ -339,26 +327,12 @@ def convert(context: OperationContext, loaded: LoadedTable, plan: ConversionPlan
             raise PlanStale("the table was upgraded to another format version; plan again")
         kept = [group for group in groups if group.group_id in rebased.kept]
         written = {group.group_id: done[group.group_id].written for group in kept}
-        superseded, staged, refused = frozenset[FileKey](), list[str](), dict[int, str]()
+        superseded, staged = frozenset[FileKey](), list[str]()
         if head.format_version >= 3:
-            current = {group.group_id: _current_deletes(group, rebased) for group in kept}
-            for group in (group for group in kept if group.group_id in rebased.moved_on):
-                try:
-                    written[group.group_id], path = _with_newer(context, loaded, group, written, current)
-                except MaintenanceError as error:
-                    refused[group.group_id] = f"newer deletes of its files cannot be taken in: {error}"
-                else:
-                    staged += path
-            superseded = frozenset(
-                entry.file.key
-                for group in kept
-                for file in written[group.group_id]
-                for entry in current[group.group_id].get(file.referenced_data_file or "", ())
-                if named_file(entry.file) == file.referenced_data_file
-            )
-        if refused:
-            context.discard(loaded, staged)
-            return GroupsRefused(refused)
+            vectors = _vectors_on_head(context, loaded, kept, written, rebased)
+            if isinstance(vectors, GroupsRefused):
+                return vectors
+            written, superseded, staged = vectors
         added = [(group, file) for group in kept for file in written[group.group_id]]
         manifests = {live.entry.file.key: live.manifest.manifest_path for live in rebased.newer}
         manifests |= rebased.delete_manifests
@@ -393,6 +367,25 @@ def convert(context: OperationContext, loaded: LoadedTable, plan: ConversionPlan
     return outcome
 
 
+def _looked_up(
+    context: OperationContext, loaded: LoadedTable, plan: ConversionPlan, outcome: Conversion
+) -> dict[int, ConversionResult]:
+    """What workers found and wrote, by group; errors go to ``outcome``."""
+    tasks = [_task(loaded, plan, group, context.policy) for group in plan.groups]
+    context.will_write(task.output.record for task in tasks)
+    context.progress(_WHAT, 0, len(tasks))
+    try:
+        results = context.engine.map(convert_group, tasks, lambda done: context.progress(_WHAT, done, len(tasks)))
+    except MaintenanceError:
+        context.discard(loaded, [path for task in tasks for path in task.output.paths])
+        raise
+    for result in results:
+        outcome.unreadable |= result.unreadable
+        if result.error is not None and not result.unreadable:
+            outcome.errors.append(result.error)
+    return {result.group_id: result for result in results if result.error is None}
+
+
 def _task(loaded: LoadedTable, plan: ConversionPlan, group: ConversionGroup, policy: Policy) -> ConversionTask:
     into_vectors = loaded.metadata.format_version >= 3
     read = make_read_task(
@@ -410,6 +403,37 @@ def _task(loaded: LoadedTable, plan: ConversionPlan, group: ConversionGroup, pol
         partition=group.scope[1],
         output=PlannedFile(stem, "puffin" if into_vectors else "parquet"),
     )
+
+
+def _vectors_on_head(
+    context: OperationContext,
+    loaded: LoadedTable,
+    groups: Sequence[ConversionGroup],
+    written: Mapping[int, tuple[DataFile, ...]],
+    rebased: RebaseResult,
+) -> tuple[dict[int, tuple[DataFile, ...]], frozenset[FileKey], list[str]] | GroupsRefused:
+    """The groups' vectors with all newer deletes of their files, the deletes that these vectors replace, and the paths
+    of files that were written for that."""
+    current = {group.group_id: _current_deletes(group, rebased) for group in groups}
+    newest, staged, refused = dict(written), list[str](), dict[int, str]()
+    for group in (group for group in groups if group.group_id in rebased.moved_on):
+        try:
+            newest[group.group_id], path = _with_newer(context, loaded, group, written, current)
+        except MaintenanceError as error:
+            refused[group.group_id] = f"newer deletes of its files cannot be taken in: {error}"
+        else:
+            staged += path
+    if refused:
+        context.discard(loaded, staged)
+        return GroupsRefused(refused)
+    superseded = frozenset(
+        entry.file.key
+        for group in groups
+        for file in newest[group.group_id]
+        for entry in current[group.group_id].get(file.referenced_data_file or "", ())
+        if named_file(entry.file) == file.referenced_data_file
+    )
+    return newest, superseded, staged
 
 
 def _current_deletes(group: ConversionGroup, rebased: RebaseResult) -> Mapping[str, tuple[ManifestEntry, ...]]:
