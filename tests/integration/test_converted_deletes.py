@@ -14,11 +14,11 @@ from pyiceberg.transforms import IdentityTransform
 from icekeeper.model import FileContent
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
-from support.deletes import commit_deletes, create_by_region, equality_delete, region_rows, rows_of
+from support.deletes import commit_deletes, equality_delete, region_rows, rows_of
 from support.maintained_table import MaintainedTable, local_path, maintained_table
 from support.readers import duckdb_rows
 from support.scripted_catalog import once
-from support.v3 import assert_row_ids_hold, commit_keys, delete_positions, file_of, lineage, upgrade, with_row_ids
+from support.v3 import assert_row_ids_hold, commit_keys, delete_positions, file_of, lineage, table_of_version
 
 CONVERT: dict[str, Any] = {"convert_equality_deletes": "true"}
 
@@ -26,11 +26,7 @@ CONVERT: dict[str, Any] = {"convert_equality_deletes": "true"}
 @pytest.fixture(params=[2, 3])
 def table(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[MaintainedTable]:
     """Four files of ten rows in us (ids 0.., 100.., 200.., 300..) and in eu (50.., …)."""
-    with maintained_table(tmp_path) as made:
-        create_by_region(made, 4 if request.param == 2 else 3)
-        if request.param == 3:
-            upgrade(made)
-            with_row_ids(made)
+    with table_of_version(tmp_path, request.param) as made:
         yield made
 
 

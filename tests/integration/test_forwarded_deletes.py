@@ -39,7 +39,7 @@ from support.deletes import (
 )
 from support.maintained_table import NAME, MaintainedTable, local_path, maintained_table
 from support.scripted_catalog import once
-from support.v3 import assert_row_ids_hold, commit_files, delete_positions, lineage, upgrade, with_row_ids
+from support.v3 import assert_row_ids_hold, commit_files, delete_positions, lineage, table_of_version
 
 ORDERS: dict[str, dict[str, str]] = {
     "in_order": {},
@@ -54,11 +54,7 @@ ORDERS: dict[str, dict[str, str]] = {
 @pytest.fixture(params=[2, 3])
 def table(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[MaintainedTable]:
     """Four files of ten rows in us (ids 0.., 100.., 200.., 300..) and in eu (50.., …); two rows are deleted."""
-    with maintained_table(tmp_path) as made:
-        create_by_region(made, 4 if request.param == 2 else 3)
-        if request.param == 3:
-            upgrade(made)
-            with_row_ids(made)
+    with table_of_version(tmp_path, request.param) as made:
         delete_rows(made, 5, 206)
         yield made
 

@@ -15,20 +15,11 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from support.duckdb_session import DuckDB
 from support.java_table import SharedTable
-from support.java_writer import JavaTables
+from support.java_writer import BY_REGION, ID_AND_REGION, JavaTables
 from support.maintained_table import local_path
 from support.readers import pyiceberg_rows
 from support.scripted_catalog import once
 
-SCHEMA = {
-    "type": "struct",
-    "schema-id": 0,
-    "fields": [
-        {"id": 1, "name": "id", "type": "long", "required": True},
-        {"id": 2, "name": "region", "type": "string", "required": True},
-    ],
-}
-BY_REGION = {"spec-id": 0, "fields": [{"name": "region", "transform": "identity", "source-id": 2, "field-id": 1000}]}
 REGIONS = ("eu", "us")
 
 
@@ -36,7 +27,7 @@ class Deleting:
     """A table of Java's with three files of ten rows in each region, from which Java deletes."""
 
     def __init__(self, java_tables: JavaTables, folder: Path, version: int) -> None:
-        self.java = java_tables.create(SCHEMA, BY_REGION, {"format-version": str(version)}, folder / "table")
+        self.java = java_tables.create(ID_AND_REGION, BY_REGION, {"format-version": str(version)}, folder / "table")
         self.version = version
         self.live: set[int] = set()
         for number in range(6):

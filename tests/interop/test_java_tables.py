@@ -29,7 +29,7 @@ from icekeeper.rows.file_rows import why_unreadable
 from support.duckdb_session import DuckDB
 from support.iceberg_java import IcebergJava
 from support.java_table import JavaTable, SharedTable
-from support.java_writer import JavaTables
+from support.java_writer import BY_REGION, ID_AND_REGION, JavaTables
 from support.maintained_table import KEEPING_SNAPSHOTS, MaintainedTable, local_path, outcome_of, registered_table
 from support.plans import data_file
 from support.readers import CanonicalRows, canonical, duckdb_rows, pyiceberg_rows, rows_by_engine
@@ -466,15 +466,6 @@ def records(data: bytes) -> list[Any]:
 
 # A position delete that names its one data file, written by Iceberg-Java under another partition and another spec.
 
-SCHEMA = {
-    "type": "struct",
-    "schema-id": 0,
-    "fields": [
-        {"id": 1, "name": "id", "type": "long", "required": True},
-        {"id": 2, "name": "region", "type": "string", "required": True},
-    ],
-}
-BY_REGION = {"spec-id": 0, "fields": [{"name": "region", "transform": "identity", "source-id": 2, "field-id": 1000}]}
 IDLE = {
     "min_input_files": "9",
     "delete_compaction_min_deletes": "99",
@@ -494,7 +485,7 @@ def test_no_reader_gets_a_deleted_row_back(
     java_tables: JavaTables, duckdb: DuckDB, tmp_path: Path, passes: list[tuple[str, dict[str, Any]]]
 ) -> None:
     """Java, DuckDB and PyIceberg believe the name: 25 rows became 31."""
-    java = java_tables.create(SCHEMA, BY_REGION, {"format-version": "2"}, tmp_path / "table")
+    java = java_tables.create(ID_AND_REGION, BY_REGION, {"format-version": "2"}, tmp_path / "table")
     files: dict[str, Any] = {}
     for first, region in ((0, "eu"), (10, "us"), (20, "asia")):
         rows = [{"1": number, "2": region} for number in range(first, first + 10)]

@@ -33,8 +33,8 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.errors import CommitConflict, MetadataUnreadable
 from icekeeper.model import FileContent
 from support import v3
-from support.deletes import commit_deletes, create_by_region, equality_delete, position_delete, rows_of
-from support.maintained_table import MaintainedTable, local_path, maintained_table
+from support.deletes import commit_deletes, equality_delete, position_delete, rows_of
+from support.maintained_table import MaintainedTable, local_path
 from support.readers import duckdb_rows
 
 REGIONS = ("us", "eu")
@@ -311,12 +311,8 @@ class Chaos:
 
 @contextmanager
 def chaos(folder: Path, version: int, seed: int) -> Iterator[Chaos]:
-    """A table of 60 or more rows in two partitions, about to be written to."""
-    with maintained_table(folder) as table:
-        create_by_region(table, 3)
-        if version == 3:
-            v3.upgrade(table)
-            v3.with_row_ids(table)
+    """A table of 80 rows in two partitions, about to be written to."""
+    with v3.table_of_version(folder, version) as table:
         yield Chaos(table, folder, seed)
 
 

@@ -25,6 +25,15 @@ Partition: TypeAlias = Sequence[Any] | Row
 
 _SOURCE = Path(__file__).parent / "java" / "LocalTable.java"
 _LINEAGE = (2147483540, 2147483539)
+ID_AND_REGION = {
+    "type": "struct",
+    "schema-id": 0,
+    "fields": [
+        {"id": 1, "name": "id", "type": "long", "required": True},
+        {"id": 2, "name": "region", "type": "string", "required": True},
+    ],
+}
+BY_REGION = {"spec-id": 0, "fields": [{"name": "region", "transform": "identity", "source-id": 2, "field-id": 1000}]}
 """Field ids of ``_row_id`` and ``_last_updated_sequence_number``."""
 
 

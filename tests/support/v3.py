@@ -187,6 +187,17 @@ def with_row_ids(table: MaintainedTable) -> MaintainedTable:
     return table
 
 
+@contextmanager
+def table_of_version(folder: Path, version: int) -> Iterator[MaintainedTable]:
+    """Four files of ten rows in us (ids 0.., 100.., 200.., 300..) and in eu (50.., …); in v3 every row has an id."""
+    with maintained_table(folder) as made:
+        create_by_region(made, 4 if version == 2 else 3)
+        if version == 3:
+            upgrade(made)
+            with_row_ids(made)
+        yield made
+
+
 def compacted(table: MaintainedTable, **overrides: Any) -> OperationOutcome:
     return outcome_of(table.maintain(operations="compact", **overrides), Operation.COMPACT)
 

@@ -81,6 +81,17 @@ def deleted_rows_of(task: ReadTask, storage: Storage) -> DeletedRows | None:
     return DeletedRows(task, storage) if task.deletes else None
 
 
+def deleted_positions(task: ReadTask, storage: Storage) -> Mapping[str, BitMap64]:
+    """Every deleted position of each of a task's inputs; keys are looked up in the inputs' key columns.
+
+    Raises:
+        FileUnreadable: a delete file cannot be read.
+        StorageError: an input cannot be read.
+    """
+    deletes = deleted_rows_of(task, storage)
+    return {} if deletes is None else deletes.all_positions(storage)
+
+
 def read_schema(task: ReadTask) -> dict[str, Any]:
     """The schema of the batches to read: with the columns that only equality deletes need."""
     return {**task.schema, "fields": [*task.schema["fields"], *task.key_fields]}

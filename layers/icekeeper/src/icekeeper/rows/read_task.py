@@ -23,6 +23,9 @@ from icekeeper.rows.arrow_schema import column_path
 OPEN_FILE_BYTES = 256 * 1024
 """Opening a file takes as long as decoding this many bytes: 2.5 ms at 100 MB a second."""
 
+NO_COLUMNS: Mapping[str, Any] = {"type": "struct", "fields": []}
+"""The schema of a task that reads no column but those that its deletes need."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReadableFile:

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from icekeeper.metadata.delete_scope import PartitionKey, partition_key
 from icekeeper.metadata.overlap_depth import Extent
-from icekeeper.model import FileIdentity, FileKey, ManifestEntry, PartitionValue
+from icekeeper.model import FileContent, FileIdentity, FileKey, ManifestEntry, PartitionValue
 from icekeeper.operations.compaction.output_partition import Destination
 from icekeeper.policy.values import RewriteReason
 
@@ -133,6 +133,11 @@ class Candidate:
     @property
     def deletes(self) -> tuple[ManifestEntry, ...]:
         return self.condition.deletes
+
+    @property
+    def position_deletes(self) -> tuple[ManifestEntry, ...]:
+        """Those of its deletes that are position deletes or deletion vectors."""
+        return tuple(entry for entry in self.deletes if entry.file.content is FileContent.POSITION_DELETES)
 
     @property
     def has_debt(self) -> bool:

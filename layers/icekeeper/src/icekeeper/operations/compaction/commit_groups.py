@@ -10,7 +10,7 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.conflict_detection import GroupClaim, PlanningState, RebaseResult
 from icekeeper.commit.snapshot import FileReplacement
 from icekeeper.metadata.document import TableMetadata, branch_head
-from icekeeper.model import DataFile, FileContent, FileKey, ManifestContent, Nothing
+from icekeeper.model import DataFile, FileKey, ManifestContent, Nothing
 from icekeeper.operations.compaction.bins import FileGroup
 from icekeeper.operations.compaction.candidates import SIZES_KEY, recorded_sizes
 from icekeeper.operations.compaction.group_entries import OVERTAKEN
@@ -212,12 +212,7 @@ def _rewrite(
             inputs={c.key: (c.manifest_path, c.identity) for c in group.files},
             output_field_ids=held,
             deletes=_needed(group),
-            position_deletes=frozenset(
-                entry.file.key
-                for c in group.files
-                for entry in c.deletes
-                if entry.file.content is FileContent.POSITION_DELETES
-            ),
+            position_deletes=frozenset(entry.file.key for c in group.files for entry in c.position_deletes),
             homes={c.file_path: (c.spec_id, c.partition) for c in group.files} if _is_traced(plan, group, done) else {},
             without_row_ids=not group.has_lineage,
         )

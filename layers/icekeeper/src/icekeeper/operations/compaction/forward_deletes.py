@@ -17,7 +17,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Any
 
 from pyroaring import BitMap64
 
@@ -36,14 +35,12 @@ from icekeeper.operations.compaction.rewrite_task import Forwarded, RewriteResul
 from icekeeper.operations.compaction.row_maps import mapped_rows
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy.values import Proof
-from icekeeper.rows.apply_deletes import SpelledFiles, deleted_rows_of, position_rows, vector_positions
+from icekeeper.rows.apply_deletes import SpelledFiles, deleted_positions, position_rows, vector_positions
 from icekeeper.rows.arrow_schema import stored_schema
-from icekeeper.rows.read_task import InputFile, make_read_task, with_lineage
+from icekeeper.rows.read_task import NO_COLUMNS, InputFile, make_read_task, with_lineage
 from icekeeper.rows.write_deletes import write_position_deletes, write_vectors
 from icekeeper.storage.paths import PlannedFile
 from icekeeper.storage.storage import Storage
-
-_NO_COLUMNS: Mapping[str, Any] = {"type": "struct", "fields": []}
 
 
 def with_newest_deletes(
@@ -67,14 +64,10 @@ def with_newest_deletes(
     return [replace(group, files=tuple(_refreshed(c, index) for c in group.unpacked.files)) for group in groups]
 
 
-def _position_deletes(candidate: Candidate) -> list[ManifestEntry]:
-    return [entry for entry in candidate.deletes if entry.file.content is FileContent.POSITION_DELETES]
-
-
 def _refreshed(candidate: Candidate, index: DeleteIndex) -> Candidate:
     key = partition_key(candidate.spec_id, candidate.partition)
     now = tuple(index.positions_of(candidate.file_path, key, candidate.sequence_number))
-    if {entry.file.key for entry in now} == {entry.file.key for entry in _position_deletes(candidate)}:
+    if {entry.file.key for entry in now} == {entry.file.key for entry in candidate.position_deletes}:
         return candidate
     others = (entry for entry in candidate.deletes if entry.file.content is not FileContent.POSITION_DELETES)
     return replace(candidate, condition=replace(candidate.condition, deletes=(*now, *others)))
@@ -146,7 +139,7 @@ class DeleteForwarder:
         for candidate in self._files(group_id):
             path = candidate.file_path
             now = self._deleted(path, reaching[path])
-            if back := self._deleted(path, _position_deletes(candidate)) - now:
+            if back := self._deleted(path, candidate.position_deletes) - now:
                 raise MetadataUnreadable(f"{len(back)} deleted row(s) of {path} are no longer deleted")
             if new := now - left_out.get(path, BitMap64()):
                 lost[path] = new
@@ -219,12 +212,11 @@ class DeleteForwarder:
             task = make_read_task(
                 self._loaded.metadata,
                 files,
-                _NO_COLUMNS,
+                NO_COLUMNS,
                 self._loaded.io_properties,
                 verify_checksums=self._context.policy.verify_page_checksums,
             )
-            deletes = deleted_rows_of(task, self._storage)
-            self._left_out[group_id] = {} if deletes is None else deletes.all_positions(self._storage)
+            self._left_out[group_id] = deleted_positions(task, self._storage)
         return self._left_out[group_id]
 
     def _deleted(self, path: str, deletes: Iterable[ManifestEntry]) -> BitMap64:

@@ -16,12 +16,10 @@ import uuid
 from collections import Counter, defaultdict
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from icekeeper.aws.worker_keys import properties_for_workers
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.conflict_detection import GroupClaim, PlanningState, RebaseResult
 from icekeeper.commit.snapshot import DELETE, FileReplacement
@@ -44,17 +42,16 @@ from icekeeper.model import (
 )
 from icekeeper.pass_context.context import GroupsRefused, OperationContext, Rewrite, commit_rewrite
 from icekeeper.policy import Policy
-from icekeeper.rows.apply_deletes import deleted_rows_of, vector_positions
+from icekeeper.rows.apply_deletes import deleted_positions, vector_positions
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.rows.file_rows import READABLE_FORMATS
 from icekeeper.rows.read import unreadable_files
-from icekeeper.rows.read_task import ReadTask, make_read_task
+from icekeeper.rows.read_task import NO_COLUMNS, ReadTask, make_read_task
 from icekeeper.rows.write_deletes import write_position_deletes, write_vectors
 from icekeeper.storage.paths import PlannedFile
 from icekeeper.storage.storage import Storage
 
 _WHAT = "rewrite_position_deletes: equality deletes"
-_NO_COLUMNS: Mapping[str, Any] = {"type": "struct", "fields": []}
 # Of one task.  A bitmap of all its positions then takes some MB, and its keys are looked up within the task's memory.
 _TASK_ROWS = 20_000_000
 _TASK_FILES = 1_000
@@ -227,7 +224,7 @@ def convert_group(task: ConversionTask) -> ConversionResult:
     storage, path = Storage(task.read.io_properties), task.output.path(task.attempt)
     error, unreadable = "", dict[str, str]()
     try:
-        found, before = _positions(task.read, storage), _positions(_without_keys(task.read), storage)
+        found, before = deleted_positions(task.read, storage), deleted_positions(_without_keys(task.read), storage)
         # A vector that would gain nothing stays as it is.
         more = {name: rows for name, rows in found.items() if rows - before.get(name, BitMap64())}
         return ConversionResult(group_id=task.group_id, written=_written(task, more, path, storage))
@@ -236,11 +233,6 @@ def convert_group(task: ConversionTask) -> ConversionResult:
     except (MaintenanceError, pa.ArrowException, OSError, ValueError) as failure:
         error = f"{type(failure).__name__}: {failure}"
     return ConversionResult(group_id=task.group_id, error=error, unreadable=unreadable)
-
-
-def _positions(task: ReadTask, storage: Storage) -> Mapping[str, BitMap64]:
-    deletes = deleted_rows_of(task, storage)
-    return {} if deletes is None else deletes.all_positions(storage)
 
 
 def _without_keys(task: ReadTask) -> ReadTask:
@@ -391,14 +383,14 @@ def _task(loaded: LoadedTable, plan: ConversionPlan, group: ConversionGroup, pol
     read = make_read_task(
         loaded.metadata,
         group.files,
-        _NO_COLUMNS,
+        NO_COLUMNS,
         loaded.io_properties,
         verify_checksums=policy.verify_page_checksums,
     )
     stem = f"{loaded.metadata.data_location}/converted-{plan.snapshot_id}-{group.group_id:05d}-{uuid.uuid4()}"
     return ConversionTask(
         group_id=group.group_id,
-        read=replace(read, io_properties=properties_for_workers(loaded.io_properties)),
+        read=read,
         into_vectors=into_vectors,
         partition=group.scope[1],
         output=PlannedFile(stem, "puffin" if into_vectors else "parquet"),
@@ -461,11 +453,11 @@ def _with_newer(
         task = make_read_task(
             loaded.metadata,
             [replace(reached, deletes=deletes)],
-            _NO_COLUMNS,
+            NO_COLUMNS,
             loaded.io_properties,
             verify_checksums=context.policy.verify_page_checksums,
         )
-        return _positions(task, storage).get(reached.file_path, BitMap64())
+        return deleted_positions(task, storage).get(reached.file_path, BitMap64())
 
     ours = {file.referenced_data_file: file for file in written[group.group_id]}
     for reached in group.files:
