@@ -244,6 +244,33 @@ def test_a_delete_that_cannot_be_read_drops_its_groups_alone(table: MaintainedTa
     table.assert_sound()
 
 
+@pytest.mark.parametrize("when", ["between two commits of a pass", "after a pass"])
+def test_deletes_that_come_after_the_rewrite_are_named(table: MaintainedTable, when: str) -> None:
+    """Their writer does not check whether its files are still there."""
+    before, first = region_rows(table), {file.file_path: file for file in data_files(table)}
+
+    def delete_late() -> None:
+        path = min(first.keys() - {file.file_path for file in data_files(table)})
+        late.append(path)
+        region = str(first[path].partition[0])
+        if table.metadata.format_version == 3:
+            delete_positions(table, {path: [1]}, under=(region,))
+        else:
+            commit_deletes(table, [position_delete(path, 1, region)])
+
+    late: list[str] = []
+    if when == "between two commits of a pass":
+        table.catalog.after_commit = once(delete_late)
+    assert compacted(table, partial_progress="1").metrics["compact.deletes_late"] == 0
+    if when == "after a pass":
+        delete_late()
+    assert region_rows(table) == before
+    outcome = compacted(table)
+    assert (outcome.metrics["compact.deletes_late"], outcome.metrics["compact.delete_files_removed"]) == (1, 1)
+    assert f"names {late[0]}" in outcome.summary
+    assert (region_rows(table), deletes(table)) == (before, [])
+
+
 @pytest.mark.parametrize("table", [2], indirect=True)
 def test_a_pass_that_loses_most_groups_is_partial_and_health_says_so(table: MaintainedTable) -> None:
     for first in (400, 500):

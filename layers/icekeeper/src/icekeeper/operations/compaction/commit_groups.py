@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from icekeeper.catalogs.catalog import LoadedTable
@@ -28,6 +28,8 @@ class GroupOutcomes:
     """Live delete file → how many live data files still need it."""
     committed: dict[int, RewriteResult] = field(default_factory=dict)
     """Id of a committed group → its result."""
+    committed_by: dict[int, int] = field(default_factory=dict)
+    """Id of a committed group → the snapshot."""
     dropped: dict[int, str] = field(default_factory=dict)
     """Id of a group that conflicts with other commits → reason."""
     errors: list[str] = field(default_factory=list)
@@ -147,6 +149,7 @@ class _Attempts:
             outcomes.delete_needs.pop(key)
         kept = [group for group in self._groups if group.group_id in rebased.kept]
         outcomes.committed |= {group.group_id: done[group.group_id] for group in kept}
+        outcomes.committed_by |= {group.group_id: snapshot_id for group in kept}
         for key, count in _needed(*kept).items():
             if key in outcomes.delete_needs:
                 outcomes.delete_needs[key] -= count
@@ -235,11 +238,14 @@ def _row_maps(result: RewriteResult) -> list[str]:
     return [row_map_path(file.file_path) for file in result.written] if result.has_row_maps else []
 
 
-def _replaced(plan: CompactionPlan, outcomes: GroupOutcomes) -> Iterator[str]:
-    """The inputs that earlier commits of the plan have replaced."""
-    for group in plan.groups:
-        if group.group_id in outcomes.committed:
-            yield from (candidate.file_path for candidate in group.unpacked.files)
+def _replaced(plan: CompactionPlan, outcomes: GroupOutcomes) -> dict[str, int]:
+    """The inputs that earlier commits of the plan have replaced: path → the snapshot."""
+    return {
+        candidate.file_path: outcomes.committed_by[group.group_id]
+        for group in plan.groups
+        if group.group_id in outcomes.committed_by
+        for candidate in group.unpacked.files
+    }
 
 
 def _needed(*groups: FileGroup) -> Counter[FileKey]:

@@ -5,6 +5,7 @@ A dry run reports the plan, and which settings of the table its files do not mee
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -15,11 +16,11 @@ from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.snapshot import RECIPE_KEY
-from icekeeper.errors import LocationRefused, PolicyError, TableUnsupported
+from icekeeper.errors import LocationRefused, MaintenanceError, PolicyError, TableUnsupported
 from icekeeper.health.layout import LayoutTally
 from icekeeper.machine.clock import stopwatch
-from icekeeper.metadata.document import TableMetadata, branch_head, require_writable, schema_digest
-from icekeeper.metadata.table_reader import delete_index
+from icekeeper.metadata.document import Snapshot, TableMetadata, branch_head, require_writable, schema_digest
+from icekeeper.metadata.table_reader import TableReader, delete_index
 from icekeeper.model import LiveEntry, ManifestContent, ManifestFile, Nothing
 from icekeeper.operations.compaction.candidates import FileScope, TableState, Tally
 from icekeeper.operations.compaction.commit_groups import GroupOutcomes, commit_results
@@ -60,6 +61,8 @@ from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.state.store import IdleSince
 from icekeeper.state.table_memory import TableMemory
 from icekeeper.text import counted, size_text
+
+log = logging.getLogger(__name__)
 
 _OPERATION = Operation.COMPACT
 _MOST_TALLIED = 20_000
@@ -114,6 +117,7 @@ def compact(context: OperationContext) -> OperationOutcome:
         if context.dry_run:
             return _planned(context, loaded, plan, sample)
         context.require_reviewed(loaded, plan.input_files)
+        late = _late_deletes(reader, snapshot, state, plan)
         with context.job(_OPERATION, loaded, plan.snapshot_id) as rewriting:
             plan, outcomes = rewrite_and_commit(rewriting, loaded, plan)
             if outcomes.errors or outcomes.unreadable:
@@ -122,8 +126,38 @@ def compact(context: OperationContext) -> OperationOutcome:
         _count_replaced(tally, plan, outcomes)
         _remember_files(context, metadata, tally)
         outcome = _outcome(plan, outcomes, loaded.metadata.properties, context.policy)
-        metrics = {**outcome.metrics, "compact.duration_ms": elapsed_ms()}
+        metrics = {**outcome.metrics, "compact.deletes_late": len(late), "compact.duration_ms": elapsed_ms()}
+        outcome = _with_late(outcome, late)
         return replace(outcome, metrics=metrics, idle_since=_idle_since(context, metadata, plan, outcomes))
+
+
+def _late_deletes(
+    reader: TableReader, snapshot: Snapshot | None, state: TableState, plan: CompactionPlan
+) -> Mapping[str, str]:
+    """As :func:`.late_deletes`; none if the history cannot be read, because this is only told."""
+    if snapshot is None or 0 not in plan.delete_needs.values():
+        return {}
+    # Imported here, because few tables have such deletes.
+    from icekeeper.operations.compaction.forward_deletes import late_deletes
+
+    try:
+        return late_deletes(reader, snapshot, state.deletes, plan.delete_needs)
+    except MaintenanceError as error:
+        log.warning("whether deletes came too late is not known: %s", error)
+        return {}
+
+
+def _with_late(outcome: OperationOutcome, late: Mapping[str, str]) -> OperationOutcome:
+    """Name the deletes that came after their data files had been rewritten; they are dropped like all dangling ones."""
+    if not late:
+        return outcome
+    path, delete = min(late.items())
+    note = (
+        f"{counted(len(late), 'delete file')} came after the data files that they name had been rewritten, and deleted "
+        f"nothing, because their writer does not check that; repeat the deletes, such as {delete}, which names {path}"
+    )
+    log.warning("%s", note)
+    return replace(outcome, summary=f"{outcome.summary}; {note}")
 
 
 def _file_scope(context: OperationContext, metadata: TableMetadata) -> FileScope:

@@ -16,16 +16,17 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from itertools import accumulate, chain
 
 from pyroaring import BitMap64
 
 from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.commit.attempt import RUN_ID_KEY
 from icekeeper.commit.conflict_detection import RebaseResult
 from icekeeper.errors import MaintenanceError, MetadataUnreadable
 from icekeeper.metadata.delete_scope import DeleteIndex, named_file, partition_key
-from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.table_reader import delete_index
+from icekeeper.metadata.document import Snapshot, TableMetadata
+from icekeeper.metadata.table_reader import TableReader, delete_index
 from icekeeper.model import DataFile, FileContent, FileKey, ManifestContent, ManifestEntry
 from icekeeper.operations.compaction.bins import FileGroup
 from icekeeper.operations.compaction.candidate import Candidate
@@ -73,6 +74,34 @@ def _refreshed(candidate: Candidate, index: DeleteIndex) -> Candidate:
     return replace(candidate, condition=replace(candidate.condition, deletes=(*now, *others)))
 
 
+def late_deletes(
+    reader: TableReader, snapshot: Snapshot, index: DeleteIndex, needs: Mapping[FileKey, int]
+) -> dict[str, str]:
+    """Position deletes that were committed after a rewrite of ours had replaced the one file that they name.
+
+    They delete nothing, and the rows that they mean are live in the outputs.  Only a writer that does not check whether
+    its files are still there commits such a delete (Java: ``RowDelta.validateDataFilesExist``).  The rewrite is looked
+    for in the history that is left.
+
+    Returns:
+        Data file → the delete file that names it.
+    """
+    by_path = ((path, one) for path, some in index.positions_by_path.items() for one in some)
+    listed = sorted(chain(index.vectors.items(), by_path), key=lambda item: item[1].sequence_number or 0)
+    unneeded = {path: entry for path, entry in listed if needs.get(entry.file.key) == 0}
+    newest = max((entry.sequence_number or 0 for entry in unneeded.values()), default=0)
+    found: dict[str, str] = {}
+    for own in reader.metadata.ancestors(snapshot.snapshot_id) if unneeded else ():
+        if RUN_ID_KEY not in own.summary or own.sequence_number >= newest:
+            continue
+        added = [m for m in reader.manifests(own) if m.added_snapshot_id == own.snapshot_id and m.deleted_files_count]
+        for _, entries in reader.entries(m for m in added if m.content is ManifestContent.DATA):
+            for path in (entry.file.file_path for entry in entries if not entry.is_live):
+                if path in unneeded and (unneeded[path].sequence_number or 0) > own.sequence_number:
+                    found[path] = unneeded[path].file.file_path
+    return found
+
+
 class DeleteForwarder:
     """Forwards deletes for the attempts at one commit; what it reads of files, which never change, it reads once."""
 
@@ -83,15 +112,15 @@ class DeleteForwarder:
         plan: CompactionPlan,
         groups: Sequence[FileGroup],
         results: Mapping[int, RewriteResult],
-        replaced: Iterable[str],
+        replaced: Mapping[str, int],
     ) -> None:
-        """``replaced`` are the inputs of groups that earlier commits of the plan have replaced."""
+        """``replaced`` are the inputs that earlier commits of the plan have replaced: path → the snapshot."""
         self._context, self._loaded, self._results = context, loaded, results
         self._stem = f"forwarded-{plan.snapshot_id}"
         self._groups = {group.group_id: group for group in groups}
         self._storage: Storage = context.storage(loaded)
         self._inputs = {c.file_path: group.group_id for group in groups for c in group.files}
-        self._replaced = frozenset(replaced)
+        self._replaced = replaced
         self._read: dict[FileKey, _Positions] = {}
         self._left_out: dict[int, Mapping[str, BitMap64]] = {}
         self._mapped: dict[int, _Mapped] = {}
@@ -120,7 +149,7 @@ class DeleteForwarder:
         }
         return Forwarded(
             added=tuple(self._written(head, files)),
-            dangling=self._dangling(rebased),
+            dangling=self._dangling(head, rebased),
             rows=sum(len(positions) for _, _, positions in files.values()),
         )
 
@@ -238,9 +267,11 @@ class DeleteForwarder:
         offset, size, named = file.content_offset, file.content_size_in_bytes, file.referenced_data_file
         if offset is not None and size is not None and named is not None:
             vector = vector_positions(file.file_path, offset, size, file.record_count, self._storage)
-            return _Positions({named: vector}, named not in self._inputs and named not in self._replaced)
+            replaced = frozenset(self._replaced.keys() & {named})
+            return _Positions({named: vector}, replaced, named not in self._inputs and not replaced)
         only, rows, others = named_file(file), 0, False
         by_path: defaultdict[str, BitMap64] = defaultdict(BitMap64)
+        replaced = frozenset()
         spelled = SpelledFiles(self._inputs)
         verify = self._context.policy.verify_page_checksums
         for count, found in position_rows(file.file_path, file.file_format, self._storage, verify_checksums=verify):
@@ -248,19 +279,28 @@ class DeleteForwarder:
             for path, positions in found:
                 if path in self._inputs and only in (None, path):
                     by_path[path].update(positions.to_pylist())
+                elif path in self._replaced:
+                    replaced |= {path}
                 elif path not in self._inputs:
                     spelled.refuse(file.file_path, path)
-                    others = others or path not in self._replaced
+                    others = True
         if rows < file.record_count:
             raise MetadataUnreadable(f"{file.file_path} holds {rows} rows, its manifest says {file.record_count}")
-        return _Positions(by_path, others)
+        return _Positions(by_path, replaced, others)
 
-    def _dangling(self, rebased: RebaseResult) -> dict[FileKey, str]:
-        """The newer position deletes that name no file but those that this commit replaces or earlier ones have."""
+    def _dangling(self, head: TableMetadata, rebased: RebaseResult) -> dict[FileKey, str]:
+        """The newer position deletes that name no file but those that this commit replaces or earlier ones have.
+
+        A delete that came after the commit that replaced its file was not forwarded; it stays, for
+        :func:`late_deletes` to find.
+        """
         found: dict[FileKey, str] = {}
         for live in rebased.newer:
-            positions = self._positions_of(live.entry)
-            if not positions.names_others and all(self._inputs[path] in rebased.kept for path in positions.by_path):
+            positions, number = self._positions_of(live.entry), live.entry.sequence_number or 0
+            commits = (head.snapshots.get(self._replaced[path]) for path in positions.replaced)
+            is_forwarded = all(commit is not None and number < commit.sequence_number for commit in commits)
+            is_replaced = all(self._inputs[path] in rebased.kept for path in positions.by_path)
+            if is_forwarded and is_replaced and not positions.names_others:
                 found[live.entry.file.key] = live.manifest.manifest_path
         return found
 
@@ -297,6 +337,8 @@ class _Positions:
 
     by_path: Mapping[str, BitMap64]
     """Positions by input."""
+    replaced: frozenset[str]
+    """The files that it names and earlier commits of the plan have replaced."""
     names_others: bool
     """Whether it also names files that are neither inputs nor replaced."""
 
