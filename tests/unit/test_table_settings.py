@@ -488,6 +488,13 @@ def test_a_level_that_takes_two_hundred_times_the_cpu_is_not_used(codec: str, le
     assert options(compression_codec=codec, compression_level=level)["compression_level"] == used
 
 
+@pytest.mark.parametrize(("codec", "level"), [("zstd", 3), ("gzip", 6), ("snappy", None)])
+def test_without_a_level_that_of_parquet_java_is_used(codec: str, level: int | None) -> None:
+    """Not Arrow's 1 for zstd: its files are larger than those of the writers that they replace."""
+    assert options(compression_codec=codec)["compression_level"] == level
+    assert options()["compression_level"] == 3
+
+
 def test_bloom_filters_of_a_row_group_fit_into_memory() -> None:
     """One with a probability of 1e-300 has 128 MB for a single value."""
     filters = {f"bloom-filter-enabled.column.c{number}": "true" for number in range(1, 41)}

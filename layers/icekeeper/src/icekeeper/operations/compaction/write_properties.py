@@ -57,6 +57,8 @@ _CODECS = {
     "uncompressed": "none",
 }
 _LEVELS = {"zstd": range(1, 23), "gzip": range(10), "brotli": range(12)}
+_DEFAULT_LEVELS = {"zstd": 3, "gzip": 6}
+"""Those of parquet-java, because Iceberg sets none; Arrow's are 1 and 9."""
 
 # Limits of properties that would make maintenance too expensive (rule: cap-costly-properties), because of their cost in
 # Arrow (platform: arrow-costly-properties).
@@ -164,10 +166,10 @@ def _paths(some: Sequence[LeafColumn], leaves: Sequence[LeafColumn]) -> bool | l
 
 
 def _level(properties: Mapping[str, str], codec: str) -> int | None:
-    """The compression level; ``None``: the codec has no levels, or its default applies."""
+    """The compression level; ``None``: the codec has no levels, or Arrow's default applies."""
     text = properties.get(f"{_PARQUET}compression-level")
     if not text or text == "null" or codec not in _LEVELS:  # Java writes "null" where none is set
-        return None
+        return _DEFAULT_LEVELS.get(codec)
     allowed = _LEVELS[codec]
     if not _is_whole(text) or int(text) not in allowed:
         raise PolicyError(
