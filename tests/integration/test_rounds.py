@@ -195,6 +195,15 @@ def test_partial_progress_alone_says_how_many_groups_a_commit_has(table: Maintai
     assert [head.summary["added-data-files"] for head in heads] == ["2", "2", "1"]
 
 
+@pytest.mark.usefixtures("each_alone")
+def test_many_small_commits_are_ten_a_minute(table: MaintainedTable) -> None:
+    """Each makes other writers commit again; 4 s a group, so the eleventh commit comes once the first is 60 s old."""
+    fill(table, 18)
+    outcome = compact(table, SlowEngine(table, 4.0), None, partial_progress="1")
+    heads = [table.loaded.metadata.snapshots[i] for i in outcome.snapshot_ids]
+    assert [head.summary["added-data-files"] for head in heads] == [*["1"] * 10, "6", *["1"] * 4]
+
+
 @pytest.mark.usefixtures("small_rounds")
 def test_after_an_upgrade_rows_get_their_ids_from_the_first_commit_and_keep_them(table: MaintainedTable) -> None:
     """Groups without ids can only be in the first commit: later ones are rewritten with the ids that it gives

@@ -73,7 +73,7 @@ def test_a_short_life_keeps_a_quarter_for_the_commit(begun_with_s: float, least_
 
 def test_slow_commits_need_twice_their_time() -> None:
     pace = measured(1, 900, 100, took_s=1)
-    pace.note_commit(100)
+    pace.note_commit(0, 100)
     assert [pace.next_round(works(100), left_s) for left_s in (201, 202)] == [0, 1]
 
 
@@ -120,9 +120,9 @@ def test_a_commit_of_many_workers_has_more() -> None:
 
 def test_commits_take_a_tenth_of_the_time_at_most() -> None:
     pace = Pace(1, None)
-    pace.note_commit(60)
+    pace.note_commit(0, 60)
     assert [pace.commit_is_due(8 * GB, since_s) for since_s in (539, 540)] == [False, True]
-    pace.note_commit(1)
+    pace.note_commit(0, 1)
     assert pace.commit_is_due(8 * GB, 9)
 
 

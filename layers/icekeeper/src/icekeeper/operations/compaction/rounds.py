@@ -7,6 +7,7 @@ A *round* is what the engine rewrites at once.  Only between rounds may a pass c
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -27,6 +28,8 @@ _WORK_PER_COMMIT = 9.0
 # Seconds to write manifests and commit, retries included; less where a process has less than four times as much.
 _COMMIT_S = 60.0
 _COMMIT_SHARE = 0.25
+# A commit makes every writer commit again that was about to.
+_COMMITS_PER_MINUTE = 10
 # Groups of one table differ in deletes, compression and copied row groups.
 _SAFETY = 2.0
 
@@ -61,6 +64,7 @@ class Pace:
         self._round_bytes = max(_ROUND_BYTES, slots * _ROUND_BYTES_PER_SLOT)
         self._least_commit_s = _COMMIT_S if left_s is None else min(_COMMIT_S, max(0.0, left_s) * _COMMIT_SHARE)
         self._commit_s = 0.0
+        self._commits_s: deque[float] = deque(maxlen=_COMMITS_PER_MINUTE)
         self._rounds_s = self._rounds_bytes = 0.0
 
     def next_round(self, waiting: Iterable[Work], left_s: float | None) -> int:
@@ -111,9 +115,15 @@ class Pace:
         is_much = ready_bytes >= self._round_bytes or since_s >= _ROUND_S
         return is_much and since_s >= _WORK_PER_COMMIT * self._commit_s
 
-    def note_commit(self, took_s: float) -> None:
-        """Record the time of a commit."""
+    def may_commit_early(self, now_s: float) -> bool:
+        """Whether a small commit may be made now, so that writers keep most of their time to commit."""
+        commits_s = self._commits_s
+        return len(commits_s) < _COMMITS_PER_MINUTE or now_s - commits_s[0] >= 60
+
+    def note_commit(self, now_s: float, took_s: float) -> None:
+        """Record a commit that ended now, and its time."""
         self._commit_s = took_s
+        self._commits_s.append(now_s)
 
 
 def _add(loads: list[float], work: Work) -> None:

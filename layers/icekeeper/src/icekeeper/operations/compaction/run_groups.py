@@ -159,7 +159,8 @@ class _Rewriting:
 
     def _commit_is_due(self) -> bool:
         if self._context.policy.partial_progress:
-            return next(iter(self._portion()), None) is None
+            is_full = not self._waiting or self._room() < len(self._waiting[0].groups)
+            return is_full and (not self._waiting or self._pace.may_commit_early(self._context.monotonic_s()))
         ready_bytes = sum(opened_bytes(self._groups[result.group_id]) for result in self._ready)
         return self._pace.commit_is_due(ready_bytes, self._context.monotonic_s() - self._committed_s)
 
@@ -170,7 +171,7 @@ class _Rewriting:
         self._at_hand, began_s = sum(result.error is None for result in results), self._context.monotonic_s()
         commit_results(self._context, self._loaded, self._plan_now(), results, self._outcomes)
         self._at_hand, self._committed_s = 0, self._context.monotonic_s()
-        self._pace.note_commit(self._committed_s - began_s)
+        self._pace.note_commit(self._committed_s, self._committed_s - began_s)
 
     def _ask_for_row_ids(self) -> None:
         """After a commit to a table that was upgraded to v3, go on with the ids that it has given to all rows."""
@@ -194,13 +195,19 @@ class _Rewriting:
         return fits_one_worker(self._stored, group.record_count, group.total_bytes)
 
     def _portion(self) -> Iterator[Work]:
-        """What may join the next round; with ``partial_progress`` what the next commit lacks."""
-        room = self._context.policy.partial_progress - len(self._ready)
+        """What may join the next round; with ``partial_progress`` what the next commit lacks, or another portion."""
+        room = self._room()
+        if self._waiting and room < len(self._waiting[0].groups):
+            room = self._context.policy.partial_progress
         for work in self._waiting:
             room -= len(work.groups)
             if self._context.policy.partial_progress and room < 0:
                 return
             yield work
+
+    def _room(self) -> int:
+        """How many groups the next commit lacks by ``partial_progress``."""
+        return self._context.policy.partial_progress - len(self._ready)
 
     def _stop(self) -> int:
         """Begin no more groups; returns how many waited."""
