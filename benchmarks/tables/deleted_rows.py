@@ -64,13 +64,14 @@ def _delete_files(folder: Path, deleted: Sequence[tuple[str, Sequence[int]]]) ->
         table = pa.table({"file_path": [data_path] * len(positions), "pos": list(positions)}, schema=schema)
         pq.write_table(table, path, compression="zstd")
         limits = {_PATH_ID: data_path.encode()}
-        made.append(_delete_file(path, FileContent.POSITION_DELETES, len(positions), bounds=limits))
+        made.append(delete_file(path, FileContent.POSITION_DELETES, len(positions), bounds=limits))
     return made
 
 
-def _delete_file(
+def delete_file(
     path: Path, content: FileContent, rows: int, *, bounds: dict[int, bytes] | None = None, keys: Sequence[int] = ()
 ) -> DataFile:
+    """The manifest entry of a Parquet file with so many deletes of an unpartitioned table."""
     return DataFile(
         content=content,
         file_path=str(path),
@@ -120,6 +121,6 @@ def make_cdc(folder: Path, files: int, rows: int, checkpoints: int, keys: int) -
         write_file(data, new)
         pq.write_table(pa.table([ids], schema=schema), deletes, compression="zstd")
         writer.add_snapshot(
-            [data_file(data, EVENTS, new)], [_delete_file(deletes, FileContent.EQUALITY_DELETES, keys, keys=(1,))]
+            [data_file(data, EVENTS, new)], [delete_file(deletes, FileContent.EQUALITY_DELETES, keys, keys=(1,))]
         )
     writer.save()

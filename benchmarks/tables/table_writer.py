@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.manifest_read import decode_manifest_list
 from icekeeper.metadata.manifest_write import EncodedManifest, encode_manifest, encode_manifest_list
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
 
@@ -76,6 +77,17 @@ class TableWriter:
         }
         if format_version == 3:
             self._document["next-row-id"] = 0
+
+    @classmethod
+    def after(cls, folder: Path, metadata_location: str) -> TableWriter:
+        """A writer that goes on from metadata that somebody else wrote for the table in the folder."""
+        metadata = TableMetadata(json.loads(Path(metadata_location).read_text()))
+        writer = cls(folder, metadata.current_schema)
+        writer._document = dict(metadata.document)
+        head = metadata.current_snapshot
+        if head is not None and head.manifest_list is not None:
+            writer._manifests = decode_manifest_list(Path(head.manifest_list).read_bytes(), head.manifest_list)
+        return writer
 
     @property
     def metadata(self) -> TableMetadata:
@@ -146,10 +158,11 @@ class TableWriter:
     ) -> None:
         """Put the snapshot into the document."""
         document, snapshot_id = self._document, _FIRST_SNAPSHOT + number
+        at_ms = max(CREATED_MS + number, document["last-updated-ms"] + 1)
         raw: dict[str, Any] = {
             "snapshot-id": snapshot_id,
             "sequence-number": number,
-            "timestamp-ms": CREATED_MS + number,
+            "timestamp-ms": at_ms,
             "manifest-list": str(path),
             "summary": {"operation": "overwrite" if overwrites else "append", **totals},
             "schema-id": 0,
@@ -160,12 +173,12 @@ class TableWriter:
             raw |= {"first-row-id": document["next-row-id"], "added-rows": rows}
             document["next-row-id"] += rows
         document["snapshots"].append(raw)
-        document["snapshot-log"].append({"snapshot-id": snapshot_id, "timestamp-ms": CREATED_MS + number})
+        document["snapshot-log"].append({"snapshot-id": snapshot_id, "timestamp-ms": at_ms})
         document["refs"] = {"main": {"snapshot-id": snapshot_id, "type": "branch"}}
         document |= {
             "current-snapshot-id": snapshot_id,
             "last-sequence-number": number,
-            "last-updated-ms": CREATED_MS + number,
+            "last-updated-ms": at_ms,
         }
 
     def _totals(self, data: Sequence[DataFile], deletes: Sequence[DataFile]) -> dict[str, str]:
@@ -203,7 +216,9 @@ class TableWriter:
             sequence_number=number,
         )
 
-    def save(self) -> None:
-        """Write the metadata file and Hadoop's hint to it."""
-        (self.folder / START).write_text(json.dumps(self._document))
-        (self.folder / "metadata" / "version-hint.text").write_text("1")
+    def save(self, version: int = 1) -> str:
+        """Write the metadata file of that version of Hadoop's, and the hint to it; returns its path."""
+        path = self.folder / "metadata" / f"v{version}.metadata.json"
+        path.write_text(json.dumps(self._document))
+        path.with_name("version-hint.text").write_text(str(version))
+        return str(path)

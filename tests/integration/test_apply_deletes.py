@@ -23,7 +23,7 @@ from icekeeper.model import EntryStatus, FileContent, ManifestContent, ManifestE
 from icekeeper.operations.compaction.rewrite import rewrite_group
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
-from icekeeper.rows import apply_deletes
+from icekeeper.rows import equality_keys
 from icekeeper.rows.equality_deletes import EqualityLookup
 from icekeeper.rows.read_task import DeleteFile
 from support.deletes import (
@@ -138,7 +138,7 @@ def test_more_keys_than_are_held_at_once_delete_the_same_rows(
     commit_deletes(table, [equality_delete(row_id, "us") for row_id in (1, 3, 103, 109, 200)])
     table.table.append(rows_of(3, 1, "us"))
     before = rows(table)
-    monkeypatch.setattr(apply_deletes, "KEY_BYTES", 2**40)
+    monkeypatch.setattr(equality_keys, "KEY_BYTES", 2**40)
     outcome = compacted(table)
     assert outcome.metrics["compact.rows_deleted"] == 5
     assert rows(table) == before
@@ -276,11 +276,11 @@ def test_a_null_key_is_applied_where_it_can_mean_one_thing_only(tmp_path: Path) 
     for outer, inner in ((True, False), (False, True)):
         leaf = {"id": 2, "name": "n", "required": inner, "type": "string"}
         fields = [{"id": 1, "name": "s", "required": outer, "type": {"type": "struct", "fields": [leaf]}}]
-        assert apply_deletes.null_means_two_things(fields, (0, 0)) is False
+        assert equality_keys.null_means_two_things(fields, (0, 0)) is False
         leaf["required"] = fields[0]["required"] = False
-        assert apply_deletes.null_means_two_things(fields, (0, 0)) is True
+        assert equality_keys.null_means_two_things(fields, (0, 0)) is True
     assert (
-        apply_deletes.null_means_two_things([{"id": 1, "name": "a", "required": False, "type": "int"}], (0,)) is False
+        equality_keys.null_means_two_things([{"id": 1, "name": "a", "required": False, "type": "int"}], (0,)) is False
     )
 
 

@@ -14,6 +14,8 @@ from pyiceberg.transforms import IdentityTransform
 from icekeeper.model import FileContent
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
+from icekeeper.rows import apply_deletes
+from icekeeper.rows.apply_deletes import vector_positions
 from support.deletes import commit_deletes, equality_delete, region_rows, rows_of
 from support.maintained_table import MaintainedTable, local_path, maintained_table
 from support.readers import duckdb_rows
@@ -72,13 +74,23 @@ def test_keys_become_positions_in_one_delete_snapshot(table: MaintainedTable) ->
 
 
 @pytest.mark.parametrize("table", [3], indirect=True)
-def test_a_vector_takes_in_the_one_before_it_and_one_without_news_stays(table: MaintainedTable) -> None:
+def test_a_vector_takes_in_the_one_before_it_and_one_without_news_stays(
+    table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     delete_positions(table, {file_of(table, 0): [1], file_of(table, 50): [2]})
     delete_by_key(table, 3, "us")
     delete_by_key(table, 52, "eu")  # its row is deleted by position already
     before = region_rows(table)
     vectors = {file.referenced_data_file: file for file in table.data_files() if file.content_offset is not None}
+    read: list[str] = []
+
+    def noted(path: str, *more: Any) -> Any:
+        read.append(path)
+        return vector_positions(path, *more)
+
+    monkeypatch.setattr(apply_deletes, "vector_positions", noted)
     assert converted(table).summary == "converted 2 equality delete file(s) into 1 of 2 positions"
+    assert len(read) == 2, "a vector was read twice"
     now = {file.referenced_data_file: file for file in table.data_files() if file.content_offset is not None}
     assert now[file_of(table, 50)].key == vectors[file_of(table, 50)].key
     assert now[file_of(table, 0)].record_count == 2

@@ -23,7 +23,7 @@ from icekeeper.operations.statistics import compute_statistics as sketches
 from icekeeper.operations.statistics import sketch_task as task
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status
-from icekeeper.rows import apply_deletes
+from icekeeper.rows import equality_keys
 from icekeeper.state.store import RETRY_MS
 from icekeeper.storage.storage import Storage
 from support.deletes import commit_deletes, create_by_region, equality_delete, position_delete, rows_of
@@ -412,7 +412,7 @@ def test_deletes_of_a_partition_reach_no_rows_of_another(
     commit_deletes(table, [equality_delete(50, "us"), equality_delete(51, "eu")])
     assert rows_read(computed(table)) == (Status.SUCCEEDED, 39, 4)
     assert ndv(table) == {1: 39, 2: 2}
-    monkeypatch.setattr(apply_deletes, "KEY_BYTES", 2**40)
+    monkeypatch.setattr(equality_keys, "KEY_BYTES", 2**40)
     commit_deletes(table, [equality_delete(60, "us")])
     assert rows_read(computed(table)) == (Status.SUCCEEDED, 39, 4)
 

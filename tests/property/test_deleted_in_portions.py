@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 from icekeeper.model import FileContent
 from icekeeper.rows import apply_deletes as parts
 from icekeeper.rows import equality_deletes as equality
-from icekeeper.rows.apply_deletes import live_at
+from icekeeper.rows.apply_deletes import deleted_positions, live_at
 from icekeeper.rows.equality_deletes import EqualityLookup
+from icekeeper.rows.file_rows import projected_rows
 from icekeeper.rows.read import Tally, read_rows
-from icekeeper.rows.read_task import DeleteFile
+from icekeeper.rows.read_task import DeleteFile, InputFile, ReadableFile
 from icekeeper.storage.storage import Storage
 from support.rewrites import input_file, rows, struct, task
 
@@ -42,9 +43,10 @@ VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
 
 @pytest.fixture(autouse=True, scope="module")
 def narrowing() -> Iterator[None]:
-    """However few keys there are, only those near the rows are hashed."""
+    """However few keys there are, only those near the rows are hashed, and these by blocks or not at all."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(equality, "_FEW", 0)
+        patch.setattr(equality, "_BLOCK", 2)
         yield
 
 
@@ -88,6 +90,74 @@ def test_a_delete_reaches_the_older_files_it_applies_to(
     assert found == expected
     total = sum(len(ids) for ids, _, _ in files)
     assert (tally.read, tally.live) == (total, len(expected))
+
+
+COLUMNS: dict[str, st.SearchStrategy[Any]] = {
+    "long": st.sampled_from([None, -(2**63), 0, 1, 2, 3, 2**63 - 1]),
+    "string": st.sampled_from([None, "", "a", "b", "ü", "\U0001f600"]),
+    "decimal(5, 2)": st.sampled_from([None, *(decimal.Decimal(n) for n in ("-1.00", "0.00", "0.01", "999.99"))]),
+    "uuid": st.sampled_from([None, b"\x00" * 16, b"\x7f" * 16, b"\x80" * 16, b"\xff" * 16]),
+    "double": st.sampled_from([None, 0.0, -0.0, 1.0, float("nan")]),
+}
+
+
+@pytest.mark.parametrize("held", [1, 400, 10**8], ids=["a batch of keys", "some keys", "all keys"])
+@given(data=st.data())
+def test_keys_in_ranges_delete_the_same_rows(held: int, data: st.DataObject) -> None:
+    """By one or two columns, in two delete files; ``held`` are bytes of memory for keys."""
+    kinds = data.draw(st.lists(st.sampled_from(list(COLUMNS)), min_size=1, max_size=2))
+    values = st.lists(st.tuples(*(COLUMNS[kind] for kind in kinds)), max_size=12)
+    files, deletes = data.draw(st.tuples(values, values)), data.draw(st.tuples(values, values))
+    schema = struct(*((i, f"c{i}", kind) for i, kind in enumerate(kinds, 1)))
+
+    def stored(path: Path, keys: list[tuple[Any, ...]]) -> InputFile:
+        return input_file(path, rows(schema, {f"c{i}": [key[i - 1] for key in keys] for i in range(1, 1 + len(kinds))}))
+
+    with TemporaryDirectory() as name:
+        inputs = [
+            replace(stored(Path(name) / f"in-{n}", keys), sequence_number=n + 1, deletes=(0, 1))
+            for n, keys in enumerate(files)
+        ]
+        delete_files = [
+            DeleteFile(
+                path=stored(Path(name) / f"delete-{n}", keys).path,
+                file_format="PARQUET",
+                content=FileContent.EQUALITY_DELETES,
+                sequence_number=n + 2,
+                record_count=len(keys),
+                equality_ids=tuple(range(1, 1 + len(kinds))),
+            )
+            for n, keys in enumerate(deletes)
+        ]
+        work = task(schema, inputs, Path(name), deletes=tuple(delete_files), row_group_memory_bytes=held)
+        found = {path: list(positions) for path, positions in deleted_positions(work, Storage({})).items()}
+    expected = {
+        source.path: [
+            position
+            for position, row in enumerate(keys)
+            if any(repr(row) == repr(key) for newer in deletes[n:] for key in newer)
+        ]
+        for n, (source, keys) in enumerate(zip(inputs, files, strict=True))
+    }
+    assert {path: positions for path, positions in found.items() if positions} == {
+        path: positions for path, positions in expected.items() if positions
+    }
+
+
+def test_an_input_outside_of_a_range_is_not_read_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first range reads all inputs and notes their values."""
+    read: list[str] = []
+
+    def noted(file: ReadableFile, *more: Any, **options: Any) -> Any:
+        read.append(Path(file.path).stem)
+        return projected_rows(file, *more, **options)
+
+    work, _ = made(tmp_path, [(list(range(100)), 1, True), (list(range(200, 300)), 1, True)], [([5, 250], 2)])
+    work = replace(work, row_group_memory_bytes=1)
+    monkeypatch.setattr(parts, "projected_rows", noted)
+    found = deleted_positions(work, Storage({}))
+    assert {Path(path).stem: list(positions) for path, positions in found.items()} == {"in-0": [5], "in-1": [50]}
+    assert read == ["in-0", "in-1", "in-1"]
 
 
 def made(folder: Path, files: Any, deletes: Any) -> tuple[Any, list[int]]:
@@ -134,6 +204,7 @@ def test_keys_are_hashed_once_for_many_small_files(tmp_path: Path, monkeypatch: 
 
     files = [([number], 1, True) for number in range(20)]
     work, expected = made(tmp_path, files, [(list(range(5, 3005)), 2)])
+    monkeypatch.setattr(equality, "_BLOCK", 10_000)
     monkeypatch.setattr(pc, "index_in", counted)
     found = [i for batch in read_rows(work, Storage({}), Tally()) for i in batch.column(0).to_pylist()]
     assert found == expected == list(range(5))

@@ -66,11 +66,11 @@ HEAVY = (
 @pytest.mark.parametrize(
     ("module", "most"),
     [
-        ("icekeeper.operations.compaction.rewrite", 394),
-        ("icekeeper.operations.compaction.clustering.work", 393),
+        ("icekeeper.operations.compaction.rewrite", 395),
+        ("icekeeper.operations.compaction.clustering.work", 394),
         ("icekeeper.operations.compaction.where", 299),
-        ("icekeeper.operations.statistics.sketch_task", 362),
-        ("icekeeper.operations.position_deletes.merge", 360),
+        ("icekeeper.operations.statistics.sketch_task", 363),
+        ("icekeeper.operations.position_deletes.merge", 361),
         ("icekeeper.engines.worker_processes", 163),
     ],
 )

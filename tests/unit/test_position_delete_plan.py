@@ -13,10 +13,11 @@ import pytest
 
 from icekeeper.metadata.delete_scope import DELETE_FILE_PATH_ID, named_file
 from icekeeper.model import EntryStatus, FileContent, LiveEntry, ManifestContent, ManifestEntry, ManifestFile, Nothing
+from icekeeper.operations.position_deletes.convert_equality import ReachedFile, _portions
 from icekeeper.operations.position_deletes.merge import MergeTask, PositionDeletes, merge_deletes
 from icekeeper.operations.position_deletes.plan_merges import PositionDeletePlan, Target, plan_position_deletes
 from icekeeper.storage.paths import PlannedFile
-from support.plans import HEAD, MB, data_file, manifest, policy, table
+from support.plans import HEAD, MB, data_file, live_file, manifest, policy, table
 
 DELETES = manifest("m-deletes", content=ManifestContent.DELETES)
 DATA = manifest("m-data")
@@ -208,3 +209,16 @@ def test_a_row_older_than_its_data_file_is_dropped(tmp_path: Path) -> None:
         task, deletes=(replace(inputs[0], record_count=9),), output=PlannedFile(str(tmp_path / "wrong"), "parquet")
     )
     assert "holds 2 rows, its manifest says 9" in (merge_deletes(wrong).error or "")
+
+
+# A conversion reads the equality deletes once for each of its tasks.
+
+
+@pytest.mark.parametrize(("keys", "tasks"), [(1, [2, 2, 2]), (30_000_000, [3, 3]), (900_000_000, [6])])
+def test_a_task_looks_up_as_many_rows_as_it_reads_keys(keys: int, tasks: list[int]) -> None:
+    delete = data_file("d", 1000, records=keys, content=FileContent.EQUALITY_DELETES, equality_ids=(1,))
+    entry = ManifestEntry(EntryStatus.ADDED, HEAD, 60, 60, delete)
+    files = [
+        ReachedFile(live_file(data_file(f"f{n}", 1000, records=10_000_000)).entry, "m", 0, (entry,)) for n in range(6)
+    ]
+    assert [len(portion) for portion in _portions(files)] == tasks

@@ -70,6 +70,14 @@ def test_a_pass_takes_one_file_that_is_larger_than_what_came_since_the_last() ->
     assert plan.groups_waiting == 2
 
 
+@pytest.mark.parametrize(("rows", "rewritten"), [(899_999, 0), (900_000, 3)])
+def test_a_position_delete_file_of_several_files_makes_debt_of_its_share(rows: int, rewritten: int) -> None:
+    """As a conversion writes it in v2: it names no file, so its rows count in all files of its partition alike."""
+    delete = delete_entry(rows=rows, content=FileContent.POSITION_DELETES)
+    found = plan_of(large_files(3), [delete], policy(convert_equality_deletes="true"), new_mb=1000)
+    assert len(found.groups if isinstance(found, CompactionPlan) else ()) == rewritten
+
+
 def test_without_new_data_nothing_is_rewritten_for_few_deletes() -> None:
     """One a pass whatever came would be 240 MB an hour, in a CDC table 15 bytes per byte of new data."""
     found = plan_of(large_files(3), [global_equality_delete()], policy(), new_mb=0)

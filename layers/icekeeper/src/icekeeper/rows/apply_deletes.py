@@ -1,9 +1,9 @@
 """Finds the deleted rows of a task's inputs while they are read (specification, "Delete Formats").
 
 Position deletes and deletion vectors become one bitmap per input; equality deletes become lookups
-(:class:`.EqualityLookup`).  Delete files are read once per task and streamed.  If a task has more equality keys than
-fit into memory, they are taken in portions: each portion is turned into positions by reading the key columns of the
-inputs (rule: bounded-worker-memory).  Rows are looked up several batches at a time, because each call hashes the keys.
+(:class:`.EqualityLookup`).  If a task has more equality keys than fit into memory, they are taken in portions
+(:mod:`.equality_keys`): each portion is turned into positions by reading the key columns of the inputs
+(rule: bounded-worker-memory).  Rows are looked up several batches at a time, because each call hashes the keys.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import methodcaller
 from typing import Any, TypeAlias
@@ -21,13 +21,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
-from icekeeper.errors import FileUnreadable, MetadataUnreadable, TableUnsupported
+from icekeeper.errors import FileUnreadable, MetadataUnreadable
 from icekeeper.metadata.puffin import decode_deletion_vector
 from icekeeper.model import FileContent
-from icekeeper.rows.arrow_schema import column_at, column_path, fields_with, leaf_columns, likely_row_bytes
-from icekeeper.rows.equality_deletes import ColumnRange, EqualityLookup, keys_within
+from icekeeper.rows.arrow_schema import column_at, column_path, fields_with
+from icekeeper.rows.equality_deletes import ColumnRange, EqualityLookup, Span, keys_within
+from icekeeper.rows.equality_keys import SHARE_OF_KEYS, expected_keys, key_paths, lookups, require_whole
 from icekeeper.rows.file_rows import open_rows, projected_rows, reading
-from icekeeper.rows.read_task import DeleteFile, InputFile, ReadableFile, ReadTask
+from icekeeper.rows.read_task import InputFile, ReadTask
 from icekeeper.storage.paths import LOCAL_SCHEMES, S3_SCHEMES, is_local, normalise, split_path
 from icekeeper.storage.storage import Storage
 
@@ -60,11 +61,6 @@ def portions(parts: Iterable[Part], rows: int) -> Iterator[list[Part]]:
         yield held
 
 
-# Memory per key besides its own bytes, while it is sorted or while Arrow hashes it to look rows up.
-KEY_BYTES = 48
-# Factor for keys of several columns or without an order: they are hashed to find the distinct ones.
-_HASHED = 3
-_WITHOUT_ORDER = ("boolean", "float", "double", "uuid", "fixed")
 # Memory per row while it is looked up.
 _ROW_BYTES = 48
 _PUFFIN = "PUFFIN"
@@ -92,6 +88,20 @@ def deleted_positions(task: ReadTask, storage: Storage) -> Mapping[str, BitMap64
     return {} if deletes is None else deletes.all_positions(storage)
 
 
+def positions_by_keys(task: ReadTask, storage: Storage) -> Mapping[str, BitMap64]:
+    """Every deleted position of those of a task's inputs of which a key removes a row that no position removes.
+
+    Raises:
+        FileUnreadable: a delete file cannot be read.
+        StorageError: an input cannot be read.
+    """
+    deletes = deleted_rows_of(task, storage)
+    if deletes is None:
+        return {}
+    found = deletes.all_positions(storage)
+    return {path: positions for path, positions in found.items() if deletes.is_deleted_by_key(path)}
+
+
 def read_schema(task: ReadTask) -> dict[str, Any]:
     """The schema of the batches to read: with the columns that only equality deletes need."""
     return {**task.schema, "fields": [*task.schema["fields"], *task.key_fields]}
@@ -113,12 +123,13 @@ class DeletedRows:
         self._positions: dict[str, BitMap64] = defaultdict(BitMap64)
         self._sorted: dict[str, pa.Array] = {}
         self._lookups: list[EqualityLookup] = []
+        self._spans: dict[tuple[tuple[int, ...], str, int | None], list[Span]] = {}
         self._read_positions(storage)
-        self._paths = _key_paths(task, self._schema)
-        keys, size = _expected_keys(task, self._schema)
-        # Half of the memory is for the keys, half for the rows that are looked up.
+        self._by_position = {path: len(positions) for path, positions in self._positions.items()}
+        self._paths = key_paths(task, self._schema)
+        keys, size = expected_keys(task, self._schema)
         are_few = size <= task.key_memory_bytes // 2
-        for lookup in _lookups(task, self._schema, storage):
+        for lookup in lookups(task, self._schema, storage):
             if are_few:
                 self._lookups.append(lookup)
             else:
@@ -135,6 +146,10 @@ class DeletedRows:
         while self._lookups:
             self._turn_into_positions(self._lookups.pop(), storage)
         return self._positions
+
+    def is_deleted_by_key(self, path: str) -> bool:
+        """Whether a key removes a row of a file that no position removes; only after :meth:`all_positions`."""
+        return len(self._positions.get(path, ())) > self._by_position.get(path, 0)
 
     def are_deleted(self, path: str, positions: range) -> bool:
         """Whether any of these positions of a file is deleted by position deletes or a deletion vector."""
@@ -218,19 +233,47 @@ class DeletedRows:
                         self._positions[path].update(positions.to_pylist())
                     else:
                         spelled.refuse(delete.path, path)
-            _require_whole(delete, count)
+            require_whole(delete, count)
 
     def _turn_into_positions(self, lookup: EqualityLookup, storage: Storage) -> None:
         """Look up a portion of the keys in the inputs and keep the positions of matching rows."""
         fields, paths = self._key_columns(lookup)
         reached = (source for source in self._task.inputs if lookup.applies_to(source))
-        rows = (part for source in reached for part in self._key_parts(source, fields, storage))
-        for parts in portions(rows, max(1, self._task.key_memory_bytes // 2 // _ROW_BYTES)):
+        rows = (part for source in reached for part in self._rows_near(source, lookup, fields, paths, storage))
+        most = int(self._task.key_memory_bytes * (1 - SHARE_OF_KEYS)) // _ROW_BYTES
+        for parts in portions(rows, max(1, most)):
             for part, mask in zip(parts, _matches(lookup, parts, paths), strict=True):
-                found = pc.indices_nonzero(mask)
-                if len(found):
-                    positions = pc.add(found.cast(pa.uint64()), part.first_row)
-                    self._positions[part.source.path].update(memoryview(positions.buffers()[1]).cast("Q")[: len(found)])
+                positions = part.batch.column(part.batch.num_columns - 1).filter(mask)
+                found = memoryview(positions.buffers()[1]).cast("Q")[
+                    positions.offset : positions.offset + len(positions)
+                ]
+                self._positions[part.source.path].update(found)
+
+    def _rows_near(
+        self,
+        source: InputFile,
+        lookup: EqualityLookup,
+        fields: Sequence[Mapping[str, Any]],
+        paths: Mapping[int, tuple[int, ...]],
+        storage: Storage,
+    ) -> Iterator[Part]:
+        """The rows of an input within the bounds of the keys, with their positions as the last column."""
+        name = lookup.field_ids, source.path, source.row_group
+        spans = self._spans.get(name)
+        if spans is not None and not lookup.may_reach(spans):
+            return
+        found = [Span() for _ in lookup.field_ids]
+        for part in self._key_parts(source, fields, storage):
+            columns = [column_at(part.batch, paths[i]) for i in lookup.field_ids]
+            if spans is None:
+                for span, column in zip(found, columns, strict=True):
+                    span.add(column)
+            positions = pa.arange(part.first_row, part.first_row + part.batch.num_rows).cast(pa.uint64())
+            batch, mask = part.batch.append_column("", positions), lookup.within_bounds(columns)
+            batch = batch if mask is None else batch.filter(mask)
+            if batch.num_rows:
+                yield replace(part, batch=batch)
+        self._spans[name] = found if spans is None else spans
 
     def _key_columns(self, lookup: EqualityLookup) -> tuple[Sequence[Mapping[str, Any]], dict[int, tuple[int, ...]]]:
         """The fields that a lookup compares, and the path to each among them."""
@@ -254,126 +297,6 @@ def _matches(lookup: EqualityLookup, parts: Sequence[Part], paths: Mapping[int, 
     deleted = lookup.deleted_rows(columns, pa.concat_arrays(numbers))
     for end, count in zip(accumulate(rows), rows, strict=True):
         yield deleted.slice(end - count, count)
-
-
-def _key_paths(task: ReadTask, schema: Mapping[str, Any]) -> dict[int, tuple[int, ...]]:
-    """The path of every column that equality deletes compare, by field id.
-
-    Raises:
-        TableUnsupported: a column is not in the schema, or in a list or map (specification, "Equality Delete Files").
-    """
-    paths = {}
-    for field_id in {i for delete in task.deletes for i in delete.equality_ids}:
-        path = column_path(schema["fields"], field_id)
-        if path is None:
-            raise TableUnsupported(f"an equality delete uses column {field_id}, which is unknown, or in a list or map")
-        paths[field_id] = path
-    return paths
-
-
-def _expected_keys(task: ReadTask, schema: Mapping[str, Any]) -> tuple[int, int]:
-    """The number of equality keys by the manifest entries, and an estimate of the lookup's memory in bytes."""
-    kinds = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(schema)}
-    keys = size = 0
-    for delete in task.deletes:
-        if delete.content is FileContent.EQUALITY_DELETES:
-            keys += delete.record_count
-            types = [kinds[i] for i in delete.equality_ids if i in kinds]
-            size += delete.record_count * (_working_bytes(types) + likely_row_bytes(types))
-    return keys, size
-
-
-def _working_bytes(types: Sequence[str]) -> int:
-    """Memory per key of these types besides its own bytes."""
-    is_sorted = len(types) == 1 and not types[0].startswith(_WITHOUT_ORDER)
-    return KEY_BYTES if is_sorted else _HASHED * KEY_BYTES
-
-
-def _lookups(task: ReadTask, schema: Mapping[str, Any], storage: Storage) -> Iterator[EqualityLookup]:
-    """The task's equality deletes as lookups per set of columns and partition, each within half of the memory."""
-    partitions: dict[int, set[int]] = defaultdict(set)
-    for source in task.inputs:
-        for number in source.deletes:
-            partitions[number].add(source.partition_number)
-    # A delete file that applies only to inputs of one partition may belong to that partition: its keys must not be
-    # looked up for rows of other partitions.
-    by_key: dict[tuple[tuple[int, ...], int | None], list[int]] = defaultdict(list)
-    for number, reached in partitions.items():
-        delete = task.deletes[number]
-        if delete.content is FileContent.EQUALITY_DELETES:
-            home = next(iter(reached)) if len(reached) == 1 else None
-            by_key[tuple(sorted(delete.equality_ids)), home].append(number)
-    for (field_ids, _), numbers in by_key.items():
-        fields = fields_with(schema["fields"], field_ids)
-        paths = [column_path(fields, i) or () for i in field_ids]
-        ambiguous = [number for number, path in enumerate(paths) if null_means_two_things(fields, path)]
-        key_schema = {"type": "struct", "fields": fields}
-        working_bytes = _working_bytes([leaf.iceberg_type for leaf in leaf_columns(key_schema)])
-        held: list[tuple[list[pa.Array], pa.Array]] = []
-        size = 0
-        for number in numbers:
-            delete = task.deletes[number]
-            sequence_number = pa.scalar(delete.sequence_number, pa.int64())
-            # A missing key column is an error, not a key of nulls (rule: unreadable-delete-blocks-its-files).
-            file = ReadableFile(delete.path, delete.file_format, verify_checksums=task.verify_checksums)
-            batches = projected_rows(file, key_schema, storage, must_hold=field_ids)
-            count = 0
-            for batch in batches:
-                count += batch.num_rows
-                keys = [column_at(batch, path) for path in paths]
-                for column in ambiguous:
-                    if keys[column].null_count:
-                        raise _ambiguous_null(delete.path, fields, paths[column])
-                held.append((keys, pa.repeat(sequence_number, batch.num_rows)))
-                size += working_bytes * batch.num_rows + sum(key.nbytes for key in keys)
-                if size >= task.key_memory_bytes // 2:
-                    lookup, held, size = _lookup(field_ids, held, numbers), [], 0
-                    yield lookup
-            _require_whole(delete, count)
-        if held:
-            yield _lookup(field_ids, held, numbers)
-
-
-def null_means_two_things(fields: Sequence[Mapping[str, Any]], path: Sequence[int]) -> bool:
-    """Whether a column can be null by itself and through a null struct, which Java distinguishes
-    (rule: refuse-null-struct-keys)."""
-    return sum(not field.get("required", False) for field in _fields_on(fields, path)) > 1
-
-
-def _ambiguous_null(delete_path: str, fields: Sequence[Mapping[str, Any]], path: Sequence[int]) -> MetadataUnreadable:
-    name = ".".join(str(field["name"]) for field in _fields_on(fields, path))
-    return MetadataUnreadable(
-        f"{delete_path} deletes rows by a null in {name}: Iceberg-Java distinguishes a null struct from a "
-        "null column in it, other readers do not, so which rows it deletes is not known; its files were left alone. "
-        "Delete these rows by another key, and remove this delete file"
-    )
-
-
-def _fields_on(fields: Sequence[Mapping[str, Any]], path: Sequence[int]) -> Iterator[Mapping[str, Any]]:
-    """The fields along a path, from the top."""
-    for position in path:
-        yield fields[position]
-        kind = fields[position]["type"]
-        fields = kind["fields"] if isinstance(kind, Mapping) else ()
-
-
-def _require_whole(delete: DeleteFile, rows: int) -> None:
-    """Raise FileUnreadable if a delete file holds fewer rows than its manifest entry says.
-
-    An Avro file cut off between two blocks looks whole; without this check, the rows that the missing entries delete
-    would reappear.  More rows than promised are accepted: some engines write such entries, and readers apply all rows.
-    """
-    if rows < delete.record_count:
-        raise FileUnreadable(
-            f"{delete.path} holds {rows} rows, its manifest says {delete.record_count}", path=delete.path
-        )
-
-
-def _lookup(
-    field_ids: tuple[int, ...], held: Sequence[tuple[Sequence[pa.Array], pa.Array]], deletes: Iterable[int]
-) -> EqualityLookup:
-    columns = [pa.concat_arrays([keys[i] for keys, _ in held]) for i in range(len(field_ids))]
-    return EqualityLookup.build(field_ids, columns, pa.concat_arrays([numbers for _, numbers in held]), deletes)
 
 
 def live_at(deleted: pa.Array, length: int) -> pa.Array:

@@ -8,8 +8,9 @@ Null equals null, NaN equals NaN, 0.0 differs from -0.0 (specification, "Equalit
 ``StructLikeSet``).  Arrow's ``index_in`` compares in the same way, except for NaN values of different bits
 (rule: nan-is-one-value).
 
-Arrow hashes the deleted values for every call, which costs more than to look a batch up.  So they are kept in order,
-and only those between the least and the greatest value of the batch are hashed.
+Arrow hashes the deleted values for every call, which costs more than to look a batch up, and takes 240 bytes for a
+number.  So they are kept in order, and only those between the least and the greatest value of the batch are hashed.  If
+these are many, the batch is sorted and searched for in them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,27 @@ from icekeeper.rows.read_task import InputFile
 
 # Fewer values are hashed faster than the needed ones are found.
 _FEW = 1000
+# Most values that are hashed at once.
+_BLOCK = 64 * 1024
 _AS_PY = methodcaller("as_py")
+
+
+@dataclass(slots=True)
+class Span:
+    """The least and the greatest value of a key column in some rows; ``None``: all are null."""
+
+    least: Any = None
+    most: Any = None
+    has_null: bool = False
+
+    def add(self, column: pa.Array) -> None:
+        """Take in more rows."""
+        self.has_null |= column.null_count > 0
+        column = comparable(column)
+        if has_order(column.type) and column.null_count < len(column):
+            found = pc.min_max(column).as_py()
+            self.least = found["min"] if self.least is None else min(self.least, found["min"])
+            self.most = found["max"] if self.most is None else max(self.most, found["max"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +71,18 @@ class EqualityLookup:
     def build(
         cls,
         field_ids: Sequence[int],
-        columns: Sequence[pa.Array],
+        columns: Iterable[pa.Array],
         sequence_numbers: pa.Array,
         deletes: Iterable[int] = (),
     ) -> EqualityLookup:
-        """A lookup of delete file rows: their key columns as in ``field_ids``, and a sequence number per row."""
-        columns = [_comparable(column) for column in columns]
-        if len(columns) == 1 and _has_order(columns[0].type):
-            # For a key of 8 bytes, a hash table takes 150 bytes and sorting takes 60.
-            values, newest = _newest_in_order(columns[0], sequence_numbers)
+        """A lookup of delete file rows: their key columns as in ``field_ids``, and a sequence number per row.
+
+        Give the columns as an iterator if nobody else needs them: each is freed as soon as it is sorted.
+        """
+        columns = [comparable(column) for column in columns]
+        if len(columns) == 1 and has_order(columns[0].type):
+            # For a key of 8 bytes, a hash table takes 240 bytes and sorting takes 32.
+            values, newest = _newest_in_order(columns, sequence_numbers)
             return cls(tuple(field_ids), (values,), (), newest, frozenset(deletes))
         values = tuple(_distinct(column) for column in columns)
         combinations: list[pa.Array] = []
@@ -81,12 +105,36 @@ class EqualityLookup:
         """
         return not self.deletes.isdisjoint(source.deletes)
 
+    def within_bounds(self, columns: Sequence[pa.Array]) -> pa.Array | None:
+        """A mask: false for rows with a value below or above those of all keys; ``None``: no such row is known."""
+        mask = None
+        for column, values in zip(columns, self.values, strict=True):
+            if has_order(values.type):
+                is_near = _within_bounds(comparable(column), values)
+                mask = is_near if mask is None else pc.and_(mask, is_near)
+        return mask
+
+    def may_reach(self, spans: Sequence[Span]) -> bool:
+        """Whether a row of the rows with these spans is within the bounds of the keys."""
+        return all(
+            (span.has_null and values.null_count)
+            or (
+                span.least is not None
+                and len(known)
+                and span.least <= known[-1].as_py()
+                and span.most >= known[0].as_py()
+            )
+            for span, values in zip(spans, self.values, strict=True)
+            if has_order(values.type)
+            for known in [values.slice(0, len(values) - values.null_count)]
+        )
+
     def deleted_rows(self, columns: Sequence[pa.Array], sequence_number: int | pa.Array) -> pa.Array:
         """A mask of rows: true where a delete of the key has a higher sequence number than the data file.
 
         ``columns`` are those of ``field_ids``; ``sequence_number`` is of the data file, or one per row.
         """
-        columns = [_comparable(column) for column in columns]
+        columns = [comparable(column) for column in columns]
         code = _index(columns[0], self.values[0])
         for column, distinct, combinations in zip(columns[1:], self.values[1:], self.combinations, strict=True):
             code = _index(_combine(code, _index(column, distinct), len(distinct)), combinations, nulls_match=False)
@@ -94,7 +142,7 @@ class EqualityLookup:
 
     def places(self) -> list[pa.Array]:
         """Per column the index of each key's value among ``values``; keys are in the order of ``newest``."""
-        code = pa.array(range(len(self.newest)), pa.int64())
+        code = pa.arange(0, len(self.newest))
         found: list[pa.Array] = []
         for distinct, combinations in zip(reversed(self.values[1:]), reversed(self.combinations), strict=True):
             combined = combinations.take(code)
@@ -103,7 +151,7 @@ class EqualityLookup:
         return [code, *reversed(found)]
 
 
-def _comparable(column: pa.Array) -> pa.Array:
+def comparable(column: pa.Array) -> pa.Array:
     """The values in a type of the same bits that Arrow and Python sort alike, with one NaN for all NaN values."""
     if pa.types.is_temporal(column.type):
         return column.view(pa.int32() if column.type.bit_width == 32 else pa.int64())
@@ -112,43 +160,88 @@ def _comparable(column: pa.Array) -> pa.Array:
     return column.view(pa.binary()) if pa.types.is_string(column.type) else column
 
 
-def _has_order(kind: pa.DataType) -> bool:
+def has_order(kind: pa.DataType) -> bool:
     """False for floats, because of NaN and the zeros."""
-    return bool(pa.types.is_integer(kind) or pa.types.is_binary(kind) or pa.types.is_decimal(kind))
+    is_bytes = pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind)
+    return bool(is_bytes or pa.types.is_integer(kind) or pa.types.is_decimal(kind))
 
 
 def _distinct(column: pa.Array) -> pa.Array:
     values = pc.unique(column)
-    return values.take(pc.array_sort_indices(values, null_placement="at_end")) if _has_order(values.type) else values
+    return values.take(pc.array_sort_indices(values, null_placement="at_end")) if has_order(values.type) else values
 
 
-def _newest_in_order(column: pa.Array, numbers: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """The distinct values in order, null at the end, and the highest number of each."""
+def _within_bounds(column: pa.Array, values: pa.Array) -> pa.Array:
+    """Whether each value is among the distinct ones, or between two of them."""
+    known = len(values) - values.null_count
+    if not known:
+        return pc.is_null(column)
+    is_near = pc.and_(pc.greater_equal(column, values[0]), pc.less_equal(column, values[known - 1]))
+    return pc.fill_null(is_near, bool(values.null_count))
+
+
+def _newest_in_order(columns: list[pa.Array], numbers: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """The distinct values of the only column in order, null at the end, and the highest number of each.
+
+    The list is emptied, so that the column and its copy in order are not in memory longer than necessary.
+    """
     order = pc.sort_indices(
-        pa.RecordBatch.from_arrays([column, numbers], names=["value", "number"]),
+        pa.RecordBatch.from_arrays([columns[0], numbers], names=["value", "number"]),
         sort_keys=[("value", "ascending", "at_end"), ("number", "descending", "at_end")],
     )
-    values = column.take(order)
+    values, numbers = columns.pop().take(order), numbers.take(order)
+    del order
     count = len(values)
     if count < 2:
-        return values, numbers.take(order)
+        return values, numbers
     # Null equals null: neighbours differ also if exactly one of them is null.
     differ = pc.fill_null(pc.not_equal(values.slice(1), values.slice(0, count - 1)), False)
     if values.null_count:
         nulls = pc.is_null(values)
         differ = pc.or_(differ, pc.xor(nulls.slice(1), nulls.slice(0, count - 1)))
+    if pc.all(differ).as_py():
+        return values, numbers
     first = pa.concat_arrays([pa.array([True]), differ])
-    return values.filter(first), numbers.take(order.filter(first))
+    return values.filter(first), numbers.filter(first)
 
 
 def _index(column: pa.Array, distinct: pa.Array, *, nulls_match: bool = True) -> pa.Array:
     """The index of each value among the distinct ones; null: it is not among them."""
     start, end = 0, len(distinct)
     null_may_match = nulls_match and column.null_count and distinct.null_count
-    if end > _FEW and _has_order(distinct.type) and not null_may_match:
+    if end > _FEW and has_order(distinct.type) and not null_may_match:
         start, end = _between(column, distinct)
+    if end - start > _BLOCK and has_order(distinct.type):
+        order = pc.array_sort_indices(column)  # null at the end
+        is_searchable = pa.types.is_integer(column.type) or pa.types.is_binary(column.type)
+        find = _searched if is_searchable else _hashed_by_blocks
+        return find(column.take(order), distinct, nulls_match).take(pc.inverse_permutation(order.cast(pa.int32())))
     found = pc.index_in(column, value_set=distinct.slice(start, end - start), skip_nulls=not nulls_match)
     return pc.add(found.cast(pa.int64()), start)
+
+
+def _searched(column: pa.Array, distinct: pa.Array, nulls_match: bool) -> pa.Array:
+    """The same for a column in order, without hashing."""
+    known = distinct.slice(0, len(distinct) - distinct.null_count)
+    place = pc.min_element_wise(pc.search_sorted(known, column).cast(pa.int64()), len(known) - 1, skip_nulls=False)
+    place = pc.if_else(pc.equal(known.take(place), column), place, pa.scalar(None, pa.int64()))
+    if nulls_match and distinct.null_count:
+        place = pc.if_else(pc.is_null(column), len(known), place)
+    return place
+
+
+def _hashed_by_blocks(column: pa.Array, distinct: pa.Array, nulls_match: bool) -> pa.Array:
+    """The same for a column in order, of a type that Arrow does not search."""
+    known, done, found = len(column) - column.null_count, 0, [pa.array([], pa.int64())]
+    for start in range(0, len(distinct), _BLOCK):
+        block, end = distinct.slice(start, _BLOCK), len(column)
+        if start + _BLOCK < len(distinct):
+            end = bisect_right(column, block[-1].as_py(), lo=done, hi=known, key=_AS_PY)
+        if done < end:
+            place = pc.index_in(column.slice(done, end - done), value_set=block, skip_nulls=not nulls_match)
+            found.append(pc.add(place.cast(pa.int64()), start))
+            done = end
+    return pa.concat_arrays(found)
 
 
 def _between(column: pa.Array, distinct: pa.Array) -> tuple[int, int]:

@@ -108,7 +108,7 @@ class ReadTask:
     @property
     def key_memory_bytes(self) -> int:
         """Most bytes of memory for the lookup of equality delete keys (rule: bounded-worker-memory)."""
-        return 128 * 1024 * 1024
+        return 224 * 1024 * 1024
 
     @property
     def record_count(self) -> int:

@@ -201,7 +201,7 @@ class Candidates:
     partitions: Mapping[GroupKey, list[Candidate]]
     """Candidates that may share a file."""
     spread: Mapping[FileKey, int]
-    """Live equality delete file → the number of live data files over which its deleted rows are spread, at most."""
+    """Live delete file of many data files → the number of live data files over which its rows are spread, at most."""
     listed: array[int]
     """The hashes of the paths of all live data files."""
     counts: FileCounts
@@ -232,9 +232,9 @@ def select_candidates(
     metadata, index = state.metadata, state.deletes
     types = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(metadata.current_schema)}
     destinations = OutputPartitions(metadata, keep=policy.output_spec is OutputSpec.KEEP or index.has_equality_deletes)
-    needs, by_partition = {entry.file.key: 0 for entry in index.entries}, Counter[tuple[PartitionValue, ...]]()
+    needs, listed, sizes_of = {entry.file.key: 0 for entry in index.entries}, array("q"), _PartitionSizes()
     passed = {reason: Tally() for reason in PassedOver}
-    listed, partitions = array("q"), defaultdict[GroupKey, list[Candidate]](list)
+    partitions, undecided = (defaultdict[GroupKey, list[Candidate]](list) for _ in range(2))
     make = _CandidateMaker(metadata, policy, destinations, types, extents_of, misread_in, cuts=cuts)
     is_by_size = _size_rule(policy, sizes, in_scope, passed, clusters=recipe is not None, cuts=cuts)
     asks_spec = RewriteReason.SPEC in policy.rewrite_reason
@@ -246,25 +246,39 @@ def select_candidates(
         listed.append(path_hash(file.file_path))
         needed, lacks = _NO_DELETES, _LACKS_NOTHING
         if asks_each:
-            by_partition[file.partition] += 1
+            sizes_of.add(file)
             needed = _needed(index, live, types, needs)
             lacks = lacking.get(file.file_path, lacks)
             if asks_spec and destinations.destination(file, spec_id)[0] != spec_id:
                 lacks |= {RewriteReason.SPEC}
-        has_debt = bool(needed) and policy.delete_compaction_enabled and _is_indebted(file, needed, policy)
-        if not ((has_debt or lacks or is_by_size(live, needed)) and in_scope(file, spec_id)):
+        has_debt = _is_indebted(file, needed, policy) if needed and policy.delete_compaction_enabled else False
+        is_chosen = has_debt or lacks or is_by_size(live, needed)
+        if not ((is_chosen or has_debt is None) and in_scope(file, spec_id)):
             continue
         reason, why = _why_passed_over(live.entry, needed, state, policy, types, now_ms - policy.min_data_age_ms)
         if reason is not None:
             passed[reason].add(file, why)
             continue
         in_order = recipe is not None and has_order(live, metadata, clustered_by, recipe.order_id)
+        has_debt = bool(has_debt) or not is_chosen
         key, candidate = make.candidate(live, needed, lacks, has_debt=has_debt, is_clustered=in_order)
-        partitions[key].append(candidate)
+        (partitions if is_chosen else undecided)[key].append(candidate)
     to_leave = frozenset[int]() if recipe else frozenset(filter(destinations.may_deal_out, metadata.specs))
     counts = FileCounts(well_spelled(needs, index, listed), len(listed), passed, to_leave)
-    spread = equality_spread(index, needs, by_partition)
-    return Candidates(_listed_once(partitions, listed), spread, listed, counts)
+    _take_likely_indebted(partitions, undecided, sizes_of.rows, policy)
+    return Candidates(_listed_once(partitions, listed), rows_spread(index, needs, sizes_of.files), listed, counts)
+
+
+@dataclass(slots=True)
+class _PartitionSizes:
+    """The number of data files of partitions, and of their rows."""
+
+    files: Counter[tuple[PartitionValue, ...]] = field(default_factory=Counter)
+    rows: Counter[tuple[PartitionValue, ...]] = field(default_factory=Counter)
+
+    def add(self, file: DataFile) -> None:
+        self.files[file.partition] += 1
+        self.rows[file.partition] += file.record_count
 
 
 def _needed(
@@ -436,17 +450,27 @@ def _size_rule(
     return is_by_size
 
 
-def _is_indebted(file: DataFile, deletes: Sequence[ManifestEntry], policy: Policy) -> bool:
+def _is_indebted(file: DataFile, deletes: Sequence[ManifestEntry], policy: Policy) -> bool | None:
+    """Whether a data file has many deletes; ``None``: some are of several files, so all must be known first."""
     if len(deletes) >= policy.delete_compaction_min_deletes and not policy.convert_equality_deletes:
         return True
     deleted = known_deleted_rows(file, deletes)
-    return deleted > 0 and deleted >= policy.delete_compaction_min_ratio * file.record_count
+    if deleted > 0 and deleted >= policy.delete_compaction_min_ratio * file.record_count:
+        return True
+    return None if any(is_of_several_files(entry.file) for entry in deletes) else False
 
 
-def equality_spread(
+def is_of_several_files(delete: DataFile) -> bool:
+    """Whether it is a position delete file that may name several data files, as a conversion writes them in v2."""
+    is_by_position = delete.content is FileContent.POSITION_DELETES and delete.content_offset is None
+    return is_by_position and named_file(delete) is None
+
+
+def rows_spread(
     index: DeleteIndex, needs: Mapping[FileKey, int], by_partition: Counter[tuple[PartitionValue, ...]]
 ) -> dict[FileKey, int]:
-    """The number of data files over which each equality delete is spread: those of its partition, or of the table.
+    """The number of data files over which the rows of each delete file that names none are spread: those of its
+    partition, or of the table.
 
     Files that no longer need it count too.  Otherwise the last file that needs it would seem full of deleted rows.
     """
@@ -456,8 +480,34 @@ def equality_spread(
             needs[entry.file.key], by_partition[entry.file.partition] if entry.file.partition else total
         )
         for entry in index.entries
-        if entry.file.content is FileContent.EQUALITY_DELETES
+        if entry.file.content is FileContent.EQUALITY_DELETES or is_of_several_files(entry.file)
     }
+
+
+def _take_likely_indebted(
+    partitions: dict[GroupKey, list[Candidate]],
+    undecided: Mapping[GroupKey, Iterable[Candidate]],
+    rows_of: Mapping[tuple[PartitionValue, ...], int],
+    policy: Policy,
+) -> None:
+    """Add the undecided files of which position deletes remove a large share, if the rows of a delete file of several
+    data files are spread evenly over the rows of its partition."""
+    for key, files in undecided.items():
+        for candidate in files:
+            share = Fraction(known_deleted_rows(candidate, candidate.deletes), max(1, candidate.record_count))
+            for delete in (entry.file for entry in candidate.deletes if is_of_several_files(entry.file)):
+                share += Fraction(delete.record_count, max(1, rows_of[delete.partition]))
+            if share >= policy.delete_compaction_min_ratio:
+                partitions[key].append(candidate)
+
+
+def likely_deleted_rows(candidate: Candidate, spread: Mapping[FileKey, int]) -> float:
+    """The number of deleted rows of a data file, estimated where a delete file does not name it alone."""
+    return known_deleted_rows(candidate, candidate.deletes) + sum(
+        entry.file.record_count / max(1, spread[entry.file.key])
+        for entry in candidate.deletes
+        if entry.file.key in spread
+    )
 
 
 def known_deleted_rows(file: DataFile | Candidate, deletes: Iterable[ManifestEntry]) -> int:

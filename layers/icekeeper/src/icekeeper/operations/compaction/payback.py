@@ -17,10 +17,10 @@ from icekeeper.health.examine import summary_counter, summary_counters
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.machine.metering import GETS_PER_FILE
 from icekeeper.metadata.document import Snapshot, TableMetadata
-from icekeeper.model import FileContent, FileKey
+from icekeeper.model import FileKey
 from icekeeper.operations.compaction.bins import FileGroup, Reason, Worth
 from icekeeper.operations.compaction.candidate import Candidate
-from icekeeper.operations.compaction.candidates import known_deleted_rows
+from icekeeper.operations.compaction.candidates import likely_deleted_rows
 from icekeeper.policy import Policy
 from icekeeper.policy.values import JobOrder
 
@@ -30,7 +30,7 @@ _GIGABYTE = 1024**3
 
 
 def weighed(group: FileGroup, policy: Policy, spread: Mapping[FileKey, int]) -> FileGroup:
-    """The group with its worth; ``spread`` maps an equality delete to the number of data files it is spread over.
+    """The group with its worth; ``spread`` is that of :class:`.Candidates`.
 
     The price decides only about small and large files.  Deletes have their own limits and budget
     (rule: delete-rewrites-within-budget).  Clustering saves by skipping, which sizes do not show.  Explicit requests
@@ -75,14 +75,10 @@ def _price(size: int, per_gigabyte: Fraction) -> Fraction:
 
 
 def freed_bytes(files: Iterable[Candidate], spread: Mapping[FileKey, int]) -> float:
-    """Estimated bytes of deleted rows; those of an equality delete are divided evenly among its data files."""
+    """Estimated bytes of deleted rows; those of a delete file of many data files are divided evenly among these."""
     freed = 0.0
     for candidate in files:
-        rows = known_deleted_rows(candidate, candidate.deletes) + sum(
-            entry.file.record_count / max(1, spread.get(entry.file.key, 1))
-            for entry in candidate.deletes
-            if entry.file.content is FileContent.EQUALITY_DELETES
-        )
+        rows = likely_deleted_rows(candidate, spread)
         share = min(1.0, rows / candidate.record_count) if candidate.record_count else 1.0
         freed += share * candidate.file_size_in_bytes
     return freed

@@ -42,7 +42,7 @@ from icekeeper.model import (
 )
 from icekeeper.pass_context.context import GroupsRefused, OperationContext, Rewrite, commit_rewrite
 from icekeeper.policy import Policy
-from icekeeper.rows.apply_deletes import deleted_positions, vector_positions
+from icekeeper.rows.apply_deletes import deleted_positions, positions_by_keys, vector_positions
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.rows.file_rows import READABLE_FORMATS
 from icekeeper.rows.read import unreadable_files
@@ -52,8 +52,10 @@ from icekeeper.storage.paths import PlannedFile
 from icekeeper.storage.storage import Storage
 
 _WHAT = "rewrite_position_deletes: equality deletes"
-# Of one task.  A bitmap of all its positions then takes some MB, and its keys are looked up within the task's memory.
+# Of one task, or as many rows as there are keys to read, up to the most.  A bitmap of all its positions then takes some
+# MB, and its keys are looked up within the task's memory.
 _TASK_ROWS = 20_000_000
+_MOST_TASK_ROWS = 100_000_000
 _TASK_FILES = 1_000
 
 
@@ -100,8 +102,13 @@ class ReachedFile:
         return self.entry.identity
 
     @property
+    def keys(self) -> tuple[ManifestEntry, ...]:
+        """Those of the deletes that are equality deletes."""
+        return tuple(one for one in self.deletes if one.file.content is FileContent.EQUALITY_DELETES)
+
+    @property
     def positions(self) -> tuple[ManifestEntry, ...]:
-        """Those of the deletes that are no equality deletes."""
+        """The other ones of the deletes."""
         return tuple(one for one in self.deletes if one.file.content is not FileContent.EQUALITY_DELETES)
 
 
@@ -177,9 +184,11 @@ def _is_readable(entries: Iterable[ManifestEntry], unreadable: Container[str]) -
 
 
 def _portions(files: Sequence[ReachedFile]) -> Iterator[list[ReachedFile]]:
+    keys = sum({one.file.key: one.file.record_count for file in files for one in file.keys}.values())
+    most = min(max(_TASK_ROWS, keys), _MOST_TASK_ROWS)
     portion, rows = list[ReachedFile](), 0
     for file in files:
-        if portion and (rows + file.record_count > _TASK_ROWS or len(portion) >= _TASK_FILES):
+        if portion and (rows + file.record_count > most or len(portion) >= _TASK_FILES):
             yield portion
             portion, rows = [], 0
         portion.append(file)
@@ -224,23 +233,14 @@ def convert_group(task: ConversionTask) -> ConversionResult:
     storage, path = Storage(task.read.io_properties), task.output.path(task.attempt)
     error, unreadable = "", dict[str, str]()
     try:
-        found, before = deleted_positions(task.read, storage), deleted_positions(_without_keys(task.read), storage)
         # A vector that would gain nothing stays as it is.
-        more = {name: rows for name, rows in found.items() if rows - before.get(name, BitMap64())}
-        return ConversionResult(group_id=task.group_id, written=_written(task, more, path, storage))
+        found = positions_by_keys(task.read, storage)
+        return ConversionResult(group_id=task.group_id, written=_written(task, found, path, storage))
     except FileUnreadable as failure:
         error, unreadable = str(failure), unreadable_files(task.read, storage)
     except (MaintenanceError, pa.ArrowException, OSError, ValueError) as failure:
         error = f"{type(failure).__name__}: {failure}"
     return ConversionResult(group_id=task.group_id, error=error, unreadable=unreadable)
-
-
-def _without_keys(task: ReadTask) -> ReadTask:
-    """The task without its equality deletes."""
-    kept = [n for n, one in enumerate(task.deletes) if one.content is not FileContent.EQUALITY_DELETES]
-    place = {old: new for new, old in enumerate(kept)}
-    inputs = (replace(s, deletes=tuple(place[n] for n in s.deletes if n in place)) for s in task.inputs)
-    return replace(task, inputs=tuple(inputs), deletes=tuple(task.deletes[n] for n in kept), key_fields=())
 
 
 def _written(task: ConversionTask, found: Mapping[str, BitMap64], path: str, storage: Storage) -> tuple[DataFile, ...]:
