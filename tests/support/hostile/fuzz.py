@@ -18,6 +18,7 @@ import mmap
 import os
 import re
 import resource
+import shutil
 import struct
 import subprocess
 import sys
@@ -35,6 +36,8 @@ _UNPACKED_MB = 128
 """The default of a process of 1 GB."""
 _LIBRARIES = ["icekeeper", "fastavro", "pyiceberg"]
 _MOST_RESTARTS = 50
+_PASS_TIMES = 10
+"""How much longer a pass takes than reading a file."""
 _DELETIONS = frozenset({"os.remove", "os.rmdir", "os.rename", "os.truncate", "shutil.rmtree"})
 _COUNTERS = struct.Struct("<QQQQ")
 """Inputs; valid results; named errors; the slowest input in microseconds."""
@@ -97,7 +100,8 @@ def _fuzz(target: str, folder: Path, options: Sequence[str]) -> None:
     atheris: Any = importlib.import_module("atheris")
 
     scratch = folder / "scratch"
-    scratch.mkdir(exist_ok=True)
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir()
     with atheris.instrument_imports(include=_LIBRARIES):
         from support.hostile.targets import TARGETS
 
@@ -123,7 +127,8 @@ def _fuzz(target: str, folder: Path, options: Sequence[str]) -> None:
 
     longest = max(4096, *(len(seed) * 3 // 2 for seed in made.seeds))
     atheris.Setup([sys.argv[0], *options, f"-max_len={longest}", str(folder / "corpus")], one, custom_mutator=mutator)
-    _forbid_deletions(scratch)
+    if not made.deletes:
+        _forbid_deletions(scratch)
     taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (taken + MOST_MORE_BYTES,) * 2)
     atheris.Fuzz()
@@ -152,7 +157,7 @@ def try_again(findings: Path, changes: int) -> None:
             inputs = {f"sound {number}": seed for number, seed in enumerate(made.seeds)}
             kept = sorted((findings / folder_of(target)).glob("*"))
             inputs |= {f"found {path.name}": path.read_bytes() for path in kept}
-            for seed in range(changes):
+            for seed in range(changes // _PASS_TIMES if made.deletes else changes):
                 inputs[f"changed {seed}"] = changed(
                     made.seeds[seed % len(made.seeds)], 2**20, seed, _changed_byte(seed)
                 )

@@ -5,11 +5,15 @@ Here are data and delete files; metadata is in ``metadata_targets``.
 
 from __future__ import annotations
 
+import builtins
 import io
 import json
+import sqlite3
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from decimal import Decimal
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import fastavro
@@ -18,8 +22,10 @@ import pyarrow.parquet as pq
 from pyarrow import orc
 from pyroaring import BitMap64
 
-from icekeeper.errors import MaintenanceError
-from icekeeper.model import DataFile, FileContent
+from icekeeper.errors import MaintenanceError, MetadataUnreadable
+from icekeeper.metadata.document_files import parse_document
+from icekeeper.metadata.manifest_read import decode_manifest, decode_manifest_list
+from icekeeper.model import DataFile, FileContent, ManifestFile
 from icekeeper.row_group_copy.footer import read_footer
 from icekeeper.row_group_copy.footer_structs import CannotCopy
 from icekeeper.row_group_copy.merge_files import copyable_file, merge_files
@@ -29,6 +35,7 @@ from icekeeper.rows.file_rows import projected_rows
 from icekeeper.rows.read import Tally, read_rows
 from icekeeper.rows.read_task import DeleteFile, InputFile, ReadableFile, ReadTask
 from support.copied import entry_of, mixed_rows, parquet_file, target_of
+from support.deletes import commit_deletes, create_by_region, position_delete
 from support.hostile.metadata_targets import (
     FIELDS,
     STORAGE,
@@ -40,6 +47,7 @@ from support.hostile.metadata_targets import (
     puffin_footer,
     sketch,
 )
+from support.maintained_table import MaintainedTable, local_path, maintained_table
 from support.rewrites import rows as rows_of
 from support.rewrites import struct as iceberg_struct
 
@@ -252,6 +260,114 @@ def _rows(path: Path) -> pa.Table | None:
         return None
 
 
+# A pass over a table of which one file is damaged: what the damage hides from it stays
+# (rule: failed-read-is-no-evidence).
+
+_SWEEP = "expire_snapshots,remove_orphans"
+
+
+class DamagedTable:
+    """A local table with snapshots to expire and an orphan; one of its metadata files is damaged, and put back."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "table"
+        self._opened = ExitStack()
+        self.table = self._opened.enter_context(maintained_table(self.folder))
+        create_by_region(self.table, 1)
+        data = next(file for file in self.table.data_files() if file.partition == ("us",))
+        commit_deletes(self.table, [position_delete(data.file_path, 1, "us")])
+        self.table.plant("data/orphan.parquet")
+        self.pointer = self.table.metadata_location
+        head = self.table.metadata.current_snapshot
+        assert head is not None
+        manifests = self.table.reader.manifests(head)
+        places = {"json": self.pointer, "list": head.manifest_list or ""}
+        places |= {manifest.content.name: manifest.manifest_path for manifest in manifests}
+        self.places = {kind: local_path(path) for kind, path in places.items()}
+        for path in self.places.values():
+            path.write_bytes(_plain(path.read_bytes()))
+        self.sound = {path: path.read_bytes() for path in self.folder.rglob("*") if path.is_file()}
+        self.may_go = self.deleted_by_pass()
+
+    def seeds(self) -> list[bytes]:
+        return [self.sound[path] for path in self.places.values()]
+
+    def read(self, data: bytes) -> None:
+        kind = _kind_of(data)
+        self.places[kind].write_bytes(data)
+        refused = _is_refused(kind, data)
+        gone = self.deleted_by_pass()
+        if refused:
+            assert gone <= self.may_go, f"deleted although the {kind} cannot be read: {gone - self.may_go}"
+
+    def deleted_by_pass(self) -> set[Path]:
+        """What a pass deletes; the table is as before afterwards."""
+        sentences: list[str] = []
+        try:
+            with TemporaryDirectory(dir=self.folder.parent) as state:
+                outcome = MaintainedTable(self.table.catalog.inner, Path(state)).maintain(_SWEEP)
+                sentences = [one.reason or "" for one in outcome.operations]
+        except MaintenanceError as error:
+            sentences = [str(error)]
+        finally:
+            gone = {path for path in self.sound if not path.exists()}
+            self._put_back()
+        for sentence in sentences:
+            if "\n" in sentence or sentence.partition(":")[0] in vars(builtins):
+                raise ValueError(f"an error without a name: {sentence}")
+        return gone
+
+    def _put_back(self) -> None:
+        for path in self.folder.rglob("*"):
+            if path.is_file() and path not in self.sound and not path.name.startswith("catalog.db"):
+                path.unlink()
+        for path, data in self.sound.items():
+            if not path.name.startswith(("catalog.db", "state.db")):
+                path.write_bytes(data)
+        with closing(sqlite3.connect(self.folder / "catalog.db")) as connection:
+            connection.execute("UPDATE iceberg_tables SET metadata_location = ?", (self.pointer,))
+            connection.commit()
+
+
+def _plain(data: bytes) -> bytes:
+    """An Avro file without compression, so that its records can be changed."""
+    if not data.startswith(b"Obj"):
+        return data
+    opened: Any = fastavro.reader(io.BytesIO(data))
+    about = {key: value for key, value in opened.metadata.items() if not key.startswith("avro.")}
+    sink = io.BytesIO()
+    fastavro.writer(sink, opened.writer_schema, list(opened), codec="null", metadata=about)
+    return sink.getvalue()
+
+
+def _kind_of(data: bytes) -> str:
+    """Of which of the table's files the bytes were made."""
+    if not data.startswith(b"Obj"):
+        return "json"
+    if b'"manifest_path"' in data:
+        return "list"
+    return "DELETES" if b"\x0edeletes" in data else "DATA"
+
+
+def _is_refused(kind: str, data: bytes) -> bool:
+    listed = ManifestFile(manifest_path="m", manifest_length=1, partition_spec_id=0, added_snapshot_id=1)
+    try:
+        if kind == "json":
+            parse_document(data, "m")
+        elif kind == "list":
+            decode_manifest_list(data, "m")
+        else:
+            list(decode_manifest(data, listed, {"spec-id": 0, "fields": []}))
+    except MetadataUnreadable:
+        return True
+    return False
+
+
+def damaged_table(folder: Path) -> Target:
+    table = DamagedTable(folder)
+    return Target(table.seeds(), table.read, deletes=True)
+
+
 TARGETS: Mapping[str, Callable[[Path], Target]] = {
     "metadata.json": metadata_json,
     "manifest list": manifest_list,
@@ -265,4 +381,5 @@ TARGETS: Mapping[str, Callable[[Path], Target]] = {
     "Parquet rows": lambda folder: data_rows(folder, "PARQUET"),
     "Parquet footer": parquet_footer,
     "ORC rows": lambda folder: data_rows(folder, "ORC"),
+    "damaged table": damaged_table,
 }
