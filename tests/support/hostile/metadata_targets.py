@@ -19,11 +19,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
+from icekeeper.advice.advise import advise
+from icekeeper.advice.read_tables import summarise
+from icekeeper.cli.tables import described
 from icekeeper.detection.assess import assess
 from icekeeper.errors import MaintenanceError, MetadataUnreadable
+from icekeeper.health.examine import lake_counters, lake_warnings
 from icekeeper.health.layout import timeline
 from icekeeper.metadata import avro_files
-from icekeeper.metadata.document import TableMetadata, require_writable, schema_digest, table_digest
+from icekeeper.metadata.document import TableMetadata, apply_updates, require_writable, schema_digest, table_digest
 from icekeeper.metadata.document_files import leading_uuid, parse_document, render_document
 from icekeeper.metadata.manifest_read import (
     decode_identities,
@@ -56,10 +60,14 @@ from icekeeper.model import (
     ManifestFile,
     PartitionFieldSummary,
 )
+from icekeeper.operations.compaction.recipe import choose_recipe
+from icekeeper.operations.compaction.write_properties import output_properties
 from icekeeper.operations.expiry.retention import expiry_at
+from icekeeper.operations.expiry.unreferenced import unused_metadata
 from icekeeper.operations.statistics.compute_statistics import StatisticsFileUnusable, stored_sketch
 from icekeeper.operations.statistics.plan_statistics import StoredBlob
 from icekeeper.policy import Policy
+from icekeeper.policy.partition_time import partition_times
 from icekeeper.policy.resolve import resolve
 from icekeeper.rows.apply_deletes import vector_positions
 from icekeeper.rows.arrow_schema import arrow_schema
@@ -151,7 +159,7 @@ def _read_document(data: bytes) -> None:
     assert len(repr(facts)) > 0
     assert not any("\n" in problem.detail for problem in document_problems(metadata, "m"))
     tuple(row_id_problems(metadata, "m"))
-    for look in (require_writable, _expiry, _assessment, _arrow):
+    for look in LOOKS:
         with suppress(MaintenanceError):
             look(metadata)
 
@@ -160,14 +168,31 @@ def _expiry(metadata: TableMetadata) -> None:
     plan = expiry_at(metadata, Policy(), now_ms=NOW_MS)
     kept = {ref.snapshot_id for name, ref in metadata.refs.items() if name not in plan.refs}
     assert not kept.intersection(plan.snapshot_ids), "a snapshot of a ref expires"
+    removals = [{"action": "remove-snapshots", "snapshot-ids": list(plan.snapshot_ids)}]
+    removals += [{"action": "remove-snapshot-ref", "ref-name": name} for name in plan.refs]
+    after = apply_updates(metadata, removals, metadata_location="s3://b/t/m.json", now_ms=NOW_MS)
+    assert parse_document(render_document(after), "m").snapshots.keys() == metadata.snapshots.keys() - plan.snapshot_ids
 
 
-def _assessment(metadata: TableMetadata) -> None:
-    assess("ns.t", metadata, resolve([]), now_ms=NOW_MS, expirable=0)
+def _health(metadata: TableMetadata) -> None:
+    head = metadata.current_snapshot
+    lake_warnings(metadata, lake_counters(metadata, head, now_ms=NOW_MS), Policy(), now_ms=NOW_MS)
+    advise(summarise("t", metadata, head, Policy(), deletes=tuple, data=tuple))
 
 
-def _arrow(metadata: TableMetadata) -> None:
-    arrow_schema(metadata.current_schema)
+LOOKS: Sequence[Callable[[TableMetadata], object]] = (
+    require_writable,
+    _expiry,
+    _health,
+    described,
+    output_properties,
+    lambda metadata: assess("ns.t", metadata, resolve([]), now_ms=NOW_MS, expirable=0),
+    lambda metadata: arrow_schema(metadata.current_schema),
+    lambda metadata: choose_recipe(metadata, Policy()),
+    lambda metadata: unused_metadata(metadata, (), (), False),
+    lambda metadata: partition_times(metadata, Policy()),
+)
+"""What else is found out from a table document alone."""
 
 
 MANIFEST = "s3://b/t/m.avro"
