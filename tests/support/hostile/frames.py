@@ -5,6 +5,7 @@ A random byte in a file mostly breaks its frame, and the code behind the frame i
 
 from __future__ import annotations
 
+import io
 import json
 import random
 import struct
@@ -13,8 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeAlias
 
+import fastavro
+
+from icekeeper.metadata.avro_files import open_avro
 from icekeeper.row_group_copy.footer_structs import FileMetaData, read_struct, write_struct
-from support.hostile.avro import avro_long, avro_text
+from support.hostile.avro import avro_long, avro_text, records_of
 
 Join: TypeAlias = Callable[[Sequence[bytes]], bytes]
 Mutate: TypeAlias = Callable[[bytes, int], bytes]
@@ -24,6 +28,8 @@ _SHARE_WHOLE = 0.15
 """How often the file as a whole is changed, so that frames are damaged, too."""
 _SHARE_TREES = 0.7
 """How often a part that is a tree (JSON, Thrift) is changed as one."""
+_SHARE_RECORDS = 0.3
+"""How often the values of an Avro file's records are changed, within their types."""
 _MARKER_BYTES = 16
 _VECTOR_MAGIC = bytes.fromhex("d1d33964")
 _NUMBERS = (0, 1, -1, 2, 127, 2**31 - 1, -(2**31), 2**31, 2**32, 2**62, 2**63 - 1, -(2**63), 2**63, 10**30, 0.5)
@@ -38,6 +44,8 @@ def changed(data: bytes, most: int, seed: int, mutate: Mutate) -> bytes:
     if chance.random() < _SHARE_WHOLE:
         return mutate(data, most)
     try:
+        if data[:4] == b"Obj\x01" and chance.random() < _SHARE_RECORDS:
+            return _changed_records(data, chance)[:most]
         parts, join = split(data)
         at = chance.randrange(len(parts))
         tree = _changed_tree(parts[at], chance) if chance.random() < _SHARE_TREES else None
@@ -111,6 +119,18 @@ def _avro(data: bytes) -> tuple[list[bytes], Join]:
         return b"Obj\x01" + avro_long(len(keys)) + header + b"\0" + marker + body
 
     return parts, join
+
+
+def _changed_records(data: bytes, chance: random.Random) -> bytes:
+    """The file with other values in its records; raises any exception if they do not fit its schema."""
+    opened = open_avro(data, "an Avro file")
+    records = records_of(data, opened.path)
+    _change(records, chance)
+    about = {key: value for key, value in opened.header.items() if not key.startswith("avro.")}
+    sink = io.BytesIO()
+    schema = fastavro.parse_schema(json.loads(opened.schema_text))
+    fastavro.writer(sink, schema, records, codec="null", metadata=about)
+    return sink.getvalue()
 
 
 # Files with a footer behind their data, whose length stands at the end.

@@ -9,11 +9,10 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,7 +25,6 @@ from icekeeper.detection.assess import assess
 from icekeeper.errors import MaintenanceError, MetadataUnreadable
 from icekeeper.health.examine import lake_counters, lake_warnings
 from icekeeper.health.layout import timeline
-from icekeeper.metadata import avro_files
 from icekeeper.metadata.document import TableMetadata, apply_updates, require_writable, schema_digest, table_digest
 from icekeeper.metadata.document_files import leading_uuid, parse_document, render_document
 from icekeeper.metadata.manifest_read import (
@@ -73,6 +71,7 @@ from icekeeper.rows.apply_deletes import vector_positions
 from icekeeper.rows.arrow_schema import arrow_schema
 from icekeeper.storage.storage import Storage
 from icekeeper.verification.checks import document_problems, row_id_problems
+from support.hostile.avro import uncompressed
 from support.manifests import drawn_table
 from support.plans import data_file
 from support.rewrites import struct as iceberg_struct
@@ -212,14 +211,10 @@ PARTITION: tuple[Any, ...] = (
     b"l" * 16,
     b"abc",
     b"def",
-    *[b"\1\2"] * 3,
+    b"\0\0\1\2",
+    b"\0\0\1\3",
+    bytes(14) + b"\1\2",
 )
-
-
-@contextmanager
-def _without_compression() -> Iterator[None]:
-    with mock.patch.object(avro_files, "_CODEC", "null"):
-        yield
 
 
 def manifest_list(_: Path) -> Target:
@@ -229,18 +224,14 @@ def manifest_list(_: Path) -> Target:
     listed = replace(LISTED, partitions=(summary,) * 2, **counted)
     numbers: Any = {"snapshot_id": 2, "parent_snapshot_id": 1, "sequence_number": 7}
     lists: dict[int, Any] = {1: [listed], 2: [listed] * 3, 3: [replace(listed, first_row_id=4)] * 2}
-    seeds = [encode_manifest_list(2, lists[2], first_row_id=None, **numbers)]
-    with _without_compression():
-        seeds += [encode_manifest_list(version, found, first_row_id=4, **numbers) for version, found in lists.items()]
+    seeds = [encode_manifest_list(version, found, first_row_id=4, **numbers) for version, found in lists.items()]
+    seeds += [uncompressed(seed) for seed in seeds]
     return Target(seeds, lambda data: repr(decode_manifest_list(data, "s3://b/t/l.avro")))
 
 
 def manifest(_: Path) -> Target:
-    seeds = []
-    with _without_compression():
-        for version in (1, 2, 3):
-            seeds += [_manifest(version, count) for count in (1, 6)]
-    return Target([*seeds, _manifest(2, 3)], _read_manifest)
+    sound = [_manifest(version, count) for version in (1, 2, 3) for count in (1, 6)]
+    return Target([*map(uncompressed, sound), _manifest(2, 3)], _read_manifest)
 
 
 def _manifest(version: int, count: int) -> bytes:
@@ -280,26 +271,29 @@ SPEC = drawn_table(3).specs[0]
 
 def _read_manifest(data: bytes) -> None:
     """All who read manifests find the same live files, or refuse the manifest."""
+    refusals: list[MetadataUnreadable] = []
+
+    def keys(found: Iterator[Any], key: Callable[[Any], Any]) -> list[Any] | None:
+        try:
+            return [key(one) for one in found]
+        except MetadataUnreadable as error:
+            refusals.append(error)
+            return None
+
+    entries = decode_manifest(data, replace(LISTED, first_row_id=9), SPEC)
     told = [
-        _told((e.file.key, repr(e)) for e in decode_manifest(data, replace(LISTED, first_row_id=9), SPEC) if e.is_live),
-        _told(((file.path, file.content_offset), "") for file in decode_live_files(data, MANIFEST)),
-        _told((key, "") for key, _ in decode_identities(data, LISTED)),
+        keys((e for e in entries if len(repr(e)) and e.is_live), lambda entry: entry.file.key),
+        keys(decode_live_files(data, MANIFEST), lambda file: (file.path, file.content_offset)),
+        keys(decode_identities(data, LISTED), lambda pair: pair[0]),
     ]
-    whole = {tuple(key for key, _ in found) for found in told if found is not None}
+    whole = {tuple(found) for found in told if found is not None}
     assert len(whole) < 2, "readers of a manifest disagree on its live files"
-    paths = _told((path, "") for block in decode_live_paths(data, MANIFEST) for path in block)
+    paths = keys(decode_live_paths(data, MANIFEST), list)
     if whole and paths is not None:
-        assert [path for path, _ in paths] == [path for path, _ in whole.pop()]
-    _told((copied, "") for copied in COPIERS[zlib.crc32(data) % 3].copy(data, LISTED))
-
-
-def _told(found: Iterator[tuple[Any, str]]) -> list[tuple[Any, str]] | None:
-    try:
-        return list(found)
-    except MetadataUnreadable as error:
-        if "\n" in str(error):
-            raise ValueError("a message of several lines") from error
-        return None
+        assert [path for block in paths for path in block] == [path for path, _ in whole.pop()]
+    keys(COPIERS[zlib.crc32(data) % 3].copy(data, LISTED), repr)
+    if refusals:
+        raise refusals[0]
 
 
 # Puffin files.

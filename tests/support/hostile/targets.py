@@ -36,6 +36,7 @@ from icekeeper.rows.read import Tally, read_rows
 from icekeeper.rows.read_task import DeleteFile, InputFile, ReadableFile, ReadTask
 from support.copied import entry_of, mixed_rows, parquet_file, target_of
 from support.deletes import commit_deletes, create_by_region, position_delete
+from support.hostile.avro import uncompressed
 from support.hostile.metadata_targets import (
     FIELDS,
     STORAGE,
@@ -285,7 +286,8 @@ class DamagedTable:
         places |= {manifest.content.name: manifest.manifest_path for manifest in manifests}
         self.places = {kind: local_path(path) for kind, path in places.items()}
         for path in self.places.values():
-            path.write_bytes(_plain(path.read_bytes()))
+            if path.suffix == ".avro":
+                path.write_bytes(uncompressed(path.read_bytes()))
         self.sound = {path: path.read_bytes() for path in self.folder.rglob("*") if path.is_file()}
         self.may_go = self.deleted_by_pass()
 
@@ -327,17 +329,6 @@ class DamagedTable:
         with closing(sqlite3.connect(self.folder / "catalog.db")) as connection:
             connection.execute("UPDATE iceberg_tables SET metadata_location = ?", (self.pointer,))
             connection.commit()
-
-
-def _plain(data: bytes) -> bytes:
-    """An Avro file without compression, so that its records can be changed."""
-    if not data.startswith(b"Obj"):
-        return data
-    opened: Any = fastavro.reader(io.BytesIO(data))
-    about = {key: value for key, value in opened.metadata.items() if not key.startswith("avro.")}
-    sink = io.BytesIO()
-    fastavro.writer(sink, opened.writer_schema, list(opened), codec="null", metadata=about)
-    return sink.getvalue()
 
 
 def _kind_of(data: bytes) -> str:
