@@ -296,3 +296,18 @@ def test_a_field_that_is_there_twice_is_refused(again: dict[str, Any], of_file: 
     ):
         with pytest.raises(MetadataUnreadable, match=f"^manifest m.avro has two fields {name}; it is not an Iceberg"):
             read(avro_file(schema, []))
+
+
+@pytest.mark.parametrize("items", [{"type": "array", "items": "int"}, {"type": "map", "values": "int"}], ids=str)
+def test_a_partition_of_lists_is_refused(items: Any) -> None:
+    """Partition values are looked up, and lists cannot be."""
+    spec = {"spec-id": 0, "fields": [{"field-id": 1000, "source-id": 1, "name": "p", "transform": "identity"}]}
+    columns = [{"id": 1, "name": "p", "required": False, "type": "string"}]
+    schema: Any = json.loads(json.dumps(manifest_schema(2, [{"schema-id": 0, "fields": columns}], spec)))
+    file = next(field for field in schema["fields"] if field["name"] == "data_file")["type"]
+    record = next(field for field in file["fields"] if field["name"] == "partition")["type"]
+    record["fields"][0]["type"] = ["null", items]
+    listed = ManifestFile(manifest_path="m.avro", manifest_length=1, partition_spec_id=0, added_snapshot_id=1)
+    told = rf"^manifest m.avro has the type {items['type']} for partition field p; it is not Iceberg's"
+    with pytest.raises(MetadataUnreadable, match=told):
+        list(decode_manifest(avro_file(schema, []), listed, spec))
