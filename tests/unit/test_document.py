@@ -377,3 +377,10 @@ def test_a_null_counts_as_left_out() -> None:
         (made,) = metadata.specs[0]["fields"]
         assert (made["field-id"], made["source-id"], made["transform"]) == (1000, 1, "identity")
         assert metadata.refs["b"].type == "branch"
+
+
+def test_the_only_spec_of_a_v1_document_is_the_default() -> None:
+    document = {**new_document("s3://b/t", 1), "default-spec-id": 14}
+    del document["partition-specs"]
+    metadata = parse_document(json.dumps(document).encode(), "m.json")
+    assert (metadata.default_spec_id, metadata.specs) == (0, {0: {"spec-id": 0, "fields": []}})

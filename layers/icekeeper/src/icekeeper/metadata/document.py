@@ -170,7 +170,8 @@ class TableMetadata:
 
     @property
     def default_spec_id(self) -> int:
-        return int(self.document.get("default-spec-id") or 0)
+        """0 where a v1 writer left the list of specs out; as in Java, ``default-spec-id`` then means nothing."""
+        return int(self.document.get("default-spec-id") or 0) if self.document.get("partition-specs") else 0
 
     @property
     def default_sort_order_id(self) -> int:
