@@ -1,6 +1,6 @@
 # Every target does its own set-up, with uv.  It needs Python 3.11 or 3.12 and, the first time only, a network.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo pipeline site smoke quick test chaos nightly glue-env sam sam-local lint bench bench-quick figures definition deploy-artifacts wheel layer lock sbom audit release clean
+.PHONY: help setup demo pipeline site smoke quick test chaos fuzz nightly glue-env sam sam-local lint bench bench-quick figures definition deploy-artifacts wheel layer lock sbom audit release clean
 .SUFFIXES:
 
 VENV := .venv
@@ -34,6 +34,10 @@ RUNTIME_STAMP := $(RUNTIME)/.installed-$(subst ==,-,$(subst $() ,-,$(RUNTIME_PAC
 JUDGES_PACKAGES := tests/support/judges/packages.txt
 JUDGES := build/judges
 JUDGES_STAMP := $(JUDGES)/.installed-$(shell cksum < $(JUDGES_PACKAGES) | tr ' ' '-')
+# The fuzzer brings a compiled libFuzzer, so it stands beside the project's packages and not among them.
+FUZZER_PACKAGES := atheris==3.0.0
+FUZZER := build/fuzzer
+FUZZER_STAMP := $(FUZZER)/.installed-$(subst ==,-,$(FUZZER_PACKAGES))
 
 help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +64,9 @@ test: $(STAMP) $(JUDGES_STAMP) ## run all tests
 
 chaos: $(STAMP) ## write to a table and kill passes over it for ten minutes, then prove every row: make chaos SECONDS=600
 	PYTHONPATH=tests $(BIN)/python -m support.chaos $(if $(SECONDS),--seconds $(SECONDS))
+
+fuzz: $(STAMP) $(FUZZER_STAMP) ## fuzz every reader of foreign files by coverage, ten minutes: make fuzz SECONDS=600, RUNS=5000 a format, FORMATS="manifest"
+	PYTHONPATH=tests:$(FUZZER) $(BIN)/python -m support.hostile.fuzz $(if $(SECONDS),--seconds $(SECONDS)) $(if $(RUNS),--runs $(RUNS)) $(FORMATS)
 
 nightly: $(STAMP) $(JUDGES_STAMP) ## 2,000 random cases of every property, and what takes minutes
 	JUDGES_PYTHON=$(JUDGES)/bin/python $(BIN)/python -m pytest -q -n 2 --dist loadgroup --hypothesis-profile=nightly tests/property tests/nightly
@@ -141,6 +148,11 @@ $(JUDGES_STAMP): $(STAMP)
 	@echo "setting up $(JUDGES)"
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(JUDGES)
 	@$(BIN)/uv pip install --quiet --python $(JUDGES)/bin/python -r $(JUDGES_PACKAGES)
+	@touch $@
+
+$(FUZZER_STAMP): $(STAMP)
+	@rm -rf $(FUZZER)
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --target $(FUZZER) $(FUZZER_PACKAGES)
 	@touch $@
 
 # $(call new_environment,FOLDER): an environment with what builds (uv, hatchling), of the first Python that fits.

@@ -393,6 +393,10 @@ def test_a_vector_with_the_right_checksum_of_a_damaged_bitmap(
             {"partition-specs": [{"spec-id": 0, "fields": [{"name": "p", "transform": "identity"}]}]},
             "partition field p has no source-id",
         ),
+        (
+            {"sort-orders": [{"order-id": 3, "fields": [{"transform": "void", "direction": "asc", "null-order": ""}]}]},
+            "a field of sort order 3 has no source-id",
+        ),
         ({"refs": {"main": {"type": "branch"}}}, "refs.main.snapshot-id is missing"),
         ({"properties": {"a": 1}}, "properties.a is 1; input should be a valid string"),
         ({"format-version": True}, "format-version is True; input should be a valid integer"),

@@ -17,7 +17,7 @@ from icekeeper.errors import MetadataUnreadable, TableUnsupported
 from icekeeper.metadata.avro_files import open_avro
 from icekeeper.rows import avro_rows
 from icekeeper.rows.file_rows import open_rows
-from support.hostile.avro import records_of
+from support.hostile.avro import avro_file, records_of
 
 # Container files are taken apart as fastavro takes them apart, whatever wrote them, and refused when damaged.
 
@@ -76,6 +76,19 @@ def test_a_file_that_is_cut_off_anywhere_but_between_blocks_is_refused() -> None
             continue
         with pytest.raises(MetadataUnreadable, match=r"m\.avro"):
             records_of(data[:length], "m.avro")
+
+
+@pytest.mark.parametrize("change", [{"name": {}}, {"name": 7}, {"field-id": ""}, {"field-id": "x"}], ids=str)
+def test_a_schema_with_a_field_that_is_none_is_refused(change: dict[str, Any]) -> None:
+    schema = {"type": "record", "name": "t", "fields": [{"name": "x", "type": "long", "field-id": 1, **change}]}
+    with pytest.raises(MetadataUnreadable, match=r"^m\.avro is not a readable Avro file: ValueError: "):
+        open_avro(avro_file(schema, []), "m.avro")
+
+
+def test_a_codec_of_several_lines_is_named_in_one() -> None:
+    data = avro_file({"type": "record", "name": "t", "fields": []}, [(1, b"")], "a\nb")
+    with pytest.raises(MetadataUnreadable, match=r"its codec 'a\\nb' is not known"):
+        records_of(data, "m.avro")
 
 
 def test_a_block_that_does_not_end_with_the_marker_is_refused() -> None:

@@ -349,3 +349,38 @@ def test_no_rows_go_to_the_working_directory(tmp_path: Path, monkeypatch: pytest
         assert outcome.status is Status.REFUSED
         assert list(here.iterdir()) == []
         assert table.readers_agree() == [0, 1, 10, 11]
+
+
+def test_a_null_counts_as_left_out() -> None:
+    """As in Iceberg-Java: the id of a schema and of a partition field, the source of a field, the type of a ref."""
+    field = {"name": "p", "transform": "identity", "field-id": None, "source-id": None, "source-ids": [1]}
+    left_out = {"name": "p", "transform": "identity", "source-ids": [1]}
+    found = [
+        parse_document(
+            json.dumps(
+                {
+                    **new_document("s3://b/t", 2),
+                    "schemas": [{"fields": [], **id_of_schema}],
+                    "partition-specs": [{"spec-id": 0, "fields": [partition_field]}],
+                    "refs": {"b": {"snapshot-id": 1, **kind}},
+                }
+            ).encode(),
+            "m.json",
+        )
+        for id_of_schema, partition_field, kind in (
+            ({}, left_out, {}),
+            ({"schema-id": None}, field, {"type": None}),
+        )
+    ]
+    for metadata in found:
+        assert (metadata.current_schema_id, list(metadata.schemas)) == (0, [0])
+        (made,) = metadata.specs[0]["fields"]
+        assert (made["field-id"], made["source-id"], made["transform"]) == (1000, 1, "identity")
+        assert metadata.refs["b"].type == "branch"
+
+
+def test_the_only_spec_of_a_v1_document_is_the_default() -> None:
+    document = {**new_document("s3://b/t", 1), "default-spec-id": 14}
+    del document["partition-specs"]
+    metadata = parse_document(json.dumps(document).encode(), "m.json")
+    assert (metadata.default_spec_id, metadata.specs) == (0, {0: {"spec-id": 0, "fields": []}})

@@ -22,6 +22,7 @@ from icekeeper.metadata.manifest_read import decode_live_files, decode_manifest,
 from icekeeper.metadata.manifest_write import encode_manifest
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
+from support.hostile.avro import avro_file
 from support.manifests import drawn_table
 
 # An entry of a status that does not exist makes its manifest unreadable, for everyone who reads entries.
@@ -267,3 +268,46 @@ def container(header: bytes, block: bytes, marker: bytes) -> bytes:
     size = io.BytesIO()
     fastavro.schemaless_writer(size, "long", len(block))
     return header + b"\x02" + size.getvalue() + block + marker
+
+
+@pytest.mark.parametrize(
+    ("again", "of_file", "name"),
+    [
+        ({"name": "data_file", "type": "string"}, False, "data_file"),
+        ({"name": "other", "type": "string", "field-id": 2}, False, "data_file"),
+        ({"name": "file_path", "type": "string"}, True, "file_path"),
+        ({"name": "other", "type": "string", "field-id": 100}, True, "file_path"),
+    ],
+)
+def test_a_field_that_is_there_twice_is_refused(again: dict[str, Any], of_file: bool, name: str) -> None:
+    """Readers disagree on which of them counts."""
+    schema: Any = manifest_schema(2, [{"schema-id": 0, "fields": []}], {"spec-id": 0, "fields": []})
+    schema = json.loads(json.dumps(schema))
+    record = next(field for field in schema["fields"] if field["name"] == "data_file")["type"] if of_file else schema
+    record["fields"] = (
+        [f for f in record["fields"] if f["name"] != again["name"]]
+        + [again]
+        + [{**f, "name": f"{f['name']}_too"} for f in record["fields"] if f["name"] == again["name"]]
+    )
+    listed = ManifestFile(manifest_path="m.avro", manifest_length=1, partition_spec_id=0, added_snapshot_id=1)
+    for read in (
+        lambda data: list(decode_manifest(data, listed, {"spec-id": 0, "fields": []})),
+        lambda data: list(decode_live_files(data, "m.avro")),
+    ):
+        with pytest.raises(MetadataUnreadable, match=f"^manifest m.avro has two fields {name}; it is not an Iceberg"):
+            read(avro_file(schema, []))
+
+
+@pytest.mark.parametrize("items", [{"type": "array", "items": "int"}, {"type": "map", "values": "int"}], ids=str)
+def test_a_partition_of_lists_is_refused(items: Any) -> None:
+    """Partition values are looked up, and lists cannot be."""
+    spec = {"spec-id": 0, "fields": [{"field-id": 1000, "source-id": 1, "name": "p", "transform": "identity"}]}
+    columns = [{"id": 1, "name": "p", "required": False, "type": "string"}]
+    schema: Any = json.loads(json.dumps(manifest_schema(2, [{"schema-id": 0, "fields": columns}], spec)))
+    file = next(field for field in schema["fields"] if field["name"] == "data_file")["type"]
+    record = next(field for field in file["fields"] if field["name"] == "partition")["type"]
+    record["fields"][0]["type"] = ["null", items]
+    listed = ManifestFile(manifest_path="m.avro", manifest_length=1, partition_spec_id=0, added_snapshot_id=1)
+    told = rf"^manifest m.avro has the type {items['type']} for partition field p; it is not Iceberg's"
+    with pytest.raises(MetadataUnreadable, match=told):
+        list(decode_manifest(avro_file(schema, []), listed, spec))

@@ -427,3 +427,19 @@ def test_manifests_hold_what_fits_the_target() -> None:
 def test_uuids_of_both_signs_never_share_a_manifest() -> None:
     """No bounds of both would hold in the order of Iceberg-Java and in that of all others."""
     assert cut(0, (1, LOW), (1, HIGH), (2, LOW), (2, HIGH), (3, None)) == [["0", "2"], ["4"], ["1", "3"]]
+
+
+@pytest.mark.parametrize(("stored", "now"), [("string", "timestamptz"), ("fixed[16]", "decimal(9, 2)")])
+def test_a_partition_value_of_another_type_is_not_copied(stored: str, now: str) -> None:
+    """Another writer gave the partition field another type than its column has."""
+    spec = [{"field-id": 1000, "source-id": 1, "name": "p", "transform": "identity"}]
+    theirs, ours = (
+        drawn_table(2, [{"id": 1, "name": "p", "required": False, "type": kind}], spec) for kind in (stored, now)
+    )
+    value = "x" if stored == "string" else b"\x7f" * 16
+    entry = ManifestEntry(EntryStatus.ADDED, 1, None, None, data_file("s3://b/t/f", 9, (value,)))
+    written = encoded(theirs, [entry], ManifestContent.DATA)
+    with pytest.raises(
+        MetadataUnreadable, match=r"^manifest s3://b/m\.avro holds an entry with a value of another type"
+    ):
+        list(EntryCopier(ours, 0).copy(written.data, written.manifest))

@@ -63,6 +63,10 @@ def test_parameters_of_types() -> None:
     assert decimal_of("decimal( 9 , 2 )") == (9, 2)
     assert decimal_of("decimal") is None
     assert fixed_length("fixed[16]") == 16
+    for kind in ("decimal(0,0)", "decimal(39,2)", "decimal(9,39)", f"decimal(9,{10**10})", f"fixed[{10**12}]"):
+        assert not is_primitive(kind)
+        with pytest.raises(TableUnsupported, match=r"^columns of type .* are not rewritten"):
+            arrow_type(kind)
     assert not any(map(is_primitive, ("fixed", "decimal(9)", "variant", "unknown", "geometry(srid:1)", "int ")))
 
 

@@ -81,6 +81,16 @@ def avro_file(schema: Any, blocks: Iterable[tuple[int, bytes]], codec: str = "nu
     return head + b"".join(avro_long(count) + avro_text(data) + MARKER for count, data in blocks)
 
 
+def uncompressed(data: bytes) -> bytes:
+    """The same container file with codec ``null``, so that a change of a byte is one of a record."""
+    opened = open_avro(data, "an Avro file")
+    marker = data[opened.blocks_at - len(MARKER) : opened.blocks_at]
+    header = {**opened.header, "avro.codec": "null"}
+    pairs = b"".join(avro_text(key) + avro_text(value) for key, value in header.items())
+    blocks = (avro_long(count) + avro_text(block) + marker for count, block in opened.unpacked_blocks())
+    return b"Obj\x01" + avro_long(len(header)) + pairs + b"\0" + marker + b"".join(blocks)
+
+
 def records_of(data: bytes, path: str) -> list[dict[str, Any]]:
     """All records of a container file, as we read them."""
     opened = open_avro(data, path)

@@ -241,7 +241,7 @@ class SnapshotWriter:
             "timestamp-ms": max(self.now_ms, self.metadata.last_updated_ms, head.timestamp_ms),
             "manifest-list": path,
             "summary": summary,
-            "schema-id": int(self.metadata.current_schema.get("schema-id", 0)),
+            "schema-id": self.metadata.current_schema_id,
         }
         if version >= 2:
             snapshot["sequence-number"] = self.sequence_number

@@ -76,7 +76,7 @@ class FileLimits:
         if codec == "null":
             return data
         if codec not in CODECS:
-            raise ValueError(f"its codec {codec} is not known; known are {', '.join(sorted(CODECS))}")
+            raise ValueError(f"its codec {codec!r} is not known; known are {', '.join(sorted(CODECS))}")
         try:
             plain = self._within_limits(codec, data)
         except _TooMuchError:

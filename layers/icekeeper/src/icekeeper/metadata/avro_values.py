@@ -451,7 +451,8 @@ def require_bounded(schema: Any, most_parts: int) -> None:
     ``schema`` has the full names of types.
 
     Raises:
-        ValueError: it has too many, a fixed type has no size, or a record has many fields that take no bytes.
+        ValueError: it has too many, a fixed type has no size, a name is no text, or a record has many fields that take
+            no bytes.
     """
     parts, levels, _ = _measured(schema, {})
     if parts > most_parts:
@@ -474,7 +475,10 @@ def _measured(schema: Any, named: dict[str, tuple[int, int, bool]]) -> tuple[int
         named[name] = 1, 1, False
     if kind == "record":
         for field in schema["fields"]:
-            int(field.get("field-id") or 0)  # a field id must be a number
+            if field.get("field-id") is not None:
+                int(field["field-id"])  # it must be a number
+            if not isinstance(field["name"], str):
+                raise ValueError("a field of its schema has a name that is no text")
         found = _together([_measured(field["type"], named) for field in schema["fields"]])
     elif kind in ("array", "map"):
         found = *_together([_measured(schema["items" if kind == "array" else "values"], named)])[:2], False

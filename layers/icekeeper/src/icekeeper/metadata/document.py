@@ -131,7 +131,7 @@ class TableMetadata:
     def schemas(self) -> Mapping[int, JsonObject]:
         """Every schema by id; a v1 document may hold only ``schema``."""
         schemas = self.document.get("schemas") or [self.document["schema"]]
-        return {int(schema.get("schema-id", 0)): schema for schema in schemas}
+        return {int(schema.get("schema-id") or 0): schema for schema in schemas}
 
     @property
     def current_schema(self) -> JsonObject:
@@ -141,7 +141,7 @@ class TableMetadata:
     @property
     def current_schema_id(self) -> int:
         """The id of the current schema; 0 where a v1 writer left it out."""
-        return int(self.current_schema.get("schema-id", 0))
+        return int(self.current_schema.get("schema-id") or 0)
 
     @property
     def schemas_current_first(self) -> Sequence[JsonObject]:
@@ -163,14 +163,15 @@ class TableMetadata:
         return {
             int(spec["spec-id"]): {
                 "spec-id": int(spec["spec-id"]),
-                "fields": [{"field-id": 1000 + i, **_of_one_column(f)} for i, f in enumerate(spec["fields"])],
+                "fields": [_of_one_column(f, 1000 + i) for i, f in enumerate(spec["fields"])],
             }
             for spec in specs
         }
 
     @property
     def default_spec_id(self) -> int:
-        return int(self.document.get("default-spec-id") or 0)
+        """0 where a v1 writer left the list of specs out; as in Java, ``default-spec-id`` then means nothing."""
+        return int(self.document.get("default-spec-id") or 0) if self.document.get("partition-specs") else 0
 
     @property
     def default_sort_order_id(self) -> int:
@@ -200,7 +201,7 @@ class TableMetadata:
         refs = {
             name: Ref(
                 name=name,
-                type=str(raw.get("type", "branch")),
+                type=str(raw.get("type") or "branch"),
                 snapshot_id=int(raw["snapshot-id"]),
                 min_snapshots_to_keep=raw.get("min-snapshots-to-keep"),
                 max_snapshot_age_ms=raw.get("max-snapshot-age-ms"),
@@ -305,9 +306,11 @@ class TableMetadata:
         return number
 
 
-def _of_one_column(field: JsonObject) -> JsonObject:
+def _of_one_column(field: JsonObject, default_id: int) -> JsonObject:
+    if field.get("field-id") is None:
+        field = {**field, "field-id": default_id}
     sources = field.get("source-ids") or ()
-    if "source-id" in field or not sources:
+    if field.get("source-id") is not None or not sources:
         return field
     named = field["transform"] if len(sources) == 1 else f"multi-argument {field['transform']}"
     return {**field, "source-id": sources[0], "transform": named}
@@ -577,7 +580,7 @@ def _remove_snapshots(document: JsonObject, snapshot_ids: Iterable[int]) -> None
 
 
 def _without(entries: Iterable[JsonObject] | None, id_key: str, gone: Collection[int]) -> list[JsonObject]:
-    return [entry for entry in entries or () if int(entry.get(id_key, 0)) not in gone]
+    return [entry for entry in entries or () if int(entry.get(id_key) or 0) not in gone]
 
 
 _SETTINGS = ("format-version", "current-schema-id", "default-spec-id", "default-sort-order-id", "properties")

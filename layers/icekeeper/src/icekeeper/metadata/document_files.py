@@ -131,13 +131,14 @@ def _require_current(document: Mapping[str, Any]) -> None:
         # Some readers take the first entry with an id, others the last (rule: refuse-ambiguous-tables).
         by_id: dict[int, Mapping[str, Any]] = {}
         for entry in document.get(key) or ():
-            if by_id.setdefault(entry.get(id_key, 0), entry) != entry:
-                raise MetadataUnreadable(f"two different {what} have the id {entry.get(id_key, 0)}")
+            entry_id = entry.get(id_key) or 0
+            if by_id.setdefault(entry_id, entry) != entry:
+                raise MetadataUnreadable(f"two different {what} have the id {entry_id}")
     schemas = document.get("schemas") or [document.get("schema")]
     if schemas == [None]:
         raise MetadataUnreadable("schemas is missing")
     current = document.get("current-schema-id")
-    if current is not None and all(schema.get("schema-id", 0) != current for schema in schemas):
+    if current is not None and all((schema.get("schema-id") or 0) != current for schema in schemas):
         raise MetadataUnreadable(f"current-schema-id is {current}, which is no schema of the document")
     specs = document.get("partition-specs")
     default = document.get("default-spec-id") or 0
@@ -147,6 +148,9 @@ def _require_current(document: Mapping[str, Any]) -> None:
         for field in fields:
             if field.get("source-id") is None and not field.get("source-ids"):
                 raise MetadataUnreadable(f"partition field {field['name']} has no source-id")
+    for order in document.get("sort-orders") or ():
+        if any(field.get("source-id") is None and not field.get("source-ids") for field in order.get("fields") or ()):
+            raise MetadataUnreadable(f"a field of sort order {order['order-id']} has no source-id")
 
 
 def _list(items: Shape) -> Shape:

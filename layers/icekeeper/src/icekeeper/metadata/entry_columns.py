@@ -216,7 +216,8 @@ def entry_columns(
     """A reader of these fields of entries and of their data files, by id; ``partition`` converts partition records.
 
     Raises:
-        LookupError: the entries have no data file, or a field has another type than in the specification.
+        LookupError: the entries have no data file, or a field is there twice or has another type than in the
+            specification.
     """
     slots = {field_id: slot for slot, field_id in enumerate((*entry, *file))}
     steps: list[EntryStep] = []
@@ -226,10 +227,14 @@ def entry_columns(
         kind = field["type"]
         for field_id, name in names.items():
             if field_id in slots and is_field(field, field_id, name):
+                if field_id in found:
+                    raise LookupError(f"has two fields {name}; it is not an Iceberg manifest")
                 found.add(field_id)
                 return _wanted_step(types, kind, slots[field_id], field_id, partition)
         return EntryStep(-1, types.skipper(kind), kind)
 
+    if sum(is_field(field, 2, "data_file") for field in types.schema["fields"]) > 1:
+        raise LookupError("has two fields data_file; it is not an Iceberg manifest")
     record = record_of(types.schema, 2, "data_file")
     late = [i for i, f in enumerate(record["fields"]) if any(is_field(f, *one) for one in LATE_FIELDS.items())]
     for field in types.schema["fields"]:

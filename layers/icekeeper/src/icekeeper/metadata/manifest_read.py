@@ -60,6 +60,8 @@ _LIST_TYPES = {"manifest_path": TEXT, "partitions": frozenset({"array"}), "key_m
 _FLAG = frozenset({"boolean"})
 _SUMMARY_TYPES = {"contains_null": _FLAG, "contains_nan": _FLAG, "lower_bound": BYTES, "upper_bound": BYTES}
 _SUMMARY_BYTES = 512
+# Of partition values, which are compared and looked up.
+_PARTITION_TYPES = NUMBER | TEXT | BYTES | frozenset({"boolean", "float", "double", "fixed"})
 # Fields that are decoded for every file, in the order of a stored file's fields.  Late fields are decoded on demand.
 _FILE = (134, 100, 101, 102, 103, 104, 131, 135, 140, 142, 143, 144, 145)
 _ROWS, _KEYS, _ROW_ID = (_FILE.index(field_id) for field_id in (103, 135, 142))
@@ -315,7 +317,7 @@ def _reader_of(
     schema_text: str, entry: tuple[int, ...], file: tuple[int, ...], partition_fields: tuple[_StoredField, ...]
 ) -> EntryReader:
     types = writer_types(schema_text)
-    make = _partition_maker(schema_text, types.schema, partition_fields) if 102 in file else None
+    make = _partition_maker(schema_text, types, partition_fields) if 102 in file else None
     reader = entry_columns(types, entry, file, make)
     if reader.late is None and LATE[0] in file:  # their encoding is unusual, so they are decoded at once
         return entry_columns(types, entry, (*file, *LATE_FIELDS), make)
@@ -342,18 +344,18 @@ def _units_per_day(field: Mapping[str, Any], schemas: Sequence[Mapping[str, Any]
 
 
 def _partition_maker(
-    schema_text: str, schema: Mapping[str, Any], fields: tuple[_StoredField, ...]
+    schema_text: str, types: AvroTypes, fields: tuple[_StoredField, ...]
 ) -> Callable[[Mapping[str, Any]], tuple[PartitionValue, ...]]:
     """A function from a manifest's partition records to tuples in the order of the spec's ``fields``.
 
-    Values of promoted columns get the column's current type (rule: promoted-values-keep-old-width).  ``schema`` is the
+    Values of promoted columns get the column's current type (rule: promoted-values-keep-old-width).  ``types`` has the
     schema of entries without logical types, ``schema_text`` with them.
 
     Raises:
-        LookupError: the entries have no partition.
+        LookupError: the entries have no partition, or a field of it is a list, map or record.
     """
     decimals = decimal_fields(partition_record(json.loads(schema_text)))
-    stored = partition_record(schema)["fields"]
+    stored = partition_record(types.schema)["fields"]
     by_id = {int(field["field-id"]): field for field in stored if field.get("field-id") is not None}
     by_name = {} if by_id else {field["name"]: field for field in stored}
     columns: list[tuple[str | None, int]] = []
@@ -362,6 +364,7 @@ def _partition_maker(
         if field is None:
             columns.append((None, 0))
             continue
+        require_type(types, field["type"], f"partition field {name}", _PARTITION_TYPES)
         branches = field["type"] if isinstance(field["type"], list) else [field["type"]]
         # A timestamp of 32 bits is a number of days: the column was a date when the manifest was written.
         has_32_bits = "int" in branches or {"type": "int"} in branches

@@ -339,7 +339,8 @@ class EntryCopier:
         """The live entries, with every inherited value made explicit (rule: carry-entries-explicitly).
 
         Raises:
-            MetadataUnreadable: the manifest is damaged, or an entry lacks a value that it cannot inherit.
+            MetadataUnreadable: the manifest is damaged, or an entry lacks a value that it cannot inherit, or has one
+                of another type.
         """
         opened = open_avro(data, manifest.manifest_path)
         is_of_version = opened.header.get("format-version", "1") == str(self._version)
@@ -352,7 +353,13 @@ class EntryCopier:
                 if entry.snapshot_id is None:
                     raise _without_snapshot(manifest)
                 file, number = entry.file, entry.sequence_number or 0
-                encoded = self._encoder.encoded(replace(entry, status=EntryStatus.EXISTING))
+                try:
+                    encoded = self._encoder.encoded(replace(entry, status=EntryStatus.EXISTING))
+                except (ValueError, TypeError, OverflowError, AttributeError) as error:
+                    raise MetadataUnreadable(
+                        f"manifest {manifest.manifest_path} holds an entry with a value of another type than its "
+                        f"column's: {error}"
+                    ) from error
                 yield StoredEntry(file.partition, number, file.file_path, file.record_count, encoded)
 
     def _copied(self, opened: AvroFile, manifest: ManifestFile) -> Iterator[StoredEntry]:

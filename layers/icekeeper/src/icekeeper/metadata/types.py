@@ -20,8 +20,10 @@ from typing import Any, TypeAlias, TypeVar
 from icekeeper.errors import TableUnsupported
 from icekeeper.model import PartitionFieldSummary, PartitionValue
 
-_DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)")
-_FIXED = re.compile(r"fixed\[(\d+)\]")
+# Of so many digits that every number fits into 32 bits.
+_DECIMAL = re.compile(r"decimal\(\s*(\d{1,9})\s*,\s*(\d{1,9})\s*\)", re.ASCII)
+_FIXED = re.compile(r"fixed\[(\d{1,9})\]", re.ASCII)
+_MOST_DIGITS = 38
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +76,13 @@ UNORDERED = frozenset({"variant", "unknown", "geometry", "geography"})
 
 
 def decimal_of(iceberg_type: str) -> tuple[int, int] | None:
-    """Precision and scale of a decimal type; ``None`` for other types."""
+    """Precision and scale of a decimal type; ``None`` for other types, and for numbers that no decimal has.
+
+    Source: specification, "Primitive Types": the precision is 38 or less.
+    """
     match = _DECIMAL.fullmatch(iceberg_type)
-    return (int(match[1]), int(match[2])) if match else None
+    precision, scale = (int(match[1]), int(match[2])) if match else (0, 0)
+    return (precision, scale) if 1 <= precision <= _MOST_DIGITS and scale <= _MOST_DIGITS else None
 
 
 def fixed_length(iceberg_type: str) -> int | None:

@@ -275,7 +275,7 @@ class AvroContainer:
         self.schema: Any = from_json(header["avro.schema"], allow_inf_nan=False)
         self._codec = header.get("avro.codec", b"null").decode()
         if self._codec not in CODECS:
-            raise pa.ArrowInvalid(f"Avro codec {self._codec} is not known; known: {', '.join(sorted(CODECS))}")
+            raise pa.ArrowInvalid(f"Avro codec {self._codec!r} is not known; known: {', '.join(sorted(CODECS))}")
 
     def blocks(self) -> Iterator[tuple[int, Callable[[], bytes]]]:
         """Every block in file order: its number of records, and a function that returns their decompressed bytes.

@@ -1,0 +1,297 @@
+"""Fuzzes every reader of foreign files, guided by coverage: ``make fuzz``.
+
+``python -m support.hostile.fuzz [--seconds N | --runs N] [--folder FOLDER] [TARGET ...]`` runs one process per format,
+one after the other, with 1 GB of memory more than it has when it begins and ten seconds for each input.  Inputs that
+end in anything but a valid result or a named error are findings: they are kept in ``FOLDER/TARGET/findings``, and the
+process goes on.  A crash or a timeout ends it, and another one begins with what was learned.
+
+Native readers (Arrow's Parquet and ORC, CRoaring) are not instrumented; their files are changed in their parts
+(``frames``).  atheris, which brings libFuzzer, is not among the project's packages: ``make fuzz`` installs it beside.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib
+import mmap
+import os
+import re
+import resource
+import shutil
+import struct
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+MOST_SECONDS = 10
+MOST_MORE_BYTES = 1024 * 1024 * 1024
+_UNPACKED_MB = 128
+"""The default of a process of 1 GB."""
+_INSTRUMENTED = ["icekeeper"]
+"""Whole packages.  PyIceberg parses nothing of what is read here, and fastavro's parsers are compiled."""
+_MOST_RESTARTS = 50
+_PASS_TIMES = 10
+"""How much longer a pass takes than reading a file."""
+_DELETIONS = frozenset({"os.remove", "os.rmdir", "os.rename", "os.truncate", "shutil.rmtree"})
+_COUNTERS = struct.Struct("<QQQQ")
+"""Inputs; valid results; named errors; the slowest input in microseconds."""
+
+
+# The process that fuzzes one format.
+
+
+class Counters:
+    """Counts what a process tried, in a file, so that nothing is lost when it crashes."""
+
+    def __init__(self, path: Path) -> None:
+        if not path.exists():
+            path.write_bytes(bytes(_COUNTERS.size))
+        with path.open("r+b") as file:
+            self._shared = mmap.mmap(file.fileno(), _COUNTERS.size)
+        self.values = list(_COUNTERS.unpack(self._shared))
+
+    def begin(self) -> None:
+        self.values[0] += 1
+        _COUNTERS.pack_into(self._shared, 0, *self.values)
+
+    def end(self, counter: int, seconds: float) -> None:
+        self.values[counter] += counter > 0
+        self.values[3] = max(self.values[3], int(seconds * 1_000_000))
+        _COUNTERS.pack_into(self._shared, 0, *self.values)
+
+
+class Deleted(BaseException):
+    """A reader removed, renamed or cut a file; no code that handles errors handles this one."""
+
+
+def _forbid_deletions(kept: Path) -> None:
+    """Raise :class:`Deleted` if anything is done to a file but to what a reader itself wrote (``copy``)."""
+
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        if event in _DELETIONS and str(kept) in str(args[0]) and "copy" not in Path(str(args[0])).name:
+            raise Deleted(f"{event} {args[0]}")
+
+    sys.addaudithook(hook)
+
+
+def unnamed(read: Callable[[bytes], object], named: tuple[type[Exception], ...], data: bytes) -> tuple[bool, str]:
+    """Whether bytes were read, and how that failed against the rules: empty if it did not.
+
+    An error against the rules is described by its type and the place that raised it.
+    """
+    try:
+        read(data)
+    except named as error:
+        return False, "a message of several lines" if "\n" in str(error) else ""
+    except BaseException as error:
+        frames = traceback.extract_tb(error.__traceback__)[1:]
+        ours = [f"{Path(f.filename).name}:{f.lineno}" for f in frames if re.search("icekeeper/|hostile/", f.filename)]
+        return False, f"{type(error).__name__} at {' < '.join(ours[::-1][:3])}: {str(error)[:200]!r}"
+    return True, ""
+
+
+def _fuzz(target: str, folder: Path, options: Sequence[str]) -> None:
+    atheris: Any = importlib.import_module("atheris")
+
+    scratch = folder / "scratch"
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir()
+    with atheris.instrument_imports(include=_INSTRUMENTED):
+        from support.hostile.targets import TARGETS
+
+        made = TARGETS[target](scratch)
+        for number, seed in enumerate(made.seeds):
+            made.read(seed)  # what is imported with the first call is instrumented, too
+            (folder / "corpus" / f"seed-{number}").write_bytes(seed)
+    from support.hostile.frames import changed
+
+    _forget_mended(folder / "findings", lambda data: unnamed(made.read, made.named, data)[1])
+    counters = Counters(folder / "counters")
+
+    def one(data: bytes) -> None:
+        counters.begin()
+        begin = time.perf_counter()
+        valid, problem = unnamed(made.read, made.named, data)
+        counters.end(1 if valid else 0 if problem else 2, time.perf_counter() - begin)
+        if problem:
+            _keep(folder / "findings", problem, data)
+
+    def mutator(data: bytes, most: int, seed: int) -> bytes:
+        return changed(data, most, seed, atheris.Mutate)
+
+    longest = max(4096, *(len(seed) * 3 // 2 for seed in made.seeds))
+    atheris.Setup([sys.argv[0], *options, f"-max_len={longest}", str(folder / "corpus")], one, custom_mutator=mutator)
+    if not made.deletes:
+        _forbid_deletions(scratch)
+    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (taken + MOST_MORE_BYTES,) * 2)
+    atheris.Fuzz()
+
+
+def _keep(findings: Path, problem: str, data: bytes) -> None:
+    """Keep the shortest input of each problem; numbers in its message do not make it another one."""
+    name = hashlib.sha256(re.sub(r"\d+|'.*", "", problem.partition(": ")[0] + problem).encode()).hexdigest()[:12]
+    path = findings / f"{name}.bin"
+    if not path.exists() or path.stat().st_size > len(data):
+        path.write_bytes(data)
+        path.with_suffix(".txt").write_text(problem + "\n")
+
+
+def try_again(findings: Path, changes: int) -> None:
+    """Read sound files of every format, what was found, and so many changed files, without coverage and libFuzzer.
+
+    A line names each input before it is read, and another one how it failed against the rules.
+    """
+    from support.hostile.frames import changed
+    from support.hostile.targets import TARGETS
+
+    with TemporaryDirectory() as scratch:
+        for target, make in TARGETS.items():
+            made = make(Path(scratch))
+            inputs = {f"sound {number}": seed for number, seed in enumerate(made.seeds)}
+            kept = sorted((findings / folder_of(target)).glob("*"))
+            inputs |= {f"found {path.name}": path.read_bytes() for path in kept}
+            for seed in range(changes // _PASS_TIMES if made.deletes else changes):
+                inputs[f"changed {seed}"] = changed(
+                    made.seeds[seed % len(made.seeds)], 2**20, seed, _changed_byte(seed)
+                )
+            for name, data in inputs.items():
+                print(f"{target}: {name}", flush=True)
+                valid, problem = unnamed(made.read, made.named, data)
+                if problem or not (valid or name[:5] != "sound"):
+                    print(f"PROBLEM {problem or 'a sound file is refused'}", flush=True)
+
+
+def _changed_byte(seed: int) -> Callable[[bytes, int], bytes]:
+    """Stands for libFuzzer's changes."""
+
+    def change(data: bytes, most: int) -> bytes:
+        at, value = seed * 7919 % (len(data) + 1), seed * 31 % 256
+        return data[:at] + bytes([value]) + data[at + seed % 3 :]
+
+    return change
+
+
+def _forget_mended(findings: Path, problem_of: Callable[[bytes], str]) -> None:
+    for path in findings.glob("*.txt"):
+        kept = path.with_suffix(".bin")
+        if not problem_of(kept.read_bytes()):
+            path.unlink()
+            kept.unlink()
+
+
+# The process that starts the others and reports.
+
+
+@dataclass
+class Outcome:
+    """What was tried of one format."""
+
+    target: str
+    inputs: int = 0
+    answers: int = 0
+    errors: int = 0
+    slowest_s: float = 0
+    edges: int = 0
+    seconds: float = 0
+    findings: list[str] = field(default_factory=list)
+
+
+def fuzz(target: str, folder: Path, *, seconds: float | None, runs: int | None) -> Outcome:
+    """Fuzz one format for that time, or with so many inputs; restart after a crash."""
+    for name in ("corpus", "findings", "artifacts"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    before = Counters(folder / "counters").values[0]
+    begin, edges = time.monotonic(), 0
+    for _ in range(_MOST_RESTARTS):
+        tried = Counters(folder / "counters").values[0] - before
+        left_s = None if seconds is None else seconds - (time.monotonic() - begin)
+        if (left_s is not None and left_s < 1) or (runs is not None and tried >= runs):
+            break
+        limit = [f"-max_total_time={int(left_s)}"] if left_s is not None else []
+        limit += [f"-atheris_runs={runs - tried}"] if runs is not None else []
+        code, found = _run(target, folder, limit)
+        edges = max(edges, found)
+        if code == 0:
+            break
+    inputs, answers, errors, slowest = Counters(folder / "counters").values
+    findings = sorted(path.read_text().strip() for path in (folder / "findings").glob("*.txt"))
+    findings += sorted(f"{path.name} ended the process" for path in (folder / "artifacts").iterdir())
+    seconds = time.monotonic() - begin
+    return Outcome(target, inputs, answers, errors, slowest / 1e6, edges, seconds, findings)
+
+
+def _run(target: str, folder: Path, limit: Sequence[str]) -> tuple[int, int]:
+    """The exit code of one process, and how many edges of the code its inputs reached."""
+    options = [
+        *limit,
+        f"-timeout={MOST_SECONDS}",
+        "-rss_limit_mb=0",
+        "-mutate_depth=2",
+        f"-artifact_prefix={folder}/artifacts/",
+    ]
+    environment = {
+        **os.environ,
+        "ICEKEEPER_MAX_UNPACKED_MB": str(_UNPACKED_MB),
+        "ARROW_DEFAULT_MEMORY_POOL": "system",  # others take address space ahead
+        "OMP_NUM_THREADS": "1",
+    }
+    words = [sys.executable, "-m", "support.hostile.fuzz", "--child", "--folder", str(folder), target, "--", *options]
+    with (folder / "log").open("w") as log:
+        code = subprocess.run(words, env=environment, stdout=log, stderr=log, check=False).returncode
+    seen = re.findall(rb"cov: (\d+)", (folder / "log").read_bytes())
+    return code, max(map(int, seen), default=0)
+
+
+def folder_of(target: str) -> str:
+    return re.sub(r"\W+", "-", target).lower()
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("targets", nargs="*")
+    parser.add_argument("--seconds", type=float, help="of all formats together")
+    parser.add_argument("--runs", type=int, help="inputs of each format")
+    parser.add_argument("--folder", type=Path, default=Path("build/fuzz"))
+    parser.add_argument(
+        "--again", type=Path, help="only read what is in this folder of findings, and 100 changed files"
+    )
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    own, options = list(arguments), []
+    if "--" in own:
+        own, options = own[: own.index("--")], own[own.index("--") + 1 :]
+    given = parser.parse_args(own)
+    if given.child:
+        _fuzz(given.targets[0], given.folder, options)
+        return 0
+    if given.again is not None:
+        try_again(given.again, 100)
+        return 0
+    from support.hostile.targets import TARGETS
+
+    wanted = given.targets or list(TARGETS)
+    seconds = given.seconds if given.seconds or given.runs else 600
+    failed = False
+    for target in wanted:
+        folder = given.folder.resolve() / folder_of(target)
+        outcome = fuzz(target, folder, seconds=seconds and seconds / len(wanted), runs=given.runs)
+        print(
+            f"{target}: {outcome.inputs:,} inputs, {outcome.answers:,} read, {outcome.errors:,} refused by name, "
+            f"{outcome.edges:,} edges, slowest {outcome.slowest_s:.2f} s, {outcome.seconds:.0f} s",
+            flush=True,
+        )
+        for problem in outcome.findings:
+            print(f"  FOUND {problem}", flush=True)
+        failed |= bool(outcome.findings)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,376 @@
+"""What is fuzzed: every format that Icekeeper reads, with sound files of it, and its own readers.
+
+Here are data and delete files; metadata is in ``metadata_targets``.
+"""
+
+from __future__ import annotations
+
+import builtins
+import io
+import json
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from decimal import Decimal
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import orc
+from pyroaring import BitMap64
+
+from icekeeper.errors import MaintenanceError, MetadataUnreadable
+from icekeeper.metadata.document_files import parse_document
+from icekeeper.metadata.manifest_read import decode_manifest, decode_manifest_list
+from icekeeper.model import DataFile, FileContent, ManifestFile
+from icekeeper.row_group_copy.footer import read_footer
+from icekeeper.row_group_copy.footer_structs import CannotCopy
+from icekeeper.row_group_copy.merge_files import copyable_file, merge_files
+from icekeeper.rows.apply_deletes import position_rows
+from icekeeper.rows.arrow_schema import arrow_schema
+from icekeeper.rows.file_rows import projected_rows
+from icekeeper.rows.read import Tally, read_rows
+from icekeeper.rows.read_task import DeleteFile, InputFile, ReadableFile, ReadTask
+from support.copied import entry_of, mixed_rows, parquet_file, target_of
+from support.deletes import commit_deletes, create_by_region, position_delete
+from support.hostile.avro import uncompressed
+from support.hostile.metadata_targets import (
+    FIELDS,
+    STORAGE,
+    Target,
+    deletion_vector,
+    manifest,
+    manifest_list,
+    metadata_json,
+    puffin_footer,
+    sketch,
+)
+from support.maintained_table import MaintainedTable, local_path, maintained_table
+from support.rewrites import rows as rows_of
+from support.rewrites import struct as iceberg_struct
+
+ROWS = 60
+VALUES: Mapping[str, Sequence[Any]] = {
+    "id": range(ROWS),
+    "cost": [None if n % 7 == 3 else Decimal(n) / 4 for n in range(ROWS)],
+    "tags": [["a", None][: n % 3] for n in range(ROWS)],
+    "by": [[("k", n)][: n % 2] for n in range(ROWS)],
+    "point": [{"x": n / 2, "day": n} for n in range(ROWS)],
+    "at": range(ROWS),
+    "raw": [b"\0\xff" * (n % 4) for n in range(ROWS)],
+    "flag": [n % 3 == 0 for n in range(ROWS)],
+    "name": [f"text {n % 5}" for n in range(ROWS)],
+}
+
+
+# Data and delete files.
+
+
+def _format_of(data: bytes) -> str:
+    return {b"Obj": "AVRO", b"ORC": "ORC"}.get(data[:3], "PARQUET")
+
+
+def _parquet(table: pa.Table, **options: Any) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(table, sink, row_group_size=25, **options)
+    return sink.getvalue()
+
+
+def _orc(table: pa.Table) -> bytes:
+    sink = io.BytesIO()
+    orc.write_table(_with_orc_ids(table), sink, compression="uncompressed", stripe_size=4096)
+    return sink.getvalue()
+
+
+def _with_orc_ids(table: pa.Table) -> pa.Table:
+    def named(field: pa.Field) -> pa.Field:
+        return field.with_metadata({"iceberg.id": (field.metadata or {}).get(b"PARQUET:field_id", b"0").decode()})
+
+    return table.cast(pa.schema([named(field) for field in table.schema]))
+
+
+def _avro(schema: Any, records: Sequence[Mapping[str, Any]]) -> bytes:
+    sink = io.BytesIO()
+    fastavro.writer(sink, fastavro.parse_schema(json.loads(json.dumps(schema))), records, codec="null")
+    return sink.getvalue()
+
+
+AVRO_SCHEMA: dict[str, Any] = {
+    "type": "record",
+    "name": "table",
+    "fields": [
+        {"name": "id", "type": "long", "field-id": 1},
+        {
+            "name": "cost",
+            "type": [
+                "null",
+                {"type": "fixed", "name": "d", "size": 4, "logicalType": "decimal", "precision": 9, "scale": 2},
+            ],
+            "field-id": 2,
+        },
+        {"name": "tags", "type": {"type": "array", "items": ["null", "string"], "element-id": 4}, "field-id": 3},
+        {"name": "by", "type": {"type": "map", "values": "int", "key-id": 6, "value-id": 7}, "field-id": 5},
+        {
+            "name": "point",
+            "type": {
+                "type": "record",
+                "name": "r8",
+                "fields": [
+                    {"name": "x", "type": "double", "field-id": 9},
+                    {"name": "day", "type": {"type": "int", "logicalType": "date"}, "field-id": 10},
+                ],
+            },
+            "field-id": 8,
+        },
+        {
+            "name": "at",
+            "type": {"type": "long", "logicalType": "timestamp-micros", "adjust-to-utc": True},
+            "field-id": 11,
+        },
+        {"name": "raw", "type": ["null", "bytes"], "field-id": 12},
+        {"name": "flag", "type": "boolean", "field-id": 13},
+        {"name": "name", "type": "string", "field-id": 14},
+    ],
+}
+
+
+def _avro_rows() -> bytes:
+    records = [{name: values[n] for name, values in VALUES.items()} for n in range(20)]
+    return _avro(AVRO_SCHEMA, [{**r, "by": dict(r["by"]), "at": 1} for r in records])
+
+
+def data_rows(folder: Path, file_format: str) -> Target:
+    path = folder / "f"
+
+    def read(data: bytes) -> None:
+        path.write_bytes(data)
+        for batch in projected_rows(ReadableFile(str(path), file_format), FIELDS, STORAGE):
+            assert batch.schema.equals(arrow_schema(FIELDS))
+            batch.validate()
+
+    table = rows_of(FIELDS, VALUES)
+    seeds = {
+        "PARQUET": [
+            _parquet(table, compression="none"),
+            _parquet(table, compression="zstd", data_page_version="2.0"),
+            _parquet(table, compression="snappy", use_dictionary=False, write_page_index=True),
+        ],
+        "ORC": [_orc(table), _orc(table.slice(0, 0))],
+        "AVRO": [_avro_rows()],
+    }
+    return Target(seeds[file_format], read)
+
+
+def _deletes() -> pa.Table:
+    ids = [{"PARQUET:field_id": str(number), "iceberg.id": str(number)} for number in (2147483546, 2147483545)]
+    fields = [pa.field("file_path", pa.string(), False, ids[0]), pa.field("pos", pa.int64(), False, ids[1])]
+    return pa.table([pa.array(["s3://b/d1"] * 30 + ["s3://b/d2"] * 30), pa.array([*range(30)] * 2)], pa.schema(fields))
+
+
+def position_deletes(folder: Path) -> Target:
+    path = folder / "p"
+
+    def read(data: bytes) -> None:
+        path.write_bytes(data)
+        for count, by_path in position_rows(str(path), _format_of(data), STORAGE):
+            assert sum(len(positions) for _, positions in by_path) <= count
+            for named, positions in by_path:
+                BitMap64().update(positions.to_pylist())
+                assert isinstance(named, str)
+
+    record = {"type": "record", "name": "deletes", "fields": [
+        {"name": "file_path", "type": "string", "field-id": 2147483546},
+        {"name": "pos", "type": "long", "field-id": 2147483545},
+    ]}  # fmt: skip
+    avro = _avro(record, _deletes().to_pylist())
+    return Target([_parquet(_deletes(), compression="none"), _orc(_deletes()), avro], read)
+
+
+def equality_deletes(folder: Path) -> Target:
+    """Rows of a sound file, from which a damaged delete file removes some."""
+    keys = iceberg_struct((1, "id", "long"), (14, "name", "string"))
+    path, source = folder / "e", folder / "sound.parquet"
+    table = rows_of(FIELDS, VALUES)
+    source.write_bytes(_parquet(table, compression="none"))
+    file = InputFile(str(source), ROWS, source.stat().st_size, deletes=(0,))
+
+    def read(data: bytes) -> None:
+        path.write_bytes(data)
+        delete = DeleteFile(
+            path=str(path),
+            file_format=_format_of(data),
+            content=FileContent.EQUALITY_DELETES,
+            sequence_number=1,
+            record_count=4,
+            equality_ids=(1, 14),
+        )
+        tally = Tally()
+        task = ReadTask(inputs=(file,), schema=keys, deletes=(delete,), io_properties={})
+        live = sum(batch.num_rows for batch in read_rows(task, STORAGE, tally))
+        assert (tally.read, tally.live) == (ROWS, live)
+
+    some: Mapping[str, Any] = {"id": [1, 2, 3, None], "name": ["text 1", "text 2", "other", None]}
+    made = rows_of(keys, some)
+    record = {"type": "record", "name": "keys", "fields": [
+        {"name": "id", "type": ["null", "long"], "field-id": 1},
+        {"name": "name", "type": ["null", "string"], "field-id": 14},
+    ]}  # fmt: skip
+    return Target([_parquet(made, compression="none"), _orc(made), _avro(record, made.to_pylist())], read)
+
+
+def parquet_footer(folder: Path) -> Target:
+    """A file that is copied without being decoded has the rows that are read of it."""
+    path, copy = folder / "f.parquet", folder / "copy.parquet"
+    table, target = mixed_rows(0, 40), target_of(mode="none")
+    seeds = [
+        parquet_file(folder / "seed.parquet", table, **options).read_bytes()
+        for options in ({}, {"write_page_index": True}, {"write_page_checksum": True})
+    ]
+
+    def read(data: bytes) -> None:
+        path.write_bytes(data)
+        read_footer(str(path), STORAGE).metadata()
+        entry = DataFile(
+            content=FileContent.DATA,
+            file_path=str(path),
+            file_format="PARQUET",
+            partition=(),
+            record_count=40,
+            file_size_in_bytes=len(data),
+        )
+        file = copyable_file(entry, target, STORAGE, 1)
+        if hasattr(file, "reason"):
+            return
+        made: Any = merge_files([(entry, file)], str(copy), target, STORAGE)
+        if made is None or hasattr(made, "reason"):
+            return
+        assert made.record_count == entry_of(copy).record_count
+        assert _rows(copy) == _rows(path), "a copy has other rows"
+
+    return Target(seeds, read, (MaintenanceError, CannotCopy))
+
+
+def _rows(path: Path) -> pa.Table | None:
+    """``None``: Arrow cannot decode them; pages without a checksum are copied as they are."""
+    try:
+        return pq.read_table(path)
+    except (pa.ArrowException, OSError):
+        return None
+
+
+# A pass over a table of which one file is damaged: what the damage hides from it stays
+# (rule: failed-read-is-no-evidence).
+
+_SWEEP = "expire_snapshots,remove_orphans"
+
+
+class DamagedTable:
+    """A local table with snapshots to expire and an orphan; one of its metadata files is damaged, and put back."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "table"
+        self._opened = ExitStack()
+        self.table = self._opened.enter_context(maintained_table(self.folder))
+        create_by_region(self.table, 1)
+        data = next(file for file in self.table.data_files() if file.partition == ("us",))
+        commit_deletes(self.table, [position_delete(data.file_path, 1, "us")])
+        self.table.plant("data/orphan.parquet")
+        self.pointer = self.table.metadata_location
+        head = self.table.metadata.current_snapshot
+        assert head is not None
+        manifests = self.table.reader.manifests(head)
+        places = {"json": self.pointer, "list": head.manifest_list or ""}
+        places |= {manifest.content.name: manifest.manifest_path for manifest in manifests}
+        self.places = {kind: local_path(path) for kind, path in places.items()}
+        for path in self.places.values():
+            if path.suffix == ".avro":
+                path.write_bytes(uncompressed(path.read_bytes()))
+        self.sound = {path: path.read_bytes() for path in self.folder.rglob("*") if path.is_file()}
+        self.may_go = self.deleted_by_pass()
+
+    def seeds(self) -> list[bytes]:
+        return [self.sound[path] for path in self.places.values()]
+
+    def read(self, data: bytes) -> None:
+        kind = _kind_of(data)
+        self.places[kind].write_bytes(data)
+        refused = _is_refused(kind, data)
+        gone = self.deleted_by_pass()
+        if refused:
+            assert gone <= self.may_go, f"deleted although the {kind} cannot be read: {gone - self.may_go}"
+
+    def deleted_by_pass(self) -> set[Path]:
+        """What a pass deletes; the table is as before afterwards."""
+        sentences: list[str] = []
+        try:
+            with TemporaryDirectory(dir=self.folder.parent) as state:
+                outcome = MaintainedTable(self.table.catalog.inner, Path(state)).maintain(_SWEEP)
+                sentences = [one.reason or "" for one in outcome.operations]
+        except MaintenanceError as error:
+            sentences = [str(error)]
+        finally:
+            gone = {path for path in self.sound if not path.exists()}
+            self._put_back()
+        for sentence in sentences:
+            if "\n" in sentence or sentence.partition(":")[0] in vars(builtins):
+                raise ValueError(f"an error without a name: {sentence}")
+        return gone
+
+    def _put_back(self) -> None:
+        for path in self.folder.rglob("*"):
+            if path.is_file() and path not in self.sound and not path.name.startswith("catalog.db"):
+                path.unlink()
+        for path, data in self.sound.items():
+            if not path.name.startswith(("catalog.db", "state.db")):
+                path.write_bytes(data)
+        with closing(sqlite3.connect(self.folder / "catalog.db")) as connection:
+            connection.execute("UPDATE iceberg_tables SET metadata_location = ?", (self.pointer,))
+            connection.commit()
+
+
+def _kind_of(data: bytes) -> str:
+    """Of which of the table's files the bytes were made."""
+    if not data.startswith(b"Obj"):
+        return "json"
+    if b'"manifest_path"' in data:
+        return "list"
+    return "DELETES" if b"\x0edeletes" in data else "DATA"
+
+
+def _is_refused(kind: str, data: bytes) -> bool:
+    listed = ManifestFile(manifest_path="m", manifest_length=1, partition_spec_id=0, added_snapshot_id=1)
+    try:
+        if kind == "json":
+            parse_document(data, "m")
+        elif kind == "list":
+            decode_manifest_list(data, "m")
+        else:
+            list(decode_manifest(data, listed, {"spec-id": 0, "fields": []}))
+    except MetadataUnreadable:
+        return True
+    return False
+
+
+def damaged_table(folder: Path) -> Target:
+    table = DamagedTable(folder)
+    return Target(table.seeds(), table.read, deletes=True)
+
+
+TARGETS: Mapping[str, Callable[[Path], Target]] = {
+    "metadata.json": metadata_json,
+    "manifest list": manifest_list,
+    "manifest": manifest,
+    "Puffin footer": puffin_footer,
+    "deletion vector": deletion_vector,
+    "sketch": sketch,
+    "position deletes": position_deletes,
+    "equality deletes": equality_deletes,
+    "Avro rows": lambda folder: data_rows(folder, "AVRO"),
+    "Parquet rows": lambda folder: data_rows(folder, "PARQUET"),
+    "Parquet footer": parquet_footer,
+    "ORC rows": lambda folder: data_rows(folder, "ORC"),
+    "damaged table": damaged_table,
+}
