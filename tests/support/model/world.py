@@ -69,6 +69,9 @@ class Process:
     _thread: threading.Thread | None = None
     _left: int = 0
     _waiting: int = 0
+    _outside: int = 0
+    """Its threads that wait for their turn, and those that are in a step."""
+    _inside: threading.local = field(default_factory=threading.local)
     _turn: threading.Condition = field(default_factory=threading.Condition)
 
     @property
@@ -78,7 +81,7 @@ class Process:
     def begin(self, work: Callable[[], PassOutcome]) -> None:
         """Start a pass, which stands still before its first step outwards."""
         assert self._thread is None
-        self.steps = self.commits = self._left = 0
+        self.steps = self.commits = self._left = self._waiting = self._outside = 0
         self.is_killed, self.outcome = False, None
 
         def run() -> None:
@@ -100,26 +103,46 @@ class Process:
         with self._turn:
             self._left = steps
             self._turn.notify_all()
-            while self.outcome is None and not (self._left <= 0 and self._waiting):
+            while self.outcome is None and not self._stands_still:
                 self._turn.wait(1)
                 assert time.monotonic() < until, f"{self.name} is stuck after {self.steps} steps"
         if self.outcome is not None:
             thread.join(_STUCK_S)
             self._thread = None
 
+    @property
+    def _stands_still(self) -> bool:
+        return self._left <= 0 and self._waiting > 0 and not self._outside
+
     def outward(self, what: str, call: Callable[[], Any]) -> Any:
         """One step outwards: a request, and what comes back of it."""
+        is_inner = getattr(self._inside, "is_outside", False)  # such as the read of a metadata file within a load
         with self._turn:
+            self._outside -= is_inner
             self._waiting += 1
-            while self._left <= 0 and not self.is_killed:
+            if self._stands_still:
                 self._turn.notify_all()
+            while self._left <= 0 and not self.is_killed:
                 self._turn.wait()
             self._waiting -= 1
+            self._outside += 1
             if self.is_killed:
+                self._outside -= not is_inner
                 raise Killed
             self._left -= 1
             self.steps += 1
             fault = self.faults.get(self.steps)
+        self._inside.is_outside = True
+        try:
+            return self._sent(what, call, fault)
+        finally:
+            self._inside.is_outside = is_inner
+            with self._turn:
+                self._outside -= not is_inner
+                if self._stands_still:
+                    self._turn.notify_all()
+
+    def _sent(self, what: str, call: Callable[[], Any], fault: str | None) -> Any:
         if fault == "kill before":
             self.die(what)
         if fault == "fail before":
@@ -133,6 +156,8 @@ class Process:
         self.trace.append(f"{self.name}: {fault} {what} (step {self.steps})")
         if what == "delete":  # never raises (:meth:`.Storage.delete`)
             return None
+        if (what, fault) == ("commit", "fail after"):  # a catalog never says that it failed before
+            raise CommitStateUnknown("no answer")
         raise StorageError(f"the store failed {fault.removeprefix('fail ')} {what}")
 
     def die(self, what: str) -> None:
