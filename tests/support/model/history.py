@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from icekeeper import errors
 from icekeeper.errors import MaintenanceError
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.report.outcome import PassOutcome, PassStatus
+from icekeeper.report.outcome import OperationOutcome, PassOutcome, PassStatus, Status
 from icekeeper.storage.paths import normalise
 from support.duckdb_session import DuckDB
 from support.model.actions import WRITES, Verb, make_ref, prepare, rename
@@ -142,6 +143,12 @@ _LAST = {
 }
 
 
+def _broke(outcome: OperationOutcome) -> bool:
+    """Whether an operation failed for an error that nobody raised on purpose."""
+    kind = (outcome.reason or "").partition(":")[0]
+    return outcome.status is Status.FAILED and kind.endswith(("Error", "Exception")) and not hasattr(errors, kind)
+
+
 @dataclass
 class Counts:
     """What was done, over all histories."""
@@ -250,6 +257,8 @@ class HistoryRun:
             said = [f"{o.operation.value} {o.status.value} ({o.reason or o.summary})" for o in outcome.operations]
             self.trace.append(f"{process.name}: ended {outcome.status.value}: {'; '.join(said)}")
             self._counts.done[f"pass {outcome.status.value}"] += 1
+            broken = [one for one in outcome.operations if _broke(one)]
+            assert not broken, broken
         elif process.is_killed:
             self._counts.done["pass killed"] += 1
         elif isinstance(outcome, MaintenanceError):

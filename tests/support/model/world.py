@@ -431,6 +431,9 @@ class Client:
         world = self._world
         if base.name != world.name:
             raise CommitRefused(f"HTTP 404: there is no table {base.name}")
+        added = [update["snapshot"] for update in updates if update["action"] == "add-snapshot"]
+        if world.table.format_version > 2 and any("first-row-id" not in snapshot for snapshot in added):
+            raise CommitRefused("HTTP 400: Cannot add a snapshot: first-row-id is null")
         check_requirements(world.table, [*same_table(base.metadata), *requirements])
         after = apply_updates(world.table, updates, metadata_location=world.location, now_ms=world.now_ms())
         world.publish(after, self._process.name)
