@@ -61,8 +61,9 @@ test: $(STAMP) $(JUDGES_STAMP) ## run all tests
 chaos: $(STAMP) ## write to a table and kill passes over it for ten minutes, then prove every row: make chaos SECONDS=600
 	PYTHONPATH=tests $(BIN)/python -m support.chaos $(if $(SECONDS),--seconds $(SECONDS))
 
-nightly: $(STAMP) $(JUDGES_STAMP) ## 2,000 random cases of every property, and what takes minutes
+nightly: $(STAMP) $(JUDGES_STAMP) ## 2,000 random cases of every property, 2,000 histories under fire, and what takes minutes
 	JUDGES_PYTHON=$(JUDGES)/bin/python $(BIN)/python -m pytest -q -n 2 --dist loadgroup --hypothesis-profile=nightly tests/property tests/nightly
+	PYTHONPATH=tests $(BIN)/python -m support.model --histories 2000 --record
 
 glue-env: $(STAMP) ## install the jobs' wheels and the layer into clean Pythons and run them there (part of nightly)
 	$(BIN)/python -m pytest -q -rs --hypothesis-profile=nightly tests/nightly/test_clean_glue.py tests/nightly/test_clean_lambda.py

@@ -22,7 +22,7 @@ from support.duckdb_session import DuckDB
 from support.model.actions import WRITES, Verb, make_ref, prepare, rename
 from support.model.reader import EQUALITY, NaiveReader, local
 from support.model.world import SENT_ANSWERS, Maintainer, World, all_watched
-from support.model.writers import KEY, MAIN, WRITER, ModelRow, Rows, Slow, Writers
+from support.model.writers import KEY, MAIN, WRITER, ModelRow, Rows, Slow, Writers, with_new
 
 # How often each verb is drawn.
 _WEIGHTS = {
@@ -244,7 +244,9 @@ class HistoryRun:
             self.trace.append(f"{one.process.name}: begins {told} {faults} {answers}")
             one.begin(settings, faults, answers)
             self._counts.done["passes"] += 1
-        self._go(one, chance.choice([chance.randint(1, 30), chance.randint(30, 90), _ALL]))
+            self._go(one, chance.choice([chance.randint(5, 50), chance.randint(5, 50), chance.randint(5, 50), _ALL]))
+        else:
+            self._go(one, chance.choice([chance.randint(1, 40), _ALL]))
 
     def _go(self, one: Maintainer, steps: int) -> None:
         process = one.process
@@ -406,6 +408,8 @@ class HistoryRun:
             self.check()
         for hours in (200, 200):
             self._world.pass_time(hours)
+            self._append_one()  # after which no metadata file of a dead process can become the table's
+            self.check()
             self.trace.append("the last pass")
             self._maintainers[0].begin(_LAST, {}, {})
             self._go(self._maintainers[0], _ALL)
@@ -416,6 +420,11 @@ class HistoryRun:
         assert not self._litter(), sorted(self._litter())
         problems = self._maintainers[0].verify().problems
         assert not problems, problems
+
+    def _append_one(self) -> None:
+        writers, rows = self.writers, self.writers.new_rows(1)
+        after = with_new(writers.model(writers.head()), rows)
+        writers.commit(MAIN, "append", after, added=writers.write(rows, writers.table.default_spec_id))
 
     def _litter(self) -> set[str]:
         """Files of the table that nothing needs, metadata files apart."""
