@@ -1,8 +1,8 @@
 """Run random histories: ``python -m support.model --histories 1000 --seed 7``.
 
-The history with number ``n`` of seed ``s`` is always the same.  A failure is shortened and printed as code, for
-``FOUND`` in ``tests/property/test_table_under_fire.py``.  With ``--record`` the run is added to ``ran.csv``, and its
-seed is the next one there.
+The history with number ``n`` of seed ``s`` is always the same at one commit.  A failure is shortened and printed as
+code, for ``FOUND`` in ``tests/property/test_table_under_fire.py``.  With ``--record`` the run is added to ``ran.csv``,
+and its seed is the next one there.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import argparse
 import csv
 import datetime
 import logging
+import subprocess
 import time
 import traceback
 from dataclasses import replace
@@ -20,7 +21,6 @@ from support.duckdb_session import shared_duckdb
 from support.model.history import Counts, History, random_history, run_history
 
 _RAN = Path(__file__).with_name("ran.csv")
-_COLUMNS = ("date", "seed", "histories", "steps", "failures")
 
 
 def failure_of(history: History, counts: Counts) -> BaseException | None:
@@ -77,9 +77,12 @@ def main() -> int:
     for what, times in sorted(counts.done.items()):
         print(f"  {what}: {times}")
     if asked.record:
+        asks = ["git", "rev-parse", "--short", "HEAD"]
+        commit = subprocess.run(asks, cwd=_RAN.parent, capture_output=True, text=True, check=False).stdout.strip()
         today = datetime.datetime.now(datetime.UTC).date().isoformat()
         with _RAN.open("a", newline="") as sink:
-            csv.writer(sink, lineterminator="\n").writerow((today, seed, asked.histories, counts.steps, failures))
+            row = today, commit, seed, asked.histories, counts.steps, failures
+            csv.writer(sink, lineterminator="\n").writerow(row)
     total = sum(int(row["histories"]) for row in ran())
     print(f"seed {seed}: {asked.histories} histories, {counts.steps} steps, {failures} failed; {total} recorded so far")
     return 1 if failures else 0

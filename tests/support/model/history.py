@@ -76,12 +76,27 @@ class History:
     steps: tuple[Step, ...]
 
 
+# What meets seldom by chance alone: a delete while something is rewritten, by us or by others.
+_MEETINGS = (
+    (Verb.PREPARE, Verb.KEYS, Verb.MAINTAIN, Verb.LAND),
+    (Verb.PREPARE, Verb.UPSERT, Verb.MAINTAIN, Verb.MAINTAIN, Verb.LAND),
+    (Verb.REPARTITION, Verb.MAINTAIN, Verb.KEYS, Verb.MAINTAIN),
+    (Verb.MAINTAIN, Verb.POSITIONS, Verb.MAINTAIN),
+    (Verb.KEYS, Verb.MAINTAIN, Verb.UPSERT, Verb.MAINTAIN),
+    (Verb.MAINTAIN, Verb.ROLL_BACK, Verb.APPEND, Verb.MAINTAIN),
+    (Verb.POSITIONS, Verb.UPGRADE, Verb.KEYS, Verb.MAINTAIN, Verb.POSITIONS, Verb.MAINTAIN),
+)
+
+
 def random_history(seed: str) -> History:
     """The history with this seed."""
     chance = random.Random(seed)
-    steps = [Step(chance.choice(VERBS), chance.randrange(1 << 16)) for _ in range(chance.randint(6, 18))]
-    begin = [Step(Verb.APPEND, chance.randrange(1 << 16)) for _ in range(2)]
-    return History(chance.choice([2, 2, 3]), chance.random() < 0.5, chance.random() < 0.5, (*begin, *steps))
+    verbs = [chance.choice(VERBS) for _ in range(chance.randint(4, 14))]
+    for _ in range(chance.randint(0, 2)):
+        place = chance.randint(0, len(verbs))
+        verbs[place:place] = chance.choice(_MEETINGS)
+    steps = (Step(verb, chance.randrange(1 << 16)) for verb in (Verb.APPEND, Verb.APPEND, *verbs))
+    return History(chance.choice([2, 2, 3]), chance.random() < 0.5, chance.random() < 0.5, tuple(steps))
 
 
 def random_settings(chance: random.Random, branches: Sequence[str]) -> dict[str, str]:
