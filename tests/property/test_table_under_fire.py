@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from unittest import mock
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from icekeeper.commit import conflict_detection
 from support.duckdb_session import DuckDB
 from support.examples import NIGHTLY, examples
 from support.model.actions import Verb
@@ -47,3 +51,15 @@ def test_every_snapshot_and_ref_holds_the_rows_of_the_model(history: History, du
 @pytest.mark.parametrize("history", FOUND.values(), ids=FOUND)
 def test_histories_that_failed_once(history: History, duckdb: DuckDB) -> None:
     run_history(history, duckdb, Counts())
+
+
+def test_the_model_finds_a_row_whose_delete_was_overlooked(duckdb: DuckDB) -> None:
+    """A pass stands still before its commit while a writer deletes a row, and is made blind for it."""
+    begin = (Step(Verb.APPEND, 29714), Step(Verb.APPEND, 48550), Step(Verb.APPEND, 49200), Step(Verb.MAINTAIN, 16558))
+    history = History(2, False, False, (*begin, Step(Verb.POSITIONS, 25312), Step(Verb.MAINTAIN, 5738)))
+    run_history(history, duckdb, Counts())
+    blind = mock.patch.object(
+        conflict_detection, "_hits_of_new_deletes", side_effect=lambda *_: (defaultdict(list), {})
+    )
+    with blind, pytest.raises(AssertionError, match=r"twice=\[\], missing=\[\], extra=\[1\]"):
+        run_history(history, duckdb, Counts())

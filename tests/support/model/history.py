@@ -206,6 +206,9 @@ class HistoryRun:
                 self.take(step)
                 self._counts.steps += 1
                 self.check()
+                if self._world.late and self.writers.chance.random() < 0.3:
+                    self._world.deliver()
+                    self.check()
             self._end()
 
     def take(self, step: Step) -> None:
