@@ -81,7 +81,7 @@ def main() -> int:
         commit = subprocess.run(asks, cwd=_RAN.parent, capture_output=True, text=True, check=False).stdout.strip()
         today = datetime.datetime.now(datetime.UTC).date().isoformat()
         with _RAN.open("a", newline="") as sink:
-            row = today, commit, seed, asked.histories, counts.steps, failures
+            row = today, commit, seed, asked.histories, failures
             csv.writer(sink, lineterminator="\n").writerow(row)
     total = sum(int(row["histories"]) for row in ran())
     print(f"seed {seed}: {asked.histories} histories, {counts.steps} steps, {failures} failed; {total} recorded so far")

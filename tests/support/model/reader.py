@@ -1,8 +1,9 @@
 """Reads a small local table as the specification says, naively, and shares no code with Icekeeper.
 
 Fastavro reads the manifests, PyArrow the Parquet files, pyroaring the vectors.  Sources: specification,
-"Scan Planning", "Row Lineage", "Deletion Vectors", "Column Projection" (rule: deletes-reach-by-sequence-number,
-deletes-reach-one-partition, vector-replaces-position-deletes, equality-keys-by-value, columns-by-field-id).
+"Scan Planning", "Row Lineage", "Deletion Vectors", "Column Projection"
+(rule: deletes-reach-by-sequence-number, deletes-reach-one-partition, vector-replaces-position-deletes)
+(rule: equality-keys-by-value, columns-by-field-id).
 """
 
 from __future__ import annotations
