@@ -68,8 +68,9 @@ chaos: $(STAMP) ## write to a table and kill passes over it for ten minutes, the
 fuzz: $(STAMP) $(FUZZER_STAMP) ## fuzz every reader of foreign files by coverage, ten minutes: make fuzz SECONDS=600, RUNS=5000 a format, FORMATS="manifest"
 	PYTHONPATH=tests:$(FUZZER) $(BIN)/python -m support.hostile.fuzz $(if $(SECONDS),--seconds $(SECONDS)) $(if $(RUNS),--runs $(RUNS)) $(FORMATS)
 
-nightly: $(STAMP) $(JUDGES_STAMP) ## 2,000 random cases of every property, and what takes minutes
+nightly: $(STAMP) $(JUDGES_STAMP) ## 2,000 random cases of every property, 2,000 histories under fire, and what takes minutes
 	JUDGES_PYTHON=$(JUDGES)/bin/python $(BIN)/python -m pytest -q -n 2 --dist loadgroup --hypothesis-profile=nightly tests/property tests/nightly
+	PYTHONPATH=tests $(BIN)/python -m support.model --histories 2000 --record
 
 glue-env: $(STAMP) ## install the jobs' wheels and the layer into clean Pythons and run them there (part of nightly)
 	$(BIN)/python -m pytest -q -rs --hypothesis-profile=nightly tests/nightly/test_clean_glue.py tests/nightly/test_clean_lambda.py

@@ -195,6 +195,19 @@ def test_a_large_group_is_split_and_a_cap_splits_it_further() -> None:
     assert [len(group) for group in chosen(many, max_files_to_rewrite=7)] == [7]
 
 
+@pytest.mark.parametrize(("cap", "expected"), [(2, [2]), (3, [3]), (6, [6]), (7, [6])])
+def test_a_cap_that_divides_small_groups_again_ends_their_merging(cap: int, expected: list[int]) -> None:
+    """Found by a random history: two groups of three, put together, were divided into two groups of three for ever."""
+    new = sized(1, 1, 1, 1, 1, 1)
+    assert [len(group) for group in chosen(new, min_input_files=2, max_files_to_rewrite=cap)] == expected
+
+
+@pytest.mark.parametrize(("cap", "expected"), [(2, [2]), (7, [6])])
+def test_small_clustered_files_that_a_cap_keeps_apart_stay_as_they_are(cap: int, expected: list[int]) -> None:
+    old = sized(1, 1, 1, 1, 1, 1, clustered=True)
+    assert [len(group) for group in chosen(old, min_input_files=2, max_files_to_rewrite=cap)] == expected
+
+
 @pytest.mark.parametrize("enabled", [True, False])
 def test_without_rewriting_only_deletes_are_a_reason(enabled: bool) -> None:
     current = live(sized(300, 300, 1))

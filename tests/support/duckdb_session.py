@@ -92,6 +92,8 @@ class DuckDB:
         # Once in thousands of reads it ends without a word, on tables that it reads at any other time.
         answer = self._ask(request) or self._ask(request)
         assert answer, f"DuckDB ended twice while reading {request['metadata_location']}"
+        if '"INTERNAL Error' in answer or '"FATAL Error' in answer:
+            self.close()  # after a fault of its own it refuses every other read
         return json.loads(answer)
 
     def _ask(self, request: Mapping[str, Any]) -> str:

@@ -517,6 +517,12 @@ def test_a_group_of_small_files_with_deletes_names_both() -> None:
     assert [group["delete_files"] for group in document["groups"]] == [1]
 
 
+def test_files_whose_rows_are_all_deleted_become_none() -> None:
+    """Found by a random history: the pass wrote no file where the dry run expected one."""
+    document = plan_document(previewed(files(200), {"f0": 10}), TABLE)
+    assert [(group["files"], group["outputs"]) for group in document["groups"]] == [(1, 0)]
+
+
 def test_sorted_groups_say_how_many_files_they_become() -> None:
     recipe = ClusterRecipe(Strategy.SORT, (KeyColumn(1),), 256 * MB, 192 * MB)
     document = plan_document(previewed(files(*[100] * 10), {}, recipe), TABLE)

@@ -38,6 +38,7 @@ from icekeeper.operations.compaction.preview import (
     assumptions,
     cut_row_groups,
     cut_sentence,
+    expected_outputs,
     expected_result,
     left_document,
     plan_document,
@@ -221,7 +222,7 @@ def _planned(
     context: OperationContext, loaded: LoadedTable, plan: CompactionPlan, sample: FileSample
 ) -> OperationOutcome:
     if plan.groups:
-        outputs = sum(group.output_count for group in plan.groups)
+        outputs = sum(map(expected_outputs, plan.groups))
         summary = f"would compact {len(plan.input_files)} files into {outputs} (across {len(plan.groups)} bins)"
     else:
         summary = f"would drop {sum(count == 0 for count in plan.delete_needs.values())} delete file(s)"

@@ -69,7 +69,7 @@ def _group(group: FileGroup, metadata: TableMetadata, recipe: ClusterRecipe | No
         "partition": partition_path(metadata.specs[group.spec_id], group.partition, metadata.schemas_current_first),
         "spec_id": group.spec_id,
         "files": len(group.files),
-        "outputs": group.output_count,
+        "outputs": expected_outputs(group),
         "bytes_in": group.total_bytes,
         "bytes_out": group.expected_bytes,
         "delete_files": len(deletes),
@@ -101,6 +101,16 @@ def _sum(groups: Sequence[dict[str, Any]], key: str) -> int | float:
     return round(total, 9) if isinstance(total, float) else total
 
 
+def _expected_rows(group: FileGroup) -> int:
+    """The rows of a group that are not deleted according to manifests."""
+    return sum(c.record_count - known_deleted_rows(c, c.deletes) for c in group.files)
+
+
+def expected_outputs(group: FileGroup) -> int:
+    """How many files a group becomes: no more than it has rows, and none if all of them are deleted."""
+    return min(group.output_count, _expected_rows(group))
+
+
 def expected_result(group: FileGroup, inputs: Sequence[DataFile], stem: str, types: Mapping[int, str]) -> RewriteResult:
     """The files that a worker is expected to write for a group; ``stem`` starts their paths, ``types`` are of columns.
 
@@ -109,9 +119,7 @@ def expected_result(group: FileGroup, inputs: Sequence[DataFile], stem: str, typ
     Rows that are deleted according to manifests are left out; the others are divided evenly among the outputs.  Every
     output gets the bounds of all inputs.  All rows are expected in the group's own partition.
     """
-    rows = sum(c.record_count - known_deleted_rows(c, c.deletes) for c in group.files)
-    size = group.expected_bytes
-    count = min(group.output_count, rows)
+    rows, size, count = _expected_rows(group), group.expected_bytes, expected_outputs(group)
     written = tuple(
         DataFile(
             content=FileContent.DATA,

@@ -91,17 +91,23 @@ def _with_small_files(
     """The groups, and groups of ``min_input_files`` small clustered files of similar size.
 
     Similar: at most ``clustering_tier_factor`` apart.  A larger file would be rewritten again with every few tiny ones.
-    A group whose output would be small counts as one small file.
+    A group whose output would be small counts as one small file.  Where the caps of a pass divide the files of several
+    groups into as many again, the groups stay as they are.
     """
     done = [group for group in groups if _total(group) >= policy.min_file_size_bytes]
     waiting = [group for group in groups if _total(group) < policy.min_file_size_bytes] + [[c] for c in small]
+    capped: list[list[Candidate]] = []
     while window := _window_of_one_size(waiting, policy):
         inside = {id(item) for item in window}
         waiting = [item for item in waiting if id(item) not in inside]
         members = sorted((c for item in window for c in item), key=lambda c: (c.age, c.file_path))
-        for portion in _portions(members, policy):
+        portions = _portions(members, policy)
+        if len(portions) >= len(window):
+            capped += window
+            continue
+        for portion in portions:
             (done if _total(portion) >= policy.min_file_size_bytes else waiting).append(portion)
-    return done + [item for item in waiting if len(item) > 1 or not item[0].is_clustered]
+    return done + [item for item in [*capped, *waiting] if len(item) > 1 or not item[0].is_clustered]
 
 
 def _window_of_one_size(items: list[list[Candidate]], policy: Policy) -> list[list[Candidate]]:

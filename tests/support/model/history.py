@@ -1,0 +1,472 @@
+"""Histories of a table: who does what in which order, carried out and checked after every step."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from icekeeper import errors
+from icekeeper.errors import MaintenanceError
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.report.outcome import OperationOutcome, PassOutcome, PassStatus, Status
+from icekeeper.storage.paths import normalise
+from support.duckdb_session import DuckDB
+from support.model.actions import WRITES, Verb, make_ref, prepare, rename
+from support.model.reader import EQUALITY, NaiveReader, local
+from support.model.world import SENT_ANSWERS, Maintainer, World, all_watched
+from support.model.writers import KEY, MAIN, WRITER, ModelRow, Rows, Slow, Writers, with_new
+
+# How often each verb is drawn.
+_WEIGHTS = {
+    Verb.APPEND: 16,
+    Verb.OVERWRITE: 4,
+    Verb.POSITIONS: 9,
+    Verb.KEYS: 10,
+    Verb.UPSERT: 9,
+    Verb.EVOLVE: 4,
+    Verb.REPARTITION: 5,
+    Verb.SORT: 1,
+    Verb.BRANCH: 2,
+    Verb.TAG: 2,
+    Verb.DROP_REF: 1,
+    Verb.FAST_FORWARD: 1,
+    Verb.ROLL_BACK: 3,
+    Verb.REPLACE: 1,
+    Verb.RECREATE: 1,
+    Verb.RENAME: 1,
+    Verb.UPGRADE: 2,
+    Verb.PREPARE: 10,
+    Verb.LAND: 6,
+    Verb.MAINTAIN: 36,
+    Verb.DELIVER: 4,
+    Verb.TIME: 3,
+}
+VERBS = [verb for verb, weight in _WEIGHTS.items() for _ in range(weight)]
+_ALL = 1_000_000
+
+
+@dataclass(frozen=True)
+class Step:
+    """One act; its details are drawn from ``seed``."""
+
+    verb: Verb
+    seed: int
+
+    def __repr__(self) -> str:
+        return f"Step(Verb.{self.verb.name}, {self.seed})"
+
+
+@dataclass(frozen=True)
+class History:
+    """A table and all that happens to it."""
+
+    format_version: int
+    by_requirements: bool
+    """Whether the catalog decides by requirements, or swaps a pointer."""
+    leases: bool
+    """Whether leases keep the two maintainers apart."""
+    steps: tuple[Step, ...]
+
+
+# What meets seldom by chance alone: a delete while something is rewritten, by us or by others.
+_MEETINGS = (
+    (Verb.PREPARE, Verb.KEYS, Verb.MAINTAIN, Verb.LAND),
+    (Verb.PREPARE, Verb.UPSERT, Verb.MAINTAIN, Verb.MAINTAIN, Verb.LAND),
+    (Verb.REPARTITION, Verb.MAINTAIN, Verb.KEYS, Verb.MAINTAIN),
+    (Verb.MAINTAIN, Verb.POSITIONS, Verb.MAINTAIN),
+    (Verb.KEYS, Verb.MAINTAIN, Verb.UPSERT, Verb.MAINTAIN),
+    (Verb.MAINTAIN, Verb.ROLL_BACK, Verb.APPEND, Verb.MAINTAIN),
+    (Verb.POSITIONS, Verb.UPGRADE, Verb.KEYS, Verb.MAINTAIN, Verb.POSITIONS, Verb.MAINTAIN),
+)
+
+
+def random_history(seed: str) -> History:
+    """The history with this seed."""
+    chance = random.Random(seed)
+    verbs = [chance.choice(VERBS) for _ in range(chance.randint(4, 14))]
+    for _ in range(chance.randint(0, 2)):
+        place = chance.randint(0, len(verbs))
+        verbs[place:place] = chance.choice(_MEETINGS)
+    steps = (Step(verb, chance.randrange(1 << 16)) for verb in (Verb.APPEND, Verb.APPEND, *verbs))
+    return History(chance.choice([2, 2, 3]), chance.random() < 0.5, chance.random() < 0.5, tuple(steps))
+
+
+def random_settings(chance: random.Random, branches: Sequence[str]) -> dict[str, str]:
+    """The policy of one pass: eager, and everything that may change what it does is drawn."""
+    operations = chance.choice(
+        [
+            "all",
+            "compact,rewrite_position_deletes,expire_snapshots,remove_orphans,rewrite_manifests",
+            "compact",
+            "compact",
+            "compact,expire_snapshots",
+            "rewrite_position_deletes",
+            "rewrite_position_deletes,compact",
+            "expire_snapshots,remove_orphans",
+            "rewrite_manifests,compact",
+            "all,compute_statistics",
+        ]
+    )
+    settings = {
+        "operations": operations,
+        "branch": chance.choice([MAIN, MAIN, *branches]),
+        "strategy": chance.choice(["auto", "binpack", "binpack", "sort", "zorder"]),
+        "rewrite_all": chance.choice(["true", "false"]),
+        "output_spec": chance.choice(["current", "keep"]),
+        "partial_progress": chance.choice(["0", "0", "1", "2"]),
+        "proof": chance.choice(["counts", "full"]),
+        "convert_equality_deletes": chance.choice(["true", "true", "false"]),
+        "apply_deletes": chance.choice(["true", "true", "true", "false"]),
+        "delete_compaction_min_ratio": chance.choice(["0.01", "0.3", "0.9"]),
+        "min_row_group_copy_bytes": chance.choice(["1", "16777216", "none"]),
+        "clean_expired_metadata": chance.choice(["true", "false"]),
+        "max_snapshots_to_keep": chance.choice(["1", "1", "2", "4"]),
+        "snapshot_retention_hours": chance.choice(["0", "0", "1"]),
+        "max_files_to_rewrite": chance.choice(["none", "none", "3"]),
+        **_EAGER,
+    }
+    if settings["strategy"] in ("sort", "auto"):
+        settings["sort_order"] = chance.choice(["id", "id desc"])
+    if settings["strategy"] == "zorder":
+        settings["zorder_columns"] = "id"
+    return settings
+
+
+_EAGER = {
+    "min_input_files": "2",
+    "expected_scans": "none",
+    "min_manifests_to_rewrite": "2",
+    "orphan_older_than_hours": "1",
+    "orphan_max_delete_ratio": "1",
+    "orphan_sweep_interval_hours": "0",
+    "writer_mark_retention_hours": "0",
+}
+_LAST = {
+    **_EAGER,
+    "operations": "all",
+    "max_snapshots_to_keep": "1",
+    "snapshot_retention_hours": "0",
+    "convert_equality_deletes": "true",
+}
+
+
+def _broke(outcome: OperationOutcome) -> bool:
+    """Whether an operation failed for an error that nobody raised on purpose."""
+    kind = (outcome.reason or "").partition(":")[0]
+    return outcome.status is Status.FAILED and kind.endswith(("Error", "Exception")) and not hasattr(errors, kind)
+
+
+@dataclass
+class Counts:
+    """What was done, over all histories."""
+
+    histories: int = 0
+    steps: int = 0
+    done: Counter[str] = field(default_factory=Counter)
+
+
+class HistoryRun:
+    """Carries out one history in an empty folder; raises AssertionError where the table is not what it must be."""
+
+    def __init__(self, history: History, folder: Path, duckdb: DuckDB | None, counts: Counts) -> None:
+        self._history, self._duckdb, self._counts = history, duckdb, counts
+        self._new: list[tuple[int, int | None, str]] = []
+        """Snapshots that landed and nobody has read yet, with their parents and who made them."""
+        self._judged: set[tuple[int, int]] = set()
+        self._problems: list[str] = []
+        self._slow: list[Slow] = []
+        self._world = World(folder, history.by_requirements, self._landed)
+        self.writers = Writers(self._world, NaiveReader())
+        self._maintainers: list[Maintainer] = []
+
+    @property
+    def trace(self) -> list[str]:
+        return self.writers.trace
+
+    def run(self) -> None:
+        """All steps, then what is left of the passes, then one undisturbed pass."""
+        with ExitStack() as stack:
+            stack.enter_context(all_watched(self._world, leases=self._history.leases))
+            self._maintainers = [Maintainer(self._world, name) for name in ("A", "B")]
+            for one in self._maintainers:
+                one.process.trace = self.trace
+            stack.callback(self._kill_all)
+            self.writers.create(self._history.format_version)
+            for number, step in enumerate(self._history.steps):
+                self.trace.append(f"{number}: {step}")
+                self.writers.chance = random.Random(step.seed)
+                self.take(step)
+                self._counts.steps += 1
+                self.check()
+                if self._world.late and self.writers.chance.random() < 0.3:
+                    self._world.deliver()
+                    self.check()
+            self._end()
+
+    def take(self, step: Step) -> None:
+        chance = self.writers.chance
+        match step.verb:
+            case Verb.MAINTAIN:
+                self._maintain(chance)
+            case Verb.BRANCH | Verb.TAG:
+                # A server that looks at requirements only drops a ref that came with the expiry of its snapshot.
+                any_one = not (self._history.by_requirements and self._is_busy)
+                make_ref(self.writers, step.verb.value, any_one=any_one)
+            case Verb.RENAME:
+                rename(self.writers)
+            case Verb.PREPARE:
+                slow = prepare(self.writers)
+                self._slow += [] if slow is None else [slow]
+            case Verb.LAND:
+                if self._slow:
+                    landed = self._slow.pop(chance.randrange(len(self._slow)))()
+                    self._counts.done["late writer landed" if landed else "late writer gave up"] += 1
+            case Verb.DELIVER:
+                if self._world.late:
+                    self._world.deliver()
+            case Verb.TIME:
+                self._let_hours_pass(chance.choice([0.1, 2, 30, 200]))
+            case Verb.RECREATE:
+                self._slow.clear()
+                WRITES[step.verb](self.writers)
+            case verb:
+                WRITES[verb](self.writers)
+
+    @property
+    def _is_busy(self) -> bool:
+        return bool(self._world.late) or any(one.process.is_at_work for one in self._maintainers)
+
+    def _maintain(self, chance: random.Random) -> None:
+        one = chance.choice(self._maintainers)
+        if not one.process.is_at_work:
+            if self._history.leases and any(other.process.is_killed for other in self._maintainers):
+                self._let_hours_pass(0.1)  # the lease of the dead expires
+            settings = random_settings(chance, self.writers.branches())
+            faults: dict[int, str] = {}
+            answers: dict[int, str] = {}
+            drawn = chance.random()
+            if drawn < 0.3:
+                kinds = ["kill before", "kill after", "kill after", "fail before", "fail after"]
+                faults[chance.randint(1, chance.choice([20, 80, 200]))] = chance.choice(kinds)
+            elif drawn < 0.65:
+                answers[chance.choice([1, 1, 1, 2, 3])] = chance.choice(SENT_ANSWERS)
+            told = {k: v for k, v in settings.items() if k not in _EAGER}
+            self.trace.append(f"{one.process.name}: begins {told} {faults} {answers}")
+            one.begin(settings, faults, answers)
+            self._counts.done["passes"] += 1
+            self._go(one, chance.choice([chance.randint(5, 50), chance.randint(5, 50), chance.randint(5, 50), _ALL]))
+        else:
+            self._go(one, chance.choice([chance.randint(1, 40), _ALL]))
+
+    def _go(self, one: Maintainer, steps: int) -> None:
+        process = one.process
+        process.go(steps)
+        if process.is_at_work:
+            self.trace.append(f"{process.name}: stands still after step {process.steps}")
+            return
+        outcome = process.outcome
+        if isinstance(outcome, PassOutcome):
+            said = [f"{o.operation.value} {o.status.value} ({o.reason or o.summary})" for o in outcome.operations]
+            self.trace.append(f"{process.name}: ended {outcome.status.value}: {'; '.join(said)}")
+            self._counts.done[f"pass {outcome.status.value}"] += 1
+            broken = [one for one in outcome.operations if _broke(one)]
+            assert not broken, broken
+        elif process.is_killed:
+            self._counts.done["pass killed"] += 1
+        elif isinstance(outcome, MaintenanceError):
+            self.trace.append(f"{process.name}: {type(outcome).__name__}: {outcome}")
+            self._counts.done[f"pass {type(outcome).__name__}"] += 1
+        elif isinstance(outcome, BaseException):
+            raise AssertionError(f"{process.name} failed: {outcome!r}") from outcome
+
+    def _let_hours_pass(self, hours: float) -> None:
+        self._drop_late()
+        if hours > 0.5:
+            self._slow.clear()  # their files grow too old for ``orphan_older_than_hours``
+        self._world.pass_time(hours)
+
+    def _drop_late(self) -> None:
+        """Whatever is on its way arrives before an hour is over."""
+        while self._world.late:
+            self._world.deliver()
+            self.check()
+
+    # -- what must hold
+
+    def _landed(self, before: TableMetadata | None, after: TableMetadata, by: str) -> None:
+        if before is None or before.uuid != after.uuid:
+            return
+        known = before.snapshots.keys()
+        self._new += [(i, s.parent_id, by) for i, s in after.snapshots.items() if i not in known]
+        if by == WRITER:
+            return
+        self._counts.done["commits"] += 1
+        self.trace.append(f"{by}: lands {[i for i in after.snapshots if i not in known]}")
+        for name, ref in before.refs.items():
+            now = after.refs.get(name)
+            if now is None or now.type != ref.type:
+                self._problems.append(f"{by} dropped {name}")
+            elif now.snapshot_id != ref.snapshot_id and after.snapshots[now.snapshot_id].parent_id != ref.snapshot_id:
+                self._problems.append(f"{by} moved {name} from {ref.snapshot_id} to {now.snapshot_id}")
+        self._problems += [f"{by} made {name}" for name in after.refs.keys() - before.refs.keys()]
+
+    def check(self) -> None:
+        """Every ref and snapshot of the table holds what it must, and every file that it needs is there."""
+        assert not self._problems, self._problems
+        new, self._new = self._new, []
+        for snapshot_id, parent, by in new:
+            writers = self.writers
+            if by == WRITER:
+                writers.expected[snapshot_id] = writers.by_writers.pop(snapshot_id)
+            else:
+                assert parent is not None
+                writers.expected[snapshot_id] = dict(writers.expected[parent])
+            if snapshot_id in self._world.table.snapshots:
+                self._read(snapshot_id)
+        table = self._world.table
+        for snapshot_id in table.snapshots:
+            lost = self.writers.reader.lost(self.writers.manifest_list(snapshot_id))
+            assert not lost, f"snapshot {snapshot_id} lacks {sorted(lost)}"
+        if self._duckdb is not None:
+            for name, ref in sorted(table.refs.items()):
+                self._judge(name, ref.snapshot_id)
+
+    def _read(self, snapshot_id: int) -> None:
+        """Read a snapshot naively, compare it with the model, and learn the lineage of new rows."""
+        writers = self.writers
+        rows, model = writers.live(snapshot_id), writers.expected[snapshot_id]
+        twice = [i for i, times in Counter(row.id for row in rows).items() if times > 1]
+        found = {row.id for row in rows}
+        missing, extra = sorted(model.keys() - found), sorted(found - model.keys())
+        assert (twice, missing, extra) == ([], [], []), f"snapshot {snapshot_id}: {twice=}, {missing=}, {extra=}"
+        columns, defaults = [column["id"] for column in writers.columns], writers.defaults
+        for row in rows:
+            known = model[row.id]
+            is_now = {i: row.values.get(i, defaults.get(i)) for i in columns}
+            was = {i: known.values.get(i, defaults.get(i)) for i in columns}
+            assert is_now == was, f"snapshot {snapshot_id}: row {row.id} is {is_now}, was {was}"
+            if known.row_id is not None:
+                now, then = (row.row_id, row.changed), (known.row_id, known.changed)
+                assert now == then, f"snapshot {snapshot_id}: row {row.id} has lineage {now}, had {then}"
+        numbers = Counter(row.row_id for row in rows if row.row_id is not None)
+        assert not numbers or max(numbers.values()) == 1, f"snapshot {snapshot_id} has row ids twice: {numbers}"
+        writers.expected[snapshot_id] = {
+            row.id: ModelRow(model[row.id].values, row.row_id, row.changed) for row in rows
+        }
+        self._counts.done["snapshots read"] += 1
+
+    def _judge(self, name: str, snapshot_id: int) -> None:
+        """DuckDB reads what the model says; it applies equality deletes to all partitions
+        (platform: duckdb-deletes-every-partition), so it is believed where that makes no difference."""
+        key = snapshot_id, self._world.table.current_schema_id
+        if key in self._judged or self._duckdb is None:
+            return
+        self._judged.add(key)
+        if not self._duckdb_can_read(snapshot_id):
+            self._counts.done["heads left to the naive reader"] += 1
+            return
+        try:
+            rows = self._duckdb.rows(self._world.location, None if name == MAIN else snapshot_id)
+        except AssertionError as error:
+            if "INTERNAL Error" not in str(error):
+                raise
+            self._counts.done["faults of DuckDB's own"] += 1
+            return
+        found = sorted(row["id"] for row in rows)
+        assert found == sorted(self.writers.expected[snapshot_id]), f"DuckDB reads {found} of {name}"
+        if name == MAIN:
+            self._compare_values(rows, self.writers.expected[snapshot_id])
+        self._counts.done["heads read by DuckDB"] += 1
+
+    def _compare_values(self, rows: Sequence[Mapping[str, Any]], model: Rows) -> None:
+        columns, defaults = self.writers.columns, self.writers.defaults
+        for row in rows:
+            values = model[row["id"]].values
+            was = {c["name"]: values.get(c["id"], defaults.get(c["id"])) for c in columns}
+            assert dict(row) == was, f"DuckDB reads {row}, not {was}"
+
+    def _duckdb_can_read(self, snapshot_id: int) -> bool:
+        reader, path = self.writers.reader, self.writers.manifest_list(snapshot_id)
+        equality = [file for file in reader.files(path) if file.content == EQUALITY]
+        if not equality:
+            return True
+        # It fails on keys of a narrower type than the column has by now.
+        kinds = {column["id"]: column["type"] for column in self.writers.columns}
+        if kinds[KEY] == "long" and any(KEY in file.equality_ids for file in equality):
+            return False
+        if any(None in row.values() for file in equality for row in reader.columns(file.path)):
+            return False
+        everywhere = reader.rows(path, self.writers.defaults, as_duckdb=True)
+        return {row.id for row in everywhere} == self.writers.expected[snapshot_id].keys()
+
+    # -- the end
+
+    def _kill_all(self) -> None:
+        for one in self._maintainers:
+            if one.process.is_at_work:
+                one.process.kill()
+
+    def _end(self) -> None:
+        """Passes come to their end, what was on its way arrives; then one pass alone succeeds and leaves no litter."""
+        for one in self._maintainers:
+            if one.process.is_at_work:
+                self._go(one, _ALL)
+                self.check()
+        self._drop_late()
+        for slow in self._slow:
+            self._counts.done["late writer landed" if slow() else "late writer gave up"] += 1
+            self.check()
+        for hours in (200, 200):
+            self._world.pass_time(hours)
+            self._append_one()  # after which no metadata file of a dead process can become the table's
+            self.check()
+            self.trace.append("the last pass")
+            self._maintainers[0].begin(_LAST, {}, {})
+            self._go(self._maintainers[0], _ALL)
+            self.check()
+        outcome = self._maintainers[0].process.outcome
+        assert isinstance(outcome, PassOutcome), outcome
+        assert outcome.status is PassStatus.SUCCEEDED, outcome
+        assert not self._litter(), sorted(self._litter())
+        problems = self._maintainers[0].verify().problems
+        assert not problems, problems
+
+    def _append_one(self) -> None:
+        writers, rows = self.writers, self.writers.new_rows(1)
+        after = with_new(writers.model(writers.head()), rows)
+        writers.commit(MAIN, "append", after, added=writers.write(rows, writers.table.default_spec_id))
+
+    def _litter(self) -> set[str]:
+        """Files of the table that nothing needs, metadata files apart."""
+        table, reader = self._world.table, self.writers.reader
+        needed = {path for i in table.snapshots for path in reader.needed(self.writers.manifest_list(i))}
+        for kind in ("statistics", "partition-statistics"):
+            needed |= {str(one["statistics-path"]) for one in table.document.get(kind) or ()}
+        there = {f"{folder}/{name}" for folder, _, names in os.walk(local(table.location)) for name in names}
+        return {path for path in there - {normalise(path) for path in needed} if not path.endswith(".metadata.json")}
+
+
+def run_history(history: History, duckdb: DuckDB | None, counts: Counts) -> None:
+    """Carry out a history in a temporary folder.
+
+    Raises:
+        AssertionError: with what happened, as a note.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="icekeeper-history-"))
+    run = HistoryRun(history, folder, duckdb, counts)
+    try:
+        run.run()
+        counts.histories += 1
+    except BaseException as error:
+        error.add_note("\n".join([repr(history), *run.trace]))
+        raise
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
