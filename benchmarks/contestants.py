@@ -33,6 +33,7 @@ CONTESTANTS: Mapping[str, Entrant] = {
     "icekeeper_spark": Entrant("Icekeeper on Spark, decoding", "icekeeper", task={"copy": False, "engine": "spark"}),
     "icekeeper_one_executor": Entrant("Icekeeper, one executor", "icekeeper", task={"engine": "executors-1"}),
     "icekeeper_two_executors": Entrant("Icekeeper, two executors", "icekeeper", task={"engine": "executors-2"}),
+    "icekeeper_command": Entrant("icekeeper maintain", "icekeeper_command"),
     "icekeeper_detect": Entrant("Icekeeper, detection", "icekeeper_detect"),
     "java": Entrant("Iceberg-Java 1.10.2", "iceberg_java", _JAVA, stays=True),
     "rust": Entrant("iceberg-compaction (Rust)", "iceberg_compaction", ("iceberg-compaction",)),

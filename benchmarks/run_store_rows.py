@@ -16,10 +16,12 @@ from benchmarks.run_rows import RowFound, Ways
 from benchmarks.tables.datasets import dataset
 from benchmarks.tables.kept_table import KeptTable
 from benchmarks.tables.stored_table import Store, running_store
-from benchmarks.turns import Found, take_turns
+from benchmarks.turns import MOST_ROUNDS, Found, rounds_for, take_turns, warm
 
-_ROOM = 8
-"""Times the table's bytes that the server must be able to store."""
+_ROOM = 3
+"""Times the table's bytes that the server must be able to store for every run."""
+_MOST_WARM_UPS = 3
+"""Each leaves a table in the store."""
 _ROOT = str(Path(__file__).parents[1])
 
 
@@ -32,7 +34,7 @@ def run_store_row(row: Row, scale: float, ways: Ways) -> RowFound:
     running: dict[str, Contestant] = {}
     scratch = ways.work / "scratch"
     shutil.rmtree(scratch, ignore_errors=True)
-    room = (256 << 20) + _ROOM * len(found) * ways.rounds * source.data_bytes
+    room = (256 << 20) + _ROOM * len(found) * (MOST_ROUNDS + _MOST_WARM_UPS) * source.data_bytes
     with running_store(row.store_delay_ms, room) as store:
         expected = Expected(rows, source.data_bytes, row.most_files, s3=store.properties)
 
@@ -41,6 +43,9 @@ def run_store_row(row: Row, scale: float, ways: Ways) -> RowFound:
             proof = prove("table", answer, expected)
             left = live_bytes(answer["metadata_location"], store.properties)
             return cost, proof, {**more, "output_ratio": left / source.data_bytes}
+
+        def one_cost(name: str, contestant: Contestant) -> Cost:
+            return _one_run(name, contestant, row, source, store, ways)[0]
 
         try:
             for name, entry in found.items():
@@ -52,12 +57,15 @@ def run_store_row(row: Row, scale: float, ways: Ways) -> RowFound:
                     ways.say(f"  {CONTESTANTS[name].title}: {entry.error}")
                     if name in running:
                         running.pop(name).close()
-            take_turns(running, found, ways.rounds, one_run, ways.say)
+            total_s = warm(running, found, one_cost, ways.say, _MOST_WARM_UPS)
+            rounds = ways.rounds or rounds_for(total_s)
+            take_turns(running, found, rounds, one_run, ways.say)
         finally:
             for contestant in running.values():
                 contestant.close()
             shutil.rmtree(scratch, ignore_errors=True)
-    return RowFound(row, scale, {"files": len(source.data_files), "bytes": source.data_bytes, "rows": rows.rows}, found)
+    data = {"files": len(source.data_files), "bytes": source.data_bytes, "rows": rows.rows}
+    return RowFound(row, scale, data, found, rounds)
 
 
 def _started(name: str, ways: Ways) -> Contestant:

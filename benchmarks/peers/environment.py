@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-_PINS = Path(__file__).parents[1] / "peers.txt"
+PINS = Path(__file__).parents[1] / "peers.txt"
 _TIMEOUT_S = 900
 
 
@@ -36,7 +36,7 @@ def wanted_packages(text: str) -> list[str]:
 
 def make_environment(work: Path) -> PeersEnvironment:
     """Make it unless it is there; what cannot be installed is left out, and told."""
-    pins = _PINS.read_text()
+    pins = PINS.read_text()
     folder = work / f"peers-{hashlib.sha256(pins.encode()).hexdigest()[:12]}"
     python = folder / "bin" / "python"
     missing: dict[str, str] = {}

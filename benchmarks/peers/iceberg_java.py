@@ -91,18 +91,15 @@ def _call(task: Task, table: str) -> str:
                 f"retain_last => {task['keep']}, max_concurrent_deletes => 4)"
             )
         case "remove_orphans":
-            view = f", file_list_view => '{task['view']}'" if "view" in task else ""
-            return f"call java.system.remove_orphan_files(table => '{table}', dry_run => true{view})"
+            return f"call java.system.remove_orphan_files(table => '{table}', dry_run => true)"
     raise ValueError(f"Iceberg-Java has no {task['operation']}")
 
 
 def prepare(task: Task) -> Callable[[], Answer]:
-    """The session runs, and any view that the call reads is there."""
+    """The session runs."""
     folder = Path(task["table_folder"])
     session = _session(str(folder.parents[1]))
     table = f"{folder.parent.name}.{folder.name}"
-    if "view_query" in task:
-        session.sql(f"create or replace temp view {task['view']} as {task['view_query'].format(**task)}")
     call = _call(task, table)
 
     def run() -> Answer:
