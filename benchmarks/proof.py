@@ -16,11 +16,11 @@ from benchmarks.metadata_proof import LiveFiles, history_problem, live_file_dige
 from icekeeper.demo.measure import TableChecksum, read_checksum
 
 _FILES_QUERY = """
-import json, sys, duckdb
-connection = duckdb.connect()
-connection.execute("SET TimeZone = 'UTC'")
+import json, sys
+from icekeeper.demo.duckdb_child import connect
+paths, s3 = json.load(sys.stdin)
+connection = connect(s3)
 connection.execute("SET enable_progress_bar = false")
-paths = json.load(sys.stdin)
 def scan(deletes):
     return "read_parquet(%r, filename = true)" % [path for path in paths if ("-deletes" in path) == deletes]
 columns = [row[0] for row in connection.execute("DESCRIBE SELECT * FROM " + scan(False)).fetchall()]
@@ -97,7 +97,7 @@ def prove(kind: str, answer: Mapping[str, Any], expected: Expected) -> str:
         if kind == "live_files":
             return _live(answer, expected)
         if kind == "files":
-            found, files = _rows_of_files(answer["files"]), len(answer["files"])
+            found, files = _rows_of_files(answer["files"], expected.s3), len(answer["files"])
         else:
             found, files = (
                 read_checksum(answer["metadata_location"], s3=expected.s3),
@@ -189,8 +189,8 @@ def _unsorted_files(metadata_location: str, columns: Sequence[str]) -> int:
     return int(_duckdb(_ORDER_QUERY, [live_paths(metadata_location), list(columns)]))
 
 
-def _rows_of_files(paths: Sequence[str]) -> TableChecksum:
-    return TableChecksum(**json.loads(_duckdb(_FILES_QUERY, list(paths))))
+def _rows_of_files(paths: Sequence[str], s3: Mapping[str, str] | None = None) -> TableChecksum:
+    return TableChecksum(**json.loads(_duckdb(_FILES_QUERY, [list(paths), s3 and dict(s3)])))
 
 
 def _duckdb(query: str, about: Sequence[Any]) -> str:

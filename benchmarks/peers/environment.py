@@ -12,6 +12,7 @@ from pathlib import Path
 
 PINS = Path(__file__).parents[1] / "peers.txt"
 _TIMEOUT_S = 900
+_ALONE = "--no-deps"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +31,14 @@ class PeersEnvironment:
 
 
 def wanted_packages(text: str) -> list[str]:
-    """The pins of a requirements file, without comments."""
-    return [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    """The pins of a requirements file, without comments and options."""
+    lines = (line.partition(_ALONE)[0].strip() for line in text.splitlines() if not line.startswith("#"))
+    return [line for line in lines if line]
+
+
+def _alone(text: str) -> set[str]:
+    """The pins that are installed without what they ask for."""
+    return {line.partition(_ALONE)[0].strip() for line in text.splitlines() if line.endswith(_ALONE)}
 
 
 def make_environment(work: Path) -> PeersEnvironment:
@@ -43,9 +50,11 @@ def make_environment(work: Path) -> PeersEnvironment:
     if not (folder / "made").exists():
         shutil.rmtree(folder, ignore_errors=True)
         _run(["venv", "--quiet", "--python", sys.executable, str(folder)])
-        everything = wanted_packages(pins)
-        if _install(python, everything) is not None:  # find out which
-            missing = {line: why for line in everything if (why := _install(python, [line])) is not None}
+        alone = _alone(pins)
+        together = [line for line in wanted_packages(pins) if line not in alone]
+        if _install(python, together) is not None:  # find out which
+            missing = {line: why for line in together if (why := _install(python, [line])) is not None}
+        missing |= {line: why for line in alone if (why := _install(python, ["--no-deps", line])) is not None}
         if not missing:  # else the next run tries again
             (folder / "made").touch()
     return PeersEnvironment(python, missing)
