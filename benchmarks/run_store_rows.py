@@ -18,7 +18,7 @@ from benchmarks.row import Row
 from benchmarks.run_rows import RowFound, Ways
 from benchmarks.tables.datasets import dataset
 from benchmarks.tables.kept_table import KeptTable
-from benchmarks.tables.stored_table import Store, running_store
+from benchmarks.tables.stored_table import BUCKET, Store, running_store
 from benchmarks.turns import MOST_ROUNDS, Found, rounds_for, take_turns, warm
 
 _ROOM = 3
@@ -42,9 +42,8 @@ class _Tables:
 
 
 def _rest(ways: Ways, store: Store) -> RestCatalogServer:
-    return RestCatalogServer(
-        ways.work / "rest-store", {k: v for k, v in store.properties.items() if k.startswith("s3.")}
-    )
+    access = {key: value for key, value in store.properties.items() if key.startswith("s3.")}
+    return RestCatalogServer(ways.work / "rest-store", {**access, "warehouse": f"s3://{BUCKET}"})
 
 
 def run_store_row(row: Row, scale: float, ways: Ways) -> RowFound:
