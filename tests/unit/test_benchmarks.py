@@ -83,8 +83,10 @@ def test_a_row_is_run_proven_and_told_with_what_is_missing(tmp_path: Path) -> No
     told = as_json(found)
     assert told["data"]["files"] == 4
     assert told["data"]["rows"] == 8000
-    assert told["entrants"]["icekeeper"]["proof"] == "DuckDB: 8,000 rows, checksum as before; 1 data file(s)"
-    assert told["entrants"]["icekeeper"]["median"]["cpu_s"] > 0
+    proof, median = told["entrants"]["icekeeper"]["proof"], told["entrants"]["icekeeper"]["median"]
+    assert proof.startswith("DuckDB: 8,000 rows, checksum as before; 1 data file(s); zstd, page index, ")
+    assert (median["row_groups"], median["cpu_s"] > 0, median["scan_s"] > 0) == (1, True, True)
+    assert median["cpu_s_per_gb"] == pytest.approx(median["cpu_s"] / median["output_mb"] * 1000, rel=0.01)
     assert told["entrants"]["polars"]["error"] == "polars==2.1.0 could not be installed: no such package"
     assert [target["met"] for target in told["targets"]] == [True, None]
     assert any("not measured: polars==2.1.0" in line for line in contest_table(told))
