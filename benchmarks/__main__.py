@@ -34,7 +34,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="small tables, only the rows that have a quick scale")
     parser.add_argument("--scale", type=Fraction, help="share of the full size, such as 1/4")
     parser.add_argument("--growth", action="store_true", help="only Icekeeper, at 1/16, 1/4 and 1 of the full size")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, help="five of short rows and three of others, unless given")
     parser.add_argument("--without", action="append", default=[], metavar="CONTESTANT", choices=list(CONTESTANTS))
     parser.add_argument("--record", action="store_true", help="write what was measured into docs/performance.*")
     parser.add_argument("--work", type=Path, default=WORK, help="keeps tables and the peers' environment")
@@ -117,7 +117,7 @@ def _ours(row: Row) -> Row:
 def _measured(row: Row, scale: float, ways: Ways) -> dict[str, Any]:
     print(f"{row.title} ({row.key}, scale {scale:g})", flush=True)
     run = run_row if row.store_delay_ms is None else run_store_row
-    found = as_json(run(row, scale, ways), ways.rounds)
+    found = as_json(run(row, scale, ways))
     print("\n".join(["", *contest_table(found), ""]), flush=True)
     return found
 

@@ -17,6 +17,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,7 @@ class Contestant:
         """
         self._timeout_s = timeout_s
         self._log_path = log
+        self._started_s = time.perf_counter()
         self._log = log.open("ab")
         self._process = subprocess.Popen(
             list(command),
@@ -124,8 +126,10 @@ class Contestant:
         )
         self._answer(None)
 
-    def run(self, task: Mapping[str, Any]) -> tuple[Cost, dict[str, Any]]:
+    def run(self, task: Mapping[str, Any], *, whole: bool = False) -> tuple[Cost, dict[str, Any]]:
         """What the task cost from the word to the answer, and the answer; preparations are not in the cost.
+
+        ``whole``: all since the process was started is in the cost.
 
         Raises:
             ContestantFailed: it could not do it.
@@ -140,13 +144,14 @@ class Contestant:
                 Path(f"/proc/{process.pid}/clear_refs").write_text("5")
             except OSError:
                 continue
-        started = time.perf_counter()
+        started = self._started_s if whole else time.perf_counter()
         self._say("go")
         answer = self._answer(peak)
         wall = time.perf_counter() - started
         after = _session(leader)
         peak.look(after, "VmHWM")
-        ticks = sum(process.ticks for process in after) - sum(process.ticks for process in before)
+        ticks = sum(process.ticks for process in after)
+        ticks -= 0 if whole else sum(process.ticks for process in before)
         return Cost(wall, ticks / _TICKS, peak.all, peak.beside_java, peak.worker), answer
 
     def close(self) -> None:
@@ -200,3 +205,21 @@ class Contestant:
         code = self._process.wait(10)
         lines = self._log_path.read_text(errors="replace").strip().splitlines()
         return f"its process ended with {code}: {lines[-1][:300] if lines else 'nothing was printed'}"
+
+
+class WholeCommand(Contestant):
+    """A contestant that is started anew for every task; its start is in the cost."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+        self._new = partial(Contestant, command, environment, log)
+
+    def run(self, task: Mapping[str, Any], *, whole: bool = True) -> tuple[Cost, dict[str, Any]]:
+        """Start it, let it work, end it; see :meth:`Contestant.run`."""
+        contestant = self._new()
+        try:
+            return contestant.run(task, whole=whole)
+        finally:
+            contestant.close()
+
+    def close(self) -> None:
+        """Do nothing: no process stays."""

@@ -12,15 +12,15 @@ from typing import Any
 
 from pyiceberg.table import StaticTable
 
-from benchmarks.metadata_proof import LiveFiles, history_problem, live_file_digest
+from benchmarks.metadata_proof import LiveFiles, history_problem, live_file_digest, plan_problem
 from icekeeper.demo.measure import TableChecksum, read_checksum
 
 _FILES_QUERY = """
-import json, sys, duckdb
-connection = duckdb.connect()
-connection.execute("SET TimeZone = 'UTC'")
+import json, sys
+from icekeeper.demo.duckdb_child import connect
+paths, s3 = json.load(sys.stdin)
+connection = connect(s3)
 connection.execute("SET enable_progress_bar = false")
-paths = json.load(sys.stdin)
 def scan(deletes):
     return "read_parquet(%r, filename = true)" % [path for path in paths if ("-deletes" in path) == deletes]
 columns = [row[0] for row in connection.execute("DESCRIBE SELECT * FROM " + scan(False)).fetchall()]
@@ -35,6 +35,10 @@ count, total = connection.execute(query).fetchone()
 print(json.dumps({"rows": count, "checksum": format(total, "x")}))
 """
 """Rows of plain files.  Of two rows with one id, where a file of deletes came between, the later one."""
+
+
+_SMALL_BYTES = 192 * 1024 * 1024
+"""By default a smaller file is merged: three quarters of 256 MB."""
 
 
 class NotProven(Exception):
@@ -56,6 +60,8 @@ class Expected:
     """Orphans, or tables of a fleet."""
     s3: Mapping[str, str] | None = None
     """PyIceberg's properties where the table is in a store."""
+    sorted_by: Sequence[str] = ()
+    """Columns by which the rows of every file must be sorted."""
 
 
 def expected_rows(metadata_location: str) -> TableChecksum:
@@ -83,7 +89,7 @@ def prove(kind: str, answer: Mapping[str, Any], expected: Expected) -> str:
         return f"{expected.bytes:,} bytes"
     try:
         if kind == "plan":
-            return f"{answer['planned']:,} files planned"
+            return _planned(answer)
         if kind in ("orphans", "detected"):
             return _counted(answer, expected)
         if kind == "history":
@@ -91,7 +97,7 @@ def prove(kind: str, answer: Mapping[str, Any], expected: Expected) -> str:
         if kind == "live_files":
             return _live(answer, expected)
         if kind == "files":
-            found, files = _rows_of_files(answer["files"]), len(answer["files"])
+            found, files = _rows_of_files(answer["files"], expected.s3), len(answer["files"])
         else:
             found, files = (
                 read_checksum(answer["metadata_location"], s3=expected.s3),
@@ -104,9 +110,19 @@ def prove(kind: str, answer: Mapping[str, Any], expected: Expected) -> str:
     assert expected.rows is not None
     if found != expected.rows:
         raise NotProven(f"DuckDB reads other rows: {found.rows:,} instead of {expected.rows.rows:,}, or other values")
+    if expected.sorted_by and (unsorted := _unsorted_files(answer["metadata_location"], expected.sorted_by)):
+        raise NotProven(f"{unsorted} of {files} data files are not sorted by {', '.join(expected.sorted_by)}")
     if expected.most_files is not None and files > expected.most_files:
         raise NotProven(f"{files} data files are left, {expected.most_files} are wanted")
     return f"DuckDB: {found.rows:,} rows, checksum as before; {files} data file(s)"
+
+
+def _planned(answer: Mapping[str, Any]) -> str:
+    problem = plan_problem(answer, answer["metadata_location"], _SMALL_BYTES)
+    if problem is not None:
+        raise NotProven(problem)
+    totals = answer["plan"]["totals"]
+    return f"DuckDB: {totals['files']:,} small files, each once, in {totals['groups']:,} groups"
 
 
 def _counted(answer: Mapping[str, Any], expected: Expected) -> str:
@@ -130,6 +146,12 @@ def _live(answer: Mapping[str, Any], expected: Expected) -> str:
     return f"DuckDB: {found.files:,} live files as before; {manifests} manifests"
 
 
+def live_paths(metadata_location: str) -> list[str]:
+    """The local paths of the data files of the current snapshot, as PyIceberg reads its manifests."""
+    files = StaticTable.from_metadata(metadata_location).inspect.data_files()["file_path"].to_pylist()
+    return [path.removeprefix("file://").removeprefix("file:") for path in files]
+
+
 def live_files(metadata_location: str, properties: Mapping[str, str]) -> int:
     """Data files of the current snapshot, as PyIceberg reads its manifests."""
     return int(StaticTable.from_metadata(metadata_location, dict(properties)).inspect.data_files().num_rows)
@@ -147,11 +169,34 @@ def files_opened(metadata_location: str, predicates: Sequence[str]) -> int:
     return sum(len(list(table.scan(row_filter=predicate).plan_files())) for predicate in predicates)
 
 
-def _rows_of_files(paths: Sequence[str]) -> TableChecksum:
+_ORDER_QUERY = """
+import json, sys, duckdb
+connection = duckdb.connect()
+connection.execute("SET enable_progress_bar = false")
+paths, columns = json.load(sys.stdin)
+key = "row(" + ", ".join('"' + column + '"' for column in columns) + ")"
+unsorted = 0
+for path in paths:
+    rows = f"SELECT {key} AS key, file_row_number AS n FROM read_parquet('{path}', file_row_number = true)"
+    steps = f"SELECT key, lag(key) OVER (ORDER BY n) AS before FROM ({rows})"
+    unsorted += connection.execute(f"SELECT count(*) > 0 FROM ({steps}) WHERE key < before").fetchone()[0]
+print(int(unsorted))
+"""
+
+
+def _unsorted_files(metadata_location: str, columns: Sequence[str]) -> int:
+    """How many of the data files DuckDB does not find sorted by these columns."""
+    return int(_duckdb(_ORDER_QUERY, [live_paths(metadata_location), list(columns)]))
+
+
+def _rows_of_files(paths: Sequence[str], s3: Mapping[str, str] | None = None) -> TableChecksum:
+    return TableChecksum(**json.loads(_duckdb(_FILES_QUERY, [list(paths), s3 and dict(s3)])))
+
+
+def _duckdb(query: str, about: Sequence[Any]) -> str:
     # In a process of its own, as every use of DuckDB here: other versions of it are loaded elsewhere.
-    done = subprocess.run(
-        [sys.executable, "-c", _FILES_QUERY], input=json.dumps(list(paths)), capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-c", query]
+    done = subprocess.run(command, input=json.dumps(about), capture_output=True, text=True, check=False)
     if done.returncode:
         raise NotProven(f"DuckDB cannot read it: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
-    return TableChecksum(**json.loads(done.stdout))
+    return done.stdout

@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.chart import chart
 from benchmarks.growth import exponents
-from benchmarks.report import page_tables, target_lines
+from benchmarks.report import page_tables, run_line, target_lines
 
 _DOCS = Path(__file__).parents[1] / "docs"
 _JSON, _PAGE, _CHART = _DOCS / "performance.json", _DOCS / "performance.md", _DOCS / "performance.svg"
@@ -27,9 +27,6 @@ def record(mode: str, rows: Mapping[str, Any]) -> None:
     """Put these rows in the place of what was recorded of them; write page and chart anew from all that is recorded."""
     kept = {name: last_results(name) for name in ("full", "quick", "growth")}
     kept[mode] |= json.loads(json.dumps(dict(rows)))
-    for row in kept[mode].values():
-        for entrant in row.get("entrants", {}).values():
-            entrant.pop("runs", None)
     _JSON.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
     shown = kept["quick"] | kept["full"]
     _CHART.write_text(chart(shown))
@@ -40,6 +37,8 @@ def record(mode: str, rows: Mapping[str, Any]) -> None:
 
 def page_part(rows: Mapping[str, Any], growth: Mapping[str, Any]) -> Iterator[str]:
     """The targets, growth, then every row with its contestants; small tables where no full ones were measured."""
+    yield run_line(rows)
+    yield ""
     yield from target_lines(rows)
     yield ""
     if growth:

@@ -7,13 +7,15 @@ import os
 import platform
 import subprocess
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from benchmarks.contestants import CONTESTANTS
 from benchmarks.measure import medians
+from benchmarks.peers.environment import PINS, wanted_packages
 from benchmarks.row import Target
 from benchmarks.run_rows import RowFound
 
@@ -30,23 +32,41 @@ _FIGURES = {
 }
 
 
-_MORE = ("files_opened", "requests", "store_mb", "bytes_ratio", "output_ratio")
+_MORE = (
+    "files_opened",
+    "requests",
+    "store_mb",
+    "bytes_ratio",
+    "output_ratio",
+    "output_mb",
+    "row_groups",
+    "cpu_s_per_gb",
+    "scan_s",
+)
 """Figures of some rows only: files that readers open for the row's predicates; what passed to and from a store, and
-what is left there."""
+what is left there; the size and row groups of the output, CPU seconds for a gigabyte of it, and DuckDB's to scan it."""
 
 
 _LONGEST_REASON = 60
 """Of a contestant that was not measured; performance.json has the whole sentence."""
 
 
-def as_json(found: RowFound, rounds: int) -> dict[str, Any]:
+def as_json(found: RowFound) -> dict[str, Any]:
     """All of one row; every figure of every run, and what each target makes of the medians."""
     entrants: dict[str, Any] = {}
     for name, entry in found.found.items():
-        entrants[name] = {"title": CONTESTANTS[name].title}
+        entrant, row = CONTESTANTS[name], found.row
+        entrants[name] = {
+            "title": entrant.title,
+            "command": f"python -m benchmarks.peers.{entrant.module}",
+            "task": {"operation": row.operation, "settings": dict(row.settings), **row.task, **entrant.task},
+        }
         if entry.costs:
-            entrants[name] |= {"median": _rounded(asdict(medians(entry.costs)) | entry.more), "proof": entry.proof}
-            entrants[name]["runs"] = [_rounded(asdict(cost)) for cost in entry.costs]
+            median = asdict(medians(entry.costs)) | entry.more
+            if median.get("output_mb"):
+                median["cpu_s_per_gb"] = median["cpu_s"] / median["output_mb"] * 1000
+            entrants[name] |= {"median": _rounded(median), "proof": entry.proof}
+            entrants[name] |= {"runs": [_rounded(asdict(cost)) for cost in entry.costs], "warm_ups": entry.warm_ups}
         else:
             entrants[name]["error"] = entry.error
     return {
@@ -54,8 +74,9 @@ def as_json(found: RowFound, rounds: int) -> dict[str, Any]:
         "date": datetime.date.today().isoformat(),
         "commit": _commit(),
         "machine": _machine(),
+        "packages": _packages(),
         "scale": found.scale,
-        "rounds": rounds,
+        "rounds": found.rounds,
         "data": dict(found.data),
         "entrants": entrants,
         "targets": [_judged(target, entrants, found.scale) for target in found.row.targets],
@@ -150,9 +171,14 @@ def _verdict(target: Mapping[str, Any]) -> str:
 
 
 def beside_last(rows: Mapping[str, Mapping[str, Any]], last: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """What was measured now beside what the last dated table says, for people to judge; nothing fails by it."""
+    """What was measured now beside what the last dated table says, for people to judge; nothing fails by it.
+
+    Figures of another processor say nothing.
+    """
     for key, row in rows.items():
-        before = {(t["ours"], t["text"]): t for t in last.get(key, {}).get("targets", ())}
+        then_row = last.get(key, {})
+        is_same_machine = then_row.get("machine", {}).get("processor") == row["machine"]["processor"]
+        before = {(t["ours"], t["text"]): t for t in then_row.get("targets", ()) if is_same_machine}
         for target in row["targets"]:
             then = before.get((target["ours"], target["text"]), {}).get("measured")
             now = target["measured"]
@@ -163,6 +189,28 @@ def beside_last(rows: Mapping[str, Mapping[str, Any]], last: Mapping[str, Mappin
                 f"{row['title'][:44]:44} {target['ours'][:26]:26} {target['text'][:44]:44} now {shown[0]}, "
                 f"then {shown[1]}  {change:16} {verdict}"
             )
+
+
+def run_line(rows: Mapping[str, Mapping[str, Any]]) -> str:
+    """When, of which commit and where the rows were measured; several of each if they are not of one run."""
+
+    def all_of(values: Iterable[object]) -> str:
+        return ", ".join(sorted({str(value) for value in values}))
+
+    machines = [row["machine"] for row in rows.values()]
+    loads = [machine["load"] for machine in machines]
+    return (
+        f"Measured on {all_of(row['date'] for row in rows.values())}, commit "
+        f"{all_of(row['commit'] for row in rows.values())}, {all_of(one['processor'] for one in machines)}, "
+        f"{all_of(one['cores'] for one in machines)} cores; load {min(loads):g} to {max(loads):g} at the end of a row."
+    )
+
+
+def _packages() -> dict[str, str]:
+    """The peers' pinned versions, and those of what Icekeeper's own environment measures with."""
+    pins = (line.partition("==") for line in wanted_packages(PINS.read_text()))
+    ours = {f"{name} (Icekeeper's)": version(name) for name in ("pyarrow", "pyspark", "pyiceberg", "duckdb")}
+    return {name: number for name, _, number in pins} | ours
 
 
 def _commit() -> str:

@@ -52,5 +52,7 @@ class Row:
     """On SeaweedFS, so many ms before every request, which are counted; 0: neither; ``None``: on this disk."""
     predicates: Sequence[str] = ()
     """Of each, how many files a reader would open afterwards is counted: figure ``files_opened``, their sum."""
+    is_whole: bool = False
+    """Every run is a process of its own, and its start counts."""
     quick_scale: float | None = None
     """The scale in ``make bench-quick``; ``None``: not in it."""

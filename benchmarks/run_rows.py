@@ -10,19 +10,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from benchmarks.contestants import CONTESTANTS, Entrant
-from benchmarks.measure import Contestant, ContestantFailed, Cost
+from benchmarks.measure import Contestant, ContestantFailed, Cost, WholeCommand
 from benchmarks.metadata_proof import live_file_digest
+from benchmarks.output_facts import output_facts
 from benchmarks.peers.environment import PeersEnvironment
 from benchmarks.peers.rest_catalog import RestCatalogServer
-from benchmarks.proof import Expected, expected_rows, expected_upserts, files_opened, prove
+from benchmarks.proof import Expected, expected_rows, expected_upserts, files_opened, live_paths, prove
 from benchmarks.row import Row
 from benchmarks.tables.datasets import dataset
 from benchmarks.tables.kept_table import KeptTable
-from benchmarks.tables.metadata_tables import LISTING
-from benchmarks.turns import Found, take_turns
+from benchmarks.turns import Found, rounds_for, take_turns, warm
 
 _ROOT = Path(__file__).parents[1]
 
@@ -34,7 +32,8 @@ class Ways:
     work: Path
     peers: PeersEnvironment
     rest: RestCatalogServer
-    rounds: int
+    rounds: int | None
+    """``None``: five of short rows, three of others."""
     without: frozenset[str]
     """Contestants that are left out on request."""
     say: Callable[[str], None]
@@ -55,6 +54,7 @@ class RowFound:
     scale: float
     data: Mapping[str, int]
     found: Mapping[str, Found]
+    rounds: int
 
 
 def run_row(row: Row, scale: float, ways: Ways) -> RowFound:
@@ -74,10 +74,15 @@ def run_row(row: Row, scale: float, ways: Ways) -> RowFound:
         def one_run(name: str, contestant: Contestant) -> tuple[Cost, str, dict[str, float]]:
             return _one_run(name, contestant, row, table, expected, ways)
 
-        take_turns(running, found, ways.rounds, one_run, ways.say)
+        def one_cost(name: str, contestant: Contestant) -> Cost:
+            return _cost(name, contestant, row, table, ways)[0]
+
+        total_s = warm(running, found, one_cost, ways.say)
+        rounds = ways.rounds or rounds_for(total_s)
+        take_turns(running, found, rounds, one_run, ways.say)
     finally:
         for name, contestant in running.items():
-            if CONTESTANTS[name].stays:
+            if CONTESTANTS[name].stays and not row.is_whole:
                 ways.staying[name] = contestant
             else:
                 contestant.close()
@@ -87,7 +92,7 @@ def run_row(row: Row, scale: float, ways: Ways) -> RowFound:
         data["rows"] = expected.rows.rows
     else:
         data["files"] = expected.counted if expected.live is None else expected.live.files
-    return RowFound(row, scale, data, found)
+    return RowFound(row, scale, data, found, rounds)
 
 
 def _expected(row: Row, table: KeptTable) -> Expected:
@@ -96,12 +101,12 @@ def _expected(row: Row, table: KeptTable) -> Expected:
         paths = [str(path) for path in table.data_files]
         rows = expected_upserts(paths) if upserts else expected_rows(table.metadata_location)
         most = row.most_files if row.most_share is None else round(row.most_share * len(paths))
-        return Expected(rows, table.data_bytes, most)
+        return Expected(rows, table.data_bytes, most, sorted_by=row.task["columns"] if row.operation == "sort" else ())
     if row.proof == "detected":
         return Expected(None, 0, None, counted=sum(1 for _ in table.originals.rglob("*.metadata.json")))
     live, orphans = live_file_digest(table.metadata_location), 0
     if row.proof == "orphans":
-        orphans = pq.read_metadata(table.folder / LISTING).num_rows - live.files
+        orphans = len(table.data_files) - live.files
     kept = int(row.task.get("keep", 0))
     return Expected(None, 0, None, live, table.folder, kept_snapshots=kept, counted=orphans)
 
@@ -116,9 +121,10 @@ def _started(name: str, row: Row, ways: Ways) -> Contestant:
     environment = {**os.environ, "PYTHONPATH": str(_ROOT)}
     logs = ways.work / "logs"
     logs.mkdir(parents=True, exist_ok=True)
-    contestant = ways.staying.pop(name, None) or Contestant(
-        [str(python), "-m", f"benchmarks.peers.{entrant.module}"], environment, logs / f"{name}.log"
-    )
+    command, log = [str(python), "-m", f"benchmarks.peers.{entrant.module}"], logs / f"{name}.log"
+    if row.is_whole and entrant.module != "icekeeper_command":
+        return WholeCommand(command, environment, log)
+    contestant = ways.staying.pop(name, None) or Contestant(command, environment, log)
     try:
         warm_up = dataset(ways.work, *row.warm_up)
         contestant.run(_task(entrant, row, warm_up, ways))
@@ -132,24 +138,35 @@ def _started(name: str, row: Row, ways: Ways) -> Contestant:
 def _one_run(
     name: str, contestant: Contestant, row: Row, table: KeptTable, expected: Expected, ways: Ways
 ) -> tuple[Cost, str, dict[str, float]]:
-    entrant = CONTESTANTS[name]
-    table.set_back()
-    task = _task(entrant, row, table, ways)
-    os.sync()  # what others left to be written would be paid by this one
     try:
-        cost, answer = contestant.run(task)
+        cost, answer = _cost(name, contestant, row, table, ways)
         if "rest_table" in answer:
             answer["metadata_location"] = ways.rest.metadata_location(answer["rest_table"])
-        proof, more = prove(row.proof or entrant.proof, answer, expected), {}
+        proof, more = prove(row.proof or CONTESTANTS[name].proof, answer, expected), {}
         if row.predicates:
             more["files_opened"] = float(files_opened(answer["metadata_location"], row.predicates))
+        if expected.rows is not None and CONTESTANTS[name].proof != "bytes":
+            layout, facts = output_facts(answer.get("files") or live_paths(answer["metadata_location"]))
+            proof, more = f"{proof}; {layout}", more | facts
         return cost, proof, more
     finally:
-        shutil.rmtree(task["scratch"], ignore_errors=True)
+        shutil.rmtree(_scratch(ways), ignore_errors=True)
+
+
+def _cost(name: str, contestant: Contestant, row: Row, table: KeptTable, ways: Ways) -> tuple[Cost, dict[str, Any]]:
+    """What a run on the table as it was made costs, and the answer."""
+    table.set_back()
+    task = _task(CONTESTANTS[name], row, table, ways)
+    os.sync()  # what others left to be written would be paid by this one
+    return contestant.run(task)
+
+
+def _scratch(ways: Ways) -> Path:
+    return ways.work / "scratch"
 
 
 def _task(entrant: Entrant, row: Row, table: KeptTable, ways: Ways) -> dict[str, Any]:
-    scratch = ways.work / "scratch"
+    scratch = _scratch(ways)
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
     task: dict[str, Any] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.contestants import CONTESTANTS
@@ -19,10 +19,59 @@ class Found:
     more: dict[str, float] = field(default_factory=dict)
     """Figures that are no costs, of the last run."""
     error: str = ""
+    warm_ups: int = 0
+    """Runs of the whole work before the first that counts."""
 
 
 OneRun = Callable[[str, Contestant], tuple[Cost, str, dict[str, float]]]
 """One run of the contestant of that name: its cost, what was proven, other figures."""
+OneCost = Callable[[str, Contestant], Cost]
+"""One run of it, of which nothing is proven."""
+
+_AGREE = 1.05
+"""Two runs agree if neither takes more than so many times as long as the other."""
+MOST_WARM_UPS, MOST_ROUNDS = 10, 5
+_MOST_WARMING_S = 120.0
+_FEW_S = 60.0
+"""Where one run of every contestant takes no longer together, there are five rounds instead of three."""
+
+
+def warm(
+    running: dict[str, Contestant],
+    found: Mapping[str, Found],
+    run: OneCost,
+    say: Callable[[str], None],
+    most: int = MOST_WARM_UPS,
+) -> float:
+    """Let each contestant do the whole work until two runs in a row agree, ``most`` times or for two minutes at most.
+
+    Returns the wall seconds of the last runs, added up.  Who fails is closed and leaves ``running``.
+    """
+    total_s = 0.0
+    for name, contestant in list(running.items()):
+        walls: list[float] = []
+        try:
+            while len(walls) < most and not _is_warm(walls):
+                walls.append(run(name, contestant).wall_s)
+        except ContestantFailed as error:
+            found[name].error = str(error)
+            say(f"  {CONTESTANTS[name].title}: {error}")
+            running.pop(name).close()
+            continue
+        found[name].warm_ups = len(walls)
+        total_s += walls[-1]
+    return total_s
+
+
+def _is_warm(walls: Sequence[float]) -> bool:
+    if sum(walls) >= _MOST_WARMING_S:
+        return True
+    return len(walls) > 1 and max(walls[-2:]) <= _AGREE * min(walls[-2:])
+
+
+def rounds_for(total_s: float) -> int:
+    """How many rounds, where one run of every contestant takes so many seconds together."""
+    return MOST_ROUNDS if total_s <= _FEW_S else 3
 
 
 def take_turns(

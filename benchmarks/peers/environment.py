@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-_PINS = Path(__file__).parents[1] / "peers.txt"
+PINS = Path(__file__).parents[1] / "peers.txt"
 _TIMEOUT_S = 900
+_ALONE = "--no-deps"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,22 +31,30 @@ class PeersEnvironment:
 
 
 def wanted_packages(text: str) -> list[str]:
-    """The pins of a requirements file, without comments."""
-    return [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    """The pins of a requirements file, without comments and options."""
+    lines = (line.partition(_ALONE)[0].strip() for line in text.splitlines() if not line.startswith("#"))
+    return [line for line in lines if line]
+
+
+def _alone(text: str) -> set[str]:
+    """The pins that are installed without what they ask for."""
+    return {line.partition(_ALONE)[0].strip() for line in text.splitlines() if line.endswith(_ALONE)}
 
 
 def make_environment(work: Path) -> PeersEnvironment:
     """Make it unless it is there; what cannot be installed is left out, and told."""
-    pins = _PINS.read_text()
+    pins = PINS.read_text()
     folder = work / f"peers-{hashlib.sha256(pins.encode()).hexdigest()[:12]}"
     python = folder / "bin" / "python"
     missing: dict[str, str] = {}
     if not (folder / "made").exists():
         shutil.rmtree(folder, ignore_errors=True)
         _run(["venv", "--quiet", "--python", sys.executable, str(folder)])
-        everything = wanted_packages(pins)
-        if _install(python, everything) is not None:  # find out which
-            missing = {line: why for line in everything if (why := _install(python, [line])) is not None}
+        alone = _alone(pins)
+        together = [line for line in wanted_packages(pins) if line not in alone]
+        if _install(python, together) is not None:  # find out which
+            missing = {line: why for line in together if (why := _install(python, [line])) is not None}
+        missing |= {line: why for line in alone if (why := _install(python, ["--no-deps", line])) is not None}
         if not missing:  # else the next run tries again
             (folder / "made").touch()
     return PeersEnvironment(python, missing)

@@ -12,6 +12,8 @@ import iceberg_compaction as rust  # type: ignore[import-not-found]  # installed
 
 from benchmarks.peers.serve import Answer, Task, serve
 
+_S3 = ("s3.endpoint", "s3.access-key-id", "s3.secret-access-key", "s3.region")
+
 
 def _operation(task: Task, catalog: Any, table: str) -> Any:
     match task["operation"]:
@@ -35,7 +37,8 @@ def _operation(task: Task, catalog: Any, table: str) -> Any:
 
 def prepare(task: Task) -> Callable[[], Answer]:
     """The table is registered in the catalog already."""
-    catalog = rust.RestCatalog("bench", uri=task["rest_uri"], warehouse=task["warehouse"])
+    s3 = {key: task["catalog"][key] for key in _S3} | {"s3.path-style-access": "true"} if "catalog" in task else None
+    catalog = rust.RestCatalog("bench", uri=task["rest_uri"], warehouse=task["warehouse"], properties=s3)
     operation = _operation(task, catalog, task["rest_table"])
 
     def run() -> Answer:

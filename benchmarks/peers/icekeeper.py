@@ -10,16 +10,8 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
-from functools import partialmethod
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from unittest import mock
-
-import icekeeper  # noqa: F401  # before pyarrow, as the command does it: it chooses Arrow's allocator
-
-# isort: split
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from benchmarks.peers.serve import Answer, Task, serve
 from icekeeper.catalogs.load import open_catalog
@@ -29,8 +21,6 @@ from icekeeper.model import TableName
 from icekeeper.policy.keys import POLICY_KEYS
 from icekeeper.runtime import Runtime
 from icekeeper.state.sqlite.store import SqliteStateStore
-from icekeeper.storage.listing import ListedObject
-from icekeeper.storage.storage import Storage
 
 _TABLE = TableName(("ns",), "t")
 _ENGINES = ExitStack()
@@ -75,14 +65,6 @@ def executors(count: int) -> Iterator[Engine]:
         shutil.rmtree(Path(pyspark.__file__).parent / "work", ignore_errors=True)
 
 
-def _listed(storage: Storage, listing: str, prefix: str) -> Iterator[ListedObject]:
-    """A listing that comes from a file, as Java's does: the files themselves are not there."""
-    for batch in pq.ParquetFile(listing).iter_batches(columns=["path", "size", "last_modified"]):
-        times = batch["last_modified"].cast(pa.int64()).to_pylist()
-        for path, size, time_us in zip(batch["path"].to_pylist(), batch["size"].to_pylist(), times, strict=True):
-            yield ListedObject(path, size, time_us // 1000)
-
-
 def _known(settings: dict[str, str]) -> dict[str, str]:
     """Settings that this version has.
 
@@ -105,7 +87,7 @@ def _copying(task: Task) -> dict[str, str]:
     return {_COPY_KEY: _NEVER} if _COPY_KEY in POLICY_KEYS else {}
 
 
-def _registered(folder: Path, metadata_location: str) -> dict[str, str]:
+def registered(folder: Path, metadata_location: str) -> dict[str, str]:
     """The properties of a new SQL catalog that has the table."""
     from pyiceberg.catalog.sql import SqlCatalog  # and SQLAlchemy, which a pass over a REST catalog lacks
 
@@ -125,7 +107,7 @@ def prepare(task: Task) -> Callable[[], Answer]:
     if "catalog" in task:
         properties, table = dict(task["catalog"]), TableName.parse(task["table"])
     else:
-        properties, table = _registered(folder, task["metadata_location"]), _TABLE
+        properties, table = registered(folder, task["metadata_location"]), _TABLE
     runtime = Runtime(open_catalog("bench", properties), SqliteStateStore(folder / "state.db"), environment={})
     engine = _engine(task.get("engine", "local"))
     operation = str(task["operation"])
@@ -133,17 +115,18 @@ def prepare(task: Task) -> Callable[[], Answer]:
         {"operations": _OPERATIONS.get(operation, operation), **task.get("settings", {}), **_copying(task)}
     )
 
-    listing = task["listing"].format(**task) if "listing" in task else None
-
     def run() -> Answer:
-        with mock.patch.object(Storage, "list", partialmethod(_listed, listing)) if listing else nullcontext():
-            outcome = runtime.maintain(table, settings, engine, dry_run=bool(task.get("dry_run")))
+        outcome = runtime.maintain(table, settings, engine, dry_run=bool(task.get("dry_run")))
         if outcome.status.value != "succeeded":
             raise RuntimeError(outcome.summary)
+        planned = [path for operation in outcome.operations for path in operation.files_planned]
+        (folder / "planned").write_text("\n".join(planned))
         return {
             "metadata_location": runtime.catalog.load(table).metadata_location,
             "summary": outcome.summary,
-            "planned": sum(len(operation.files_planned) for operation in outcome.operations),
+            "planned": len(planned),
+            "planned_files": str(folder / "planned"),
+            "plan": outcome.operations[0].plan,
         }
 
     return run

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import threading
 import urllib.parse
+from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,12 @@ from icekeeper.model import TableName
 class RestCatalogServer:
     """Serves until :meth:`close`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, more: Mapping[str, str] | None = None) -> None:
+        """``more`` are properties of a store that has the tables."""
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "rest.db").unlink(missing_ok=True)
         properties = {"type": "sql", "uri": f"sqlite:///{folder / 'rest.db'}", "warehouse": folder.parent.as_uri()}
+        properties |= more or {}
         self._pyiceberg = SqlCatalog("rest", **properties)
         self._pyiceberg.create_namespace("ns")
         self._catalog = open_catalog("rest", properties)

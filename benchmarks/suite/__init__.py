@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks.row import Row
+from benchmarks.suite.commands import COMMANDS
 from benchmarks.suite.metadata import METADATA
 from benchmarks.suite.rewrites import REWRITES
 from benchmarks.suite.stores import STORES
 
 __all__ = ["ROWS", "rows_named"]
 
-ROWS: Sequence[Row] = (*REWRITES, *STORES, *METADATA)
+ROWS: Sequence[Row] = (*REWRITES, *STORES, *METADATA, *COMMANDS)
 
 
 def rows_named(keys: Sequence[str]) -> list[Row]:

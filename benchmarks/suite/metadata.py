@@ -75,12 +75,7 @@ METADATA: Sequence[Row] = (
         "remove_orphans",
         ("icekeeper", "java"),
         (*against("icekeeper", {"java": {"wall_s": 0.7}}), Target("peak_mb_beside_java", "icekeeper", 300)),
-        task={
-            "dry_run": True,
-            "listing": "{table_folder}/listing.parquet",
-            "view": "listing",
-            "view_query": "select file_path, last_modified from parquet.`{table_folder}/listing.parquet`",
-        },
+        task={"dry_run": True},
         settings={"orphan_max_delete_ratio": "1"},
         proof="orphans",
         warm_up=("orphans", 0.01),

@@ -30,6 +30,24 @@ def _deletes(key: str, title: str, of_java: float, peers: Sequence[str]) -> Row:
     )
 
 
+def _large(way: str, data: str, ours: str, of_java: float, peer: str) -> Row:
+    """More than 4 GB in one rewrite."""
+    return Row(
+        f"large_{way}",
+        f"4 GB, {way} path",
+        data,
+        "compact",
+        (peer, ours, "java"),
+        (
+            *against(ours, {"java": {"wall_s": of_java, "cpu_s": of_java}}),
+            Target("peak_mb_of_worker", ours, 400),
+        ),
+        task=ONE_OUTPUT,
+        settings=ONE_OUTPUT_SETTINGS,
+        most_files=4,
+    )
+
+
 def _small_inputs(key: str, title: str) -> Row:
     """A merge of files with little in each column; the dataset has the row's name."""
     return Row(
@@ -111,6 +129,8 @@ REWRITES: Sequence[Row] = (
         most_files=1,
         quick_scale=1 / 4,
     ),
+    _large("decode", "append_only_4gb", "icekeeper_decoding", 0.35, "duckdb"),
+    _large("copy", "append_only_16mb_4gb", "icekeeper_copy", 0.05, "cat"),
     _deletes("deletes_clustered", "1 % position deletes, clustered", 0.15, ("rust", "zamboni", "java")),
     _deletes("deletes_spread", "1 % position deletes, spread", 0.35, ("rust", "zamboni", "java")),
     _deletes("vectors_clustered", "1 % deletion vectors, clustered", 0.15, ("zamboni", "java")),

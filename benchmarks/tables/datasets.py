@@ -26,6 +26,8 @@ DATASETS: Mapping[str, Callable[[Path, float], None]] = {
     "small_table": lambda folder, scale: make_append_only(folder, max(2, round(60 * scale)), 1_000),
     "append_only": lambda folder, scale: make_append_only(folder, max(4, round(200 * scale)), 50_000),
     "append_only_16mb": lambda folder, scale: make_append_only(folder, max(2, round(20 * scale)), 550_000),
+    "append_only_4gb": lambda folder, scale: make_append_only(folder, max(4, round(2_100 * scale)), 50_000),
+    "append_only_16mb_4gb": lambda folder, scale: make_append_only(folder, max(2, round(250 * scale)), 550_000),
     "append_only_300kb": lambda folder, scale: make_append_only(folder, max(4, round(600 * scale)), 7_300),
     "tiny_files": lambda folder, scale: make_append_only(folder, max(8, round(2_000 * scale)), 950),
     "wide": lambda folder, scale: make_wide(folder, max(2, round(100 * scale)), 1_000),

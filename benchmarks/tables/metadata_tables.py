@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from benchmarks.tables.rows import schema_of
 from benchmarks.tables.table_writer import TableWriter
 from icekeeper.metadata.manifest_write import EntryCopier, ManifestAssembler, entry_blocks
 from icekeeper.model import DataFile, FileContent, ManifestContent, ManifestFile
 
-LISTING = "listing.parquet"
-"""Below the table's folder: every file that a listing would find, for those who read lists."""
 _COLUMNS = 15
 _PARTITIONS = 100
 _MB = 1024 * 1024
@@ -25,8 +21,9 @@ _MARK = b"manifest-00000"
 # So many that the same statistics never come twice within what deflate looks back to.
 _TEMPLATES = 20
 _ORPHAN_EVERY = 100
+_ORPHAN_DAYS = 1000
 _FILES_A_MANIFEST = 10_000
-_OLD_US = 1_600_000_000_000_000
+_OLD_S = 1_600_000_000
 
 
 def _described_files(folder: Path, entries: int, seed: int) -> Iterator[DataFile]:
@@ -87,30 +84,24 @@ def make_long_history(folder: Path, snapshots: int, files_each: int, width: int)
 
 
 def make_orphans(folder: Path, files: int) -> None:
-    """Manifests hold every file but each hundredth; a list names all of them.  No file exists."""
+    """Manifests hold every file but each hundredth; all of them exist, are empty, and old."""
     writer = TableWriter(folder, _NUMBERS)
     firsts = range(0, files, _FILES_A_MANIFEST)
     made = [_orphan_manifest(folder, files, first) for first in firsts]
     writer.add_manifests([manifest for manifest, _ in made], sum(count for _, count in made))
-    names = [_numbered(folder, number) for number in range(files)]
-    pq.write_table(
-        pa.table(
-            {
-                "path": names,
-                "file_path": names,
-                "size": pa.array([1] * files, pa.int64()),
-                "last_modified": pa.array([_OLD_US] * files, pa.timestamp("us", "UTC")),
-            }
-        ),
-        folder / LISTING,
-    )
+    for number in range(files):
+        path = Path(_numbered(folder, number))
+        if number < _ORPHAN_DAYS:
+            path.parent.mkdir(parents=True)
+        path.touch()
+        os.utime(path, (_OLD_S, _OLD_S))
     writer.save()
 
 
 def _numbered(folder: Path, number: int) -> str:
     """As Spark names them, in a thousand partitions."""
     name = f"{number:08d}-0-6f4f1f7e-6a1c-4d8e-9e0b-000000000001-00001.parquet"
-    return f"{folder}/data/day={number % 1000:03d}/{name}"
+    return f"{folder}/data/day={number % _ORPHAN_DAYS:03d}/{name}"
 
 
 def _orphan_manifest(folder: Path, files: int, first: int) -> tuple[ManifestFile, int]:

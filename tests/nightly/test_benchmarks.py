@@ -30,7 +30,7 @@ def test_the_stores_own_worker_is_a_contestant_and_is_proven(tmp_path: Path) -> 
     finally:
         rest.close()
 
-    told = as_json(found, 1)
+    told = as_json(found)
     for entrant in told["entrants"].values():
         assert entrant.get("proof") == "DuckDB: 8,000 rows, checksum as before; 1 data file(s)"
         assert entrant["median"]["cpu_s"] > 0

@@ -15,16 +15,18 @@ from benchmarks.chart import chart
 from benchmarks.contestants import CONTESTANTS
 from benchmarks.growth import exponents, growth, growth_lines
 from benchmarks.measure import Contestant, ContestantFailed, Cost
+from benchmarks.metadata_proof import _SMALL_QUERY, _asked, plan_problem
 from benchmarks.peers.environment import PeersEnvironment, wanted_packages
 from benchmarks.peers.rest_catalog import RestCatalogServer
-from benchmarks.proof import Expected, NotProven, expected_upserts, prove
+from benchmarks.proof import Expected, NotProven, expected_rows, expected_upserts, prove
 from benchmarks.report import as_json, beside_last, contest_table, target_lines
 from benchmarks.row import Row, Target
 from benchmarks.run_rows import RowFound, Ways, run_row
 from benchmarks.suite import ROWS
 from benchmarks.tables.datasets import DATASETS, WARM_UP, dataset
 from benchmarks.tables.deleted_rows import make_cdc
-from benchmarks.turns import Found, take_turns
+from benchmarks.tables.kept_table import KeptTable
+from benchmarks.turns import Found, rounds_for, take_turns, warm
 from icekeeper.policy.keys import POLICY_KEYS
 
 # Growth: the exponent between the two largest scales, and what machine said so.
@@ -78,11 +80,13 @@ def test_a_row_is_run_proven_and_told_with_what_is_missing(tmp_path: Path) -> No
     finally:
         rest.close()
 
-    told = as_json(found, 1)
+    told = as_json(found)
     assert told["data"]["files"] == 4
     assert told["data"]["rows"] == 8000
-    assert told["entrants"]["icekeeper"]["proof"] == "DuckDB: 8,000 rows, checksum as before; 1 data file(s)"
-    assert told["entrants"]["icekeeper"]["median"]["cpu_s"] > 0
+    proof, median = told["entrants"]["icekeeper"]["proof"], told["entrants"]["icekeeper"]["median"]
+    assert proof.startswith("DuckDB: 8,000 rows, checksum as before; 1 data file(s); zstd, page index, ")
+    assert (median["row_groups"], median["cpu_s"] > 0, median["scan_s"] > 0) == (1, True, True)
+    assert median["cpu_s_per_gb"] == pytest.approx(median["cpu_s"] / median["output_mb"] * 1000, rel=0.01)
     assert told["entrants"]["polars"]["error"] == "polars==2.1.0 could not be installed: no such package"
     assert [target["met"] for target in told["targets"]] == [True, None]
     assert any("not measured: polars==2.1.0" in line for line in contest_table(told))
@@ -140,15 +144,17 @@ def test_a_chart_and_the_ratios_of_last_time() -> None:
     ours, theirs = Found([Cost(1.0, 2.0, 3.0, 3.0, 3.0)], "right"), Found([Cost(4.0, 4.0, 9.0, 1.0, 1.0)], "right")
     row = dataclasses.replace(ROW, entrants=("icekeeper", "java"), targets=(Target("cpu_s", "icekeeper", 0.4, "java"),))
     told = {
-        "tiny": as_json(RowFound(row, 1.0, {"files": 1, "bytes": 1, "rows": 1}, {"icekeeper": ours, "java": theirs}), 1)
+        "tiny": as_json(RowFound(row, 1.0, {"files": 1, "bytes": 1, "rows": 1}, {"icekeeper": ours, "java": theirs}, 1))
     }
-    before = {"tiny": {"targets": [told["tiny"]["targets"][0] | {"measured": 0.25}]}}
+    before = {"tiny": told["tiny"] | {"targets": [told["tiny"]["targets"][0] | {"measured": 0.25}]}}
 
     assert told["tiny"]["targets"][0]["measured"] == 0.5
     assert any("| 0.5 | **missed** |" in line for line in target_lines(told))
     (line,) = beside_last(told, before)
     assert "then     0.25" in line
     assert "2.00 × of then" in line
+    elsewhere = {"tiny": before["tiny"] | {"machine": {"processor": "another"}}}
+    assert "then        –" in next(beside_last(told, elsewhere))
     bars = ElementTree.fromstring(chart(told)).iter("{http://www.w3.org/2000/svg}rect")
     assert len(list(bars)) == 1 + 4
 
@@ -174,7 +180,7 @@ def _told(scale: float) -> dict[str, Any]:
     ours = Found([Cost(1.0, 2.0, 3.0, 3.0, 3.0)], "right", {"requests": 29.0})
     theirs = Found([Cost(4.0, 4.0, 9.0, 1.0, 1.0)], "right")
     data = {"files": 1, "bytes": 1, "rows": 1}
-    return as_json(RowFound(TARGETED, scale, data, {"icekeeper": ours, "java": theirs}), 1)
+    return as_json(RowFound(TARGETED, scale, data, {"icekeeper": ours, "java": theirs}, 1))
 
 
 @pytest.mark.parametrize(("scale", "met"), [(1.0, [True, True, True, True]), (0.05, [None, None, True, True])])
@@ -228,3 +234,60 @@ def test_contestants_take_turns_and_a_failure_costs_all_times_of_one_alone() -> 
     assert list(running) == ["icekeeper"]
     assert [contestant.closed for contestant in everybody.values()] == [False, True, True]
     assert said[-1].endswith("output_ratio 0.5")
+
+
+@pytest.mark.parametrize(
+    ("walls", "runs", "last_s"),
+    [
+        ([4.0, 2.0, 2.1, 9.9], 3, 2.1),  # a JVM compiles what runs often
+        ([8.0, 4.0, 2.0, 1.0, 0.5, 0.25, 0.12, 0.06, 0.03, 0.01, 9.9], 10, 0.01),
+        ([130.0, 9.9], 1, 130.0),
+    ],
+)
+def test_contestants_are_warm_when_two_runs_agree(walls: list[float], runs: int, last_s: float) -> None:
+    left = list(walls)
+    running: dict[str, Contestant] = {"java": _Scripted()}
+    found = {"java": Found()}
+    total_s = warm(running, found, lambda name, one: Cost(left.pop(0), 1.0, 1.0, 1.0, 1.0), lambda line: None)
+    assert (found["java"].warm_ups, total_s) == (runs, last_s)
+    assert (rounds_for(60.0), rounds_for(60.1)) == (5, 3)
+
+
+def test_a_plan_is_proven_by_its_groups(tmp_path: Path) -> None:
+    """DuckDB reads which files are small, and of which partition."""
+    table = dataset(tmp_path, "million_files", 0.002)
+    small = _asked(table.metadata_location, _SMALL_QUERY, str(192 * 2**20))
+    paths = [path for path, _, _ in small]
+    totals = {"groups": 1, "files": len(small), "bytes_in": sum(size for _, _, size in small)}
+    group = {"partition": f"p={small[0][1]}", "bytes_in": small[0][2]}
+    answer: dict[str, Any] = {"planned_files": str(tmp_path / "planned"), "plan": {"totals": totals, "groups": [group]}}
+
+    def problem(planned: list[str], **changed: Any) -> str | None:
+        (tmp_path / "planned").write_text("\n".join(planned))
+        return plan_problem(answer | {"plan": answer["plan"] | changed}, table.metadata_location, 192 * 2**20)
+
+    assert len(small) == 200
+    assert problem(paths) is None
+    assert problem([*paths, paths[0]]) == "a file is planned twice, or is not small"
+    assert problem(paths[5:]) == "195 files are planned, 200 are small"
+    assert (
+        problem(paths, totals=totals | {"files": 199}) == f"its groups have 199 files of {totals['bytes_in']:,} bytes"
+    )
+    much = group | {"bytes_in": 10**12}
+    assert problem(paths, groups=[much]) == f"its groups have more of {group['partition']} than there is"
+
+
+def test_rows_that_are_not_sorted_are_no_sort(tmp_path: Path) -> None:
+    table = dataset(tmp_path, WARM_UP, 1)
+    expected = dataclasses.replace(_of(table), sorted_by=("id",))
+    assert prove("table", {"metadata_location": table.metadata_location}, expected).endswith("4 data file(s)")
+    with pytest.raises(NotProven, match="4 of 4 data files are not sorted by user_id, at"):
+        prove(
+            "table",
+            {"metadata_location": table.metadata_location},
+            dataclasses.replace(expected, sorted_by=("user_id", "at")),
+        )
+
+
+def _of(table: KeptTable) -> Expected:
+    return Expected(expected_rows(table.metadata_location), table.data_bytes, None)
