@@ -58,8 +58,8 @@ quick: $(STAMP) ## run rules, properties and contracts, without Java and servers
 test: $(STAMP) $(JUDGES_STAMP) ## run all tests
 	JUDGES_PYTHON=$(JUDGES)/bin/python $(BIN)/python -m pytest -q -n 2 --dist loadgroup --in-memory tests
 
-chaos: $(STAMP) ## write to a table and kill passes over it for ten minutes, then prove every row: make chaos SECONDS=600
-	PYTHONPATH=tests $(BIN)/python -m support.chaos $(if $(SECONDS),--seconds $(SECONDS))
+chaos: $(STAMP) ## write to a table and kill passes over it for 15 minutes, then prove every row: make chaos SECONDS=900 STORE=sql
+	PYTHONPATH=tests $(BIN)/python -m support.chaos $(if $(SECONDS),--seconds $(SECONDS)) $(if $(STORE),--store $(STORE))
 
 nightly: $(STAMP) $(JUDGES_STAMP) ## 2,000 random cases of every property, and what takes minutes
 	JUDGES_PYTHON=$(JUDGES)/bin/python $(BIN)/python -m pytest -q -n 2 --dist loadgroup --hypothesis-profile=nightly tests/property tests/nightly

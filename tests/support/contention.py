@@ -271,7 +271,8 @@ def contend(arena: Arena, commits: int) -> Contest:
     assert not wrong, (wrong, str(contest))
     found = sorted(row["id"] for row in duckdb_rows(table.metadata_location, s3=arena.s3))
     assert found == sorted([0, *(contest.rows[name] for name in contest.history if name in contest.rows)])
-    assert {one.status for one in contest.operations} <= {Status.SUCCEEDED, Status.SKIPPED}, contest.operations
+    failed = [one.summary for one in contest.operations if one.status not in (Status.SUCCEEDED, Status.SKIPPED)]
+    assert not failed, (failed, str(contest))
     landed = {f"{snapshot_id}" for one in contest.operations for snapshot_id in one.snapshot_ids}
     assert landed <= set(contest.history)
     return contest
