@@ -1,11 +1,11 @@
 """Chaos: writers commit to a table all the time, passes over it are killed at any moment, and every row is counted.
 
 ``make chaos`` runs it for fifteen minutes (``python -m support.chaos --seconds 900``), a test for some seconds.
-Writers append (PyIceberg), delete by position, vector and key, tag, and change the schema.  Passes are real processes
-of the command; most are killed by SIGKILL while they hold the lease.  On SeaweedFS the server is killed and started
-again in the middle, and a proxy delays answers, cuts them and sends requests twice.  At the end DuckDB must find
-exactly the rows that were acknowledged, ``verify`` no problem, and the writers' figures are compared with those before
-the first pass.
+Writers append (PyIceberg), upsert (Iceberg-Java), delete by position, vector and key, tag, and change the schema.
+Passes are real processes of the command; most are killed by SIGKILL while they hold the lease.  On SeaweedFS the
+server is killed and started again in the middle, and a proxy delays answers, cuts them and sends requests twice.  At
+the end DuckDB must find exactly the rows that were acknowledged, ``verify`` no problem, and the writers' figures are
+compared with those before the first pass.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ from icekeeper.model import FileContent
 from support import v3
 from support.chaos_stores import Store, store_of
 from support.deletes import commit_deletes, equality_delete, position_delete, rows_of
+from support.iceberg_java import start_spark
+from support.java_writer import JavaTables
 from support.maintained_table import MaintainedTable
 from support.readers import duckdb_rows
 
@@ -198,6 +200,8 @@ class Chaos:
         ]
         if self.version == 2:
             kinds.append(("tags and schema changes", self._evolve))
+        if self.store.upserts is not None:
+            kinds.append(("Java's upserts", self._upsert))
         troubles = self.store.troubles
         if self.store.restart is not None:
             troubles.delayed, troubles.cut, troubles.doubled = TROUBLES
@@ -297,15 +301,15 @@ class Chaos:
         }
 
     @contextmanager
-    def _some(self, chance: random.Random, most: int) -> Iterator[list[int]]:
-        """Rows that nobody else deletes meanwhile; they are deleted once the block ends."""
+    def _some(self, chance: random.Random, most: int, *, stay: bool = False) -> Iterator[list[int]]:
+        """Rows that nobody else changes meanwhile; unless they ``stay``, they are deleted once the block ends."""
         with self._lock:
             free = [row for row in self.live if row not in self._taken]
             chosen = chance.sample(free, min(len(free), chance.randint(1, most)))
             self._taken.update(chosen)
         yield chosen
         with self._lock:
-            for row in chosen:
+            for row in () if stay else chosen:
                 del self.live[row]
             self._taken.difference_update(chosen)
 
@@ -337,6 +341,14 @@ class Chaos:
             deletes = [equality_delete(row, self.live[row]) for row in rows]
             commit = commit_deletes if self.version == 2 else v3.commit_keys
             self._until_it_lands(lambda _: commit(AtOneHead(self.table), deletes))
+        return bool(rows)
+
+    def _upsert(self, chance: random.Random) -> bool:
+        assert self.store.upserts is not None
+        upsert = self.store.upserts.upsert
+        with self._some(chance, 3, stay=True) as rows:
+            regions = {row: self.live[row] for row in rows}
+            self._until_it_lands(lambda _: upsert(self.table, regions))
         return bool(rows)
 
     def _evolve(self, chance: random.Random) -> bool:
@@ -426,9 +438,11 @@ class Chaos:
 
 
 @contextmanager
-def chaos(folder: Path, store: str, version: int, seed: int, *, nice: int = 0) -> Iterator[Chaos]:
+def chaos(
+    folder: Path, store: str, version: int, seed: int, *, nice: int = 0, java: JavaTables | None = None
+) -> Iterator[Chaos]:
     """A table of 80 rows in two partitions, about to be written to; ``nice``: the priority of passes."""
-    with store_of(store, folder, version, seed) as made:
+    with store_of(store, folder, version, seed, java) as made:
         yield Chaos(made, seed, nice=nice)
 
 
@@ -440,19 +454,22 @@ def main() -> None:
     parser.add_argument("--store", choices=sorted({store for store, _ in RUNS}), help="only this one")
     parser.add_argument("--version", type=int, choices=(2, 3), help="only this format version")
     parser.add_argument("--nice", type=int, default=0, help="let passes run at this priority")
+    parser.add_argument("--without-java", action="store_true", help="start no JVM: nobody upserts")
     asked = parser.parse_args()
     logging.getLogger("pyiceberg").setLevel(logging.ERROR)
     runs = [(s, v) for s, v in RUNS if asked.store in (None, s) and asked.version in (None, v)]
-    for store, version in runs:
-        seconds = asked.seconds / len(runs)
-        sys.stdout.write(f"{store}, format v{version}, {seconds:g} s, seed {asked.seed}\n")
-        sys.stdout.flush()
-        with (
-            tempfile.TemporaryDirectory(prefix="icekeeper-chaos-") as folder,
-            chaos(Path(folder), store, version, asked.seed, nice=asked.nice) as run,
-        ):
-            sys.stdout.write(f"{run.run(seconds)}\nevery acknowledged row is there, and no other\n\n")
+    with tempfile.TemporaryDirectory(prefix="icekeeper-chaos-") as scratch:
+        needs_java = not asked.without_java and any(store == "sql" for store, _ in runs)
+        java = JavaTables(start_spark(Path(scratch))) if needs_java else None
+        for number, (store, version) in enumerate(runs):
+            seconds = asked.seconds / len(runs)
+            sys.stdout.write(f"{store}, format v{version}, {seconds:g} s, seed {asked.seed}\n")
             sys.stdout.flush()
+            folder = Path(scratch) / str(number)
+            folder.mkdir()
+            with chaos(folder, store, version, asked.seed, nice=asked.nice, java=java) as run:
+                sys.stdout.write(f"{run.run(seconds)}\nevery acknowledged row is there, and no other\n\n")
+                sys.stdout.flush()
 
 
 if __name__ == "__main__":

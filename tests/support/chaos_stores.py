@@ -5,21 +5,62 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from py4j.protocol import Py4JJavaError
 from pyiceberg.catalog import load_catalog
 
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.demo import seaweedfs
 from icekeeper.demo.seaweedfs import SeaweedFSServer, running_seaweedfs
+from icekeeper.errors import CommitConflict
 from support import v3
 from support.deletes import create_by_region
+from support.java_writer import BY_REGION, ID_AND_REGION, JavaTables
 from support.maintained_table import MaintainedTable
 from support.proxies import Troubles, troubled_proxy
+
+
+class JavaUpserts:
+    """Iceberg-Java as a writer to a table in a SQLite catalog, whose pointer it swaps as its own JDBC catalog does."""
+
+    def __init__(self, java: JavaTables, folder: Path) -> None:
+        self._java = java.create(ID_AND_REGION, BY_REGION, {}, folder / "java")
+        self._database = folder / "catalog.db"
+
+    def upsert(self, table: MaintainedTable, rows: Mapping[int, str]) -> None:
+        """Write rows (id → region) anew, and delete their old versions by key, in one commit on the newest head.
+
+        Raises:
+            CommitConflict: another commit came first, or the files of the head have expired meanwhile.
+        """
+        base, java = table.metadata_location, self._java
+        try:
+            java.take_over(base)
+            files, deletes = [], []
+            for region in sorted(set(rows.values())):
+                ids = [row for row, its in rows.items() if its == region]
+                files.append(java.data_file([{"1": row, "2": region} for row in ids], 0, [region], "parquet"))
+                deletes.append(java.equality_deletes([{"1": row} for row in ids], [1], 0, [region], "parquet"))
+            java.row_delta(files, deletes)
+        except Py4JJavaError as error:
+            raise CommitConflict(str(error.java_exception)) from error
+        with closing(sqlite3.connect(self._database, timeout=60)) as connection, connection:
+            swapped = connection.execute(_SWAP, (java.metadata_location, base, base))
+            if swapped.rowcount != 1:
+                raise CommitConflict("another commit came first")
+
+
+_SWAP = (
+    "UPDATE iceberg_tables SET metadata_location = ?, previous_metadata_location = ?"
+    " WHERE table_namespace = 'ns' AND table_name = 't' AND metadata_location = ?"
+)
+
 
 STORES = ("sql", "seaweedfs")
 WRITERS_REPEAT_THEMSELVES = {"commit.retry.num-retries": "0"}
@@ -33,21 +74,25 @@ class Store:
     table: MaintainedTable
     environment: Mapping[str, str]
     """Of the command, whose catalog is ``local``."""
-    pause_s: tuple[float, float] = 0.02, 0.2
+    pause_s: tuple[float, float] = 0.1, 0.6
     """Between two commits of a writer, at least and at most."""
     s3: Mapping[str, str] | None = None
     troubles: Troubles = field(default_factory=lambda: Troubles(random.Random(0)))
     restart: Callable[[], None] | None = None
     """Kills the server, and starts it again with what it had stored."""
+    upserts: JavaUpserts | None = None
+    """Iceberg-Java, where it can write: to local files."""
 
 
 @contextmanager
-def store_of(name: str, folder: Path, version: int, seed: int) -> Iterator[Store]:
+def store_of(name: str, folder: Path, version: int, seed: int, java: JavaTables | None = None) -> Iterator[Store]:
     """One of :data:`STORES`; SeaweedFS has tables of format v2 only, because PyIceberg creates no other."""
     with _sql(folder, version) if name == "sql" else _seaweedfs(folder, seed) as store:
         if version == 2:  # PyIceberg writes no v3
             with store.table.table.transaction() as transaction:
                 transaction.set_properties(WRITERS_REPEAT_THEMSELVES)
+        if java is not None and name == "sql":
+            store.upserts = JavaUpserts(java, folder)
         yield store
 
 
@@ -77,7 +122,7 @@ def _seaweedfs(folder: Path, seed: int) -> Iterator[Store]:
             ours, theirs = open_catalog("local", properties), load_catalog("local", **properties)
             table = MaintainedTable(ours, folder, pyiceberg=theirs)  # type: ignore[arg-type]
             create_by_region(table, 4)
-            yield Store(table, _environment(folder, properties), (0.2, 1.0), direct, troubles, restart)
+            yield Store(table, _environment(folder, properties), (0.3, 1.5), direct, troubles, restart)
 
 
 def _environment(folder: Path, properties: Mapping[str, str]) -> Mapping[str, str]:
