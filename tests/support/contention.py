@@ -56,7 +56,13 @@ SCHEMA = pa.schema([pa.field("id", pa.int64())])
 OURS, THEIRS = 6, 2
 IMPATIENT = (0, 1)
 """Those of ours that give up after one lost swap."""
-PASS = {"operations": "compact,rewrite_manifests", "min_input_files": "2", "min_manifests_to_rewrite": "2"}
+PASS = {
+    "operations": "compact,rewrite_manifests",
+    "min_input_files": "2",
+    "min_manifests_to_rewrite": "2",
+    # Eight writers pause for nothing: with the default of 5 one of 158 commits of passes lost all its swaps.
+    "max_commit_retries": "20",
+}
 
 
 # What PyIceberg raises where an answer is cut.
