@@ -187,6 +187,8 @@ class Chaos:
         self.phase = self.figures.alone
         self.live: dict[int, str] = {row["id"]: row["region"] for row in self._found()}
         """Acknowledged rows: id → region."""
+        self._known: dict[str, list[int]] = {}
+        """The rows of data files."""
         self._taken: set[int] = set()
         self._next = 10_000
         self._lock, self._stop = Lock(), Event()
@@ -294,12 +296,16 @@ class Chaos:
 
     def _ids(self, table: MaintainedTable) -> dict[str, list[int]]:
         """The column ``id`` of each data file, rows that are deleted included."""
-        storage = table.storage
         paths = [file.file_path for file in table.data_files() if file.content is FileContent.DATA]
-        return {
-            path: pq.read_table(pa.BufferReader(storage.read(path)), columns=["id"]).column("id").to_pylist()
-            for path in paths
-        }
+        # Files never change: a writer that read them at each attempt would lose every swap to the others.
+        before, storage = self._known, table.storage
+        known = {path: before[path] for path in paths if path in before}
+        for path in paths:
+            if path not in known:
+                content = pa.BufferReader(storage.read(path))
+                known[path] = pq.read_table(content, columns=["id"]).column("id").to_pylist()
+        self._known = known
+        return known
 
     @contextmanager
     def _some(self, chance: random.Random, most: int, *, stay: bool = False) -> Iterator[list[int]]:
