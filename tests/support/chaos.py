@@ -71,9 +71,8 @@ _LOST = (
 # What a writer sees whose answer was cut, or whose server is gone: the commit may have landed.
 _UNSURE = (CommitStateUnknown, StorageError, RequestException, RESTError, OSError)
 _PATIENCE_S = 300
-_MOST_FILES = 40
-"""Data and delete files after the last pass: in each of two partitions some data files whose rewrite does not pay yet,
-with a delete file each."""
+_MOST_FILES = 120
+"""Data and delete files after the last pass; a table of kilobytes keeps many small files (docs/simulations.md)."""
 
 
 @dataclass

@@ -160,9 +160,10 @@ class _Run:
     def ours(self, number: int) -> None:
         """Make a committer's commits through our own path."""
         impatient, made = number in IMPATIENT, 0
+        share = self.commits // 7
         catalog = open_catalog(LAKE, dict(self.arena.ours))
         try:
-            while made < self.commits and not self.failures:
+            while made < share and not self.failures:
                 name, row = self.new(number)
                 made += self._ours(catalog, name, row, impatient=impatient)
         finally:
@@ -211,8 +212,9 @@ class _Run:
     def theirs(self, number: int) -> None:
         """The same by PyIceberg."""
         client, made = pyiceberg.catalog.load_catalog(LAKE, **self.arena.theirs), 0
+        share = self.commits // 14  # its attempts take longest: with a whole share it would be alone at last
         try:
-            while made < self.commits and not self.failures:
+            while made < share and not self.failures:
                 name, row = self.new(number)
                 made += self._theirs(client, name, row)
         finally:
@@ -246,11 +248,12 @@ class _Run:
             outcome = runtime.maintain(NAME, PASS, LocalEngine(1), unsafe=True)
             self.contest.operations += outcome.operations
             self.contest.passes += 1
+            time.sleep(0.5)
         runtime.catalog.close()  # type: ignore[attr-defined]
 
 
 def contend(arena: Arena, commits: int) -> Contest:
-    """Let each committer commit so many times, and check what came of it.
+    """Let committers commit so many times in all, a multiple of 14, and check what came of it.
 
     Raises:
         AssertionError: the history is not linearizable, or a row, a pass or a version is not where it should be.
