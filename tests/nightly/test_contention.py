@@ -1,4 +1,4 @@
-"""Eight committers make 500 commits beside passes, on every catalog: linearizable, and every pass lands."""
+"""Eight committers make 500 commits beside passes, on every catalog: linearizable, and passes land."""
 
 from __future__ import annotations
 
