@@ -62,8 +62,8 @@ quick: $(STAMP) ## run rules, properties and contracts, without Java and servers
 test: $(STAMP) $(JUDGES_STAMP) ## run all tests
 	JUDGES_PYTHON=$(JUDGES)/bin/python $(BIN)/python -m pytest -q -n 2 --dist loadgroup --in-memory tests
 
-chaos: $(STAMP) ## write to a table and kill passes over it for ten minutes, then prove every row: make chaos SECONDS=600
-	PYTHONPATH=tests $(BIN)/python -m support.chaos $(if $(SECONDS),--seconds $(SECONDS))
+chaos: $(STAMP) ## write to a table and kill passes over it for 15 minutes, then prove every row: make chaos SECONDS=900 STORE=sql
+	PYTHONPATH=tests $(BIN)/python -m support.chaos $(if $(SECONDS),--seconds $(SECONDS)) $(if $(STORE),--store $(STORE))
 
 fuzz: $(STAMP) $(FUZZER_STAMP) ## fuzz every reader of foreign files by coverage, ten minutes: make fuzz SECONDS=600, RUNS=5000 a format, FORMATS="manifest"
 	PYTHONPATH=tests:$(FUZZER) $(BIN)/python -m support.hostile.fuzz $(if $(SECONDS),--seconds $(SECONDS)) $(if $(RUNS),--runs $(RUNS)) $(FORMATS)

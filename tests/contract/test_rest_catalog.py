@@ -31,6 +31,7 @@ from icekeeper.pipeline.deployment import parse_catalog_file
 from icekeeper.pyiceberg_private.rest_session import BoundedRestCatalog
 from icekeeper.text import masked
 from support.maintained_table import NAME, new_table
+from support.proxies import faulty_proxy
 from support.scripted_rest import CommitScript, ScriptedRest, error_document, scripted_rest
 
 # The REST adapter's commits against a server that answers anything: sent once, followed nowhere, judged alike.
@@ -124,6 +125,20 @@ def test_nothing_below_repeats_what_was_sent(server: ScriptedRest) -> None:
             with pytest.raises(urllib3.exceptions.HTTPError):
                 adapter.max_retries.increment("POST", "/", error=error)
         assert not adapter.max_retries.is_retry("POST", 503, has_retry_after=True)
+
+
+def test_a_read_whose_connection_breaks_is_sent_again(server: ScriptedRest) -> None:
+    """A server or a load balancer may close an idle connection at any moment."""
+    with faulty_proxy(server.url) as proxy:
+        catalog = server.open(uri=proxy.url)
+        server.requests.clear()
+        proxy.fault, proxy.faults_left = b"", 1
+        base = catalog.load(NAME)
+        assert server.requests == ["GET tables/t"] * 2
+        proxy.fault, proxy.faults_left = b"", 1
+        with pytest.raises(CommitStateUnknown):
+            catalog.commit(base, [], UPDATES)
+    assert server.requests == ["GET tables/t"] * 2 + ["POST tables/t"]
 
 
 def test_what_was_never_sent_is_known_to_have_failed(server: ScriptedRest) -> None:

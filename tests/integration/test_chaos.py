@@ -7,16 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from support.chaos import chaos
+from support.chaos import RUNS, chaos
 
 SECONDS = 6
 
 
-@pytest.mark.parametrize("version", [2, 3])
-def test_every_acknowledged_row_is_there_and_no_other(version: int, tmp_path: Path) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize(("store", "version"), RUNS)
+def test_every_acknowledged_row_is_there_and_no_other(store: str, version: int, tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(10**6)
-    print(f"python -m support.chaos --seed {seed}")  # shown where the test fails
-    with chaos(tmp_path, version, seed) as run:
+    print(f"python -m support.chaos --store {store} --version {version} --seed {seed}")  # shown where the test fails
+    with chaos(tmp_path, store, version, seed) as run:
         figures = run.run(SECONDS)
     assert figures.commits.total() >= 10
     assert figures.passes.total() >= 2
+    assert figures.troubles["restarts"] == (store == "seaweedfs")

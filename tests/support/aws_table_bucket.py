@@ -9,9 +9,11 @@ from typing import Any
 
 import boto3
 import pyarrow as pa
+from botocore.config import Config
 from moto.s3.models import s3_backends
 from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.noop import NoopCatalog
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.io import InputFile, OutputFile, load_file_io
 from pyiceberg.io.pyarrow import PyArrowFileIO, _ConvertToIcebergWithoutIDs, visit_pyarrow
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
@@ -76,8 +78,10 @@ class TableBucketCatalog(NoopCatalog):
         keys = {
             f"aws_{key}": properties[f"s3.{key.replace('_', '-')}"] for key in ("access_key_id", "secret_access_key")
         }
+        # A swap that is sent twice would lose against itself.
+        once = Config(retries={"total_max_attempts": 1})
         made = {"endpoint_url": properties["s3tables.endpoint"], "region_name": properties["s3.region"], **keys}
-        self._s3tables, self._s3 = (boto3.client(service, **made) for service in ("s3tables", "s3"))
+        self._s3tables, self._s3 = (boto3.client(service, config=once, **made) for service in ("s3tables", "s3"))
         self._bucket = {"tableBucketARN": properties["warehouse"]}
 
     def create_namespace(self, namespace: Any, properties: Any = None) -> None:
@@ -88,10 +92,11 @@ class TableBucketCatalog(NoopCatalog):
 
     def create_table(self, identifier: Any, schema: Any, *_: Any, **__: Any) -> Table:
         self._s3tables.create_table(**self._address(identifier), format="ICEBERG")
-        location = self._pointer(identifier)["warehouseLocation"]
+        pointer = self._pointer(identifier)
+        location = pointer["warehouseLocation"]
         numbered = assign_fresh_schema_ids(visit_pyarrow(schema, _ConvertToIcebergWithoutIDs()))
         metadata = new_table_metadata(numbered, UNPARTITIONED_PARTITION_SPEC, UNSORTED_SORT_ORDER, location)
-        self._swap(identifier, metadata)
+        self._swap(identifier, metadata, pointer["versionToken"])
         return self.load_table(identifier)
 
     def load_table(self, identifier: Any) -> Table:
@@ -100,22 +105,30 @@ class TableBucketCatalog(NoopCatalog):
         return Table(self._named(identifier), FromInputFile.table_metadata(io.new_input(location)), location, io, self)
 
     def commit_table(self, table: Table, requirements: Any, updates: Any) -> CommitTableResponse:
-        metadata = update_table_metadata(table.metadata, updates)
-        location = self._swap(table.name(), metadata)
+        # As the endpoint does: the token first, then the requirements on what it stands for.
+        pointer = self._pointer(table.name())
+        location = pointer["metadataLocation"]
+        newest = FromInputFile.table_metadata(load_file_io(self.properties, location).new_input(location))
+        for requirement in requirements:
+            requirement.validate(newest)
+        metadata = update_table_metadata(newest, updates)
+        location = self._swap(table.name(), metadata, pointer["versionToken"])
         return CommitTableResponse.model_validate({"metadata": metadata, "metadata-location": location})
 
     def purge_table(self, identifier: Any) -> None:
         self._s3tables.delete_table(**self._address(identifier))
 
-    def _swap(self, identifier: Any, metadata: Any) -> str:
+    def _swap(self, identifier: Any, metadata: Any, token: str) -> str:
         # With a client that asks nothing before it writes, as the endpoint does on its side.
         location = f"{metadata.location}/metadata/{uuid.uuid4()}.metadata.json"
         bucket, _, key = location.removeprefix("s3://").partition("/")
         self._s3.put_object(Bucket=bucket, Key=key, Body=metadata.model_dump_json().encode())
-        token = self._pointer(identifier)["versionToken"]
-        self._s3tables.update_table_metadata_location(
-            **self._address(identifier), versionToken=token, metadataLocation=location
-        )
+        try:
+            self._s3tables.update_table_metadata_location(
+                **self._address(identifier), versionToken=token, metadataLocation=location
+            )
+        except self._s3tables.exceptions.ConflictException as error:
+            raise CommitFailedException(str(error)) from error
         return location
 
     def _pointer(self, identifier: Any) -> Any:

@@ -1,18 +1,20 @@
 """Chaos: writers commit to a table all the time, passes over it are killed at any moment, and every row is counted.
 
-``make chaos`` runs it for ten minutes (``python -m support.chaos --seconds 600``), a test for some seconds.  Writers
-append (PyIceberg), delete by position, vector and key, tag, and change the schema.  Passes are real processes of the
-command; most are killed by SIGKILL while they hold the lease.  At the end DuckDB must find exactly the rows that were
-acknowledged, ``verify`` no problem, and the writers' figures are compared with those before the first pass.
+``make chaos`` runs it for fifteen minutes (``python -m support.chaos --seconds 900``), a test for some seconds.
+Writers append (PyIceberg), upsert (Iceberg-Java), delete by position, vector and key, tag, and change the schema.
+Passes are real processes of the command; most are killed by SIGKILL while they hold the lease.  On SeaweedFS the
+server is killed and started again in the middle, and a proxy delays answers, cuts them and sends requests twice.  At
+the end DuckDB must find exactly the rows that were acknowledged, ``verify`` no problem, and the writers' figures are
+compared with those before the first pass.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,25 +22,34 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Lock, Thread
+from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
-from pyiceberg.exceptions import CommitFailedException, ValidationException
+from pyiceberg.exceptions import BadRequestError, CommitFailedException, RESTError, ValidationException
 from pyiceberg.types import StringType
+from requests import RequestException
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.errors import CommitConflict, MetadataUnreadable
+from icekeeper.errors import CommitConflict, CommitStateUnknown, MaintenanceError, MetadataUnreadable, StorageError
 from icekeeper.model import FileContent
 from support import v3
+from support.chaos_stores import Store, store_of
 from support.deletes import commit_deletes, equality_delete, position_delete, rows_of
-from support.maintained_table import MaintainedTable, local_path
+from support.iceberg_java import start_spark
+from support.java_writer import JavaTables
+from support.maintained_table import MaintainedTable
 from support.readers import duckdb_rows
 
 REGIONS = ("us", "eu")
 ORDERS: tuple[dict[str, str], ...] = ({}, {"strategy": "sort", "sort_order": "id desc"}, {"partial_progress": "1"})
+RUNS = (("sql", 2), ("sql", 3), ("seaweedfs", 2))
+TROUBLES = 0.01, 0.003, 0.003
+"""Shares of requests whose answers come late, not at all, and twice."""
 PASS = {
     "min_input_files": "2",
     "snapshot_retention_hours": "0.005",
@@ -47,44 +58,104 @@ PASS = {
     "convert_equality_deletes": "true",
     "proof": "full",
 }
-# What a writer sees whose head has moved, or whose old files have expired meanwhile.
-_LOST = (CommitConflict, CommitFailedException, ValidationException, MetadataUnreadable, FileNotFoundError)
+# What a writer sees whose head has moved, or whose old files have expired meanwhile.  SeaweedFS answers 400
+# (platform: seaweedfs-conflict-is-400).
+_LOST = (
+    CommitConflict,
+    CommitFailedException,
+    ValidationException,
+    MetadataUnreadable,
+    FileNotFoundError,
+    BadRequestError,
+)
+# What a writer sees whose answer was cut, or whose server is gone: the commit may have landed.
+_UNSURE = (CommitStateUnknown, StorageError, RequestException, RESTError, OSError)
 _PATIENCE_S = 300
+_MOST_FILES = 120
+"""Data and delete files after the last pass; a table of kilobytes keeps many small files (docs/simulations.md)."""
+
+
+@dataclass
+class Phase:
+    """What writers did before the first pass, or beside passes."""
+
+    seconds: float = 0.0
+    commits: Counter[str] = field(default_factory=Counter)
+    """Acknowledged, by kind."""
+    lost: int = 0
+    """Swaps that were lost, and repeated."""
+    unsure: int = 0
+    """Attempts without an answer; the writer looked at the table."""
+    landed_s: float = 0.0
+    """What all writers spent on attempts that landed."""
+    lost_s: float = 0.0
+    """The same on all others."""
+
+    @property
+    def rate(self) -> float:
+        """Commits a second."""
+        return self.commits.total() / self.seconds
+
+    @property
+    def lost_per_thousand(self) -> float:
+        """Swaps lost for each thousand commits."""
+        return 1000 * self.lost / max(1, self.commits.total())
+
+    def each_ms(self, seconds: float) -> float:
+        """Milliseconds for each commit."""
+        return 1000 * seconds / max(1, self.commits.total())
 
 
 @dataclass
 class Figures:
     """What writers and passes did."""
 
-    commits: Counter[str] = field(default_factory=Counter)
-    """Acknowledged, by kind."""
-    lost_swaps: int = 0
-    """Commits that a writer had to repeat."""
+    alone: Phase = field(default_factory=Phase)
+    beside: Phase = field(default_factory=Phase)
     passes: Counter[str] = field(default_factory=Counter)
     """How passes ended; ``killed`` among them."""
+    failed: Counter[str] = field(default_factory=Counter)
+    """Why operations failed, where the server's troubles let them."""
     metrics: Counter[str] = field(default_factory=Counter)
     """Sums over the passes that ended."""
-    rate_alone: float = 0.0
-    """Commits a second of the writers before the first pass."""
-    rate: float = 0.0
-    """The same beside passes."""
+    most_files: int = 0
+    """Data and delete files, the most after any pass."""
     files: tuple[int, int] = 0, 0
     """Data and delete files at the end."""
+    troubles: Counter[str] = field(default_factory=Counter)
+    """What the server and its proxy did wrong."""
+
+    @property
+    def commits(self) -> Counter[str]:
+        """Acknowledged, by kind."""
+        return self.alone.commits + self.beside.commits
 
     def __str__(self) -> str:
+        alone, beside = self.alone, self.beside
+        read, vain = self.metrics["compact.bytes_read"], self.metrics["compact.bytes_dropped"]
         lines = [
-            f"commits acknowledged   {self.commits.total()}: "
-            + ", ".join(f"{count} {kind}" for kind, count in sorted(self.commits.items())),
-            f"repeated by writers    {self.lost_swaps}",
-            "passes                 " + ", ".join(f"{count} {how}" for how, count in sorted(self.passes.items())),
-            f"commits a second       {self.rate_alone:.1f} alone, {self.rate:.1f} beside passes",
+            f"commits acknowledged   {self.commits.total()}: {_listed(self.commits)}",
+            f"commits a second       {alone.rate:.1f} alone, {beside.rate:.1f} beside passes: "
+            f"{beside.rate / alone.rate:.0%}",
+            f"lost per 1,000 commits {alone.lost_per_thousand:.0f} alone, {beside.lost_per_thousand:.0f} beside passes",
+            f"ms to land a commit    {alone.each_ms(alone.landed_s):.0f} alone, "
+            f"{beside.each_ms(beside.landed_s):.0f} beside passes",
+            f"ms in vain for each    {alone.each_ms(alone.lost_s):.0f} alone, "
+            f"{beside.each_ms(beside.lost_s):.0f} beside passes",
+            f"looked up by writers   {alone.unsure + beside.unsure}",
+            f"passes                 {_listed(self.passes)}",
             f"rows forwarded         {self.metrics['compact.rows_forwarded']}",
             f"keys converted         {self.metrics['rewrite_position_deletes.rows_converted']} rows",
-            f"bytes rewritten        {self.metrics['compact.bytes_read']}, "
-            f"in vain {self.metrics['compact.bytes_dropped']}",
-            f"files at the end       {self.files[0]} data, {self.files[1]} delete",
+            f"bytes rewritten        {read}, in vain {vain} ({vain / max(1, read):.1%})",
+            f"files                  {self.most_files} at most, {self.files[0]} data and {self.files[1]} delete left",
         ]
+        if self.troubles:
+            lines.append(f"troubles               {_listed(self.troubles)}; operations failed: {_listed(self.failed)}")
         return "\n".join(lines)
+
+
+def _listed(counts: Counter[str]) -> str:
+    return ", ".join(f"{count} {what}" for what, count in sorted(counts.items())) or "none"
 
 
 class AtOneHead(MaintainedTable):
@@ -98,16 +169,25 @@ class AtOneHead(MaintainedTable):
     def loaded(self) -> LoadedTable:
         return self._held
 
+    @property
+    def head_id(self) -> int | None:
+        """The current snapshot's."""
+        head = self.metadata.current_snapshot
+        return None if head is None else head.snapshot_id
+
 
 class Chaos:
     """One table, its writers and the killer of its passes."""
 
-    def __init__(self, table: MaintainedTable, folder: Path, seed: int) -> None:
-        self.table, self.folder, self.seed = table, folder, seed
-        self.version = table.metadata.format_version
+    def __init__(self, store: Store, seed: int, *, nice: int = 0) -> None:
+        self.store, self.table, self.seed, self.nice = store, store.table, seed, nice
+        self.version = self.table.metadata.format_version
         self.figures = Figures()
-        self.live: dict[int, str] = {row["id"]: row["region"] for row in duckdb_rows(table.metadata_location)}
+        self.phase = self.figures.alone
+        self.live: dict[int, str] = {row["id"]: row["region"] for row in self._found()}
         """Acknowledged rows: id → region."""
+        self._known: dict[str, list[int]] = {}
+        """The rows of data files."""
         self._taken: set[int] = set()
         self._next = 10_000
         self._lock, self._stop = Lock(), Event()
@@ -122,27 +202,38 @@ class Chaos:
         ]
         if self.version == 2:
             kinds.append(("tags and schema changes", self._evolve))
+        if self.store.upserts is not None:
+            kinds.append(("Java's upserts", self._upsert))
+        troubles = self.store.troubles
+        if self.store.restart is not None:
+            troubles.delayed, troubles.cut, troubles.doubled = TROUBLES
         writers = [Thread(target=self._write, args=(kind, act, n)) for n, (kind, act) in enumerate(kinds)]
+        began = time.monotonic()
         for writer in writers:
             writer.start()
-        self.figures.rate_alone = self._rate(seconds / 5)
-        began, before = time.monotonic(), self.figures.commits.total()
-        chance = random.Random(self.seed)
-        while time.monotonic() < began + seconds * 4 / 5 and not self.failures:
-            self._pass(chance)
-        self.figures.rate = (self.figures.commits.total() - before) / (time.monotonic() - began)
+        time.sleep(seconds / 5)
+        self.figures.alone.seconds = time.monotonic() - began
+        self.phase, began = self.figures.beside, time.monotonic()
+        chance, restart = random.Random(self.seed), self.store.restart
+        while (restart is not None or time.monotonic() < began + seconds * 4 / 5) and not self.failures:
+            if restart is not None and time.monotonic() > began + seconds * 2 / 5:
+                self._pass(chance, restart)
+                restart = None
+            else:
+                self._pass(chance)
+        self.figures.beside.seconds = time.monotonic() - began
         self._stop.set()
         for writer in writers:
             writer.join()
         if self.failures:
             raise self.failures[0]
+        troubles.delayed = troubles.cut = troubles.doubled = 0
+        self.figures.troubles.update(troubles.counts)
         self._finish()
         return self.figures
 
-    def _rate(self, seconds: float) -> float:
-        before = self.figures.commits.total()
-        time.sleep(seconds)
-        return (self.figures.commits.total() - before) / seconds
+    def _found(self) -> list[dict[str, Any]]:
+        return duckdb_rows(self.table.metadata_location, s3=self.store.s3)
 
     # -- writers
 
@@ -152,66 +243,100 @@ class Chaos:
             while not self._stop.is_set():
                 if act(chance):
                     with self._lock:
-                        self.figures.commits[kind] += 1
-                time.sleep(chance.uniform(0.02, 0.2))
+                        self.phase.commits[kind] += 1
+                time.sleep(chance.uniform(*self.store.pause_s))
         except BaseException as error:
             self.failures.append(error)
 
-    def _until_it_lands(self, commit: Callable[[], object]) -> None:
-        until_s = time.monotonic() + _PATIENCE_S
+    def _until_it_lands(self, commit: Callable[[bool], object]) -> None:
+        """``commit`` is told whether an attempt before it may have landed."""
+        until_s, may_have_landed = time.monotonic() + _PATIENCE_S, False
         while True:
+            began_s, phase = time.monotonic(), self.phase
             try:
-                commit()
+                commit(may_have_landed)
+                with self._lock:
+                    phase.landed_s += time.monotonic() - began_s
                 return
-            except _LOST:
+            except (*_LOST, *_UNSURE) as error:
                 if time.monotonic() > until_s:
                     raise
+                is_lost = isinstance(error, _LOST)
+                # Behind the proxy a conflict may be one with the writer's own commit, which arrived twice.
+                may_have_landed = may_have_landed or not is_lost or self.store.restart is not None
+                time.sleep(0 if is_lost else 0.1)
                 with self._lock:
-                    self.figures.lost_swaps += 1
+                    phase.lost += is_lost
+                    phase.unsure += not is_lost
+                    phase.lost_s += time.monotonic() - began_s
 
     def _append(self, chance: random.Random) -> bool:
         region, count = chance.choice(REGIONS), chance.randint(1, 30)
         with self._lock:
             first, self._next = self._next, self._next + count
-        rows = rows_of(first, count, region)
-        if self.version == 2:
-            self._until_it_lands(lambda: self.table.table.append(rows))
-        else:
-            self._until_it_lands(lambda: v3.append(AtOneHead(self.table), first, count, region))
+
+        def append(may_have_landed: bool) -> None:
+            held = AtOneHead(self.table) if self.version == 3 or may_have_landed else None
+            # Nobody deletes these rows before they are acknowledged.
+            if may_have_landed and held and any(first in ids for ids in self._ids(held).values()):
+                return
+            if self.version == 3 and held:
+                v3.append(held, first, count, region)
+                return
+            table = self.table.table
+            if held and table.metadata.current_snapshot_id != held.head_id:
+                raise CommitConflict("the head moved between two looks")
+            table.append(rows_of(first, count, region))
+
+        self._until_it_lands(append)
         with self._lock:
             self.live |= dict.fromkeys(range(first, first + count), region)
         return True
 
+    def _ids(self, table: MaintainedTable) -> dict[str, list[int]]:
+        """The column ``id`` of each data file, rows that are deleted included."""
+        paths = [file.file_path for file in table.data_files() if file.content is FileContent.DATA]
+        # Files never change: a writer that read them at each attempt would lose every swap to the others.
+        before, storage = self._known, table.storage
+        known = {path: before[path] for path in paths if path in before}
+        for path in paths:
+            if path not in known:
+                content = pa.BufferReader(storage.read(path))
+                known[path] = pq.read_table(content, columns=["id"]).column("id").to_pylist()
+        self._known = known
+        return known
+
     @contextmanager
-    def _some(self, chance: random.Random, most: int) -> Iterator[list[int]]:
-        """Rows that nobody else deletes meanwhile; they are deleted once the block ends."""
+    def _some(self, chance: random.Random, most: int, *, stay: bool = False) -> Iterator[list[int]]:
+        """Rows that nobody else changes meanwhile; unless they ``stay``, they are deleted once the block ends."""
         with self._lock:
             free = [row for row in self.live if row not in self._taken]
             chosen = chance.sample(free, min(len(free), chance.randint(1, most)))
             self._taken.update(chosen)
         yield chosen
         with self._lock:
-            for row in chosen:
+            for row in () if stay else chosen:
                 del self.live[row]
             self._taken.difference_update(chosen)
 
     def _delete_by_position(self, chance: random.Random) -> bool:
         with self._some(chance, 4) as rows:
-            self._until_it_lands(lambda: self._delete_at(rows))
+            self._until_it_lands(lambda _: self._delete_at(rows))
         return bool(rows)
 
     def _delete_at(self, rows: list[int]) -> None:
         table, found = AtOneHead(self.table), dict[str, list[int]]()
-        files = {f.file_path: f for f in table.data_files() if f.content is FileContent.DATA}
-        for path in files:
-            ids = pq.read_table(local_path(path), columns=["id"], partitioning=None).column("id").to_pylist()
+        for path, ids in self._ids(table).items():
             if places := [place for place, row in enumerate(ids) if row in rows]:
                 found[path] = places
+        if not found:
+            return  # an earlier attempt landed, and its rows have been rewritten
         if self.version == 3:
             v3.delete_positions(table, found)
             return
+        partitions = {file.file_path: file.partition for file in table.data_files()}
         deletes = [
-            (content, {**more, "partition": files[path].partition})
+            (content, {**more, "partition": partitions[path]})
             for path, places in found.items()
             for content, more in [position_delete(path, place, "") for place in places]
         ]
@@ -220,22 +345,28 @@ class Chaos:
     def _delete_by_key(self, chance: random.Random) -> bool:
         with self._some(chance, 3) as rows:
             deletes = [equality_delete(row, self.live[row]) for row in rows]
-            if self.version == 2:
-                self._until_it_lands(lambda: commit_deletes(AtOneHead(self.table), deletes))
-            else:
-                self._until_it_lands(lambda: v3.commit_keys(AtOneHead(self.table), deletes))
+            commit = commit_deletes if self.version == 2 else v3.commit_keys
+            self._until_it_lands(lambda _: commit(AtOneHead(self.table), deletes))
+        return bool(rows)
+
+    def _upsert(self, chance: random.Random) -> bool:
+        assert self.store.upserts is not None
+        upsert = self.store.upserts.upsert
+        with self._some(chance, 3, stay=True) as rows:
+            regions = {row: self.live[row] for row in rows}
+            self._until_it_lands(lambda _: upsert(self.table, regions))
         return bool(rows)
 
     def _evolve(self, chance: random.Random) -> bool:
-        name = f"c{chance.randrange(10**9)}"
+        name, is_tag = f"c{chance.randrange(10**9)}", chance.random() < 0.8
 
-        def change() -> None:
+        def change(may_have_landed: bool) -> None:
             table = self.table.table
-            if chance.random() < 0.8:
+            if is_tag and name not in table.refs():
                 head = table.current_snapshot()
                 assert head is not None
                 table.manage_snapshots().create_tag(head.snapshot_id, name, max_ref_age_ms=1000).commit()
-            elif len(table.schema().fields) < 6:
+            elif not is_tag and name not in table.schema().column_names and len(table.schema().fields) < 6:
                 with table.update_schema() as update:
                     update.add_column(name, StringType())
 
@@ -244,20 +375,12 @@ class Chaos:
 
     # -- passes
 
-    def _environment(self) -> dict[str, str]:
-        catalog = "PYICEBERG_CATALOG__LOCAL__"
-        return {
-            **{name: value for name, value in os.environ.items() if not name.startswith(("PYICEBERG_", "ICEKEEPER_"))},
-            f"{catalog}TYPE": "sql",
-            f"{catalog}URI": f"sqlite:///{self.folder / 'catalog.db'}",
-            f"{catalog}WAREHOUSE": (self.folder / "warehouse").as_uri(),
-            "ICEKEEPER_STATE": str(self.folder / "state.db"),
-        }
-
     def _call(self, order: dict[str, str]) -> list[str]:
         settings = [part for key, value in {**PASS, **order}.items() for part in ("--set", f"{key}={value}")]
         icekeeper = str(Path(sys.executable).parent / "icekeeper")
         return [
+            "nice",
+            f"-n{self.nice}",
             icekeeper,
             "maintain",
             "ns.t",
@@ -270,16 +393,21 @@ class Chaos:
             *settings,
         ]
 
-    def _pass(self, chance: random.Random) -> None:
+    def _pass(self, chance: random.Random, restart: Callable[[], None] | None = None) -> None:
+        """One pass, which is killed or not; the server restarts in its middle where asked."""
         with subprocess.Popen(
             self._call(chance.choice(ORDERS)),
-            env=self._environment(),
+            env=self.store.environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         ) as process:
             patience = chance.choice((0.5, 0.8, 1.2, 2.0, 60.0))
             try:
+                if restart is not None:
+                    time.sleep(min(patience, 1))
+                    restart()
+                    self.figures.troubles["restarts"] += 1
                 out, _ = process.communicate(timeout=patience)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -287,48 +415,68 @@ class Chaos:
                 self.figures.passes["killed"] += 1
                 return
         self._note(out)
+        with suppress(MaintenanceError):
+            self.figures.most_files = max(self.figures.most_files, len(AtOneHead(self.table).entries()))
 
-    def _note(self, out: bytes) -> None:
+    def _note(self, out: bytes, *, at_the_end: bool = False) -> None:
         document = json.loads(out)
         if "error" in document and "operations" not in document:
             self.figures.passes[document["error"]["type"]] += 1
             return
         self.figures.passes[document["status"]] += 1
+        may_fail = self.store.restart is not None and not at_the_end
         for operation in document["operations"]:
             self.figures.metrics.update(operation["metrics"])
-            assert operation["status"] in ("succeeded", "skipped") or "overtaken" in operation["summary"], operation
+            if operation["status"] in ("succeeded", "skipped") or "overtaken" in operation["summary"]:
+                continue
+            assert may_fail, operation
+            self.figures.failed[operation["operation"]] += 1
 
     def _finish(self) -> None:
         """One whole pass, and every row."""
-        done = subprocess.run(self._call({}), env=self._environment(), capture_output=True, timeout=600, check=False)
-        self._note(done.stdout)
-        found = Counter((row["id"], row["region"]) for row in duckdb_rows(self.table.metadata_location))
-        assert found == Counter(self.live.items())
+        done = subprocess.run(self._call({}), env=self.store.environment, capture_output=True, timeout=600, check=False)
+        self._note(done.stdout, at_the_end=True)
+        assert Counter((row["id"], row["region"]) for row in self._found()) == Counter(self.live.items())
         self.table.assert_sound()
         contents = Counter(entry.file.content is FileContent.DATA for entry in self.table.entries())
         self.figures.files = contents[True], contents[False]
+        assert sum(self.figures.files) <= _MOST_FILES, self.figures.files
 
 
 @contextmanager
-def chaos(folder: Path, version: int, seed: int) -> Iterator[Chaos]:
-    """A table of 80 rows in two partitions, about to be written to."""
-    with v3.table_of_version(folder, version) as table:
-        yield Chaos(table, folder, seed)
+def chaos(
+    folder: Path, store: str, version: int, seed: int, *, nice: int = 0, java: JavaTables | None = None
+) -> Iterator[Chaos]:
+    """A table of 80 rows in two partitions, about to be written to; ``nice``: the priority of passes."""
+    with store_of(store, folder, version, seed, java) as made:
+        yield Chaos(made, seed, nice=nice)
 
 
 def main() -> None:
-    """Run with each format version, and print the figures."""
+    """Run on each store and with each format version, and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--seconds", type=float, default=900.0, help="of all runs together")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
+    parser.add_argument("--store", choices=sorted({store for store, _ in RUNS}), help="only this one")
+    parser.add_argument("--version", type=int, choices=(2, 3), help="only this format version")
+    parser.add_argument("--nice", type=int, default=0, help="let passes run at this priority")
+    parser.add_argument("--without-java", action="store_true", help="start no JVM: nobody upserts")
     asked = parser.parse_args()
-    for version in (2, 3):
-        folder = Path(tempfile.mkdtemp(prefix="icekeeper-chaos-"))
-        sys.stdout.write(f"format v{version}, {asked.seconds / 2:g} s, seed {asked.seed}\n")
-        sys.stdout.flush()
-        with chaos(folder, version, asked.seed) as run:
-            sys.stdout.write(f"{run.run(asked.seconds / 2)}\nevery acknowledged row is there, and no other\n\n")
-        shutil.rmtree(folder)
+    for retries in ("pyiceberg", "urllib3"):
+        logging.getLogger(retries).setLevel(logging.ERROR)
+    runs = [(s, v) for s, v in RUNS if asked.store in (None, s) and asked.version in (None, v)]
+    with tempfile.TemporaryDirectory(prefix="icekeeper-chaos-") as scratch:
+        needs_java = not asked.without_java and any(store == "sql" for store, _ in runs)
+        java = JavaTables(start_spark(Path(scratch))) if needs_java else None
+        for number, (store, version) in enumerate(runs):
+            seconds = asked.seconds / len(runs)
+            sys.stdout.write(f"{store}, format v{version}, {seconds:g} s, seed {asked.seed}\n")
+            sys.stdout.flush()
+            folder = Path(scratch) / str(number)
+            folder.mkdir()
+            with chaos(folder, store, version, asked.seed, nice=asked.nice, java=java) as run:
+                sys.stdout.write(f"{run.run(seconds)}\nevery acknowledged row is there, and no other\n\n")
+                sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -78,7 +78,10 @@ class ForeignCommit:
             "schema-id": 0,
         }
         set_ref = {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": self.snapshot_id}
-        self._table.catalog.inner.commit(self._loaded, [], [{"action": "add-snapshot", "snapshot": snapshot}, set_ref])
+        # A REST catalog compares nothing else.
+        same_head = {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": self._parent.snapshot_id}
+        updates: list[dict[str, Any]] = [{"action": "add-snapshot", "snapshot": snapshot}, set_ref]
+        self._table.catalog.inner.commit(self._loaded, [same_head], updates)
 
 
 def relist(table: MaintainedTable, change: Callable[[ManifestEntry], Iterable[ManifestEntry]]) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -169,6 +171,69 @@ class _FailingForwarder(Forwarder):
             if self.begins(len(self.counted.requests) - 1, request):
                 self.failing.hit = request
             return self.failing.hit is not None
+
+
+# A proxy in front of a server that answers late, not at all or twice, now and then.
+
+
+@dataclass
+class Troubles:
+    """How often a server's answers go wrong; the shares may be changed at any time."""
+
+    chance: random.Random
+    delayed: float = 0.0
+    """The share of requests that are sent on up to 0.3 s late."""
+    cut: float = 0.0
+    """The share of which the server does what was asked, and the connection breaks before its answer comes."""
+    doubled: float = 0.0
+    """The share that reach the server twice; the client gets the second answer."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """What went wrong so far."""
+
+    def draw(self) -> str:
+        """What goes wrong with the next request: the name of a share, or nothing."""
+        drawn = self.chance.random()
+        for kind in ("delayed", "cut", "doubled"):
+            drawn -= getattr(self, kind)
+            if drawn < 0:
+                self.counts[kind] += 1
+                return kind
+        return ""
+
+
+@contextmanager
+def troubled_proxy(server: str, troubles: Troubles) -> Iterator[str]:
+    """Forwards to ``server`` (``http://host:port``); a request that cannot be forwarded breaks the connection."""
+
+    class Handler(_TroubledForwarder):
+        upstream = urlsplit(server).netloc
+        counted = CountingProxy("")
+        troubled = troubles
+
+    with serving(Handler) as address:
+        yield address
+
+
+class _TroubledForwarder(Forwarder):
+    troubled: Troubles
+    _swallows = False
+
+    def serve(self) -> None:
+        body, trouble = self.body(), self.troubled.draw()
+        if trouble == "delayed":
+            time.sleep(self.troubled.chance.uniform(0, 0.3))
+        if trouble in ("cut", "doubled"):
+            self._swallows = True
+            self.send_on_as_it_came(body)
+            self._swallows = False
+        if trouble == "cut":
+            self.close_connection = True
+        else:
+            self.send_on_as_it_came(body)
+
+    def answer(self, *told: Any) -> None:
+        if not self._swallows:
+            super().answer(*told)
 
 
 # A TCP proxy on loopback that loses or replaces answers after the server has acted on the request.

@@ -64,7 +64,7 @@ def append(table: MaintainedTable, first: int, count: int, region: str) -> str:
     ]
     with Storage(loaded.io_properties).open_output(path) as sink:
         pq.write_table(content.cast(pa.schema(fields)), sink)
-    commit_files(table, [data_file(path, local_path(path).stat().st_size, (region,), records=count)], {})
+    commit_files(table, [data_file(path, table.storage.size(path) or 0, (region,), records=count)], {})
     return path
 
 
@@ -114,7 +114,7 @@ def commit_keys(table: MaintainedTable, deletes: Iterable[tuple[pa.Table, dict[s
         path = f"{loaded.metadata.data_location}/keys-{uuid.uuid4()}.parquet"
         with Storage(loaded.io_properties).open_output(path) as sink:
             pq.write_table(content, sink)
-        size = local_path(path).stat().st_size
+        size = table.storage.size(path) or 0
         added.append(
             DataFile(file_path=path, file_format="PARQUET", record_count=len(content), file_size_in_bytes=size, **more)
         )

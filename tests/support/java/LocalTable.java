@@ -66,6 +66,10 @@ public class LocalTable implements TableOperations {
   /** Goes on from what somebody else committed. */
   public void takeOver(String metadataLocation) {
     current = TableMetadataParser.read(io, metadataLocation);
+    // As BaseMetastoreTableOperations does: files in the log are numbered in the order of their commits.
+    String name = metadataLocation.substring(metadataLocation.lastIndexOf('/') + 1);
+    String number = name.substring(0, Math.max(0, name.indexOf('-')));
+    version = number.matches("[0-9]+") ? Integer.parseInt(number) + 1 : version;
   }
 
   public Table table() {

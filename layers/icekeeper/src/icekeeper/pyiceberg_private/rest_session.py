@@ -125,8 +125,11 @@ class BoundedRestCatalog(RestCatalog):
             if isinstance(adapter, HTTPAdapter):
                 _end_answers(adapter)
                 # other=0: else urllib3 repeats a POST after errors of no known kind, such as one of TLS in an answer.
-                retries = adapter.max_retries
-                adapter.max_retries = _ShortPauses(retries.total, read=retries.read, allowed_methods=READING, other=0)
+                # An adapter that does not sign would repeat nothing: a connection that a server or a load balancer
+                # closes while it is idle would fail a whole operation.
+                signs = adapter.max_retries.read is not False
+                total = adapter.max_retries.total if signs else int(SIGV4_RETRIES_DEFAULT)
+                adapter.max_retries = _ShortPauses(total, allowed_methods=READING, other=0)
         session.hooks["response"].append(_count)
         return session
 

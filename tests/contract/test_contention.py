@@ -1,0 +1,27 @@
+"""Eight committers and passes on one table: linearizable on every catalog, and passes land."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import Status
+from support.contention import STORES, arena_of, contend
+from support.linearizable import Outcome
+
+COMMITS = 56  # tests/nightly/test_contention.py makes more
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("store", STORES)
+def test_commits_are_linearizable_and_passes_land(store: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    seed = random.SystemRandom().randrange(10**6)
+    with arena_of(store, tmp_path, seed, request.getfixturevalue) as arena:
+        contest = contend(arena, COMMITS)
+    print(f"{store}, seed {seed}: {contest}")  # shown where the test fails
+    assert contest.count(Outcome.ACKNOWLEDGED) == COMMITS
+    landed = [one.operation for one in contest.operations if one.status is Status.SUCCEEDED]
+    assert {Operation.COMPACT, Operation.REWRITE_MANIFESTS} <= set(landed)
