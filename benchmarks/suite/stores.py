@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from benchmarks.row import Row, Target
 from benchmarks.suite.settings import MB, ONE_OUTPUT, ONE_OUTPUT_SETTINGS, WHOLE_PASS
 
-_PEERS = ("pyiceberg", "duckdb_s3", "rust_s3", "java_s3a")
+_OTHERS = ("pyiceberg", "duckdb_s3", "rust_s3", "java_s3a")
 
 
 def _on_store(key: str, title: str, data: str, entrant: str, delay_ms: float, targets: Sequence[Target]) -> Row:
@@ -17,7 +17,7 @@ def _on_store(key: str, title: str, data: str, entrant: str, delay_ms: float, ta
         f"{title}, {delay_ms:g} ms a request",
         data,
         "compact",
-        (entrant, *_PEERS),
+        (entrant, *_OTHERS),
         targets,
         task=ONE_OUTPUT,
         settings=ONE_OUTPUT_SETTINGS,
