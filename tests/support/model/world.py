@@ -66,6 +66,8 @@ class Process:
     outcome: PassOutcome | BaseException | None = None
     trace: list[str] = field(default_factory=list)
     before_listing: Callable[[], None] = lambda: None
+    soon: list[tuple[int, Callable[[], None]]] = field(default_factory=list)
+    """What happens elsewhere before which step."""
     _thread: threading.Thread | None = None
     _left: int = 0
     _waiting: int = 0
@@ -82,6 +84,7 @@ class Process:
         """Start a pass, which stands still before its first step outwards."""
         assert self._thread is None
         self.steps = self.commits = self._left = self._waiting = self._outside = 0
+        self.soon.clear()
         self.is_killed, self.outcome = False, None
 
         def run() -> None:
@@ -143,6 +146,9 @@ class Process:
                     self._turn.notify_all()
 
     def _sent(self, what: str, call: Callable[[], Any], fault: str | None) -> Any:
+        for step, happen in [one for one in self.soon if one[0] <= self.steps]:
+            self.soon.remove((step, happen))
+            happen()
         if fault == "kill before":
             self.die(what)
         if fault == "fail before":
@@ -268,6 +274,8 @@ SENT_ANSWERS = (
     "lost",
     "silent",
     "late",
+    "soon",
+    "soon",
     "late twin",
     "doubled",
     "refused",
@@ -324,10 +332,14 @@ class World:
             apply_updates(TableMetadata(document), [], metadata_location=self.location, now_ms=self.now_ms()), by
         )
 
-    def deliver(self) -> None:
-        """Bring in one commit that was on its way."""
-        with suppress(MaintenanceError):  # nobody hears the answer
-            self.late.pop(0)()
+    def deliver(self, one: Callable[[], object] | None = None) -> None:
+        """Bring in a commit that was on its way: this one, unless it is there by now, or the oldest."""
+        if one is None:
+            one = self.late[0]
+        if one in self.late:
+            self.late.remove(one)
+            with suppress(MaintenanceError):  # nobody hears the answer
+                one()
 
     def pass_time(self, hours: float) -> None:
         """Move the clock."""
@@ -402,8 +414,10 @@ class Client:
             process.die("commit")
         if answer == "silent":
             raise CommitStateUnknown("no answer")
-        if answer == "late":
+        if answer in ("late", "soon"):
             world.late.append(send)
+            if answer == "soon":  # while the process still looks for it, or right after
+                process.soon.append((process.steps + 1 + 3 * process.steps % 10, lambda: world.deliver(send)))
             raise CommitStateUnknown("no answer")
         if answer == "refused":
             raise CommitRefused("HTTP 403: not you")
