@@ -448,6 +448,19 @@ def test_nothing_is_begun_in_the_last_tenth() -> None:
     assert [item for item, _ in reached.done] == list(range(reached.begun))
 
 
+@pytest.mark.parametrize(("item_s", "least", "most"), [(0.0, 1, 2), (0.03, 6, 8)])
+def test_more_threads_begin_only_while_items_wait(item_s: float, least: int, most: int) -> None:
+    """Threads that compute wait for one another: sixteen took 1.7 times as long as one for tables on this disk."""
+    threads: set[int] = set()
+
+    def work(item: int) -> None:
+        threads.add(get_ident())
+        time.sleep(item_s)
+
+    within_budget(work, range(100), threads=8, budget_s=60, monotonic_s=time.monotonic)
+    assert least <= len(threads) <= most
+
+
 def test_what_hangs_is_left_and_its_late_result_is_not_taken() -> None:
     may_end, has_ended, others = Event(), Event(), Semaphore(0)
     looks = count()

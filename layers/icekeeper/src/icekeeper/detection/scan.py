@@ -9,7 +9,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from threading import Lock
@@ -92,8 +92,9 @@ def within_budget(
     """The results of ``work`` that finished within ``budget_s`` seconds, in any order.
 
     Each thread enters ``around()`` once and processes its items within it.  At most ``threads`` items are in progress,
-    which bounds the memory.  An item that hangs stays in a daemon thread, which does not delay the end of the process.
-    An exception of ``work`` is raised.
+    which bounds the memory.  More threads begin only while items wait for a store or a catalog: where items compute,
+    threads wait for one another.  An item that hangs stays in a daemon thread, which does not delay the end of the
+    process.  An exception of ``work`` is raised.
     """
     started_s = monotonic_s()
     last_begin_s = started_s + _BEGINNING_SHARE * budget_s
@@ -118,8 +119,17 @@ def within_budget(
                         results[number] = result
 
     try:
-        running = [in_daemon_thread(works, f"icekeeper-detect_{n}") for n in range(min(threads, len(items)))]
-        ended, _ = wait(running, max(0.0, started_s + budget_s - monotonic_s()), FIRST_EXCEPTION)
+        running: list[Future[None]] = []
+        before, most = 0, min(threads, len(items))
+        while True:
+            if len(results) < before + _BUSY_ITEMS:
+                more = min(most - len(running), max(_FIRST_THREADS, len(running)))
+                names = [f"icekeeper-detect_{len(running) + n}" for n in range(more)]
+                running += [in_daemon_thread(works, name) for name in names]
+            before, left_s = len(results), started_s + budget_s - monotonic_s()
+            ended, rest = wait(running, max(0.0, min(left_s, _LOOK_S)), FIRST_EXCEPTION)
+            if not rest or left_s <= _LOOK_S or any(one.exception() for one in ended):
+                break
     finally:
         with lock:
             is_over = True
@@ -218,6 +228,8 @@ class SeenTables:
 
 # A load is two requests of about 50 ms each: 10,000 tables in 300 s need seven threads if nothing is slow.
 LOADING_THREADS = 16
+# If fewer items are done between two looks, they wait: a table on this machine's disk takes a millisecond.
+_FIRST_THREADS, _LOOK_S, _BUSY_ITEMS = 2, 0.05, 20
 # The largest share of the time for listing several catalogs: a slow one must leave time for the tables of the others.
 _LISTING_SHARE = 0.5
 
