@@ -124,8 +124,7 @@ def within_budget(
         while True:
             if len(results) < before + _BUSY_ITEMS:
                 more = min(most - len(running), max(_FIRST_THREADS, len(running)))
-                names = [f"icekeeper-detect_{len(running) + n}" for n in range(more)]
-                running += [in_daemon_thread(works, name) for name in names]
+                running += [in_daemon_thread(works, f"icekeeper-detect_{len(running) + n}") for n in range(more)]
             before, left_s = len(results), started_s + budget_s - monotonic_s()
             ended, rest = wait(running, max(0.0, min(left_s, _LOOK_S)), FIRST_EXCEPTION)
             if not rest or left_s <= _LOOK_S or any(one.exception() for one in ended):
