@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Sequence
 
 import pyarrow.parquet as pq
+
+from benchmarks.proof import ask_duckdb
 
 _SCAN = """
 import json, sys, time, duckdb
@@ -28,7 +27,7 @@ def output_facts(paths: Sequence[str]) -> tuple[str, dict[str, float]]:
     ``scan_s`` are DuckDB's CPU seconds for a hash of every value, the second time in a process.
 
     Raises:
-        RuntimeError: DuckDB cannot read them.
+        NotProven: DuckDB cannot read them.
     """
     footers = [pq.read_metadata(path) for path in paths]
     groups = [footer.row_group(number) for footer in footers for number in range(footer.num_row_groups)]
@@ -39,9 +38,5 @@ def output_facts(paths: Sequence[str]) -> tuple[str, dict[str, float]]:
     share = f"{dictionaries / max(1, len(chunks)):.0%}"
     text = f"{'/'.join(codecs)}, {'' if indexed else 'no '}page index, {share} of column chunks with a dictionary"
     size = sum(chunk.total_compressed_size for chunk in chunks)
-    done = subprocess.run(
-        [sys.executable, "-c", _SCAN], input=json.dumps(list(paths)), capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise RuntimeError(f"DuckDB cannot read the files: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
-    return text, {"output_mb": size / 1e6, "row_groups": float(len(groups)), "scan_s": float(done.stdout)}
+    scan_s = float(ask_duckdb(_SCAN, list(paths)))
+    return text, {"output_mb": size / 1e6, "row_groups": float(len(groups)), "scan_s": scan_s}

@@ -186,14 +186,19 @@ print(int(unsorted))
 
 def _unsorted_files(metadata_location: str, columns: Sequence[str]) -> int:
     """How many of the data files DuckDB does not find sorted by these columns."""
-    return int(_duckdb(_ORDER_QUERY, [live_paths(metadata_location), list(columns)]))
+    return int(ask_duckdb(_ORDER_QUERY, [live_paths(metadata_location), list(columns)]))
 
 
 def _rows_of_files(paths: Sequence[str], s3: Mapping[str, str] | None = None) -> TableChecksum:
-    return TableChecksum(**json.loads(_duckdb(_FILES_QUERY, [list(paths), s3 and dict(s3)])))
+    return TableChecksum(**json.loads(ask_duckdb(_FILES_QUERY, [list(paths), s3 and dict(s3)])))
 
 
-def _duckdb(query: str, about: Sequence[Any]) -> str:
+def ask_duckdb(query: str, about: Sequence[Any]) -> str:
+    """What a program of DuckDB's prints that gets ``about`` as JSON.
+
+    Raises:
+        NotProven: it failed.
+    """
     # In a process of its own, as every use of DuckDB here: other versions of it are loaded elsewhere.
     command = [sys.executable, "-c", query]
     done = subprocess.run(command, input=json.dumps(about), capture_output=True, text=True, check=False)

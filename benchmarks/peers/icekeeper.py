@@ -22,11 +22,13 @@ from icekeeper.policy.keys import POLICY_KEYS
 from icekeeper.runtime import Runtime
 from icekeeper.state.sqlite.store import SqliteStateStore
 
-_TABLE = TableName(("ns",), "t")
+TABLE = TableName(("ns",), "t")
+"""In :func:`registered`'s catalog."""
 _ENGINES = ExitStack()
 _started: dict[str, Engine] = {}
 _number = itertools.count()
-_OPERATIONS = {"sort": "compact", "zorder": "compact"}
+OPERATIONS = {"sort": "compact", "zorder": "compact"}
+"""A row's operation → ours, where the name is another one."""
 _COPY_KEY, _NEVER = "min_row_group_copy_bytes", "none"
 """Row groups below so many bytes are decoded; by the latter all of them."""
 
@@ -107,27 +109,30 @@ def prepare(task: Task) -> Callable[[], Answer]:
     if "catalog" in task:
         properties, table = dict(task["catalog"]), TableName.parse(task["table"])
     else:
-        properties, table = registered(folder, task["metadata_location"]), _TABLE
+        properties, table = registered(folder, task["metadata_location"]), TABLE
     runtime = Runtime(open_catalog("bench", properties), SqliteStateStore(folder / "state.db"), environment={})
     engine = _engine(task.get("engine", "local"))
     operation = str(task["operation"])
     settings = _known(
-        {"operations": _OPERATIONS.get(operation, operation), **task.get("settings", {}), **_copying(task)}
+        {"operations": OPERATIONS.get(operation, operation), **task.get("settings", {}), **_copying(task)}
     )
 
+    is_dry_run = bool(task.get("dry_run"))
+
     def run() -> Answer:
-        outcome = runtime.maintain(table, settings, engine, dry_run=bool(task.get("dry_run")))
+        outcome = runtime.maintain(table, settings, engine, dry_run=is_dry_run)
         if outcome.status.value != "succeeded":
             raise RuntimeError(outcome.summary)
         planned = [path for operation in outcome.operations for path in operation.files_planned]
-        (folder / "planned").write_text("\n".join(planned))
-        return {
+        answer = {
             "metadata_location": runtime.catalog.load(table).metadata_location,
             "summary": outcome.summary,
             "planned": len(planned),
-            "planned_files": str(folder / "planned"),
-            "plan": outcome.operations[0].plan,
         }
+        if is_dry_run:  # what proves a plan, which other rows need not pay for
+            (folder / "planned").write_text("\n".join(planned))
+            answer |= {"planned_files": str(folder / "planned"), "plan": outcome.operations[0].plan}
+        return answer
 
     return run
 

@@ -79,13 +79,8 @@ def vector(body: bytes) -> bytes:
 
 
 def _long(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), at
+    value, at = _varint(data, at)
+    return (value >> 1) ^ -(value & 1), at
 
 
 def _bytes(data: bytes, at: int) -> tuple[bytes, int]:

@@ -159,8 +159,7 @@ class _Rewriting:
 
     def _commit_is_due(self) -> bool:
         if self._context.policy.partial_progress:
-            is_full = not self._waiting or self._room() < len(self._waiting[0].groups)
-            return is_full and (not self._waiting or self._pace.may_commit_early(self._context.monotonic_s()))
+            return not self._waiting or (self._is_full() and self._pace.may_commit_early(self._context.monotonic_s()))
         ready_bytes = sum(opened_bytes(self._groups[result.group_id]) for result in self._ready)
         return self._pace.commit_is_due(ready_bytes, self._context.monotonic_s() - self._committed_s)
 
@@ -196,18 +195,17 @@ class _Rewriting:
 
     def _portion(self) -> Iterator[Work]:
         """What may join the next round; with ``partial_progress`` what the next commit lacks, or another portion."""
-        room = self._room()
-        if self._waiting and room < len(self._waiting[0].groups):
-            room = self._context.policy.partial_progress
+        most = self._context.policy.partial_progress
+        room = most if self._waiting and self._is_full() else most - len(self._ready)
         for work in self._waiting:
             room -= len(work.groups)
-            if self._context.policy.partial_progress and room < 0:
+            if most and room < 0:
                 return
             yield work
 
-    def _room(self) -> int:
-        """How many groups the next commit lacks by ``partial_progress``."""
-        return self._context.policy.partial_progress - len(self._ready)
+    def _is_full(self) -> bool:
+        """Whether, by ``partial_progress``, the next commit has no room for what waits first."""
+        return len(self._ready) + len(self._waiting[0].groups) > self._context.policy.partial_progress
 
     def _stop(self) -> int:
         """Begin no more groups; returns how many waited."""
