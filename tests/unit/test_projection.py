@@ -280,6 +280,28 @@ def test_renamed_moved_and_reused_names_do_not_matter() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("columns", "why"),
+    [
+        ([("n", 1), ("n", 2)], "a file has several columns named n"),
+        ([("n", 1), ("m", 1)], "two of a file's columns n, m have the same field id"),
+    ],
+)
+def test_columns_that_cannot_be_told_apart_are_refused(columns: list[tuple[str, int]], why: str) -> None:
+    stored = pa.schema([with_id(name, pa.int64(), number) for name, number in columns])
+    with pytest.raises(TableUnsupported, match=why):
+        Projection(stored, struct(ID), {}, None)
+
+
+def test_two_columns_of_one_name_inside_a_struct_are_told_apart_by_id() -> None:
+    twice = pa.struct([with_id("n", pa.int64(), 1), with_id("n", pa.int64(), 2)])
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array([[("n", 7), ("n", 8)]], twice)], schema=pa.schema([with_id("s", twice, 3)])
+    )
+    table = struct((3, "s", struct((1, "n", "long"))))
+    assert projected(batch, table).column(0).field(0).to_pylist() == [7]
+
+
 MAPPING = [
     {"field-id": 1, "names": ["number", "id"]},
     {"field-id": 2, "names": ["name"]},

@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyarrow import orc
 
 from icekeeper.errors import FileUnreadable, MetadataUnreadable, StorageError, TableUnsupported
 from icekeeper.machine.resources import task_cores
@@ -112,9 +111,14 @@ def open_rows(
         parquet = open_parquet(stream, few_reads, row_group, BATCH_ROWS, verify_checksums)
         return parquet.file.schema_arrow, partial(_parquet, parquet)
     if kind == "ORC":
-        file = orc.ORCFile(stream)
-        _require_decimals(file.reader.serialized_file_tail())
-        return file.schema, partial(_orc, file)
+        # Imported here: most tables have no such files.
+        from icekeeper.rows.orc_rows import OrcRows
+
+        file = OrcRows(stream)
+        return (
+            file.schema,
+            lambda names: file.batches(_columns(names), BATCH_ROWS) if names else _without_columns(file.rows),
+        )
     if kind == "AVRO":
         avro = AvroRows(stream)
         return avro.schema, avro.batches
@@ -132,65 +136,6 @@ def _parquet(parquet: ParquetRows, names: Sequence[str]) -> Iterator[pa.RecordBa
     rows, threads, wanted = parquet.batch_rows, parquet.threads, _columns(names)
     for groups in parquet.portions:
         yield from file.iter_batches(batch_size=rows, row_groups=groups, columns=wanted, use_threads=threads)
-
-
-def _orc(file: orc.ORCFile, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    if not names:
-        yield from _without_columns(file.nrows)
-        return
-    for stripe in range(file.nstripes):
-        batch = file.read_stripe(stripe, columns=_columns(names))
-        for start in range(0, batch.num_rows, BATCH_ROWS):
-            yield batch.slice(start, BATCH_ROWS)
-
-
-# Apache ORC specification v1, "File Tail": the field numbers of FileTail.footer, Footer.types and Type, and a kind.
-_FOOTER, _TYPES, _KIND, _PRECISION = 2, 4, 1, 5
-_DECIMAL, _MOST_DIGITS = 14, 38
-# Protocol Buffers, "Encoding": the bytes of values of fixed size by wire type.
-_NUMBER, _MESSAGE, _FIXED = 0, 2, {1: 8, 5: 4}
-
-
-def _require_decimals(tail: bytes) -> None:
-    """Raise pa.ArrowInvalid if an ORC file has a decimal that Arrow has no type for
-    (platform: arrow-aborts-on-decimals)."""
-    for number, footer in _protobuf(tail):
-        for part, kind in _protobuf(footer) if number == _FOOTER and isinstance(footer, bytes) else ():
-            facts = list(_protobuf(kind)) if part == _TYPES and isinstance(kind, bytes) else []
-            digits = [value for name, value in facts if name == _PRECISION and isinstance(value, int)]
-            if (_KIND, _DECIMAL) in facts and max(digits, default=0) > _MOST_DIGITS:
-                raise pa.ArrowInvalid(f"a column is a decimal of {max(digits)} digits, {_MOST_DIGITS} may be")
-
-
-def _protobuf(message: bytes) -> Iterator[tuple[int, Any]]:
-    """The fields of a message: their numbers, with integers and bytes; values of a fixed size are left out.
-
-    Raises:
-        pa.ArrowInvalid: it is damaged, or has groups, which nobody writes.
-    """
-    at = 0
-    try:
-        while at < len(message):
-            tag, at = _varint(message, at)
-            value, end = _varint(message, at) if tag & 7 in (_NUMBER, _MESSAGE) else (0, at + _FIXED[tag & 7])
-            if tag & 7 == _MESSAGE:
-                at, end = end, end + value
-                yield tag >> 3, message[at:end]
-            elif tag & 7 == _NUMBER:
-                yield tag >> 3, value
-            at = end
-    except (IndexError, KeyError) as error:
-        raise pa.ArrowInvalid("damaged ORC file, in its footer") from error
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:
-            return value, at
 
 
 def _columns(names: Sequence[str]) -> list[str] | None:

@@ -72,11 +72,13 @@ class Projection:
         missing = set(must_hold).difference(i for column in columns for i in column.ids())
         if missing:
             raise TableUnsupported(f"a file lacks column(s) {sorted(missing)}, which no default may replace")
-        by_id = {column.field_id: column for column in columns if column.field_id is not None}
+        by_id = _by_id(columns)
         for field in table_schema["fields"]:
             column = by_id.get(field["id"])
             if column is None:
                 self._sources.append(absent_column(field, identity_values, field["name"]))
+            elif file_schema.names.count(column.name) > 1:
+                raise TableUnsupported(f"a file has several columns named {column.name}")
             else:
                 self._sources.append((column.name, _converter(column, field["type"], identity_values)))
 
@@ -140,6 +142,15 @@ def _mapping_by_position(
                 f"the schema in their order (column {position} is {column.name}); it is left alone"
             )
     return [{"field-id": position, "names": [column.name]} for position, column in enumerate(fields, 1)]
+
+
+def _by_id(columns: Sequence[_FileColumn]) -> Mapping[int, _FileColumn]:
+    """Raises TableUnsupported if two have the same id."""
+    found = {column.field_id: column for column in columns if column.field_id is not None}
+    if len(found) < sum(column.field_id is not None for column in columns):
+        names = ", ".join(column.name for column in columns)
+        raise TableUnsupported(f"two of a file's columns {names} have the same field id")
+    return found
 
 
 def _has_ids(field: pa.Field) -> bool:
@@ -206,7 +217,7 @@ def _struct_converter(
     column: _FileColumn, iceberg_type: Mapping[str, Any], identity_values: Mapping[int, PartitionValue]
 ) -> Converter | None:
     target = arrow_type(iceberg_type)
-    by_id = {child.field_id: child for child in column.children if child.field_id is not None}
+    by_id = _by_id(column.children)
     sources: list[tuple[int, Converter | None] | Constant] = []
     for field in iceberg_type["fields"]:
         child = by_id.get(field["id"])

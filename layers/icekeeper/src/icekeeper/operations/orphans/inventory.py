@@ -19,11 +19,11 @@ from typing import Any
 from urllib.parse import unquote_plus
 
 import pyarrow as pa
-import pyarrow.orc as orc
 import pyarrow.parquet as pq
 
 from icekeeper.errors import PolicyError
 from icekeeper.machine.foreign_bytes import GZIP_MAGIC, FileLimits, parsed_json
+from icekeeper.rows.orc_rows import OrcRows
 from icekeeper.storage.listing import ListedObject, known_ms
 from icekeeper.storage.paths import S3_SCHEMES, is_local, is_under, split_path
 from icekeeper.storage.storage import SourcePart, Storage
@@ -109,10 +109,10 @@ def _parquet(storage: Storage, path: str) -> Iterator[Mapping[str, Any]]:
 
 def _orc(storage: Storage, path: str) -> Iterator[Mapping[str, Any]]:
     with storage.open_input(path) as stream:
-        file = orc.ORCFile(stream)
+        file = OrcRows(stream)
         names = [name for name in file.schema.names if _plain(name) in _WANTED]
-        for stripe in range(file.nstripes):
-            yield from _arrow_rows(file.read_stripe(stripe, columns=names))
+        for batch in file.batches(names, _BATCH_ROWS):
+            yield from _arrow_rows(batch)
 
 
 def _arrow_rows(batch: pa.RecordBatch) -> Iterator[Mapping[str, Any]]:
