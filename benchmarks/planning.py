@@ -124,7 +124,7 @@ def files(folder: str, manifest: int, small: float, columns: int) -> Iterator[Da
             "file_size_in_bytes": size,
             "sort_order_id": 0,
         }
-        yield StoredFile.of([values[name] for name in STORED], one._reader, one._stretch)
+        yield from StoredFile.of([[values[name]] for name in STORED], one._reader, [one._stretch])
 
 
 def write_manifest(folder: str, small: float, columns: int, number: int) -> ManifestFile:

@@ -23,7 +23,7 @@ from icekeeper.metadata import manifest_read, manifest_write
 from icekeeper.metadata.avro_files import strip_logical_types
 from icekeeper.metadata.avro_values import AvroTypes
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.entry_columns import EntryReader, EntryStep, PatternUnknownError, value_pattern
+from icekeeper.metadata.entry_columns import EntryReader, EntryStep, PatternUnknownError, Stretch, value_pattern
 from icekeeper.metadata.manifest_read import decode_identities, decode_live_files, decode_live_paths, decode_manifest
 from icekeeper.metadata.manifest_write import EntryCopier
 from icekeeper.model import EntryStatus, ManifestContent, ManifestEntry, ManifestFile
@@ -276,14 +276,12 @@ def test_nothing_is_learned_of_few_entries() -> None:
     """A lesson takes as long as walking some hundred entries."""
     steps = [EntryStep(slot, TYPES.reader("long"), "long", bytes.hex) for slot in range(2)]
     reader = EntryReader(steps, [None, None], TYPES)
-    before = [reader.read(b"\x02\x04", 0)[0] for _ in range(200)]
-    after = [reader.read(b"\x02\x04", 0)[0] for _ in range(100)]
-    assert before == [[1, 2]] * 200
-    assert after == [[1, 2]] * 50 + [["02", "04"]] * 50
-    assert reader.read_block(b"\x02\x80\x02\x04\x06", 2) == ([("02", "8002"), ("04", "06")], 5)
+    assert reader.read_block(b"\x02\x04" * 200, 200) == ([(1,) * 200, (2,) * 200], 400)
+    assert reader.read_block(b"\x02\x04" * 100, 100) == ([(1,) * 50 + ("02",) * 50, (2,) * 50 + ("04",) * 50], 200)
+    assert reader.read_block(b"\x02\x80\x02\x04\x06", 2) == ([["02", "04"], ["8002", "06"]], 5)
     # Of one that is laid out in no way that was seen, here with a number of more bytes than there may be:
     with pytest.raises(ValueError, match="64 bits"):
-        reader.read(b"\x80" * 10 + b"\x01", 0)
+        reader.read_block(b"\x80" * 10 + b"\x01", 1)
 
 
 ENTRIES = st.lists(st.sampled_from([b"\x02\x02x", b"\x06\x02y", b"\x02\x04zz", b"\x02\x06zzz"]), max_size=3)
@@ -291,24 +289,35 @@ DAMAGE = st.just(b"") | st.just(b"") | st.binary(max_size=3)
 
 
 @settings(max_examples=examples(150))
-@given(ENTRIES, ENTRIES, DAMAGE, st.sampled_from([0, 0, 0, 1, -1]), st.permutations([0, 1]), st.integers(0, 2))
+@given(
+    ENTRIES,
+    ENTRIES,
+    DAMAGE,
+    st.sampled_from([0, 0, 0, 1, -1]),
+    st.permutations([0, 1]),
+    st.sampled_from([Stretch(2, 0, 0), Stretch(2, 0, 1), Stretch(2, 1, 1)]),
+)
 def test_a_block_is_read_as_its_entries_are_one_by_one(
-    before: list[bytes], behind: list[bytes], damage: bytes, more: int, slots: list[int], place: int
+    before: list[bytes], behind: list[bytes], damage: bytes, more: int, slots: list[int], stretch: Stretch
 ) -> None:
     """Entries of a layout that was not seen (a text of three letters), damage and wrong counts are for the walk."""
     kinds = [("long", lambda encoded: encoded[0] // 2), ("string", lambda encoded: encoded[1:].decode())]
     steps = [
         EntryStep(slot, TYPES.reader(kind), kind, decode) for slot, (kind, decode) in zip(slots, kinds, strict=True)
     ]
-    steps.insert(place, EntryStep(2, lambda data, at: (at, at)))
     data, count = b"".join([*before, damage, *behind]), max(0, len(before) + len(behind) + more)
 
     def one_by_one() -> tuple[list[Any], int]:
         rows, at = [], 0
         for _ in range(count):
-            row, at = reader.read(data, at)
+            row, at = reader._read(data, at)
             rows.append(row)
         return rows, at
+
+    def at_once() -> tuple[list[Any], int]:
+        columns, end = reader.read_block(data, count)
+        assert len(columns) == 5
+        return [*zip(*columns, strict=True)], end
 
     def told(read: Any) -> Any:
         try:
@@ -318,7 +327,7 @@ def test_a_block_is_read_as_its_entries_are_one_by_one(
             return type(error)
 
     with learning(2):
-        reader = EntryReader(steps, [None, None, None], TYPES)
+        reader = EntryReader(steps, [None, None, b"", 0, 0], TYPES, stretch, (3, 4))
         for known in (b"\x02\x02x", b"\x02\x04zz"):
-            reader.read(known, 0)
-        assert told(lambda: reader.read_block(data, count)) == told(one_by_one)
+            reader.read_block(known, 1)
+        assert told(at_once) == told(one_by_one)

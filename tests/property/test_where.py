@@ -355,7 +355,8 @@ def test_a_partition_is_judged_as_each_of_its_rows_is(kind: str, transform: str,
         assert not whole(0, (partition,)) or all(matches), (text, partition, values)
         assert may_match(data_file("f", 1, (partition,)), 0) or not any(matches), (text, partition, values)
         if transform == "identity":
-            simple = " and " not in text and " or " not in text
+            # Each zero of a list is judged alone, and engines disagree whether it is the other one.
+            simple = " and " not in text and " or " not in text and not ("-0.0" in text and ", " in text)
             assert not simple or whole(0, (partition,)) is all(matches), (text, partition, values)
 
 

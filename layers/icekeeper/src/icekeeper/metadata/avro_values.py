@@ -274,15 +274,35 @@ def _numbers_skipper(each: int) -> Skipper:
     return skip
 
 
+ANY_LONG = rb"[\x80-\xff]{0,9}+[\x00-\x7f]"
+"""Matches an int or long of at most ten bytes, as readers demand; possessive, so that nothing backtracks into it."""
+# Lengths of one byte; numbers and truncated texts, as bounds are, come first.
+_SHORT = sorted(range(64), key=lambda length: (length not in (8, 4, 16), length))
+SHORT_BYTES = b"(?>%b)" % b"|".join(re.escape(bytes([2 * length])) + b".{%d}" % length for length in _SHORT)
+"""Matches bytes or a text below 64 bytes."""
+
+
 @lru_cache(maxsize=1024)
 def _numbers(count: int, then: bytes = b"") -> Callable[[bytes, int], re.Match[bytes] | None]:
-    """Matches ``count`` ints and longs of at most ten bytes each, without backtracking."""
-    return re.compile(rb"(?:[\x80-\xff]{0,9}+[\x00-\x7f]){%d}+%b" % (count, then)).match
+    """Matches ``count`` ints and longs."""
+    return re.compile(b"(?:%b){%d}+%b" % (ANY_LONG, count, then)).match
+
+
+# Making the expression takes as long as some hundred steps.
+_WORTH_EXPRESSION = 16
+
+
+@lru_cache(maxsize=256)
+def _short_pairs(count: int) -> Callable[[bytes, int], re.Match[bytes] | None]:
+    """Matches ``count`` pairs of a number and bytes below 64, and the end of their array."""
+    return re.compile(b"(?:%b%b){%d}+\0" % (ANY_LONG, SHORT_BYTES, count), re.DOTALL).match
 
 
 def _skip_keyed_bytes(data: bytes, at: int) -> int:
     """Skips an array of (int or long, bytes) pairs."""
     count, at = _block_items(data, at)
+    if count >= _WORTH_EXPRESSION and (found := _short_pairs(count)(data, at)) is not None:
+        return found.end()
     while count:
         for _ in range(count):
             if data[at] > 127:

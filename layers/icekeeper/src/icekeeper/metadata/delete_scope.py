@@ -36,7 +36,10 @@ PartitionKey: TypeAlias = tuple[int, tuple[object, ...]]
 
 def partition_key(spec_id: int, partition: tuple[PartitionValue, ...]) -> PartitionKey:
     """Spec id and partition as a key: 0.0 and -0.0 are two partitions, all NaNs are one (rule: nan-is-one-value)."""
-    return spec_id, tuple(_float_key(value) if isinstance(value, float) else value for value in partition)
+    for value in partition:
+        if isinstance(value, float):
+            return spec_id, tuple(_float_key(one) if isinstance(one, float) else one for one in partition)
+    return spec_id, partition
 
 
 def _float_key(value: float) -> bytes:

@@ -1,4 +1,4 @@
-"""Reads chosen fields of manifest entries as flat lists of values, fast, and leaves the rest encoded (pure).
+"""Reads chosen fields of manifest entries column by column, fast, and leaves the rest encoded (pure).
 
 Fields are found by Avro ``field-id``, or by name where a writer left the ids out.  *Late fields*, such as column
 metrics, are most of a manifest, and most plans never read them: a ``StoredFile`` keeps their bytes and decodes each on
@@ -8,19 +8,22 @@ demand.  Entries with the layout of earlier ones are read by a regular expressio
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import accumulate, repeat
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from icekeeper.metadata.avro_files import is_field, record_of, structure
 from icekeeper.metadata.avro_schemas import manifest_schema
 from icekeeper.metadata.avro_values import (
+    ANY_LONG,
     AS_BYTES,
     AS_LONG,
     PLAIN_READERS,
+    SHORT_BYTES,
     AvroTypes,
     Reader,
     Skipper,
@@ -136,15 +139,10 @@ class StoredFile(DataFile):
         return DataFile(**values)
 
     @classmethod
-    def of(cls, values: Sequence[Any], reader: LateReader, stretch: bytes) -> StoredFile:
-        """``values`` has all other fields, in the order of ``STORED``."""
-        file: StoredFile = object.__new__(cls)
-        for put, value in zip(_PUT, values, strict=True):
-            put(file, value)
-        _put_known(file, None)
-        _put_reader(file, reader)
-        _put_stretch(file, stretch)
-        return file
+    def of(cls, columns: Sequence[Sequence[Any]], reader: LateReader, stretches: Sequence[bytes]) -> list[StoredFile]:
+        """Files whose other fields are in ``columns``, in the order of ``STORED``."""
+        values = [*columns, repeat(None), repeat(reader), stretches]
+        return made(cls, len(stretches), zip(_PUT, values, strict=True))
 
     def stretch(self, layout: Layout) -> bytes | None:
         """Its encoded late fields; ``None``: they have another layout."""
@@ -181,15 +179,27 @@ for _name in LATE_FIELDS.values():
 
 STORED = tuple(field.name for field in fields(DataFile) if field.name not in LATE_FIELDS.values())
 """The fields of a file that are decoded at once, in the order of ``StoredFile.of``."""
-# Setting the slots takes half the time of a frozen dataclass's ``__init__``.
-_PUT = tuple(getattr(DataFile, name).__set__ for name in STORED)
-_put_known, _put_reader, _put_stretch = (getattr(StoredFile, name).__set__ for name in StoredFile.__slots__)
+_PUT = tuple(
+    getattr(of, name).__set__
+    for of, names in ((DataFile, STORED), (StoredFile, StoredFile.__slots__))
+    for name in names
+)
+_put_known = _PUT[len(STORED)]
+_T = TypeVar("_T")
+
+
+def made(kind: type[_T], count: int, fields: Iterable[tuple[Callable[[_T, Any], None], Iterable[Any]]]) -> list[_T]:
+    """Objects whose slots are set column by column: a frozen dataclass's ``__init__`` takes several times as long."""
+    objects: list[_T] = [*map(object.__new__, repeat(kind, count))]
+    for put, values in fields:
+        deque(map(put, objects, values), maxlen=0)
+    return objects
 
 
 SPAN = (-1, -2)
 """In place of field ids of an entry: the positions where the entry begins and ends."""
-LATE = (-3, -4)
-"""In place of field ids of a file: the positions where the stretch of its late fields begins and ends."""
+LATE = -3
+"""In place of the field id of a file: the stretch of its late fields."""
 
 NUMBER = frozenset({"int", "long"})
 TEXT = frozenset({"string", "enum"})
@@ -221,6 +231,7 @@ def entry_columns(
     """
     slots = {field_id: slot for slot, field_id in enumerate((*entry, *file))}
     steps: list[EntryStep] = []
+    stretch: Stretch | None = None
     found: set[int] = set()
 
     def field_step(field: Mapping[str, Any], names: Mapping[int, str]) -> EntryStep:
@@ -243,22 +254,14 @@ def entry_columns(
             continue
         if types.defined(field["type"]) != types.defined(record):
             steps.append(EntryStep(-1, *_present(types, field["type"])))
-        for number, part in enumerate(record["fields"]):
-            if late and number == late[0] and LATE[0] in slots:
-                steps.append(EntryStep(slots[LATE[0]], _position))
-            steps.append(field_step(part, FILE_FIELDS | LATE_FIELDS))
-            if late and number == late[-1] and LATE[1] in slots:
-                steps.append(EntryStep(slots[LATE[1]], _position))
-    if SPAN[0] in slots:
-        steps = [EntryStep(slots[SPAN[0]], _position), *steps, EntryStep(slots[SPAN[1]], _position)]
+        if late and LATE in slots:
+            stretch = Stretch(slots[LATE], len(steps) + late[0], len(steps) + late[-1])
+        steps += [field_step(part, FILE_FIELDS | LATE_FIELDS) for part in record["fields"]]
     between = record["fields"][late[0] : late[-1] + 1] if late else []
     missing = frozenset(field_id for field_id in slots if field_id >= 0) - found
-    empty = [0 if field_id in LATE else None for field_id in slots]
-    return EntryReader(steps, empty, types, missing, LateReader.of(types, between))
-
-
-def _position(data: bytes, at: int) -> tuple[int, int]:
-    return at, at
+    empty = [b"" if field_id == LATE else None for field_id in slots]
+    span = (slots[SPAN[0]], slots[SPAN[1]]) if SPAN[0] in slots else None
+    return EntryReader(steps, empty, types, stretch, span, missing, LateReader.of(types, between))
 
 
 def _present(types: AvroTypes, union: Any) -> tuple[Skipper, Any]:
@@ -288,7 +291,8 @@ def _wanted_step(
     if field_id == 100 and types.defined(kind) == {"type": "string"}:
         return EntryStep(slot, read, kind, _path)
     if field_id in _OWN:
-        return EntryStep(slot, read, kind, lambda encoded: read(encoded, 0)[0])
+        plain = types.defined(kind) in ({"type": "int"}, {"type": "long"})
+        return EntryStep(slot, read, kind, _number if plain else lambda encoded: read(encoded, 0)[0])
     known = _Known(read, partition if field_id == 102 else None)
     if field_id not in _REPEATED:
         return EntryStep(slot, read, kind, known.__getitem__)
@@ -326,6 +330,16 @@ def _not_null(value: Any) -> Any:
 def _path(encoded: bytes) -> str:
     """A text whose length takes one byte or two, as in all learned layouts."""
     return encoded[1 if encoded[0] < 128 else 2 :].decode()
+
+
+def _number(encoded: bytes) -> int:
+    """An int or long, whose last byte is known."""
+    if len(encoded) > 9:  # it may have more than 64 bits
+        return read_long(encoded, 0)[0]
+    number = 0
+    for byte in reversed(encoded):
+        number = number << 7 | byte & 127
+    return number >> 1 ^ -(number & 1)
 
 
 class _Known(dict[bytes, Any]):
@@ -366,96 +380,111 @@ _MOST_BLOCK_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class EntryStep:
-    """A field of an entry or of its data file, or a position between two; steps are in the order of encoding."""
+    """A field of an entry or of its data file; steps are in the order of encoding."""
 
     slot: int
     """The index of its value in the result; -1: the field is skipped."""
     walk: Any
     """A ``Reader`` if the field is wanted, else a ``Skipper``."""
-    kind: Any = None
-    """The field's type; ``None``: the step is a position."""
-    decode: Callable[[bytes], Any] | None = None
+    kind: Any
+    """The field's type."""
+    decode: Callable[[bytes], Any] = bytes
     """Decodes a wanted field from its bytes."""
 
 
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Steps whose bytes are wanted as well, as one value."""
+
+    slot: int
+    first: int
+    last: int
+
+
 class EntryReader:
-    """Reads entries of one schema as lists of values; threads may share it."""
+    """Reads entries of one schema as values or columns of values; threads may share it."""
 
     def __init__(
         self,
         steps: Sequence[EntryStep],
         empty: list[Any],
         types: AvroTypes,
+        stretch: Stretch | None = None,
+        span: tuple[int, int] | None = None,
         missing: frozenset[int] = frozenset(),
         late: LateReader | None = None,
     ) -> None:
         """``empty``: the values of an entry without any of the fields, of which there are two or more.
 
+        ``span``: the slots of the positions in the block where an entry begins and ends.
         ``missing``: the ids of wanted fields that the manifests do not have.
         ``late``: ``None`` if the late fields are not encoded as in the specification.
         """
         self.missing, self.late = missing, late
-        self._steps, self._empty, self._types = tuple(steps), empty, types
-        self._walks = [(step.slot, step.walk) for step in steps]
-        wanted = [step for step in steps if step.slot >= 0]
-        self._values = [(step.slot, step.decode) for step in wanted if step.decode is not None]
+        self._steps, self._empty, self._types, self._stretch, self._span = tuple(steps), empty, types, stretch, span
+        self._values: list[tuple[int, Callable[[bytes], Any]]] = []
+        for number, step in enumerate(steps):
+            if stretch is not None and number == stretch.first:
+                self._values.append((stretch.slot, bytes))
+            if step.slot >= 0:
+                self._values.append((step.slot, step.decode))
         # The first group is the whole entry.
-        self._groups = [number for number, step in enumerate(wanted, start=2) if step.decode is not None]
-        self._places = [(step.slot, number) for number, step in enumerate(wanted, start=2) if step.decode is None]
-        ends = [step.slot if step.decode is None else -1 for step in (steps[0], steps[-1])]
-        self._begin_slot, self._end_slot = ends
-        self._has_inner_places = any(slot not in ends for slot, _ in self._places)
+        self._groups = range(2, 2 + len(self._values))
         self._layouts: list[dict[bytes, None]] = [{} for _ in steps]
         self._walked = self._noted = self._lessons = 0
         self._has_news = False
         self._pattern: re.Pattern[bytes] | None = None
 
-    def read(self, data: bytes, at: int) -> tuple[list[Any], int]:
-        """An entry, and the position after it."""
-        found = None if self._pattern is None else self._pattern.match(data, at)
-        if found is None or found[1] is None:
-            return self._walk(data, at)
-        values = self._empty.copy()
-        for (slot, decode), encoded in zip(self._values, found.group(*self._groups), strict=True):
-            values[slot] = decode(encoded)
-        for slot, group in self._places:
-            values[slot] = found.start(group)
-        return values, found.end()
-
-    def read_block(self, data: bytes, count: int) -> tuple[list[Sequence[Any]], int]:
-        """The first ``count`` entries of a block, and the position after them."""
-        if self._pattern is not None and not self._has_inner_places and len(data) <= _MOST_BLOCK_BYTES:
+    def read_block(self, data: bytes, count: int) -> tuple[Sequence[Sequence[Any]], int]:
+        """The values of the first ``count`` entries of a block, slot by slot, and the position after them."""
+        if self._pattern is not None and len(data) <= _MOST_BLOCK_BYTES:
             found = self._pattern.findall(data)
             # From an entry of another layout on, the rest of the block matches as one entry of no bytes.
             if found and len(found) == count and sum(len(entry[0]) for entry in found) == len(data):
-                return self._rows(found), len(data)
+                return self._columns(found), len(data)
         rows: list[Sequence[Any]] = []
         at = 0
         for _ in range(count):
-            values, at = self.read(data, at)
+            values, at = self._read(data, at)
             rows.append(values)
-        return rows, at
+        return [*zip(*rows, strict=True)] or [()] * len(self._empty), at
 
-    def _rows(self, found: Sequence[tuple[bytes, ...]]) -> list[Sequence[Any]]:
+    def _read(self, data: bytes, at: int) -> tuple[list[Any], int]:
+        """An entry, and the position after it."""
+        found = None if self._pattern is None else self._pattern.match(data, at)
+        if found is None or found[1] is None:
+            values, end = self._walk(data, at)
+        else:
+            values, end = self._empty.copy(), found.end()
+            for (slot, decode), encoded in zip(self._values, found.group(*self._groups), strict=True):
+                values[slot] = decode(encoded)
+        if self._span is not None:
+            values[self._span[0]], values[self._span[1]] = at, end
+        return values, end
+
+    def _columns(self, found: Sequence[tuple[bytes, ...]]) -> list[Sequence[Any]]:
         """The values of entries; ``found`` has the bytes of each entry and of its fields."""
         whole, *fields = zip(*found, strict=True)
-        columns: list[Iterable[Any]] = [repeat(value) for value in self._empty]
-        for (slot, decode), group in zip(self._values, self._groups, strict=True):
-            columns[slot] = map(decode, fields[group - 2])
-        ends = [*accumulate(map(len, whole))]
-        if self._begin_slot >= 0:
-            columns[self._begin_slot] = [0, *ends[:-1]]
-        if self._end_slot >= 0:
-            columns[self._end_slot] = ends
-        return [*zip(*columns, strict=False)]  # ``repeat`` is endless
+        columns: list[Sequence[Any]] = [[value] * len(found) for value in self._empty]
+        for (slot, decode), encoded in zip(self._values, fields, strict=True):
+            columns[slot] = encoded if decode is bytes else [*map(decode, encoded)]
+        if self._span is not None:
+            ends = [*accumulate(map(len, whole))]
+            columns[self._span[0]], columns[self._span[1]] = [0, *ends[:-1]], ends
+        return columns
 
     def _walk(self, data: bytes, at: int) -> tuple[list[Any], int]:
-        values, begin = self._empty.copy(), at
-        for slot, step in self._walks:
-            if slot < 0:
-                at = step(data, at)
+        values, begin, stretch = self._empty.copy(), at, self._stretch
+        starts = 0
+        for number, step in enumerate(self._steps):
+            if stretch is not None and number == stretch.first:
+                starts = at
+            if step.slot < 0:
+                at = step.walk(data, at)
             else:
-                values[slot], at = step(data, at)
+                values[step.slot], at = step.walk(data, at)
+            if stretch is not None and number == stretch.last:
+                values[stretch.slot] = data[starts:at]
         self._walked += 1
         if self._walked > _WALKED_FIRST and self._lessons < _MOST_LESSONS:
             self._note(data, begin)
@@ -467,11 +496,10 @@ class EntryReader:
         # Entries that no pattern describes are always walked.
         with suppress(Exception):
             for step, layouts in zip(self._steps, self._layouts, strict=True):
-                if step.kind is not None:
-                    layout, at = value_pattern(self._types, step.kind, data, at)
-                    if layout not in layouts and len(layouts) < _MOST_LAYOUTS and sum(map(len, layouts)) < _MOST_BYTES:
-                        layouts[layout] = None
-                        self._has_news = True
+                layout, at = value_pattern(self._types, step.kind, data, at)
+                if layout not in layouts and len(layouts) < _MOST_LAYOUTS and sum(map(len, layouts)) < _MOST_BYTES:
+                    layouts[layout] = None
+                    self._has_news = True
             if self._has_news and self._noted >= _NOTED_AT_ONCE:
                 self._learn()
 
@@ -480,8 +508,11 @@ class EntryReader:
         self._lessons += 1
         parts = []
         for step, layouts in zip(self._steps, self._layouts, strict=True):
-            part = b"" if step.kind is None else alternatives(tuple(layouts))
+            part = alternatives(tuple(layouts))
             parts.append(part if step.slot < 0 else b"(%b)" % part)
+        if self._stretch is not None:
+            first, last = self._stretch.first, self._stretch.last
+            parts[first], parts[last] = b"(" + parts[first], parts[last] + b")"
         if sum(map(len, parts)) > _MOST_PATTERN_BYTES:
             self._lessons, self._pattern = _MOST_LESSONS, None
             return
@@ -495,13 +526,8 @@ class EntryReader:
 # a value ends: branches of unions, lengths of texts, numbers of items.  So it matches only bytes that a reader of the
 # schema would accept too, and no value matches two different expressions.
 
-# An int or long of at most ten bytes, as readers demand; possessive, so that a match never backtracks into it.
-_NUMBER = rb"[\x80-\xff]{0,9}+[\x00-\x7f]"
 # Longer texts have lengths of three bytes and more; no path is so long.
 _LONGEST_TEXT = 8191
-# Lengths of one byte; numbers and truncated texts, as bounds are, come first.
-_SHORT = sorted(range(64), key=lambda length: (length not in (8, 4, 16), length))
-_SHORT_TEXT = b"(?>%b)" % b"|".join(re.escape(bytes([2 * length])) + b".{%d}" % length for length in _SHORT)
 
 
 class PatternUnknownError(Exception):
@@ -567,11 +593,11 @@ def _any_value(types: AvroTypes, schema: Any) -> bytes:
     if kind == "null":
         return b""
     if kind in AS_LONG:
-        return _NUMBER
+        return ANY_LONG
     if (width := width_of(schema)) is not None:
         return b".{%d}" % width
     if kind in AS_BYTES:
-        return _SHORT_TEXT
+        return SHORT_BYTES
     if kind == "record":
         return b"".join(_any_value(types, field["type"]) for field in schema["fields"])
     raise PatternUnknownError

@@ -7,6 +7,7 @@ Source: specification, "Manifest Entry Inheritance", "First Row ID Inheritance".
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -29,6 +30,7 @@ from icekeeper.metadata.entry_columns import (
     EntryReader,
     StoredFile,
     entry_columns,
+    made,
     require_type,
 )
 from icekeeper.metadata.types import TIMESTAMPS, UNITS_PER_DAY, column_type, least_decimal
@@ -68,6 +70,7 @@ _ROWS, _KEYS, _ROW_ID = (_FILE.index(field_id) for field_id in (103, 135, 142))
 _CONTENTS = {None: FileContent.DATA} | {int(content): content for content in FileContent}
 _DELETED = int(EntryStatus.DELETED)
 _STATUSES = {int(status): status for status in EntryStatus}
+_PUT_ENTRY = tuple(getattr(ManifestEntry, field.name).__set__ for field in dataclasses.fields(ManifestEntry))
 
 
 def entry_status(code: int, path: str) -> EntryStatus:
@@ -181,30 +184,51 @@ def decode_manifest(
     fields = tuple(
         (int(field["field-id"]), str(field["name"]), _units_per_day(field, table_schemas)) for field in spec["fields"]
     )
-    reader = _entry_reader(opened, (0, 1, 3, 4), (*LATE, *_FILE), (0, 100, 101, 103, 104), fields)
+    reader = _entry_reader(opened, (0, 1, 3, 4), (LATE, *_FILE), (0, 100, 101, 103, 104), fields)
     late = reader.late
     added_snapshot_id = manifest.added_snapshot_id
     next_row_id = manifest.first_row_id if manifest.content is ManifestContent.DATA else None
-    for values, block in opened.values(reader.read):
-        status_code, snapshot_id, number, file_number, start, end, *stored = values
-        status = entry_status(status_code, path)
+    for columns, _ in opened.blocks(reader.read_block):
+        codes, snapshot_ids, numbers, file_numbers, stretches, *stored = columns
+        statuses = [entry_status(code, path) for code in codes]
         try:
-            stored[0] = _CONTENTS[stored[0]]
-            if next_row_id is not None and stored[_ROW_ID] is None and status is not EntryStatus.DELETED:
-                stored[_ROW_ID] = next_row_id
-                next_row_id += stored[_ROWS]
-            if stored[_KEYS] is not None:
-                stored[_KEYS] = tuple(stored[_KEYS])
-            file = _decoded(stored) if late is None else StoredFile.of(stored, late, block[start:end])
+            stored[0] = [_CONTENTS[content] for content in stored[0]]
+            if next_row_id is not None:
+                stored[_ROW_ID], next_row_id = _row_ids(next_row_id, stored, statuses)
+            if any(stored[_KEYS]):
+                stored[_KEYS] = [keys and tuple(keys) for keys in stored[_KEYS]]
+            files: Sequence[DataFile]
+            if late is None:
+                files = [_decoded(values) for values in zip(*stored, strict=True)]
+            else:
+                files = StoredFile.of(stored, late, stretches)
         except (KeyError, ValueError, TypeError) as error:
             raise MetadataUnreadable(f"manifest {path} holds an entry that cannot be understood: {error!r}") from error
-        yield ManifestEntry(
-            status,
-            added_snapshot_id if snapshot_id is None else snapshot_id,
-            inherited_number(number, status, manifest) if number is None else number,
-            inherited_file_number(file_number, status, manifest) if file_number is None else file_number,
-            file,
+        values = (
+            statuses,
+            [added_snapshot_id if i is None else i for i in snapshot_ids],
+            [inherited_number(n, s, manifest) if n is None else n for n, s in zip(numbers, statuses, strict=True)],
+            [
+                inherited_file_number(n, s, manifest) if n is None else n
+                for n, s in zip(file_numbers, statuses, strict=True)
+            ],
+            files,
         )
+        yield from made(ManifestEntry, len(statuses), zip(_PUT_ENTRY, values, strict=True))
+
+
+def _row_ids(
+    next_row_id: int, stored: Sequence[Sequence[Any]], statuses: Sequence[EntryStatus]
+) -> tuple[list[int | None], int]:
+    """The row ids of files, inherited where they are null, and the next one to inherit."""
+    found: list[int | None] = []
+    for row_id, rows, status in zip(stored[_ROW_ID], stored[_ROWS], statuses, strict=True):
+        if row_id is None and status is not EntryStatus.DELETED:
+            found.append(next_row_id)
+            next_row_id += rows
+        else:
+            found.append(row_id)
+    return found, next_row_id
 
 
 def _decoded(values: Sequence[Any]) -> DataFile:
@@ -223,9 +247,10 @@ def decode_live_files(data: bytes, path: str) -> Iterator[LiveFile]:
     """
     opened = open_avro(data, path)
     reader = _entry_reader(opened, (0, 1), (100, 104, 144), (0, 100))
-    for (status, snapshot_id, file_path, size, content_offset), _ in opened.values(reader.read):
-        if status != _DELETED:
-            yield LiveFile(file_path, content_offset, size or 0, snapshot_id)
+    for columns, _ in opened.blocks(reader.read_block):
+        for status, snapshot_id, file_path, size, content_offset in zip(*columns, strict=True):
+            if status != _DELETED:
+                yield LiveFile(file_path, content_offset, size or 0, snapshot_id)
 
 
 def decode_live_paths(data: bytes, path: str) -> Iterator[list[str]]:
@@ -236,8 +261,8 @@ def decode_live_paths(data: bytes, path: str) -> Iterator[list[str]]:
     """
     opened = open_avro(data, path)
     reader = _entry_reader(opened, (0,), (100,), (0, 100))
-    for rows, _ in opened.blocks(reader.read_block):
-        yield [file_path for status, file_path in rows if status != _DELETED]
+    for (statuses, paths), _ in opened.blocks(reader.read_block):
+        yield [path for status, path in zip(statuses, paths, strict=True) if status != _DELETED]
 
 
 def decode_identities(data: bytes, manifest: ManifestFile) -> Iterator[tuple[FileKey, FileIdentity]]:
@@ -248,20 +273,20 @@ def decode_identities(data: bytes, manifest: ManifestFile) -> Iterator[tuple[Fil
     """
     opened = open_avro(data, manifest.manifest_path)
     reader = _entry_reader(opened, (0, 1, 3, 4), (100, 104, 144), (0, 100, 104))
-    for values, _ in opened.values(reader.read):
-        status_code, snapshot_id, number, file_number, file_path, size, content_offset = values
-        status = entry_status(status_code, manifest.manifest_path)
-        if status is EntryStatus.DELETED:
-            continue
-        yield (
-            (file_path, content_offset),
-            FileIdentity(
-                inherited_number(number, status, manifest),
-                size,
-                manifest.added_snapshot_id if snapshot_id is None else snapshot_id,
-                inherited_file_number(file_number, status, manifest),
-            ),
-        )
+    for columns, _ in opened.blocks(reader.read_block):
+        for code, snapshot_id, number, file_number, file_path, size, content_offset in zip(*columns, strict=True):
+            status = entry_status(code, manifest.manifest_path)
+            if status is EntryStatus.DELETED:
+                continue
+            yield (
+                (file_path, content_offset),
+                FileIdentity(
+                    inherited_number(number, status, manifest),
+                    size,
+                    manifest.added_snapshot_id if snapshot_id is None else snapshot_id,
+                    inherited_file_number(file_number, status, manifest),
+                ),
+            )
 
 
 def inherited_number(value: int | None, status: EntryStatus, manifest: ManifestFile) -> int:
@@ -319,7 +344,7 @@ def _reader_of(
     types = writer_types(schema_text)
     make = _partition_maker(schema_text, types, partition_fields) if 102 in file else None
     reader = entry_columns(types, entry, file, make)
-    if reader.late is None and LATE[0] in file:  # their encoding is unusual, so they are decoded at once
+    if reader.late is None and LATE in file:  # their encoding is unusual, so they are decoded at once
         return entry_columns(types, entry, (*file, *LATE_FIELDS), make)
     return reader
 

@@ -367,8 +367,8 @@ class EntryCopier:
         # By the values of an entry before its data file, which entries of one commit share.
         heads: dict[tuple[Any, ...], tuple[bytes, bytes, int] | None] = {}
         next_row_id = manifest.first_row_id if manifest.content is ManifestContent.DATA else None
-        for rows, block in opened.blocks(reader.read_block):
-            for start, end, *values in rows:
+        for columns, block in opened.blocks(reader.read_block):
+            for start, end, *values in zip(*columns, strict=True):
                 key = tuple(values[: len(_HEAD)])
                 try:
                     head = heads[key]

@@ -205,8 +205,10 @@ class _Limits:
 
     def most_outputs(self, files: Sequence[Candidate]) -> int:
         """One output fewer than inputs; a large input may become as many as it fills."""
-        sizes = [] if self.large is None else [c.file_size_in_bytes for c in files]
-        return len(files) - 1 + sum(size // self.target for size in sizes if size >= (self.large or 0))
+        if self.large is None:
+            return len(files) - 1
+        sizes = (c.file_size_in_bytes for c in files)
+        return len(files) - 1 + sum(size // self.target for size in sizes if size >= self.large)
 
 
 def binpacked(

@@ -7,12 +7,13 @@ A table may have millions of small files, so a candidate holds no column metrics
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from icekeeper.metadata.delete_scope import PartitionKey, partition_key
 from icekeeper.metadata.overlap_depth import Extent
-from icekeeper.model import FileContent, FileIdentity, FileKey, ManifestEntry, PartitionValue
+from icekeeper.model import FileContent, FileIdentity, FileKey, LiveEntry, ManifestEntry, PartitionValue
 from icekeeper.operations.compaction.output_partition import Destination
 from icekeeper.policy.values import RewriteReason
 
@@ -176,7 +177,7 @@ class SharedParts:
     def __init__(self) -> None:
         self._homes: dict[tuple[PartitionKey, PartitionKey], tuple[Home, PartitionKey]] = {}
         # Only of one manifest: a table may have as many snapshots as files.
-        self._origins: dict[Origin, Origin] = {}
+        self._origins: dict[tuple[int | None, ...], Origin] = {}
         self._manifest_path = ""
         self._conditions: dict[tuple[object, ...], Condition] = {}
 
@@ -192,17 +193,22 @@ class SharedParts:
             found = self._homes[own, to] = Home(spec_id, partition, destination), to
         return found
 
-    def origin(self, origin: Origin) -> Origin:
-        """The first one that equals this one."""
-        if origin.manifest_path != self._manifest_path:
+    def origin(self, live: LiveEntry, make: Callable[[LiveEntry], Origin]) -> Origin:
+        """What ``make`` made of the first entry of the manifest that was added by the same commit."""
+        if live.manifest.manifest_path != self._manifest_path:
             self._origins.clear()
-            self._manifest_path = origin.manifest_path
-        return self._origins.setdefault(origin, origin)
+            self._manifest_path = live.manifest.manifest_path
+        entry = live.entry
+        key = entry.snapshot_id, entry.sequence_number, entry.file_sequence_number
+        found = self._origins.get(key)
+        if found is None:
+            found = self._origins[key] = make(live)
+        return found
 
-    def condition(self, condition: Condition) -> Condition:
-        """The first one that equals this one; deletes are compared by identity, which is faster."""
-        one = condition
-        deletes = tuple(map(id, one.deletes))
-        key: tuple[object, ...] = one.file_format, deletes, one.has_debt, one.is_clustered, one.lacks
-        key = *key, one.may_be_copied, one.is_likely_copied, one.pieces, one.misread_columns
-        return self._conditions.setdefault(key, condition)
+    def condition(self, file_format: str, deletes: tuple[ManifestEntry, ...], *others: Any) -> Condition:
+        """A condition of these values; deletes are compared by identity, which is faster."""
+        key = file_format, tuple(map(id, deletes)), others
+        found = self._conditions.get(key)
+        if found is None:
+            found = self._conditions[key] = Condition(file_format, deletes, *others)
+        return found

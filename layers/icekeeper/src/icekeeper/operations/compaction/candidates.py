@@ -31,7 +31,6 @@ from icekeeper.model import (
 )
 from icekeeper.operations.compaction.candidate import (
     Candidate,
-    Condition,
     Extents,
     GroupKey,
     Origin,
@@ -237,7 +236,7 @@ def select_candidates(
     partitions, undecided = (defaultdict[GroupKey, list[Candidate]](list) for _ in range(2))
     make = _CandidateMaker(metadata, policy, destinations, types, extents_of, misread_in, cuts=cuts)
     is_by_size = _size_rule(policy, sizes, in_scope, passed, clusters=recipe is not None, cuts=cuts)
-    asks_spec = RewriteReason.SPEC in policy.rewrite_reason
+    asks_spec, latest_ms = RewriteReason.SPEC in policy.rewrite_reason, now_ms - policy.min_data_age_ms
     asks_each = asks_spec or lacking or not index.is_empty
     for live in state.live_files:
         file, spec_id = live.entry.file, live.manifest.partition_spec_id
@@ -255,7 +254,7 @@ def select_candidates(
         is_chosen = has_debt or lacks or is_by_size(live, needed)
         if not ((is_chosen or has_debt is None) and in_scope(file, spec_id)):
             continue
-        reason, why = _why_passed_over(live.entry, needed, state, policy, types, now_ms - policy.min_data_age_ms)
+        reason, why = _why_passed_over(live.entry, needed, state, policy, types, latest_ms)
         if reason is not None:
             passed[reason].add(file, why)
             continue
@@ -308,6 +307,7 @@ class _CandidateMaker:
         self._metadata, self._policy, self._destinations = metadata, policy, destinations
         self._row_bytes, self._extents_of, self._cuts = likely_row_bytes(types.values()), extents_of, cuts
         self._misread_in, self._shared = misread_in, SharedParts()
+        self._full_row_group_bytes = policy.full_row_group_memory_bytes
 
     def candidate(
         self,
@@ -320,17 +320,12 @@ class _CandidateMaker:
     ) -> tuple[GroupKey, Candidate]:
         file, spec_id = live.entry.file, live.manifest.partition_spec_id
         home, to = self._shared.home(spec_id, file.partition, self._destinations.destination(file, spec_id))
-        is_fit = has_fit_row_groups(file, lacks, self._row_bytes, self._policy)
-        condition = Condition(
-            file_format=file.file_format,
-            deletes=deletes,
-            has_debt=has_debt,
-            is_clustered=is_clustered,
-            lacks=lacks,
-            may_be_copied=is_fit and not _touch_all(deletes, file),
-            is_likely_copied=is_fit and not deletes,
-            pieces=pieces(file, self._policy) if self._cuts else (),
-            misread_columns=None if self._misread_in is None else self._misread_in(file),
+        is_fit = self._has_fit_row_groups(file, lacks)
+        may_be_copied, is_likely_copied = is_fit and not _touch_all(deletes, file), is_fit and not deletes
+        cut = pieces(file, self._policy) if self._cuts else ()
+        misread = None if self._misread_in is None else self._misread_in(file)
+        condition = self._shared.condition(
+            file.file_format, deletes, has_debt, is_clustered, lacks, may_be_copied, is_likely_copied, cut, misread
         )
         candidate = Candidate(
             file_path=file.file_path,
@@ -338,11 +333,29 @@ class _CandidateMaker:
             record_count=file.record_count,
             first_row_id=file.first_row_id,
             home=home,
-            origin=self._shared.origin(self._origin(live)),
-            condition=self._shared.condition(condition),
+            origin=self._shared.origin(live, self._origin),
+            condition=condition,
             extents=() if self._extents_of is None else self._extents_of(file),
         )
         return (to, candidate.has_lineage), candidate
+
+    def _has_fit_row_groups(self, file: DataFile, lacks: frozenset[RewriteReason]) -> bool:
+        """Whether a file that ``lacks`` something has row groups large enough to be copied, as far as is known."""
+        least = self._policy.min_row_group_copy_bytes
+        if least is None or self._policy.rewrite_all:  # ``rewrite_all`` asks for new files
+            return False
+
+        def is_enough_for(row_groups: int) -> bool:
+            fills_memory = file.record_count * self._row_bytes >= self._full_row_group_bytes * row_groups
+            return fills_memory or file.file_size_in_bytes >= least * row_groups
+
+        return (
+            is_enough_for(1)  # most small files are not, and finding the split offsets takes as long as all the rest
+            and file.file_format.upper() == "PARQUET"
+            and file.key_metadata is None
+            and not lacks & _DECODED_FOR
+            and is_enough_for(max(1, len(file.split_offsets or ())))
+        )
 
     def _origin(self, live: LiveEntry) -> Origin:
         entry, added_ms = live.entry, _added_ms(self._metadata, live.entry)
@@ -503,6 +516,8 @@ def _take_likely_indebted(
 
 def likely_deleted_rows(candidate: Candidate, spread: Mapping[FileKey, int]) -> float:
     """The number of deleted rows of a data file, estimated where a delete file does not name it alone."""
+    if not candidate.deletes:
+        return 0.0
     return known_deleted_rows(candidate, candidate.deletes) + sum(
         entry.file.record_count / max(1, spread[entry.file.key])
         for entry in candidate.deletes
@@ -540,28 +555,6 @@ def _touch_all(deletes: Sequence[ManifestEntry], file: DataFile) -> bool:
     """
     touched = any(entry.file.content is FileContent.POSITION_DELETES for entry in deletes)
     return touched and len(file.split_offsets or ()) <= 1
-
-
-def has_fit_row_groups(file: DataFile, lacks: frozenset[RewriteReason], row_bytes: int, policy: Policy) -> bool:
-    """Whether a file that ``lacks`` something has row groups that are large enough to be copied, as far as known.
-
-    ``row_bytes``: the estimated size of a row of the table in memory.
-    """
-    least = policy.min_row_group_copy_bytes
-    if least is None or policy.rewrite_all:  # ``rewrite_all`` asks for new files
-        return False
-
-    def is_enough_for(row_groups: int) -> bool:
-        fills_memory = file.record_count * row_bytes >= policy.full_row_group_memory_bytes * row_groups
-        return file.file_size_in_bytes >= least * row_groups or fills_memory
-
-    return (
-        is_enough_for(1)  # most small files are not, and finding the split offsets takes as long as all the rest
-        and file.file_format.upper() == "PARQUET"
-        and file.key_metadata is None
-        and not lacks & _DECODED_FOR
-        and is_enough_for(max(1, len(file.split_offsets or ())))
-    )
 
 
 def rest_rule(metadata: TableMetadata, policy: Policy, now_ms: int) -> Callable[[Sequence[Candidate]], bool]:
