@@ -56,7 +56,14 @@ GNU = {"CS_GNU_LIBC_VERSION": 2, "CS_PATH": 0}
 @pytest.mark.parametrize(
     ("before", "names", "after"),
     [
-        ({}, GNU, {"ARROW_DEFAULT_MEMORY_POOL": "jemalloc", "JE_ARROW_MALLOC_CONF": "narenas:2"}),
+        (
+            {},
+            GNU,
+            {
+                "ARROW_DEFAULT_MEMORY_POOL": "jemalloc",
+                "JE_ARROW_MALLOC_CONF": "narenas:2,dirty_decay_ms:150,muzzy_decay_ms:0",
+            },
+        ),
         (
             {"ARROW_DEFAULT_MEMORY_POOL": "system", "JE_ARROW_MALLOC_CONF": "narenas:9"},
             GNU,

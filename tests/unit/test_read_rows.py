@@ -15,6 +15,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from icekeeper.errors import FileUnreadable, MaintenanceError, MetadataUnreadable, StorageError, TableUnsupported
+from icekeeper.machine.metering import WorkThreads
 from icekeeper.machine.resources import on_cores
 from icekeeper.model import FileContent
 from icekeeper.operations.compaction.proof import write_proven
@@ -166,6 +167,26 @@ def test_one_core_or_little_work_starts_no_thread(cores: int, small_rows: int) -
     for _, batches in rows.read(cores):
         list(batches)
     assert rows.threads == {threading.current_thread().name}
+
+
+@pytest.mark.parametrize(("rows_of_a_file", "threads"), [(100_000, 3), (200_000, 2)])
+def test_all_cores_decode_tiny_files_and_all_but_one_others(
+    rows_of_a_file: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one column of eight bytes, with a megabyte in between."""
+    rows = Rows([InputFile(f"/{n}", rows_of_a_file, 1) for n in range(20)], 8)
+    begun: list[int] = []
+
+    class Threads(WorkThreads):
+        def __init__(self, threads: int, **options: Any) -> None:
+            begun.append(threads)
+            super().__init__(threads, **options)
+
+    monkeypatch.setattr(decoding, "BATCH_ROWS", 10**6)
+    monkeypatch.setattr(decoding, "WorkThreads", Threads)
+    for _, batches in rows.read(3):
+        list(batches)
+    assert begun == [threads]
 
 
 @pytest.mark.usefixtures("small_portions")

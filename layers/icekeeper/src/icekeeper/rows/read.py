@@ -186,7 +186,7 @@ def _whole(source: InputFile, storage: Storage) -> pa.NativeFile | None:
 # Small inputs are decoded ahead in threads, while the caller works on the rows before them.
 #
 # Arrow decodes the columns of one file in parallel.  For a small file this does not pay: decoding a column takes less
-# time than handing it to a thread.  So one thread decodes several small files whole (platform: tiny-files-one-decoder),
+# time than handing it to a thread.  So a thread decodes several small files whole (platform: tiny-files-all-decoders),
 # within a memory limit (rule: decode-ahead-in-order).
 
 InputRows = tuple[InputFile, Iterator[pa.RecordBatch]]
@@ -207,19 +207,21 @@ _AHEAD_BYTES = 8 * 1024 * 1024
 def decoded_ahead(inputs: Iterator[InputRows], task: ReadTask, schema: Mapping[str, Any]) -> Generator[InputRows]:
     """The inputs of a task in their order; read each one before you ask for the next.
 
-    ``inputs`` have their rows in ``schema``, not decoded yet.  All cores of the task except the caller's decode.  With
-    one core or little to decode, the caller decodes.  Closing the iterator ends the threads.  An error of decoding is
-    raised where the rows of that input are read.
+    ``inputs`` have their rows in ``schema``, not decoded yet.  All cores of the task decode tiny files, all but one
+    others.  With one core or little to decode, the caller decodes.  Closing the iterator ends the threads.  An error of
+    decoding is raised where the rows of that input are read.
     """
     # An estimate, used until some rows are decoded.
     row_bytes = float(max(1, likely_row_bytes(leaf.iceberg_type for leaf in leaf_columns(schema))))
     small_rows = sum(source.record_count for source in task.inputs if _is_small(source))
-    others = task_cores() - 1
-    if not others or small_rows * row_bytes <= _WORTH_THREADS_BYTES:
+    threads = task_cores()
+    if threads == 1 or small_rows * row_bytes <= _WORTH_THREADS_BYTES:
         yield from inputs
         return
+    if small_rows * row_bytes >= _PORTION_BYTES * sum(map(_is_small, task.inputs)):
+        threads -= 1  # for the caller, which mostly waits only where files are tiny
     portions: deque[tuple[float, Future[tuple[list[InputRows], float | None]]]] = deque()
-    with WorkThreads(others, thread_name_prefix="icekeeper-decode") as pool:
+    with WorkThreads(threads, thread_name_prefix="icekeeper-decode") as pool:
         try:
             while True:
                 while not portions or sum(size for size, _ in portions) < _AHEAD_BYTES:

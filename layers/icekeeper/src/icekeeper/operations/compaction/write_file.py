@@ -204,10 +204,8 @@ class _Output:
                 self.size = self._sink.tell()
 
 
-# All cores of the task encode a row group if that pays; the bytes are the same (rule: same-bytes-on-any-cores).
+# All cores of the task encode a row group; the bytes are the same (rule: same-bytes-on-any-cores).
 
-# Decoding keeps two cores busy beside the encoding (platform: columns-encode-independently).
-_WORTH_CORES = 3
 # A smaller row group is encoded in the time that it takes to divide the work.
 _WORTH_THREADS_BYTES = 4 * 1024 * 1024
 # After a row group of this size, decoding has freed enough memory to release it.
@@ -230,8 +228,8 @@ class RowGroupWriter(Protocol):
 def row_group_writer(sink: Any, first: pa.Table, options: Mapping[str, Any]) -> RowGroupWriter:
     """A writer whose first table will be ``first``; ``options`` are those of ``ParquetWriter``."""
     cores = task_cores()
-    if cores >= _WORTH_CORES and first.num_columns > 1 and first.nbytes >= _WORTH_THREADS_BYTES:
-        # Imported here, so that small files and few cores start without it and without Thrift.
+    if cores > 1 and first.num_columns > 1 and first.nbytes >= _WORTH_THREADS_BYTES:
+        # Imported here, so that small files and one core start without it and without Thrift.
         from icekeeper.operations.compaction.side_by_side import side_by_side_writer
 
         writer = side_by_side_writer(sink, first, options, cores)
