@@ -42,6 +42,7 @@ CONTESTANTS: Mapping[str, Entrant] = {
     "pyarrow": Entrant("bare pyarrow", "bare_pyarrow", ("pyarrow",), proof="files"),
     "pyiceberg": Entrant("PyIceberg, overwriting", "pyiceberg_overwrite"),
     "duckdb_s3": Entrant("bare DuckDB 1.5 by S3", "bare_duckdb_s3", proof="files"),
+    "pyarrow_s3": Entrant("bare pyarrow by S3", "bare_pyarrow_s3", proof="files"),
     "rust_s3": Entrant("iceberg-compaction (Rust) by S3", "iceberg_compaction", ("iceberg-compaction",)),
     "java_s3a": Entrant("Iceberg-Java 1.10.2 by S3A", "iceberg_java", (*_JAVA, "sagemaker_pyspark")),
     "polars": Entrant("bare polars", "bare_polars", ("polars",), proof="files"),

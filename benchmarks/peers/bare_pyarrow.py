@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,29 +21,35 @@ def prepare(task: Task) -> Callable[[], Answer]:
     output = Path(task["scratch"]) / "merged.parquet"
 
     def run() -> Answer:
-        schema = pq.read_schema(task["data_files"][0])
-        with pq.ParquetWriter(
-            output, schema, compression="zstd", compression_level=3, store_decimal_as_integer=True
-        ) as writer:
-            pending: list[pa.Table] = []
-            pending_bytes = 0
-            for path in task["data_files"]:
-                pending.append(pq.read_table(path, partitioning=None))
-                pending_bytes += pending[-1].nbytes
-                if pending_bytes >= _ROW_GROUP_BYTES:
-                    _write(writer, pending)
-                    pending_bytes = 0
-            _write(writer, pending)
+        merge((pq.read_table(path, partitioning=None) for path in task["data_files"]), output)
         return {"files": [str(output)]}
 
     return run
 
 
+def merge(tables: Iterable[pa.Table], sink: Any) -> None:
+    """Write all tables, of one schema, to one file."""
+    with ExitStack() as opened:
+        writer: pq.ParquetWriter | None = None
+        pending: list[pa.Table] = []
+        pending_bytes = 0
+        for table in tables:
+            if writer is None:
+                options = {"compression": "zstd", "compression_level": 3, "store_decimal_as_integer": True}
+                writer = opened.enter_context(pq.ParquetWriter(sink, table.schema, **options))
+            pending.append(table)
+            pending_bytes += table.nbytes
+            if pending_bytes >= _ROW_GROUP_BYTES:
+                _write(writer, pending)
+                pending_bytes = 0
+        if writer is not None and pending:
+            _write(writer, pending)
+
+
 def _write(writer: pq.ParquetWriter, pending: list[pa.Table]) -> None:
-    if pending:
-        table = pa.concat_tables(pending)
-        writer.write_table(table, row_group_size=table.num_rows)
-        pending.clear()
+    table = pa.concat_tables(pending)
+    writer.write_table(table, row_group_size=table.num_rows)
+    pending.clear()
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ METADATA: Sequence[Row] = (
         "million_files",
         "compact",
         ("icekeeper",),
-        (Target("wall_s", "icekeeper", 60), Target("peak_mb_beside_java", "icekeeper", 1024)),
+        (Target("wall_s", "icekeeper", 10), Target("peak_mb_of_worker", "icekeeper", 400)),
         task={"dry_run": True},
         proof="plan",
         warm_up=("many_manifests", 0.01),

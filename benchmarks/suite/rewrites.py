@@ -144,7 +144,7 @@ REWRITES: Sequence[Row] = (
         "many_groups",
         "compact",
         ("icekeeper_one_executor", "icekeeper_two_executors"),
-        (Target("wall_s", "icekeeper_two_executors", 1 / 1.8, "icekeeper_one_executor"),),
+        (Target("wall_s", "icekeeper_two_executors", 1 / 1.75, "icekeeper_one_executor"),),
         settings=ONE_OUTPUT_SETTINGS,
         most_share=1 / 16,
     ),

@@ -51,8 +51,8 @@ STORES: Sequence[Row] = (
         "small_table",
         WHOLE_PASS,
         ("icekeeper",),
-        # One for each file and for its one manifest, and 40 more; the catalog's are not among them.
-        (Target("requests", "icekeeper", 60 + 1 + 40),),
+        # One for each file and for its one manifest, and 7 more; the catalog's are not among them.
+        (Target("requests", "icekeeper", 60 + 1 + 7),),
         store_delay_ms=20,
     ),
     Row(
@@ -60,8 +60,8 @@ STORES: Sequence[Row] = (
         "600 files, 176 MB beside SeaweedFS's worker",
         "append_only_300kb",
         "compact",
-        ("icekeeper", "seaweedfs"),
-        (Target("wall_s", "icekeeper", 0.15, "seaweedfs"), Target("output_ratio", "icekeeper", 1.0)),
+        ("icekeeper", "pyarrow_s3", "seaweedfs"),
+        (Target("wall_s", "icekeeper", 1.2, "pyarrow_s3"), Target("output_ratio", "icekeeper", 1.0)),
         task={"target_bytes": 256 * MB},
         settings={**ONE_OUTPUT_SETTINGS, "target_file_size_mb": "256"},
         most_files=1,
