@@ -131,6 +131,8 @@ def test_a_stored_file_is_what_a_file_of_the_same_fields_is() -> None:
     for copied in (pickle.loads(pickle.dumps(found)), replace(found, record_count=11)):
         assert type(copied) is DataFile
         assert replace(copied, record_count=10) == EXPECTED
+    ids = [entry.file.equality_ids for entry in read(written([FILE | {"equality_ids": i} for i in ([], None, [2, 1])]))]
+    assert ids == [(), None, (2, 1)]
     (bare,) = (entry.file for entry in read(written([FILE | {"split_offsets": None}])))
     assert (bare.lower_bounds, bare.split_offsets) == (None, None)
     assert hash(bare) == hash(pickle.loads(pickle.dumps(bare)))

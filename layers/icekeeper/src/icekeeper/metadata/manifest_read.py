@@ -195,8 +195,7 @@ def decode_manifest(
             stored[0] = [_CONTENTS[content] for content in stored[0]]
             if next_row_id is not None:
                 stored[_ROW_ID], next_row_id = _row_ids(next_row_id, stored, statuses)
-            if any(stored[_KEYS]):
-                stored[_KEYS] = [keys and tuple(keys) for keys in stored[_KEYS]]
+            stored[_KEYS] = [None if keys is None else tuple(keys) for keys in stored[_KEYS]]
             files: Sequence[DataFile]
             if late is None:
                 files = [_decoded(values) for values in zip(*stored, strict=True)]
