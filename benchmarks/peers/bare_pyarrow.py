@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -27,22 +27,20 @@ def prepare(task: Task) -> Callable[[], Answer]:
     return run
 
 
-def merge(tables: Iterable[pa.Table], sink: Any) -> None:
-    """Write all tables, of one schema, to one file."""
-    with ExitStack() as opened:
-        writer: pq.ParquetWriter | None = None
+def merge(tables: Iterator[pa.Table], sink: Any) -> None:
+    """Write all tables, of which there are some, of one schema, to one file."""
+    first = next(tables)
+    options = {"compression": "zstd", "compression_level": 3, "store_decimal_as_integer": True}
+    with pq.ParquetWriter(sink, first.schema, **options) as writer:
         pending: list[pa.Table] = []
         pending_bytes = 0
-        for table in tables:
-            if writer is None:
-                options = {"compression": "zstd", "compression_level": 3, "store_decimal_as_integer": True}
-                writer = opened.enter_context(pq.ParquetWriter(sink, table.schema, **options))
+        for table in chain([first], tables):
             pending.append(table)
             pending_bytes += table.nbytes
             if pending_bytes >= _ROW_GROUP_BYTES:
                 _write(writer, pending)
                 pending_bytes = 0
-        if writer is not None and pending:
+        if pending:
             _write(writer, pending)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import operator
+import re
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -355,8 +356,9 @@ def test_a_partition_is_judged_as_each_of_its_rows_is(kind: str, transform: str,
         assert not whole(0, (partition,)) or all(matches), (text, partition, values)
         assert may_match(data_file("f", 1, (partition,)), 0) or not any(matches), (text, partition, values)
         if transform == "identity":
-            # Each zero of a list is judged alone, and engines disagree whether it is the other one.
-            simple = " and " not in text and " or " not in text and not ("-0.0" in text and ", " in text)
+            # Of a list with both zeros each is judged alone, and engines disagree whether it is the other one.
+            has_both = {"-0.0", "0.0"}.issubset(re.findall(r"-?\b[\d.]+", text))
+            simple = " and " not in text and " or " not in text and not has_both
             assert not simple or whole(0, (partition,)) is all(matches), (text, partition, values)
 
 

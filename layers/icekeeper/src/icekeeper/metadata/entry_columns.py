@@ -264,6 +264,10 @@ def entry_columns(
     return EntryReader(steps, empty, types, stretch, span, missing, LateReader.of(types, between))
 
 
+def _position(data: bytes, at: int) -> tuple[int, int]:
+    return at, at
+
+
 def _present(types: AvroTypes, union: Any) -> tuple[Skipper, Any]:
     """Skips the union branch of a nullable record (BigQuery's ``data_file``), which must not be null.
 
@@ -428,6 +432,10 @@ class EntryReader:
                 self._values.append((stretch.slot, bytes))
             if step.slot >= 0:
                 self._values.append((step.slot, step.decode))
+        self._walks = [(step.slot, step.walk) for step in steps]
+        if stretch is not None:  # where it begins, and in one slot more where it ends
+            self._walks.insert(stretch.last + 1, (len(empty), _position))
+            self._walks.insert(stretch.first, (stretch.slot, _position))
         # The first group is the whole entry.
         self._groups = range(2, 2 + len(self._values))
         self._layouts: list[dict[bytes, None]] = [{} for _ in steps]
@@ -474,17 +482,15 @@ class EntryReader:
         return columns
 
     def _walk(self, data: bytes, at: int) -> tuple[list[Any], int]:
-        values, begin, stretch = self._empty.copy(), at, self._stretch
-        starts = 0
-        for number, step in enumerate(self._steps):
-            if stretch is not None and number == stretch.first:
-                starts = at
-            if step.slot < 0:
-                at = step.walk(data, at)
+        values, begin = [*self._empty, None], at
+        for slot, step in self._walks:
+            if slot < 0:
+                at = step(data, at)
             else:
-                values[step.slot], at = step.walk(data, at)
-            if stretch is not None and number == stretch.last:
-                values[stretch.slot] = data[starts:at]
+                values[slot], at = step(data, at)
+        ends = values.pop()
+        if (stretch := self._stretch) is not None:
+            values[stretch.slot] = data[values[stretch.slot] : ends]
         self._walked += 1
         if self._walked > _WALKED_FIRST and self._lessons < _MOST_LESSONS:
             self._note(data, begin)

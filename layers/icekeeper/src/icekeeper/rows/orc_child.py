@@ -29,7 +29,7 @@ END = b"E"
 ERROR = b"X"
 """Ends an answer: why the file cannot be read."""
 RANGE = struct.Struct(">QQ")
-ROWS = struct.Struct(">Q")
+NUMBER = struct.Struct(">Q")
 _HEAD = struct.Struct(">cQ")
 
 
@@ -91,8 +91,8 @@ def main() -> None:
             return
         try:
             if kind == OPEN:
-                file = orc.ORCFile(pa.PythonFile(_File(pipe, *ROWS.unpack(body)), mode="r"))
-                pipe.send(SCHEMA, ROWS.pack(file.nrows), file.schema.serialize())
+                file = orc.ORCFile(pa.PythonFile(_File(pipe, *NUMBER.unpack(body)), mode="r"))
+                pipe.send(SCHEMA, NUMBER.pack(file.nrows), file.schema.serialize())
             else:
                 assert file is not None
                 _send_rows(pipe, file, **json.loads(body))
@@ -106,7 +106,7 @@ def _send_rows(pipe: Pipe, file: orc.ORCFile, columns: list[str] | None, batch_r
     for stripe in range(file.nstripes):
         rows = file.read_stripe(stripe, columns=columns)
         if stripe == 0:
-            pipe.send(SCHEMA, ROWS.pack(file.nrows), rows.schema.serialize())
+            pipe.send(SCHEMA, NUMBER.pack(file.nrows), rows.schema.serialize())
         for start in range(0, rows.num_rows, batch_rows):
             pipe.send(BATCH, rows.slice(start, batch_rows).serialize())
 

@@ -18,7 +18,7 @@ from weakref import finalize
 
 import pyarrow as pa
 
-from icekeeper.rows.orc_child import BATCH, BYTES, COLUMNS, END, ERROR, OPEN, RANGE, ROWS, Pipe
+from icekeeper.rows.orc_child import BATCH, BYTES, COLUMNS, END, ERROR, NUMBER, OPEN, RANGE, Pipe
 
 _idle: list[_Reader] = []
 
@@ -31,8 +31,8 @@ class OrcRows:
         self._stream = stream
         self._reader = _idle_reader() or _Reader()
         finalize(self, self._reader.release)
-        for _, facts in self._reader.answers(OPEN, ROWS.pack(stream.size()), stream):
-            (self.rows,) = ROWS.unpack_from(facts)
+        for _, facts in self._reader.answers(OPEN, NUMBER.pack(stream.size()), stream):
+            (self.rows,) = NUMBER.unpack_from(facts)
             self.schema = _schema(facts)
 
     def batches(self, columns: list[str] | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
@@ -47,7 +47,7 @@ class OrcRows:
 
 
 def _schema(facts: bytes) -> pa.Schema:
-    return pa.ipc.read_schema(pa.py_buffer(facts[ROWS.size :]))
+    return pa.ipc.read_schema(pa.py_buffer(facts[NUMBER.size :]))
 
 
 class _Reader:

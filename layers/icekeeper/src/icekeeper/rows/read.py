@@ -213,12 +213,12 @@ def decoded_ahead(inputs: Iterator[InputRows], task: ReadTask, schema: Mapping[s
     """
     # An estimate, used until some rows are decoded.
     row_bytes = float(max(1, likely_row_bytes(leaf.iceberg_type for leaf in leaf_columns(schema))))
-    small_rows = sum(source.record_count for source in task.inputs if _is_small(source))
-    threads = task_cores()
-    if threads == 1 or small_rows * row_bytes <= _WORTH_THREADS_BYTES:
+    small = [source.record_count for source in task.inputs if _is_small(source)]
+    small_bytes, threads = sum(small) * row_bytes, task_cores()
+    if threads == 1 or small_bytes <= _WORTH_THREADS_BYTES:
         yield from inputs
         return
-    if small_rows * row_bytes >= _PORTION_BYTES * sum(map(_is_small, task.inputs)):
+    if small_bytes >= _PORTION_BYTES * len(small):
         threads -= 1  # for the caller, which mostly waits only where files are tiny
     portions: deque[tuple[float, Future[tuple[list[InputRows], float | None]]]] = deque()
     with WorkThreads(threads, thread_name_prefix="icekeeper-decode") as pool:
