@@ -21,9 +21,8 @@ from icekeeper.detection.assess import assess_table, urgency, waited_ms
 from icekeeper.detection.detect import detect
 from icekeeper.detection.list_tables import FleetTable, round_robin, selects_bucket, selects_table
 from icekeeper.detection.proposal import FleetReport, Proposal, Skip, detection_json
-from icekeeper.detection.scan import within_budget
 from icekeeper.errors import MetadataUnreadable, PolicyError, StorageError
-from icekeeper.machine.clock import HOUR_MS
+from icekeeper.machine.clock import HOUR_MS, within_budget
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
 from icekeeper.pass_context.table_policy import TablePolicies
@@ -418,7 +417,7 @@ def test_every_item_is_done_once_and_never_more_at_a_time_than_threads() -> None
             at_once -= 1
         return -item
 
-    reached = within_budget(work, range(50), threads=3, budget_s=60, monotonic_s=time.monotonic)
+    reached = within_budget(work, range(50), threads=3, budget_s=60, name="test", monotonic_s=time.monotonic)
     assert sorted(reached.done) == [(item, -item) for item in range(50)]
     assert (reached.begun, most) == (50, 3)
 
@@ -436,14 +435,18 @@ def test_each_thread_enters_its_surroundings_once() -> None:
     def work(_: int) -> bool:
         return get_ident() in entered and get_ident() not in left
 
-    reached = within_budget(work, range(50), threads=3, budget_s=60, monotonic_s=time.monotonic, around=around)
+    reached = within_budget(
+        work, range(50), threads=3, budget_s=60, name="test", monotonic_s=time.monotonic, around=around
+    )
     assert [inside for _, inside in reached.done] == [True] * 50
     assert len(entered) == len(left) <= 3
 
 
 def test_nothing_is_begun_in_the_last_tenth() -> None:
     ticks = count()  # one second passes at each look: one at the start, one before each item, one before waiting
-    reached = within_budget(str, range(100), threads=1, budget_s=20, monotonic_s=lambda: float(next(ticks)))
+    reached = within_budget(
+        str, range(100), threads=1, budget_s=20, name="test", monotonic_s=lambda: float(next(ticks))
+    )
     assert reached.begun < 20
     assert [item for item, _ in reached.done] == list(range(reached.begun))
 
@@ -457,7 +460,7 @@ def test_more_threads_begin_only_while_items_wait(item_s: float, least: int, mos
         threads.add(get_ident())
         time.sleep(item_s)
 
-    within_budget(work, range(100), threads=8, budget_s=60, monotonic_s=time.monotonic)
+    within_budget(work, range(100), threads=8, budget_s=60, name="test", monotonic_s=time.monotonic)
     assert least <= len(threads) <= most
 
 
@@ -482,7 +485,7 @@ def test_what_hangs_is_left_and_its_late_result_is_not_taken() -> None:
         time.sleep(0.05)  # until the second one has left its result
         return 100.0
 
-    reached = within_budget(work, range(3), threads=2, budget_s=100, monotonic_s=clock)
+    reached = within_budget(work, range(3), threads=2, budget_s=100, name="test", monotonic_s=clock)
     before = sorted(reached.done)
     may_end.set()
     assert has_ended.wait(10)
@@ -498,13 +501,13 @@ def test_what_work_raises_is_raised_and_nothing_more_begins() -> None:
         raise ValueError(f"item {item}")
 
     with pytest.raises(ValueError, match="item 0"):
-        within_budget(work, range(100), threads=1, budget_s=60, monotonic_s=time.monotonic)
+        within_budget(work, range(100), threads=1, budget_s=60, name="test", monotonic_s=time.monotonic)
     assert begun == [0]
 
 
 def test_without_items_nothing_is_waited_for() -> None:
     nothing: list[int] = []
-    reached = within_budget(str, nothing, threads=4, budget_s=60, monotonic_s=time.monotonic)
+    reached = within_budget(str, nothing, threads=4, budget_s=60, name="test", monotonic_s=time.monotonic)
     assert (reached.done, reached.begun) == ([], 0)
 
 

@@ -95,7 +95,7 @@ def records_of(data: bytes, path: str) -> list[dict[str, Any]]:
     """All records of a container file, as we read them."""
     opened = open_avro(data, path)
     types = writer_types(opened.schema_text)
-    return [record for record, _ in opened.values(types.reader(types.schema))]
+    return [*opened.values(types.reader(types.schema))]
 
 
 def encoded(schema: Any, value: Any) -> bytes:

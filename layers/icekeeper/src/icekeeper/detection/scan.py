@@ -1,7 +1,4 @@
-"""A scan over many catalogs, in several threads and within one time budget: requested tables first, then all tables.
-
-:class:`Scanner` is the entry; above it are its worker threads and the record of where tables have files.
-"""
+"""A scan over many catalogs, in several threads and within one time budget: requested tables first, then all tables."""
 
 from __future__ import annotations
 
@@ -9,11 +6,8 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, wait
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from threading import Lock
-from typing import Generic, TypeVar
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
 from icekeeper.deletion.neighbours import has_its_own_bucket
@@ -36,7 +30,7 @@ from icekeeper.detection.signals import SweepPlanner
 from icekeeper.errors import MaintenanceError, MetadataUnreadable, PolicyError, RequestRefused, StorageError
 from icekeeper.health.examine import examine
 from icekeeper.health.lake_log import LakeLog, Twins
-from icekeeper.machine.clock import HOUR_MS, at_work, in_daemon_thread
+from icekeeper.machine.clock import HOUR_MS, Reached, at_work, within_budget
 from icekeeper.model import TableName
 from icekeeper.policy import Policy, ResolvedPolicy
 from icekeeper.policy.due import has_former_table
@@ -61,82 +55,6 @@ from icekeeper.state.store import Gathered, Glance, PassRecord, StateStore
 from icekeeper.text import masked
 
 log = logging.getLogger(__name__)
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-
-# No item is begun in the last tenth of the time, so that those in progress can finish; the rest hangs.
-_BEGINNING_SHARE = 0.9
-
-
-@dataclass(frozen=True, slots=True)
-class Reached(Generic[Item, Result]):
-    """The items that were done in time, with their results."""
-
-    done: list[tuple[Item, Result]]
-    begun: int
-    """How many items, from the first, were begun."""
-    hung: list[Item]
-    """The items that were begun but are not done, although at least a tenth of the time was left."""
-
-
-def within_budget(
-    work: Callable[[Item], Result],
-    items: Sequence[Item],
-    *,
-    threads: int,
-    budget_s: float,
-    monotonic_s: Callable[[], float],
-    around: Callable[[], AbstractContextManager[None]] = nullcontext,
-) -> Reached[Item, Result]:
-    """The results of ``work`` that finished within ``budget_s`` seconds, in any order.
-
-    Each thread enters ``around()`` once and processes its items within it.  At most ``threads`` items are in progress,
-    which bounds the memory.  More threads begin only while items wait for a store or a catalog: where items compute,
-    threads wait for one another.  An item that hangs stays in a daemon thread, which does not delay the end of the
-    process.  An exception of ``work`` is raised.
-    """
-    started_s = monotonic_s()
-    last_begin_s = started_s + _BEGINNING_SHARE * budget_s
-    lock, results = Lock(), dict[int, Result]()
-    begun, is_over = 0, False
-
-    def next_number() -> int | None:
-        nonlocal begun
-        with lock:
-            if is_over or begun == len(items) or monotonic_s() >= last_begin_s:
-                return None
-            begun += 1
-            return begun - 1
-
-    def works() -> None:
-        # Each thread takes its next item itself: a dispatching thread would wake up for every item.
-        with around():
-            while (number := next_number()) is not None:
-                result = work(items[number])
-                with lock:
-                    if not is_over:  # else the result is discarded
-                        results[number] = result
-
-    try:
-        running: list[Future[None]] = []
-        before, most = 0, min(threads, len(items))
-        while True:
-            if len(results) < before + _BUSY_ITEMS:
-                more = min(most - len(running), max(_FIRST_THREADS, len(running)))
-                running += [in_daemon_thread(works, f"icekeeper-detect_{len(running) + n}") for n in range(more)]
-            before, left_s = len(results), started_s + budget_s - monotonic_s()
-            ended, rest = wait(running, max(0.0, min(left_s, _LOOK_S)), FIRST_EXCEPTION)
-            if not rest or left_s <= _LOOK_S or any(one.exception() for one in ended):
-                break
-    finally:
-        with lock:
-            is_over = True
-    for one in ended:
-        one.result()
-    done = [(items[number], result) for number, result in results.items()]
-    return Reached(done, begun, [items[number] for number in range(begun) if number not in results])
-
 
 # Where tables have files (rule: look-at-every-served-table).  The scan loads every table anyway, so it records the
 # locations in the metadata, and which tables have changed since their manifests were read.  Before the run's first
@@ -227,8 +145,6 @@ class SeenTables:
 
 # A load is two requests of about 50 ms each: 10,000 tables in 300 s need seven threads if nothing is slow.
 LOADING_THREADS = 16
-# If fewer items are done between two looks, they wait: a table on this machine's disk takes a millisecond.
-_FIRST_THREADS, _LOOK_S, _BUSY_ITEMS = 2, 0.05, 20
 # The largest share of the time for listing several catalogs: a slow one must leave time for the tables of the others.
 _LISTING_SHARE = 0.5
 
@@ -326,6 +242,7 @@ class Scanner:
             [*round_robin(asked, None), *order],
             threads=self.threads,
             budget_s=max(0.0, deadline_s - self.monotonic_s()),
+            name="icekeeper-detect",
             monotonic_s=self.monotonic_s,
             around=self.store.kept_open,  # opening a SQLite state takes ten times as long as reading it
         )
@@ -551,6 +468,7 @@ class Scanner:
             sources,
             threads=self.threads,
             budget_s=left_s * (_LISTING_SHARE if len(sources) > 1 else 1),
+            name="icekeeper-list",
             monotonic_s=self.monotonic_s,
         )
         answered = {id(source) for source, _ in opened.done}

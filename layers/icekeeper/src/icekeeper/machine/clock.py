@@ -11,16 +11,16 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import copy_context
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from threading import Lock, get_native_id
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from icekeeper.errors import StorageError
 
@@ -102,6 +102,7 @@ def stopwatch() -> Iterator[Callable[[], int]]:
     yield lambda: int((time.perf_counter() - started_s) * 1000)
 
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
@@ -138,6 +139,82 @@ def in_limited_time(work: Callable[[], Result], limit_s: float, name: str) -> Re
         if given.done():  # an error of the work itself
             raise
         raise TimeoutError(f"it has not ended within {limit_s:g} s") from None
+
+
+# No item is begun in the last tenth of the time, so that those in progress can finish; the rest hangs.
+_BEGINNING_SHARE = 0.9
+# If fewer items are done between two looks, they wait: a table on this machine's disk takes a millisecond.
+_FIRST_THREADS, _LOOK_S, _BUSY_ITEMS = 2, 0.05, 20
+
+
+@dataclass(frozen=True, slots=True)
+class Reached(Generic[Item, Result]):
+    """The items that were done in time, with their results."""
+
+    done: list[tuple[Item, Result]]
+    begun: int
+    """How many items, from the first, were begun."""
+    hung: list[Item]
+    """The items that were begun but are not done, although at least a tenth of the time was left."""
+
+
+def within_budget(
+    work: Callable[[Item], Result],
+    items: Sequence[Item],
+    *,
+    threads: int,
+    budget_s: float,
+    name: str,
+    monotonic_s: Callable[[], float],
+    around: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Reached[Item, Result]:
+    """The results of ``work`` that finished within ``budget_s`` seconds, in any order.
+
+    Each thread enters ``around()`` once and processes its items within it.  At most ``threads`` items are in progress,
+    which bounds the memory.  More threads begin only while items wait for a store or a catalog: where items compute,
+    threads wait for one another.  An item that hangs stays in a daemon thread, which does not delay the end of the
+    process.  An exception of ``work`` is raised.
+    """
+    started_s = monotonic_s()
+    last_begin_s = started_s + _BEGINNING_SHARE * budget_s
+    lock, results = Lock(), dict[int, Result]()
+    begun, is_over = 0, False
+
+    def next_number() -> int | None:
+        nonlocal begun
+        with lock:
+            if is_over or begun == len(items) or monotonic_s() >= last_begin_s:
+                return None
+            begun += 1
+            return begun - 1
+
+    def works() -> None:
+        # Each thread takes its next item itself: a dispatching thread would wake up for every item.
+        with around():
+            while (number := next_number()) is not None:
+                result = work(items[number])
+                with lock:
+                    if not is_over:  # else the result is discarded
+                        results[number] = result
+
+    try:
+        running: list[Future[None]] = []
+        before, most = 0, min(threads, len(items))
+        while True:
+            if len(results) < before + _BUSY_ITEMS:
+                more = min(most - len(running), max(_FIRST_THREADS, len(running)))
+                running += [in_daemon_thread(works, f"{name}_{len(running) + n}") for n in range(more)]
+            before, left_s = len(results), started_s + budget_s - monotonic_s()
+            ended, rest = wait(running, max(0.0, min(left_s, _LOOK_S)), FIRST_EXCEPTION)
+            if not rest or left_s <= _LOOK_S or any(one.exception() for one in ended):
+                break
+    finally:
+        with lock:
+            is_over = True
+    for one in ended:
+        one.result()
+    done = [(items[number], result) for number, result in results.items()]
+    return Reached(done, begun, [items[number] for number in range(begun) if number not in results])
 
 
 _SLOT_BYTES = 16 * 1024

@@ -84,8 +84,8 @@ class AvroFile:
             limits.hold(_RECORD_BYTES * require_possible(count, len(records)))
             yield count, records
 
-    def values(self, read: Reader) -> Iterator[tuple[Any, bytes]]:
-        """The value of each record, and the bytes of its block."""
+    def values(self, read: Reader) -> Iterator[Any]:
+        """The value of each record."""
         with _damage_named(f"{self.path} is damaged or truncated"):
             for count, data in self.unpacked_blocks():
                 at = 0
@@ -93,7 +93,7 @@ class AvroFile:
                     value, at = read(data, at)
                     if at > len(data):
                         raise EOFError("a record ends behind its block")
-                    yield value, data
+                    yield value
                 _require_end(data, at)
 
     def blocks(self, read: Callable[[bytes, int], tuple[Block, int]]) -> Iterator[tuple[Block, bytes]]:

@@ -97,7 +97,7 @@ def decode_manifest_list(data: bytes, path: str) -> list[ManifestFile]:
     except LookupError as error:
         raise MetadataUnreadable(f"manifest list {path} {error}") from None
     found = []
-    for record, _ in opened.values(read):
+    for record in opened.values(read):
         found.append(_manifest_file(record, path))
         opened.limits.hold(_SUMMARY_BYTES * len(found[-1].partitions or ()))
     return found

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -177,8 +177,8 @@ def _moved_index(found: bytes, pages: Piece, by: int) -> bytes:
 
 # Columns differ in cost: with more runs, cores wait less for the last one.
 _RUNS_PER_CORE = 8
-# The share of a row group's bytes in memory that may be encoded or wait, besides a run for each core.
-_HELD = 0.2
+# Encoded columns wait for slower ones before them, up to this share of the row group's bytes in memory.
+_WAITING = 0.2
 # Arrow writes at most this many rows into a row group (``pyarrow.parquet.ParquetWriter.write_table``).
 _MOST_ROWS = 64 * 1024 * 1024
 
@@ -248,20 +248,24 @@ class SideBySideWriter:
         """Write one row group; ``columns`` is emptied."""
         count = len(columns[0])
         sizes = [column.nbytes for column in columns]
-        most = _HELD * sum(sizes)
+        most = _WAITING * sum(sizes)
         columns.reverse()
         placed: list[PlacedChunk] = []
-        under_way: deque[tuple[int, Future[EncodedColumns]]] = deque()
+        under_way: deque[Future[EncodedColumns]] = deque()
         for run in column_runs(sizes, self._cores * _RUNS_PER_CORE):
-            size = sum(sizes[run.start : run.stop])
-            while len(under_way) >= self._cores and sum(held for held, _ in under_way) + size > most:
-                placed += self._appended(under_way.popleft()[1].result())
             arrays = [columns.pop() for _ in run]
             part = [pa.Table.from_arrays(arrays, schema=pa.schema([schema.field(i) for i in run]))]
             del arrays
-            under_way.append((size, self._pool.submit(_encoded_part, part, self._options)))
+            under_way.append(self._pool.submit(_encoded_part, part, self._options))
+            # One more than there are cores, so that none waits for this thread.
+            while len(running := [one for one in under_way if not one.done()]) > self._cores:
+                wait(running, return_when=FIRST_COMPLETED)
+            while under_way and (
+                under_way[0].done() or sum(len(one.result().data) for one in under_way if one.done()) > most
+            ):
+                placed += self._appended(under_way.popleft().result())
         while under_way:
-            placed += self._appended(under_way.popleft()[1].result())
+            placed += self._appended(under_way.popleft().result())
         return _as_written(count, placed)
 
     def _appended(self, encoded: EncodedColumns) -> list[PlacedChunk]:
