@@ -451,17 +451,47 @@ def test_nothing_is_begun_in_the_last_tenth() -> None:
     assert [item for item, _ in reached.done] == list(range(reached.begun))
 
 
-@pytest.mark.parametrize(("item_s", "least", "most"), [(0.0, 1, 2), (0.03, 6, 8)])
-def test_more_threads_begin_only_while_items_wait(item_s: float, least: int, most: int) -> None:
+@pytest.mark.parametrize(("share", "least", "most"), [(1.0, 1, 1), (0.7, 1, 1), (0.5, 6, 8), (0.0, 6, 8)])
+def test_more_threads_begin_only_while_little_is_computed(share: float, least: int, most: int) -> None:
     """Threads that compute wait for one another: sixteen took 1.7 times as long as one for tables on this disk."""
     threads: set[int] = set()
 
     def work(item: int) -> None:
         threads.add(get_ident())
-        time.sleep(item_s)
+        time.sleep(0.03)
 
-    within_budget(work, range(100), threads=8, budget_s=60, name="test", monotonic_s=time.monotonic)
+    within_budget(
+        work,
+        range(60),
+        threads=8,
+        budget_s=60,
+        name="test",
+        monotonic_s=time.monotonic,
+        cpu_s=lambda: share * time.monotonic(),
+    )
     assert least <= len(threads) <= most
+
+
+def test_threads_end_while_much_is_computed_and_begin_again() -> None:
+    """The process waits for the first 0.3 s, computes until 0.8 s, and waits again."""
+    here, now, used = time.monotonic(), 0.0, 0.0
+    at_once: dict[str, set[int]] = {"waits": set(), "computes": set(), "waits again": set()}
+
+    def cpu_s() -> float:
+        nonlocal now, used
+        passed, now = time.monotonic() - here - now, time.monotonic() - here
+        used += passed if 0.3 <= now < 0.8 else 0.0
+        return used
+
+    def work(_: int) -> None:
+        began_s = time.monotonic() - here
+        time.sleep(0.02)
+        for stage, begins_s, ends_s in (("waits", 0, 0.3), ("computes", 0.6, 0.75), ("waits again", 1.1, 9)):
+            if begins_s <= began_s < ends_s:
+                at_once[stage].add(get_ident())
+
+    within_budget(work, range(300), threads=8, budget_s=60, name="test", monotonic_s=time.monotonic, cpu_s=cpu_s)
+    assert [len(found) > 1 for found in at_once.values()] == [True, False, True]
 
 
 def test_what_hangs_is_left_and_its_late_result_is_not_taken() -> None:
@@ -479,7 +509,7 @@ def test_what_hangs_is_left_and_its_late_result_is_not_taken() -> None:
 
     def clock() -> float:
         """The time is over once the other items are done."""
-        if get_ident() != here or not next(looks):
+        if get_ident() != here or next(looks) < 2:
             return 0.0
         assert all(others.acquire(timeout=10) for _ in range(2))
         time.sleep(0.05)  # until the second one has left its result

@@ -18,6 +18,7 @@ from contextvars import copy_context
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import partial
 from pathlib import Path
 from threading import Lock, get_native_id
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -143,8 +144,8 @@ def in_limited_time(work: Callable[[], Result], limit_s: float, name: str) -> Re
 
 # No item is begun in the last tenth of the time, so that those in progress can finish; the rest hangs.
 _BEGINNING_SHARE = 0.9
-# If fewer items are done between two looks, they wait: a table on this machine's disk takes a millisecond.
-_FIRST_THREADS, _LOOK_S, _BUSY_ITEMS = 2, 0.05, 20
+# Between two looks, threads that take less of a core's time wait for a store or a catalog; with more, for one another.
+_LOOK_S, _WAITING_SHARE, _BUSY_SHARE = 0.05, 0.6, 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,46 +167,56 @@ def within_budget(
     budget_s: float,
     name: str,
     monotonic_s: Callable[[], float],
+    cpu_s: Callable[[], float] = time.process_time,
     around: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Reached[Item, Result]:
     """The results of ``work`` that finished within ``budget_s`` seconds, in any order.
 
     Each thread enters ``around()`` once and processes its items within it.  At most ``threads`` items are in progress,
-    which bounds the memory.  More threads begin only while items wait for a store or a catalog: where items compute,
-    threads wait for one another.  An item that hangs stays in a daemon thread, which does not delay the end of the
-    process.  An exception of ``work`` is raised.
+    which bounds the memory.  One thread begins.  Whenever the process, by ``cpu_s``, computes for less than 60 % of the
+    time, the number is doubled; above 90 % it is halved, because threads that compute wait for one another.  An item
+    that hangs stays in a daemon thread, which does not delay the end of the process.  An exception of ``work`` is
+    raised.
     """
     started_s = monotonic_s()
     last_begin_s = started_s + _BEGINNING_SHARE * budget_s
     lock, results = Lock(), dict[int, Result]()
-    begun, is_over = 0, False
+    begun, may_begin, is_over, wanted = 0, True, False, min(1, len(items))
 
-    def next_number() -> int | None:
-        nonlocal begun
+    def next_number(thread: int) -> int | None:
+        nonlocal begun, may_begin
         with lock:
-            if is_over or begun == len(items) or monotonic_s() >= last_begin_s:
+            may_begin = not is_over and begun < len(items) and monotonic_s() < last_begin_s
+            if thread >= wanted or not may_begin:
                 return None
             begun += 1
             return begun - 1
 
-    def works() -> None:
+    def works(thread: int) -> None:
         # Each thread takes its next item itself: a dispatching thread would wake up for every item.
         with around():
-            while (number := next_number()) is not None:
+            while (number := next_number(thread)) is not None:
                 result = work(items[number])
                 with lock:
                     if not is_over:  # else the result is discarded
                         results[number] = result
 
     try:
-        running: list[Future[None]] = []
-        before, most = 0, min(threads, len(items))
+        running: dict[int, Future[None]] = {}
+        computed_s, looked_s = cpu_s(), time.monotonic()
         while True:
-            if len(results) < before + _BUSY_ITEMS:
-                more = min(most - len(running), max(_FIRST_THREADS, len(running)))
-                running += [in_daemon_thread(works, f"{name}_{len(running) + n}") for n in range(more)]
-            before, left_s = len(results), started_s + budget_s - monotonic_s()
-            ended, rest = wait(running, max(0.0, min(left_s, _LOOK_S)), FIRST_EXCEPTION)
+            before_s, computed_s = computed_s, cpu_s()
+            since_s, looked_s = looked_s, time.monotonic()
+            share = (computed_s - before_s) / (looked_s - since_s)
+            if running and share < _WAITING_SHARE:
+                wanted = min(wanted * 2, threads, len(items))
+            elif running and share > _BUSY_SHARE:
+                wanted = max(1, wanted // 2)
+            for number in range(wanted if may_begin else 0):
+                if number not in running or running[number].done():
+                    running[number] = in_daemon_thread(partial(works, number), f"{name}_{number}")
+            left_s = started_s + budget_s - monotonic_s()
+            ended, rest = wait(running.values(), max(0.0, min(left_s, _LOOK_S)), FIRST_EXCEPTION)
             if not rest or left_s <= _LOOK_S or any(one.exception() for one in ended):
                 break
     finally:
