@@ -46,11 +46,11 @@ METADATA: Sequence[Row] = (
     ),
     Row(
         "plan_million_files",
-        "plan of 1 M live data files",
+        "plan of 1 M live data files, all of them small",
         "million_files",
         "compact",
         ("icekeeper",),
-        (Target("wall_s", "icekeeper", 10), Target("peak_mb_of_worker", "icekeeper", 400)),
+        (Target("wall_s", "icekeeper", 20), Target("peak_mb_of_worker", "icekeeper", 550)),
         task={"dry_run": True},
         proof="plan",
         warm_up=("many_manifests", 0.01),
