@@ -159,6 +159,22 @@ class Reached(Generic[Item, Result]):
     """The items that were begun but are not done, although at least a tenth of the time was left."""
 
 
+def _shares(cpu_s: Callable[[], float]) -> Iterator[float]:
+    """How much of a core's time was computed from one look to the next, after a first one that changes nothing."""
+    computed_s, looked_s = cpu_s(), time.monotonic()
+    yield _BUSY_SHARE
+    while True:
+        before_s, since_s = computed_s, looked_s
+        computed_s, looked_s = cpu_s(), time.monotonic()
+        yield (computed_s - before_s) / (looked_s - since_s)
+
+
+def _threads_wanted(number: int, share: float, most: int) -> int:
+    if share < _WAITING_SHARE:
+        return min(number * 2, most)
+    return max(1, number // 2) if share > _BUSY_SHARE else number
+
+
 def within_budget(
     work: Callable[[Item], Result],
     items: Sequence[Item],
@@ -203,15 +219,8 @@ def within_budget(
 
     try:
         running: dict[int, Future[None]] = {}
-        computed_s, looked_s = cpu_s(), time.monotonic()
-        while True:
-            before_s, computed_s = computed_s, cpu_s()
-            since_s, looked_s = looked_s, time.monotonic()
-            share = (computed_s - before_s) / (looked_s - since_s)
-            if running and share < _WAITING_SHARE:
-                wanted = min(wanted * 2, threads, len(items))
-            elif running and share > _BUSY_SHARE:
-                wanted = max(1, wanted // 2)
+        for share in _shares(cpu_s):
+            wanted = _threads_wanted(wanted, share, min(threads, len(items)))
             for number in range(wanted if may_begin else 0):
                 if number not in running or running[number].done():
                     running[number] = in_daemon_thread(partial(works, number), f"{name}_{number}")
