@@ -65,7 +65,10 @@ def _session(warehouse: str, catalog: Mapping[str, str]) -> SparkSession:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.extraClassPath": ":".join(map(str, _jars())),
-        "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC -Dderby.system.home={scratch}",
+        # Rewriting with vectors again and again in one process, it needs more than the 4 GB it would be given.
+        "spark.driver.extraJavaOptions": (
+            f"-Duser.timezone=UTC -Dderby.system.home={scratch} -XX:MaxDirectMemorySize=12g"
+        ),
         "spark.log.level": "ERROR",
         "spark.local.dir": scratch,
         "spark.ui.enabled": "false",
