@@ -218,7 +218,7 @@ def _assign_to_tables(
             *((name, folder) for name, one in searches.items() for folder in one.elsewhere),
         )
     )
-    rest, names = iter(objects), FolderNames()
+    rest, names = iter(objects), FolderNames(of_listed=True)
     while some := list(islice(rest, _AT_ONCE)):
         of_searches: defaultdict[TableName, list[ListedObject]] = defaultdict(list)
         of_others: list[ListedObject] = []

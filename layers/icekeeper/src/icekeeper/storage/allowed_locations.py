@@ -16,7 +16,15 @@ from functools import lru_cache
 from itertools import filterfalse
 
 from icekeeper.errors import LocationRefused
-from icekeeper.storage.paths import LOCAL_SCHEMES, LOCAL_STORE, ComparedPath, compared, real_path, split_path
+from icekeeper.storage.paths import (
+    LOCAL_SCHEMES,
+    LOCAL_STORE,
+    ComparedPath,
+    compared,
+    real_folder,
+    real_path,
+    split_path,
+)
 
 ALLOWED_PREFIXES = "ICEKEEPER_ALLOWED_PREFIXES"
 """The environment variable: ``CATALOG.NAMESPACE=PREFIX,PREFIX;…``; the first rule that fits a table applies."""
@@ -141,7 +149,7 @@ def _is_inside(store: str, key: str, prefixes: tuple[str, ...]) -> bool:
         if outer != store:
             continue
         if outer == LOCAL_STORE and root:  # the links in it may change
-            root = real_path(root)
+            root = real_folder(root) if root.startswith("/") else real_path(root)
         root = root.rstrip("/")
         if not root or f"{key}/".startswith(f"{root}/"):
             return True

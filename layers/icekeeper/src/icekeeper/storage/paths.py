@@ -131,13 +131,7 @@ class _RealPaths:
             # The meaning of a relative path changes with the working directory.
             if not path.startswith("/") or name in ("", ".", ".."):
                 return os.path.realpath(path)
-            now_s = time.monotonic()
-            if now_s >= self._until_s or len(self._folders) >= _MOST_FOLDERS:
-                self._folders, self._until_s = {}, now_s + _REMEMBERED_S
-            found = self._folders.get(folder)
-            if found is None:
-                found = self._folders[folder] = os.path.realpath(folder or "/").rstrip("/")
-            real = f"{found}/{name}"
+            real = f"{self.of_folder(folder)}/{name}"
             try:
                 is_link = stat.S_ISLNK(os.lstat(real).st_mode)
             except OSError:  # it does not exist, or may not be read
@@ -146,8 +140,24 @@ class _RealPaths:
         except (OSError, ValueError):  # no working directory, or a character that no path may hold
             return os.path.normpath(path)
 
+    def of_folder(self, folder: str) -> str:
+        """As :meth:`of` an absolute path, without a slash at the end; a change of its links is seen within a second."""
+        now_s = time.monotonic()
+        if now_s >= self._until_s or len(self._folders) >= _MOST_FOLDERS:
+            self._folders, self._until_s = {}, now_s + _REMEMBERED_S
+        found = self._folders.get(folder)
+        if found is None:
+            try:
+                found = os.path.realpath(folder or "/").rstrip("/")
+            except (OSError, ValueError):  # a character that no path may hold
+                found = os.path.normpath(folder)
+            self._folders[folder] = found
+        return found
 
-real_path = _RealPaths().of
+
+_real_paths = _RealPaths()
+real_path = _real_paths.of
+real_folder = _real_paths.of_folder
 
 
 S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
@@ -333,7 +343,9 @@ class FolderNames:
     (rule: compare-real-local-paths).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, of_listed: bool = False) -> None:
+        """``of_listed``: all paths are of listed files, which are no links, so that no folder is listed again."""
+        self._of_listed = of_listed
         self._asked: dict[str, int] = {}
         self._known: dict[str, tuple[str, Collection[str]] | None] = {}
 
@@ -352,7 +364,7 @@ class FolderNames:
 
     def _look(self, folder: str) -> tuple[str, Collection[str]] | None:
         """The normalised folder with a slash, and the names of the links in it; ``None``: look at each file."""
-        if is_local(folder):
+        if is_local(folder) and not self._of_listed:
             if len(self._asked) >= _MOST_FOLDERS:
                 self._asked.clear()
             asked = self._asked[folder] = self._asked.get(folder, 0) + 1
@@ -360,11 +372,11 @@ class FolderNames:
                 return None
         if len(self._known) >= _MOST_FOLDERS:
             self._known.clear()
-        known = self._known[folder] = _folder(folder)
+        known = self._known[folder] = _folder(folder, may_hold_links=not self._of_listed)
         return known
 
 
-def _folder(folder: str) -> tuple[str, Collection[str]] | None:
+def _folder(folder: str, *, may_hold_links: bool) -> tuple[str, Collection[str]] | None:
     # With an encoded character or a dot in it, the folder's normal form may depend on the file's name.
     if not folder or "%" in folder or "/." in folder:
         return None
@@ -375,6 +387,8 @@ def _folder(folder: str) -> tuple[str, Collection[str]] | None:
     real = real_path(f"{folder}/.").rstrip("/")
     if "%" in real:
         return None
+    if not may_hold_links:
+        return f"{real}/", ()
     try:
         with os.scandir(real or "/") as entries:
             return f"{real}/", frozenset(entry.name for entry in entries if entry.is_symlink())

@@ -217,7 +217,8 @@ class Storage:
     def list(self, prefix: str) -> Iterator[ListedObject]:
         """Every object under a directory, in no particular order; paths are spelled as the prefix is.
 
-        Streams, several folders at a time.  Skips directory markers and symbolic links.  A missing directory is empty.
+        Streams, several folders of S3 at a time.  Skips directory markers and symbolic links.  A missing directory is
+        empty.
 
         Raises:
             StorageError: the store failed or refuses to list; the objects yielded so far are incomplete.
@@ -290,18 +291,21 @@ class Storage:
         failed: dict[str, str] = {}
         transient: set[str] = set()
         keys: dict[str, dict[str, list[str]]] = {}
+        names: dict[str, dict[str, str]] = {}
         for path in order:
             parts = split_path(path)
-            if not self._bound.allows(path):
+            if parts.scheme in LOCAL_SCHEMES:
+                folder, name = os.path.split(os.path.abspath(parts.plain_key))
+                names.setdefault(folder, {})[path] = name
+            elif not self._bound.allows(path):
                 failed[path] = str(self._bound.refusal([path]))
-            elif parts.scheme in LOCAL_SCHEMES:
-                if reason := self._unlink(path):
-                    failed[path] = reason
             elif parts.scheme in S3_SCHEMES:
                 # s3:// and s3a:// spellings of one object share a key
                 keys.setdefault(parts.authority, {}).setdefault(parts.key, []).append(path)
             else:
                 failed[path] = "only S3 objects and local files can be deleted"
+        for folder, inside in names.items():
+            failed |= self._unlink(folder, inside)
         for bucket, spellings in keys.items():
             for_good, unable = self._delete_keys(bucket, list(spellings))
             transient.update(path for key in unable for path in spellings[key])
@@ -427,20 +431,45 @@ class Storage:
         with held(real, make=make) as there:
             yield there
 
-    def _unlink(self, path: str) -> str | None:
-        """Remove a local file; return why that failed, ``None`` when the file is gone."""
+    def _unlink(self, folder: str, names: Mapping[str, str]) -> dict[str, str]:
+        """Remove local files of one folder, which is opened once; return why some of them stay.
+
+        ``names``: each path's name in the folder.
+        """
         try:
-            with self._local(path, follow=False) as there:
-                os.unlink(there)
+            real = os.path.realpath(folder)
+        except ValueError:  # a character that no path may hold
+            real = os.path.normpath(folder)
+        inside = {path: name for path, name in names.items() if self._bound.allows_real(os.path.join(real, name))}
+        reasons: dict[str, str | None] = {
+            path: str(self._bound.refusal([path])) for path in names if path not in inside
+        }
+        try:
+            if inside:
+                with held(os.path.join(real, "_")) as sibling:
+                    opened = os.path.dirname(sibling)
+                    reasons |= {path: self._remove(path, os.path.join(opened, name)) for path, name in inside.items()}
         except FileNotFoundError:
-            return None
-        except LocationRefused as error:
-            return str(error)
-        except OSError as error:
-            return error.strerror or str(error)
+            pass
+        except (OSError, ValueError) as error:
+            reasons |= dict.fromkeys(inside, _sentence(error))
+        return {path: reason for path, reason in reasons.items() if reason}
+
+    def _remove(self, path: str, there: str) -> str | None:
+        """Remove a file of an opened folder; return why it stays.  A link whose target is outside the bound stays."""
+        if os.path.islink(there) and not self._bound.allows(path):
+            return str(self._bound.refusal([path]))
+        try:
+            with suppress(FileNotFoundError):
+                os.unlink(there)
+        except (OSError, ValueError) as error:
+            return _sentence(error)
         return None
 
     def _list(self, prefix: str) -> Iterator[ListedObject]:
+        if is_local(prefix):  # threads, which take turns here, would need several times the CPU time
+            yield from self.list_folder(prefix)
+            return
         objects, folders = self.divide(prefix)
         yield from objects
         yield from in_parallel([partial(self.list_folder, folder) for folder in folders], self._listing_threads)
@@ -449,6 +478,10 @@ class Storage:
         self._bound.require([path])
         if not is_local(path) and not is_s3(path):
             raise StorageError(f"{path} cannot be listed: only S3 and local folders can")
+
+
+def _sentence(error: OSError | ValueError) -> str:
+    return getattr(error, "strerror", None) or str(error)
 
 
 SourcePart: TypeAlias = Callable[[], Iterable[ListedObject]]

@@ -62,7 +62,7 @@ class OrphanCandidates:
 
         A file that was modified before ``older_than_ms`` (epoch milliseconds) is old.  A file of unknown age is young.
         """
-        names, rest = FolderNames(), iter(listed)
+        names, rest = FolderNames(of_listed=True), iter(listed)
         while some := list(islice(rest, _AT_ONCE)):
             self.listed += len(some)
             self.newest_ms = max(self.newest_ms, max(found.modified_ms or 0 for found in some))
