@@ -215,7 +215,7 @@ def test_a_failed_commit_leaves_a_record_only_of_what_it_could_not_remove(
     assert outcome.status is Status.FAILED
     assert (loads(table), pins(table), table.unreferenced()) == ((), (), set())
     table.append(5)
-    monkeypatch.setattr("icekeeper.storage.storage.Storage._unlink", lambda storage, path: "busy")
+    monkeypatch.setattr("icekeeper.storage.storage.Storage._unlink", lambda storage, path, there: "busy")
     table.run(Operation.COMPACT, engine=Interrupting(after=overtake))
     left = table.unreferenced()
     assert len(left) == 1
@@ -589,7 +589,7 @@ def test_a_dead_job_is_declared_failed_before_its_files_go(
         table.run(Operation.COMPACT, engine=Interrupting(after=kill))
     seen: list[LoadState] = []
 
-    def unlink(storage: Storage, path: str) -> str:
+    def unlink(storage: Storage, path: str, there: str) -> str:
         seen.extend(load.state for load in loads(table))
         return "busy"
 

@@ -305,7 +305,7 @@ class Storage:
             else:
                 failed[path] = "only S3 objects and local files can be deleted"
         for folder, inside in names.items():
-            failed |= self._unlink(folder, inside)
+            failed |= self._unlink_in(folder, inside)
         for bucket, spellings in keys.items():
             for_good, unable = self._delete_keys(bucket, list(spellings))
             transient.update(path for key in unable for path in spellings[key])
@@ -431,7 +431,7 @@ class Storage:
         with held(real, make=make) as there:
             yield there
 
-    def _unlink(self, folder: str, names: Mapping[str, str]) -> dict[str, str]:
+    def _unlink_in(self, folder: str, names: Mapping[str, str]) -> dict[str, str]:
         """Remove local files of one folder, which is opened once; return why some of them stay.
 
         ``names``: each path's name in the folder.
@@ -448,14 +448,14 @@ class Storage:
             if inside:
                 with held(os.path.join(real, "_")) as sibling:
                     opened = os.path.dirname(sibling)
-                    reasons |= {path: self._remove(path, os.path.join(opened, name)) for path, name in inside.items()}
+                    reasons |= {path: self._unlink(path, os.path.join(opened, name)) for path, name in inside.items()}
         except FileNotFoundError:
             pass
         except (OSError, ValueError) as error:
             reasons |= dict.fromkeys(inside, _sentence(error))
         return {path: reason for path, reason in reasons.items() if reason}
 
-    def _remove(self, path: str, there: str) -> str | None:
+    def _unlink(self, path: str, there: str) -> str | None:
         """Remove a file of an opened folder; return why it stays.  A link whose target is outside the bound stays."""
         if os.path.islink(there) and not self._bound.allows(path):
             return str(self._bound.refusal([path]))
