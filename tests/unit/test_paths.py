@@ -130,8 +130,7 @@ def test_a_link_among_many_files_leads_to_its_target(tmp_path: Path) -> None:
     assert [names.normal(path) for path in paths] == [*(f"{real}/{n}.parquet" for n in range(20)), str(other)]
     listed = [ListedObject(path, 1, 1) for path in (str(other), f"{real}/3.parquet", f"{real}/orphan.parquet")]
     kept = ReferencedPaths(str(real), paths)
-    left = kept.unreferenced(listed, FolderNames(of_listed=True))
-    assert [found.path for found in left] == [f"{real}/orphan.parquet"]
+    assert [found.path for found in kept.unreferenced(listed)] == [f"{real}/orphan.parquet"]
 
 
 def test_of_a_folder_that_cannot_be_listed_each_file_is_looked_at(
@@ -245,7 +244,7 @@ def test_a_reference_in_another_spelling_protects_the_object(referenced: str, li
     other = f"{listed}.other"
     objects = [ListedObject(path, 1, 1) for path in (listed, other)]
     for known in (here, there):
-        assert [found.path for found in known.unreferenced(objects, FolderNames(of_listed=True))] == [other]
+        assert [found.path for found in known.unreferenced(objects)] == [other]
         assert (listed in known, other in known) == (True, False)
     elsewhere = ReferencedPaths(HOME, [referenced.replace("//b/", "//c/")])
     assert (elsewhere.has_prefix_mismatch(listed), elsewhere.has_prefix_mismatch(other)) == (True, False)

@@ -197,8 +197,9 @@ class ReferencedPaths:
         """The expected paths that :meth:`unreferenced` did not see in the listing."""
         return UnlistedPaths(self._expected.never_found(), self._hash)
 
-    def unreferenced(self, listed: Sequence[ListedObject], names: FolderNames) -> list[ListedObject]:
-        """The listed objects that are not referenced; ``names`` is shared by the whole listing."""
+    def unreferenced(self, listed: Sequence[ListedObject]) -> list[ListedObject]:
+        """The listed objects that are not referenced."""
+        names = FolderNames(of_listed=True)
         normals = merged_spellings([names.normal(found.path) for found in listed])
         hashes = array("q", map(self._hash, normals))
         left = self._expected.find(hashes)

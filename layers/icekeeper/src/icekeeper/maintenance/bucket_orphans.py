@@ -41,7 +41,7 @@ from icekeeper.report.outcome import (
 )
 from icekeeper.state.store import StateStore
 from icekeeper.storage.listing import ListedObject
-from icekeeper.storage.paths import FolderNames, may_be_under, normalise
+from icekeeper.storage.paths import may_be_under, normalise
 from icekeeper.storage.storage import FileSource, ListedLocations, Storage
 
 _OPERATION = Operation.REMOVE_ORPHANS
@@ -218,7 +218,7 @@ def _assign_to_tables(
             *((name, folder) for name, one in searches.items() for folder in one.elsewhere),
         )
     )
-    rest, names = iter(objects), FolderNames(of_listed=True)
+    rest = iter(objects)
     while some := list(islice(rest, _AT_ONCE)):
         of_searches: defaultdict[TableName, list[ListedObject]] = defaultdict(list)
         of_others: list[ListedObject] = []
@@ -235,7 +235,7 @@ def _assign_to_tables(
             searches[owner].candidates.add(files, referenced, searches[owner].older_than_ms)
         # These are no candidates, but a searched table may reference them, so they must not count as missing.
         if of_others:
-            referenced.unreferenced(of_others, names)
+            referenced.unreferenced(of_others)
 
 
 def _delete_in_turn(

@@ -149,7 +149,7 @@ def _is_inside(store: str, key: str, prefixes: tuple[str, ...]) -> bool:
         if outer != store:
             continue
         if outer == LOCAL_STORE and root:  # the links in it may change
-            root = real_folder(root) if root.startswith("/") else real_path(root)
+            root = real_folder(root)
         root = root.rstrip("/")
         if not root or f"{key}/".startswith(f"{root}/"):
             return True

@@ -141,7 +141,7 @@ class _RealPaths:
             return os.path.normpath(path)
 
     def of_folder(self, folder: str) -> str:
-        """As :meth:`of` an absolute path, without a slash at the end; a change of its links is seen within a second."""
+        """As :meth:`of`, without a slash at the end; a change of links is seen within a second; empty text is ``/``."""
         now_s = time.monotonic()
         if now_s >= self._until_s or len(self._folders) >= _MOST_FOLDERS:
             self._folders, self._until_s = {}, now_s + _REMEMBERED_S
@@ -151,7 +151,8 @@ class _RealPaths:
                 found = os.path.realpath(folder or "/").rstrip("/")
             except (OSError, ValueError):  # a character that no path may hold
                 found = os.path.normpath(folder)
-            self._folders[folder] = found
+            if not folder or folder.startswith("/"):  # the meaning of a relative one changes
+                self._folders[folder] = found
         return found
 
 

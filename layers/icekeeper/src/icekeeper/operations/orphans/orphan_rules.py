@@ -21,7 +21,7 @@ from icekeeper.metadata.document_files import is_metadata_file
 from icekeeper.model import ManifestFile, TableName
 from icekeeper.policy import DEFAULT_SOURCE
 from icekeeper.storage.listing import ListedObject
-from icekeeper.storage.paths import FolderNames, PathSet, compared, is_under, may_be_under, normalise
+from icekeeper.storage.paths import PathSet, compared, is_under, may_be_under, normalise
 
 # One mismatch is enough to refuse the deletion; more are kept because a mismatch may be a hash collision.
 _MISMATCHES_KEPT = 100
@@ -62,11 +62,11 @@ class OrphanCandidates:
 
         A file that was modified before ``older_than_ms`` (epoch milliseconds) is old.  A file of unknown age is young.
         """
-        names, rest = FolderNames(of_listed=True), iter(listed)
+        rest = iter(listed)
         while some := list(islice(rest, _AT_ONCE)):
             self.listed += len(some)
             self.newest_ms = max(self.newest_ms, max(found.modified_ms or 0 for found in some))
-            for found in referenced.unreferenced(some, names):
+            for found in referenced.unreferenced(some):
                 if referenced.has_prefix_mismatch(found.path) and len(self.prefix_mismatches) < _MISMATCHES_KEPT:
                     self.prefix_mismatches.append(found.path)
                 if is_metadata_file(found.path):
