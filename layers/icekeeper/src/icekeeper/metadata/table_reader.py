@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeAlias
 
 from icekeeper.errors import MetadataUnreadable, StorageError
@@ -165,21 +165,23 @@ class TableReader:
         return file
 
     def _fetch(self, paths: Iterable[str], kind: str) -> Iterator[tuple[str, bytes]]:
-        """Paths with the bytes of their files, in order, fetched ahead in parallel."""
-        waiting: deque[tuple[str, Future[bytes]]] = deque()
+        """Paths with the bytes of their files, in order.  An object store's are fetched ahead in parallel; a local disk
+        answers so fast that threads would only take turns."""
+        waiting: deque[tuple[str, Callable[[], bytes]]] = deque()
         with WorkThreads(_PARALLEL_READS, thread_name_prefix="manifest-read") as pool:
             try:
                 for path in paths:
-                    waiting.append((path, pool.submit(self._bytes, path, kind)))
+                    read = partial(self._bytes, path, kind)
+                    is_remote = "://" in path and not path.startswith("file:")
+                    waiting.append((path, pool.submit(read).result if is_remote else read))
                     if len(waiting) >= _PARALLEL_READS:
-                        first, future = waiting.popleft()
-                        yield first, future.result()
+                        first, result = waiting.popleft()
+                        yield first, result()
                 while waiting:
-                    first, future = waiting.popleft()
-                    yield first, future.result()
+                    first, result = waiting.popleft()
+                    yield first, result()
             finally:
-                for _, future in waiting:
-                    future.cancel()
+                pool.shutdown(cancel_futures=True)
 
     def _bytes(self, path: str, kind: str) -> bytes:
         try:
