@@ -81,6 +81,7 @@ _PORT_FLAGS = ("s3.port", "s3.port.iceberg", "admin.port", "master.port", "filer
 # weed stops writing when less of the disk is free, which clients see as an internal error
 # (platform: seaweedfs-disk-full).
 _KEPT_FREE = 0.01
+_VOLUME_BYTES = 256 << 20
 # weed puts its gRPC sockets into /tmp, whatever TMPDIR says, and does not remove all of them at every exit.
 _GRPC_SOCKETS = "/tmp/seaweedfs-{role}-grpc-{port}.sock"
 _GRPC_ROLES = ("s3", "admin", "master", "filer", "volume")
@@ -168,7 +169,7 @@ def running_seaweedfs(
     with reserved_ports(len(_PORT_FLAGS)) as ports:
         access_key, secret_key = "icekeeper", secrets.token_urlsafe(24)
         log = directory / "weed.log"
-        process = _start(weed, directory, ports, log, access_key, secret_key)
+        process = _start(weed, directory, ports, log, access_key, secret_key, 100 + room_bytes // _VOLUME_BYTES)
         try:
             server = SeaweedFSServer(
                 s3_endpoint=f"http://{HOST}:{ports[0]}",
@@ -215,7 +216,7 @@ def weed_binary() -> str:
 
 
 def _start(
-    weed: str, directory: Path, ports: tuple[int, ...], log: Path, access_key: str, secret_key: str
+    weed: str, directory: Path, ports: tuple[int, ...], log: Path, access_key: str, secret_key: str, volumes: int = 100
 ) -> subprocess.Popen[bytes]:
     command = [
         weed,
@@ -226,7 +227,7 @@ def _start(
         f"-ip.bind={HOST}",
     ]  # -ip.bind is all addresses unless set
     command += ["-master.telemetry=false", "-webdav=false", "-s3.port.lance=0", "-s3.autoCreateBucket=false"]
-    command += ["-volume.max=100", "-master.volumeSizeLimitMB=256"]
+    command += [f"-volume.max={volumes}", f"-master.volumeSizeLimitMB={_VOLUME_BYTES >> 20}"]
     command += ["-volume.preStopSeconds=0"]  # nobody else reads this volume: do not delay the stop by a second
     # Relative to the working directory, because the path of a Unix socket may have 107 bytes only.
     command += ["-filer.localSocket=filer.sock", "-s3.localSocket=s3.sock"]
