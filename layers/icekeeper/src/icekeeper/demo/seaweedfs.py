@@ -169,7 +169,7 @@ def running_seaweedfs(
     with reserved_ports(len(_PORT_FLAGS)) as ports:
         access_key, secret_key = "icekeeper", secrets.token_urlsafe(24)
         log = directory / "weed.log"
-        process = _start(weed, directory, ports, log, access_key, secret_key, 100 + room_bytes // _VOLUME_BYTES)
+        process = _start(weed, directory, ports, log, access_key, secret_key, room_bytes)
         try:
             server = SeaweedFSServer(
                 s3_endpoint=f"http://{HOST}:{ports[0]}",
@@ -216,7 +216,7 @@ def weed_binary() -> str:
 
 
 def _start(
-    weed: str, directory: Path, ports: tuple[int, ...], log: Path, access_key: str, secret_key: str, volumes: int = 100
+    weed: str, directory: Path, ports: tuple[int, ...], log: Path, access_key: str, secret_key: str, room_bytes: int = 0
 ) -> subprocess.Popen[bytes]:
     command = [
         weed,
@@ -227,7 +227,7 @@ def _start(
         f"-ip.bind={HOST}",
     ]  # -ip.bind is all addresses unless set
     command += ["-master.telemetry=false", "-webdav=false", "-s3.port.lance=0", "-s3.autoCreateBucket=false"]
-    command += [f"-volume.max={volumes}", f"-master.volumeSizeLimitMB={_VOLUME_BYTES >> 20}"]
+    command += [f"-volume.max={100 + room_bytes // _VOLUME_BYTES}", f"-master.volumeSizeLimitMB={_VOLUME_BYTES >> 20}"]
     command += ["-volume.preStopSeconds=0"]  # nobody else reads this volume: do not delay the stop by a second
     # Relative to the working directory, because the path of a Unix socket may have 107 bytes only.
     command += ["-filer.localSocket=filer.sock", "-s3.localSocket=s3.sock"]
