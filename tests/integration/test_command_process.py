@@ -139,13 +139,15 @@ def test_verbose_logs_each_step_and_quiet_shows_no_progress(command: Command) ->
     assert (both.code, both.err) == (2, "error: --verbose and --quiet contradict each other; give one of them\n")
 
 
-def offered(*words: str) -> list[str]:
-    """What bash offers for the last word."""
+def completed(shell: str, *words: str) -> str:
+    """What the command answers to a shell that completes the last word."""
     environment = {
         **os.environ,
-        "_ICEKEEPER_COMPLETE": "complete_bash",
+        "_ICEKEEPER_COMPLETE": f"complete_{shell}",
         "COMP_WORDS": " ".join(["icekeeper", *words]),
         "COMP_CWORD": str(len(words)),
+        "_TYPER_COMPLETE_ARGS": " ".join(["icekeeper", *words]),
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
     }
     done = subprocess.run(
         [str(Path(sys.executable).parent / "icekeeper")],
@@ -156,7 +158,12 @@ def offered(*words: str) -> list[str]:
         check=False,
     )
     assert done.stderr == ""
-    return done.stdout.split()
+    return done.stdout
+
+
+def offered(*words: str) -> list[str]:
+    """What bash offers for the last word."""
+    return completed("bash", *words).split()
 
 
 def test_a_shell_completes_catalogs_tables_keys_and_operations(command: Command) -> None:
@@ -177,3 +184,24 @@ def test_a_shell_completes_catalogs_tables_keys_and_operations(command: Command)
     ]
     command.state.write_bytes(b"no database")
     assert offered("show", "ns.") == []
+
+
+@pytest.mark.parametrize(
+    ("shell", "answer"),
+    [
+        ("bash", "ns.t-1\nns.t_2\n"),
+        ("zsh", """_arguments '*: :(("ns.t-1"\n"ns.t_2"))'\n"""),
+        ("fish", "ns.t-1\nns.t_2\n"),
+    ],
+)
+def test_a_name_that_a_shell_would_run_is_not_offered(command: Command, shell: str, answer: str) -> None:
+    """(rule: escape-at-the-edge)"""
+    location = command.table("ns.t-1").metadata_location
+    for name in ("t_2", r"x\$(touch PWNED)", "t;touch PWNED", "t`id`", "t'", 't"', "t=1", "t~", "t é", "té", "t\n"):
+        command.register(location, f"ns.{name}")
+    command("detect")
+    assert completed(shell, "maintain", "ns.") == answer
+
+
+def test_what_was_typed_is_not_offered_back(command: Command) -> None:
+    assert offered("maintain", "ns.t", "--operations", "'$(touch PWNED),ex'") == []

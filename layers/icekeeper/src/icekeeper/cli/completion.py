@@ -6,6 +6,7 @@ Tables are those of the last scans in a local state file.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -16,24 +17,31 @@ def is_asked() -> bool:
     return "_ICEKEEPER_COMPLETE" in os.environ
 
 
-def _quietly(find: Callable[[], Iterator[str]], incomplete: str) -> list[str]:
-    """What begins with the text so far.  An error would appear in the middle of the command line."""
-    found: list[str] = []
-    with suppress(Exception):
-        found = sorted({one for one in find() if one.startswith(incomplete)})
-    return found
+_PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
+
+
+def _offer(find: Callable[[], Iterator[str]], incomplete: str, *, before: str = "", behind: str = "") -> list[str]:
+    """The plain names that begin with the text so far, between ``before`` and ``behind``; nothing on an error.
+
+    Shells evaluate what they are offered, zsh even twice, so no quoting makes any other name safe
+    (rule: escape-at-the-edge).
+    """
+    with suppress(Exception):  # its message would appear in the middle of the command line
+        names = {f"{before}{name}{behind}" for name in find() if _PLAIN.fullmatch(name)}
+        return sorted(name for name in names if name.startswith(incomplete))
+    return []
 
 
 def catalogs(incomplete: str) -> list[str]:
     """The configured catalogs."""
     from icekeeper.catalogs.load import known_catalogs
 
-    return _quietly(lambda: iter(known_catalogs()), incomplete)
+    return _offer(lambda: iter(known_catalogs()), incomplete)
 
 
 def tables(ctx: Any, incomplete: str) -> list[str]:
     """The tables that scans of the named catalog have seen; of all catalogs where none is named."""
-    return _quietly(lambda: _tables(ctx.params.get("catalog")), incomplete)
+    return _offer(lambda: _tables(ctx.params.get("catalog")), incomplete)
 
 
 def _tables(catalog: str | list[str] | None) -> Iterator[str]:
@@ -54,14 +62,16 @@ def keys(incomplete: str) -> list[str]:
     """The policy keys, as ``KEY=``."""
     from icekeeper.policy import POLICY_KEYS
 
-    return _quietly(lambda: (f"{key}=" for key in POLICY_KEYS), incomplete)
+    return _offer(lambda: iter(POLICY_KEYS), incomplete, behind="=")
 
 
 def operations(incomplete: str) -> list[str]:
     """The operations, also behind others: ``compact,exp`` becomes ``compact,expire_snapshots``."""
     from icekeeper.operation_facts import Operation
 
-    before = incomplete.rpartition(",")[0]
-    named = before.split(",") if before else []
-    start = "".join(f"{name}," for name in named)
-    return _quietly(lambda: (f"{start}{one.value}" for one in Operation if one.value not in named), incomplete)
+    before, separator, _ = incomplete.rpartition(",")
+    known = [one.value for one in Operation]
+    named = before.split(",") if separator else []
+    if not set(named) <= set(known):  # what was typed would be offered back, without its quotes
+        return []
+    return _offer(lambda: (one for one in known if one not in named), incomplete, before=before + separator)
