@@ -367,11 +367,38 @@ def test_the_oldest_comes_first(open_store: OpenStore) -> None:
     assert pending(requests) == (made[1], made[2], made[0], made[3])
 
 
+@pytest.mark.parametrize(
+    ("most", "bound"), [({"MOST_READ": 3}, "3, or 4 MB"), ({"MOST_BYTES": 4_000}, "1,000, or 0 MB")]
+)
+def test_a_flood_of_requests_is_read_in_part(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, most: dict[str, int], bound: str
+) -> None:
+    requests, told = open_store().requests, list[str]()
+    for name, value in most.items():
+        monkeypatch.setattr(f"icekeeper.state.requests.{name}", value)
+    made = [a_request(9 - number, replace(IDENTITY, uuid=f"u{number}"), where="x" * 1000) for number in range(9)]
+    for request in made[:3]:
+        requests.file(request)
+    assert requests.pending(told.append) == (made[2], made[1], made[0])
+    assert told == []
+    for request in made[3:]:
+        requests.file(request)
+    assert requests.pending(told.append) == (made[2], made[1], made[0])
+    assert told == [
+        f"more requests are filed than are read at once ({bound}): the others wait; withdraw those that nobody needs "
+        "(icekeeper requests list)"
+    ]
+    assert requests.of_table(made[8].identity) == made[8]
+    assert requests.claim(made[8]) is True
+    assert requests.of_table(made[8].identity) is None
+
+
 @pytest.mark.parametrize("other", [COPY, *OTHERS.values()], ids=["a copy", *OTHERS])
 def test_each_table_has_its_own(open_store: OpenStore, other: TableIdentity) -> None:
     requests = open_store().requests
     requests.file(a_request(5))
     assert requests.claim(a_request(5, other)) is False
+    assert requests.of_table(other) is None
     requests.file(a_request(6, other))
     assert pending(requests) == (a_request(5), a_request(6, other))
     assert requests.claim(a_request(6, other)) is True
@@ -385,6 +412,7 @@ def test_a_table_has_one_request_whatever_it_is_called(open_store: OpenStore, ca
     requests.file(a_request(5, operations="compact"))
     requests.file(a_request(6, called))
     assert pending(requests) == (a_request(6, called),)
+    assert requests.of_table(IDENTITY) == a_request(6, called)
     assert requests.claim(a_request(6)) is True
     assert pending(requests) == ()
 

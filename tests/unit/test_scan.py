@@ -19,7 +19,7 @@ import pytest
 from icekeeper.catalogs.catalog import LoadedTable, identity_of
 from icekeeper.detection.assess import assess_table, urgency, waited_ms
 from icekeeper.detection.detect import detect
-from icekeeper.detection.list_tables import FleetTable, round_robin, selects_bucket, selects_table
+from icekeeper.detection.list_tables import CatalogSource, FleetTable, round_robin, selects_bucket, selects_table
 from icekeeper.detection.proposal import FleetReport, Proposal, Skip, detection_json
 from icekeeper.errors import MetadataUnreadable, PolicyError, StorageError
 from icekeeper.machine.clock import HOUR_MS, within_budget
@@ -31,7 +31,7 @@ from icekeeper.policy.due import FIRST_SWEEP
 from icekeeper.runtime import Runtime
 from icekeeper.state import store as gathered
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.requests import MaintenanceRequest
+from icekeeper.state.requests import UNSERVED_MS, MaintenanceRequest
 from icekeeper.state.sqlite.store import SqliteFile, SqliteStateStore
 from icekeeper.state.store import Gathered, LastSeen, Pin
 from support.scans import (
@@ -709,6 +709,31 @@ def test_a_request_is_found_whatever_the_table_was_called(
     proposed = {item.table: (item.is_requested, dict(item.settings)) for item in report.proposals}
     assert proposed == {"ns.t": (True, {"operations": "compact"}), "ns.urgent": (False, {})}
     assert len(state.requests.pending()) == 1, "it is for the run to claim"
+
+
+@pytest.mark.parametrize(
+    ("requested_ms", "name", "stays"),
+    [
+        (NOW_MS - UNSERVED_MS - 1, "ns.nobody", False),
+        (NOW_MS - UNSERVED_MS, "ns.nobody", True),
+        (NOW_MS + HOUR_MS + 1, "ns.nobody", False),
+        (NOW_MS - UNSERVED_MS - 1, "NS.T", True),
+    ],
+    ids=["old", "young", "of the future", "perhaps for our table"],
+)
+def test_a_request_that_no_catalog_can_serve_is_dropped_after_eight_days(
+    state: CountedState, requested_ms: int, name: str, stays: bool
+) -> None:
+    """Anybody who may ask for passes may file requests for catalogs that nobody has."""
+    identity = TableIdentity("nowhere", "s3://none/", TableName.parse(name), "u9", "s3://none/t")
+    state.requests.file(MaintenanceRequest(identity=identity, requested_ms=requested_ms))
+    catalog, scanner = PreparedCatalog({"ns.t": with_uuid(table(), "u1")}), scanner_of(policy().policy, state)
+    scanner.scan([source(catalog), CatalogSource("D", lambda: 1 / 0)])  # type: ignore[arg-type,return-value]
+    assert len(state.requests.pending()) == 1, "it may be for a catalog that does not answer now"
+    report = scanner.scan([source(catalog)])
+    assert len(state.requests.pending()) == stays
+    sentence = "1 request dropped: for 8 days no catalog here had the table, such as ns.nobody of catalog nowhere"
+    assert report.warnings == (() if stays else (sentence,))
 
 
 def test_a_request_under_another_name_is_looked_for_first(state: CountedState) -> None:

@@ -133,16 +133,15 @@ def withdraw_request(handle: TableHandle) -> MaintenanceRequest:
         PolicyError: none is pending, or a run has just claimed it.
         StorageError: the state does not answer.
     """
-    pending = handle.state.requests.pending()
+    requests = handle.state.requests
     try:
-        identity = identity_of(handle.catalog, handle.load())
+        request = requests.of_table(identity_of(handle.catalog, handle.load()))
+        meant = [] if request is None else [request]
     except MaintenanceError:  # the table or its catalog is gone
         name = handle.catalog.name, str(handle.table)
-        meant = [request for request in pending if (request.identity.catalog, str(request.identity.table)) == name]
-    else:
-        meant = [request for request in pending if request.identity.is_same_copy(identity)]
+        meant = [one for one in requests.pending() if (one.identity.catalog, str(one.identity.table)) == name]
     for request in meant:
-        if handle.state.requests.claim(request):
+        if requests.claim(request):
             return request
     raise PolicyError(
         f"no request is pending for {handle.table} of catalog {handle.catalog.name}; icekeeper requests list shows them"

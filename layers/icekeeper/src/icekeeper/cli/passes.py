@@ -421,7 +421,7 @@ def requests_list(
     from icekeeper.state.open import open_state
 
     state = open_state(os.environ)
-    pending = [one for one in state.requests.pending() if catalog is None or one.identity.catalog == catalog]
+    pending = [one for one in state.requests.pending(tell) if catalog in (None, one.identity.catalog)]
     scheduled = is_scheduled(state.leases, now_ms=system_clock())
     listed = [_request_json(one) for one in pending]
     document = {"catalog": catalog, "status": "succeeded", "scheduled": scheduled, "requests": listed}

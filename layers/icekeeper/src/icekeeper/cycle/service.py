@@ -305,8 +305,8 @@ class Service:
         return outcome.status.value, what_was_done(outcome) + after
 
     def _why_not(self, work: _Work) -> str | None:
-        pending = self._state.requests.pending() if work.proposal.is_requested else None
-        is_pending = None if pending is None else any(one.identity.is_same_copy(work.identity) for one in pending)
+        is_requested = work.proposal.is_requested
+        is_pending = self._state.requests.of_table(work.identity) is not None if is_requested else None
         return why_needless(self._state, work.identity, work.detected_ms, now_ms=self._clock(), is_pending=is_pending)
 
     def _tell_detection(self, report: FleetReport) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -122,27 +122,31 @@ def listing_warnings(listed: Sequence[ListedCatalog]) -> Sequence[str]:
 
 def told_of_none(pending: Sequence[MaintenanceRequest], catalogs: Sequence[Catalog]) -> tuple[MaintenanceRequest, ...]:
     """The requests filed under names that none of these catalogs has; they may be for their tables all the same."""
-    return tuple(request for request in pending if not any(_is_told_of(request, catalog) for catalog in catalogs))
+    known = {_told(catalog.name, catalog.warehouse) for catalog in catalogs}
+    return tuple(one for one in pending if _told(one.identity.catalog, one.identity.warehouse) not in known)
 
 
 def requested_tables(
     listed: ListedCatalog, pending: Sequence[MaintenanceRequest], strangers: Iterable[MaintenanceRequest]
-) -> tuple[Sequence[TableName], Sequence[MaintenanceRequest]]:
-    """The tables of one catalog to load first, and the requests filed under the catalog's own name.
+) -> tuple[Sequence[TableName], Mapping[str, Sequence[MaintenanceRequest]]]:
+    """The tables of one catalog to load first, and by table the requests filed under the catalog's own name.
 
     Only a loaded table shows which requests are for it, as it may have another name here than in the request.
     ``strangers`` are matched to the catalog's tables by name, ignoring case.
     """
-    told = tuple(request for request in pending if _is_told_of(request, listed.catalog))
+    own = _told(listed.catalog.name, listed.catalog.warehouse)
+    told: dict[str, list[MaintenanceRequest]] = {}
+    for request in pending:
+        if _told(request.identity.catalog, request.identity.warehouse) == own:
+            told.setdefault(str(request.identity.table), []).append(request)
     sought = {str(request.identity.table).lower() for request in strangers}
     found = (table for table in listed.tables or () if sought and str(table).lower() in sought)
-    return tuple(dict.fromkeys((*(request.identity.table for request in told), *found))), told
+    return tuple(dict.fromkeys((*(filed[0].identity.table for filed in told.values()), *found))), told
 
 
-def _is_told_of(request: MaintenanceRequest, catalog: Catalog) -> bool:
-    """Whether the request was filed under this catalog's name and warehouse; trailing slashes do not matter."""
-    told = request.identity.catalog, request.identity.warehouse.rstrip("/")
-    return told == (catalog.name, catalog.warehouse.rstrip("/"))
+def _told(catalog: str, warehouse: str) -> tuple[str, str]:
+    """The catalog that a request is filed under; trailing slashes do not matter."""
+    return catalog, warehouse.rstrip("/")
 
 
 class FleetTable(NamedTuple):

@@ -50,9 +50,9 @@ from icekeeper.state.claims import (
 )
 from icekeeper.state.findings import CatalogScan, Verdict
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.requests import MaintenanceRequest
+from icekeeper.state.requests import UNSERVED_MS, MaintenanceRequest
 from icekeeper.state.store import Gathered, Glance, PassRecord, StateStore
-from icekeeper.text import masked
+from icekeeper.text import counted, masked
 
 log = logging.getLogger(__name__)
 
@@ -167,10 +167,10 @@ class _Place:
     """Every table of the catalog; ``None``: some are not listed."""
     requested: Sequence[TableName]
     """The tables to load first."""
-    filed: Sequence[MaintenanceRequest]
-    """The requests filed under the catalog's own name."""
-    pending: Sequence[MaintenanceRequest]
-    """Requests of all catalogs: a table may have another name here than in the request."""
+    filed: Mapping[str, Sequence[MaintenanceRequest]]
+    """The requests filed under the catalog's own name, by the table's; several, if the table was created anew."""
+    pending: Mapping[str, MaintenanceRequest]
+    """Requests of all catalogs by lease key: a table may have another name here than in the request."""
     fleet: int
     """How many tables the scan selects in all catalogs."""
     not_looked_at: Mapping[str, CutOff]
@@ -231,7 +231,8 @@ class Scanner:
         scan_started(len(sources))
         deadline_s = started_s + self.settings.detection_timeout_s
         catalogs, skipped = self._opened(sources, deadline_s)
-        places = self._places(catalogs, skipped)
+        told: list[str] = []
+        places = self._places(catalogs, skipped, told)
         entries = [FleetTable(name, str(table), table) for name, place in places.items() for table in place.selected]
         asked = [FleetTable(name, str(one), one) for name, place in places.items() for one in place.requested]
         asked_for = {entry.cursor for entry in asked}
@@ -264,7 +265,7 @@ class Scanner:
             cursor=_next_cursor(order, reached.begun - len(asked), cursor),
             not_reached=len(missed),
             beyond_limit=beyond_limit,
-            warnings=(*listing_warnings(catalogs), *refused),
+            warnings=(*listing_warnings(catalogs), *told, *refused),
             empty_catalogs=len(empty_catalogs(catalogs)),
         )
         scan_finished(
@@ -293,8 +294,7 @@ class Scanner:
     def _reach(self, place: _Place, entry: FleetTable, *, is_selected: bool) -> _Found:
         """Load and assess a table; a request counts only for the same table, not for a new one of that name."""
         catalog = place.catalog
-        # Several, if the table was created anew.
-        filed_here = tuple(request for request in place.filed if str(request.identity.table) == entry.text)
+        filed_here = tuple(place.filed.get(entry.text, ()))
         try:
             loaded = catalog.load(entry.table)
         except PolicyError as error:  # the catalog no longer has the table
@@ -306,14 +306,14 @@ class Scanner:
             return _Found(skip)
         try:
             identity = identity_of(catalog, loaded)
-            meant = [request for request in place.pending if request.identity.is_same_copy(identity)]
+            request = place.pending.get(identity.lease_key)
         except Exception as error:
             return _Found(_skip_of(entry, error))
-        stale = tuple(request for request in filed_here if request not in meant)
-        if not meant and not is_selected:
+        stale = tuple(one for one in filed_here if one is not request)
+        if request is None and not is_selected:
             reason = "a pass was requested for a table of this name that is gone"
             return _Found(Skip(entry.text, reason, catalog=entry.catalog), stale=stale)
-        request, refused = meant[0] if meant else None, None
+        refused = None
         if request is not None:
             try:
                 self.check_request(catalog, loaded, request.settings)
@@ -496,10 +496,13 @@ class Scanner:
                 )
                 self.store.claims.record_look(look)
 
-    def _places(self, catalogs: Sequence[ListedCatalog], skipped: list[Skip]) -> dict[str, _Place]:
+    def _places(self, catalogs: Sequence[ListedCatalog], skipped: list[Skip], told: list[str]) -> dict[str, _Place]:
         """The catalogs by name; if two have the same name, the second is added to ``skipped``."""
-        pending = self.store.requests.pending()
+        pending = self.store.requests.pending(told.append)
         strangers = told_of_none(pending, [listed.catalog for listed in catalogs])
+        if not skipped:  # else they may be for a catalog that does not answer now
+            told += self._expired(strangers, catalogs)
+        by_key = {request.identity.lease_key: request for request in pending}
         fleet = sum(len(listed.selected) for listed in catalogs)
         places: dict[str, _Place] = {}
         twins = Twins()
@@ -524,13 +527,31 @@ class Scanner:
                 SeenTables(self.store, catalog),
                 whole,
                 *requested_tables(listed, pending, strangers),
-                pending,
+                by_key,
                 fleet,
                 not_looked_at,
                 waiting_cuts(cuts, CutWork.PASS, self.now_ms),
                 frozenset(one.entry[2] for one in cuts if one.work is CutWork.LOOK) - not_looked_at.keys(),
             )
         return places
+
+    def _expired(self, strangers: Iterable[MaintenanceRequest], catalogs: Sequence[ListedCatalog]) -> list[str]:
+        """Drop requests that no catalog could serve for long, or that are of a time to come; return the sentence."""
+        listed = {str(table).lower() for one in catalogs for table in one.tables or ()}
+        dropped = [
+            request
+            for request in strangers
+            if not self.now_ms - UNSERVED_MS <= request.requested_ms <= self.now_ms + HOUR_MS
+            and str(request.identity.table).lower() not in listed
+            and self.store.requests.claim(request)
+        ]
+        if not dropped:
+            return []
+        one, days = dropped[0].identity, UNSERVED_MS // (24 * HOUR_MS)
+        return [
+            f"{counted(len(dropped), 'request')} dropped: for {days} days no catalog here had the table, such as "
+            f"{one.table} of catalog {one.catalog}"
+        ]
 
     def _ranked(
         self, reached: Reached[FleetTable, _Found], places: Mapping[str, _Place]

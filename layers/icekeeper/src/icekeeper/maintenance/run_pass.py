@@ -166,7 +166,7 @@ class AskedPass:
         if self.saved is not None:
             return None
         identity = identity_of(self.catalog, loaded)
-        request = next((one for one in self.state.requests.pending() if one.identity.is_same_copy(identity)), None)
+        request = self.state.requests.of_table(identity)
         if request is None:
             return None
         asked = request.settings

@@ -365,10 +365,8 @@ def pending_request(deployment: Deployment, item: Item) -> MaintenanceRequest | 
     Raises:
         StorageError: the state does not answer.
     """
-    for request in deployment.state.requests.pending():
-        if request.identity.is_same_copy(item.identity) and dict(request.settings) == dict(item.settings):
-            return request
-    return None
+    request = deployment.state.requests.of_table(item.identity)
+    return request if request is not None and dict(request.settings) == dict(item.settings) else None
 
 
 # How many states of the state machine are entered because of one call: Step Functions bills each.  Pure.

@@ -120,9 +120,9 @@ def _forced(deployment: Deployment, wanted: MachineInput) -> Detected:
 
 
 def _claim(deployment: Deployment, identity: TableIdentity, settings: Mapping[str, str]) -> None:
-    for request in deployment.state.requests.pending():
-        if request.identity.is_same_copy(identity) and dict(request.settings) == settings:
-            deployment.state.requests.claim(request)
+    request = deployment.state.requests.of_table(identity)
+    if request is not None and dict(request.settings) == settings:
+        deployment.state.requests.claim(request)
 
 
 def _scheduled(deployment: Deployment, event: DetectEvent) -> Detected:

@@ -227,7 +227,7 @@ def _served(state: StateStore, request: MaintenanceRequest, now_ms: int) -> Answ
 
 def _is_pending(state: StateStore, request: MaintenanceRequest) -> bool:
     """Whether a request for the table waits: this one, or the one that has taken its place."""
-    return any(one.identity.is_same_copy(request.identity) for one in state.requests.pending())
+    return state.requests.of_table(request.identity) is not None
 
 
 def _who_maintains(state: StateStore, request: MaintenanceRequest, now_ms: int, run_id: str) -> str:

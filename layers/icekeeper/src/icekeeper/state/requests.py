@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from icekeeper.errors import StorageError
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.model import TableName
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.items import (
@@ -26,6 +27,13 @@ log = logging.getLogger(__name__)
 MAX_SETTINGS = 16 * 1024
 """Bytes of a request's settings as JSON text: failures need most of a payload
 (platform: step-functions-payload-limit)."""
+
+MOST_READ = 1000
+"""How many requests are read at once: ten times what a scan proposes by default (``max_jobs_per_detection``)."""
+MOST_BYTES = 4_000_000
+"""Characters that are read at once: 4 KB a request, where an honest one has some hundred."""
+UNSERVED_MS = 8 * 24 * HOUR_MS
+"""A request for a table that no catalog of a scan has is dropped at this age: even a weekly run has seen it then."""
 
 # A level of a name has at most 255 characters in Glue and S3 Tables; Iceberg allows many levels.
 _LONGEST_NAME = 4096
@@ -65,18 +73,46 @@ class RequestStore(Records):
             }
         )
 
-    def pending(self) -> tuple[MaintenanceRequest, ...]:
-        """The unclaimed requests of all catalogs, oldest first.
+    def pending(self, tell: Callable[[str], object] = log.warning) -> tuple[MaintenanceRequest, ...]:
+        """The unclaimed requests of all catalogs, oldest first: of the first ``MOST_READ`` and ``MOST_BYTES``.
 
         A record for which :func:`stored_request` raises is logged and skipped (rule: skip-malformed-requests).
+        ``tell`` gets a sentence if there are more.
         """
-        found = []
-        for item in self.table.query(REQUESTS, passed_over=_tell):
-            try:
-                found.append(stored_request(item))
-            except ValueError as error:
-                _tell(damaged(item, str(error)))
+        found = self._stored("", tell)
         return tuple(sorted(found, key=lambda one: (one.requested_ms, str(one.identity.table), one.identity.lease_key)))
+
+    def of_table(self, identity: TableIdentity) -> MaintenanceRequest | None:
+        """The pending request for this copy of a table, under any name; a malformed one is logged and skipped."""
+        found = self._stored(sort_key("", identity.lease_key), log.warning)
+        return next((one for one in found if one.identity.is_same_copy(identity)), None)
+
+    def _stored(self, prefix: str, tell: Callable[[str], object]) -> Iterator[MaintenanceRequest]:
+        """The requests whose keys start with ``prefix``, within the bounds."""
+        items, size = 0, 0
+
+        def count(more: int) -> None:
+            nonlocal items, size
+            items, size = items + 1, size + more
+            if items > MOST_READ or size > MOST_BYTES:
+                raise _EnoughError
+
+        def pass_over(error: StorageError) -> None:
+            count(0)
+            _tell(error)
+
+        try:
+            for item in self.table.query(REQUESTS, prefix, passed_over=pass_over):
+                count(sum(len(value) for value in item.values() if isinstance(value, str)))
+                try:
+                    yield stored_request(item)
+                except ValueError as error:
+                    _tell(damaged(item, str(error)))
+        except _EnoughError:
+            tell(
+                f"more requests are filed than are read at once ({MOST_READ:,}, or {MOST_BYTES // 1_000_000} MB): the "
+                "others wait; withdraw those that nobody needs (icekeeper requests list)"
+            )
 
     def claim(self, request: MaintenanceRequest) -> bool:
         """Remove exactly this request; false if it was claimed already, or replaced by a newer one, which stays."""
@@ -86,6 +122,10 @@ class RequestStore(Records):
             return REMOVED if found is not None and (found["requested_ms"], found["settings"]) == this else None
 
         return self.table.change(REQUESTS, sort_key("", request.identity.lease_key), decide)
+
+
+class _EnoughError(Exception):
+    """No more requests are read."""
 
 
 def _tell(error: StorageError) -> None:
