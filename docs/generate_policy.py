@@ -50,7 +50,8 @@ operator set in 2 to 4, whether by `icekeeper.KEY` or `icekeeper.schedules.NAME.
   a schedule holds for that schedule. A table may make that schedule rarer; it cannot change its operations or end it.
 * A table's setting has up to 10,000 characters, and a table up to 16 schedules of its own. A schedule that names
   `remove_orphans` turns no more often than `orphan_sweep_interval_hours`.
-* `orphan_sweep_prefixes` and `snapshot_give_up_ids` count from the deployment, a policy file and `--set` only.
+* `orphan_sweep_prefixes`, `orphan_table_types`, `orphan_file_endings` and `snapshot_give_up_ids` count from the
+  deployment, a policy file and `--set` only.
 
 A setting that does not count is ignored and fails no pass: `health` warns of it (`ignored_settings`), `policy show`
 gives the reason, and `policy set` refuses it and names the setting that would admit it. The bucket's maintenance

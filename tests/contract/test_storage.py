@@ -414,7 +414,7 @@ def test_folders_of_other_formats_are_looked_into_only_where_they_are(
     files = [f"{location}/data/k=1/a", f"{location}/data/k=1/b"]
     with counting() as count:
         assert find_other_formats(storage, [location], files) == set()
-    looked_into = 2 if page == 1000 else 8  # the location and data/
+    looked_into = 2 if page == 1000 else 10  # the location and data/
     assert count.counts == {RequestKind.PUT: looked_into}
     storage.write(f"{location}/data/_delta_log/0.json", b"{}")
     storage.write(f"{location}/schema/notes.txt", b"no schema of Paimon's")

@@ -168,6 +168,7 @@ def test_nested_tables_each_lose_their_own(command: Command) -> None:
 def test_two_tables_in_one_location_are_both_refused(command: Command) -> None:
     one = command.table("ns.one", appends=1)
     two = command.catalog.create_table("ns.two", one.schema(), location=one.location())
+    two.append(one.scan().to_arrow())
     orphan = plant(one, "data/o.parquet")
     answer = sweep(command)
     assert {table["status"] for table in answer.json["tables"]} == {"refused"}

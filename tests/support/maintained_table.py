@@ -204,7 +204,7 @@ class MaintainedTable:
         if self._sweeps_all:
             told.setdefault("orphan_sweep_prefixes", self.metadata.location)
         if run_id is None:
-            return runtime.maintain(NAME, told, engine or self.engine, dry_run=dry_run, unsafe=True)
+            return runtime.maintain(NAME, told, engine or self.engine, dry_run=dry_run, unsafe=True, names_table=True)
         loaded = runtime.catalog.load(NAME)
         resolved = runtime.policy(loaded, told, unsafe=True)
         return run_pass(runtime.context(loaded, resolved, engine or self.engine, run_id=run_id, dry_run=dry_run))

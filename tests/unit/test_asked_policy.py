@@ -39,6 +39,8 @@ HELD: dict[str, tuple[str, str, str | None]] = {
     "orphan_older_than_hours": ("72", "48", "73"),
     "table_settings": ("default", "all", None),
     "orphan_sweep_prefixes": ("s3://b/t", "s3://b/t,s3://b/u", "none"),
+    "orphan_table_types": ("fact", "fact,lance", "none"),
+    "orphan_file_endings": ("bin", "bin,lance", "none"),
     "orphan_min_sightings": ("3", "2", "4"),
     "orphan_inventory": ("none", "s3://mine/list.csv", None),
     "orphan_max_delete_ratio": ("0.5", "0.6", "0.1"),

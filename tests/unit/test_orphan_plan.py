@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from icekeeper.deletion.foreign_tables import ForeignMetadata, refuse_foreign, unexplained
 from icekeeper.deletion.neighbours import find_prefix_mismatch
 from icekeeper.deletion.referenced_paths import ReferencedPaths
+from icekeeper.deletion.sweep_permission import ending_of, is_of_iceberg, refuse_other_type
 from icekeeper.errors import MetadataUnreadable, OperationRefused
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import is_metadata_file, leading_uuid
@@ -68,10 +69,10 @@ def plan(
 
 def test_the_old_and_unreferenced_go_in_order_of_path() -> None:
     planned = plan(
-        [found(f"{LOCATION}/data/b"), found(f"{LOCATION}/data/a"), found(f"{LOCATION}/data/live")],
-        [f"{LOCATION}/data/live"],
+        [found(f"{LOCATION}/data/{name}.parquet") for name in ("b", "a", "live")],
+        [f"{LOCATION}/data/live.parquet"],
     )
-    assert planned.paths == (f"{LOCATION}/data/a", f"{LOCATION}/data/b")
+    assert planned.paths == (f"{LOCATION}/data/a.parquet", f"{LOCATION}/data/b.parquet")
     assert (planned.protected, planned.of_other_tables) == (0, 0)
 
 
@@ -110,7 +111,7 @@ def test_the_same_path_under_another_authority_is_noticed(reference: str) -> Non
 
 
 def test_a_folder_that_is_swept_is_none_that_only_some_stores_take_for_it() -> None:
-    named, other = (f"{LOCATION}/{name}/f" for name in ("k=\u00e9", "k=e\u0301"))
+    named, other = (f"{LOCATION}/{name}/f.orc" for name in ("k=\u00e9", "k=e\u0301"))
     planned = plan([found(named), found(other)], swept=[f"{LOCATION}/k=\u00e9"])
     assert (planned.paths, planned.in_other_folders) == ((named,), (other,))
 
@@ -129,8 +130,8 @@ def test_files_outside_the_location_are_never_planned() -> None:
 
 @pytest.mark.parametrize("prefix", ["s3://b/t/keep", "s3a://b/t/keep/", "s3://b//t/keep", "s3://b/t/ke%65p"])
 def test_protected_prefixes_hold_in_every_spelling(prefix: str) -> None:
-    planned = plan([found(f"{LOCATION}/keep/a"), found(f"{LOCATION}/keeper")], protected=[prefix])
-    assert planned.paths == (f"{LOCATION}/keeper",)
+    planned = plan([found(f"{LOCATION}/keep/a.avro"), found(f"{LOCATION}/keeper.avro")], protected=[prefix])
+    assert planned.paths == (f"{LOCATION}/keeper.avro",)
     assert planned.protected == 1
 
 
@@ -185,8 +186,8 @@ def test_metadata_of_nobody_is_refused_with_what_to_do() -> None:
 
 
 def test_files_below_another_tables_folder_are_its_business() -> None:
-    planned = plan([found(f"{LOCATION}/sub/f"), found(f"{LOCATION}/subway/f")], others=["s3a://b/t/sub/"])
-    assert planned.paths == (f"{LOCATION}/subway/f",)
+    planned = plan([found(f"{LOCATION}/{of}/f.orc") for of in ("sub", "subway")], others=["s3a://b/t/sub/"])
+    assert planned.paths == (f"{LOCATION}/subway/f.orc",)
     assert (planned.of_other_tables, planned.protected) == (1, 0)
 
 
@@ -217,6 +218,75 @@ def test_what_is_hidden_may_be_another_formats_or_engines(key: str, stays: bool)
     assert (planned.protected, len(planned.orphans)) == ((1, 0) if stays else (0, 1))
 
 
+OF_ICEBERG = (
+    *(
+        "00000-0-6f1c-00001.parquet",
+        "part-0.c000.snappy.parquet",
+        "20240101_000000_00001_abcde-6f1c.orc",
+        "f.zstd.avro",
+    ),
+    *("5d4b-0_0_data.0.parq", "00000-0-6f1c-deletes.puffin", "20240101_000000_00001_abcde-6f1c.stats"),
+    *("000000_0", "000012_0_copy_3", "0000000123_14", "snap-1-1-6f1c.avro", "6f1c-m0.avro", "version-hint.text"),
+    *("00001-6f1c.metadata.json", "00001-6f1c.gz.metadata.json", "v1.metadata.json.gz", "6f1c-version-hint.temp"),
+)
+OF_OTHERS = {
+    "1011.lance": ".lance",
+    "1.manifest": ".manifest",
+    "00000.parquet.tmp": ".tmp",
+    "f.PARQUET": ".PARQUET",
+    "f.parquet.crc": ".crc",  # Hadoop's begins with a dot
+    ".f.lance.crc": ".crc",
+    "model.bin": ".bin",
+    "notes.txt": ".txt",
+    "00000000000000000000.json": ".json",
+    "00_0": "no ending",
+    "000000_0_x": "no ending",
+    "000000_\N{ARABIC-INDIC DIGIT ONE}": "no ending",
+    "old-version-hint.text": ".text",
+    "parquet": "no ending",
+    "f.": "no ending",
+    "f.an ending": "no ending",
+    "f.lengthyending1": "no ending",
+    "": "no ending",
+}
+
+
+def test_only_names_that_writers_of_iceberg_tables_give_are_swept() -> None:
+    """What Lance or a person keeps beside a table stays, and is counted (rule: sweep-iceberg-names-only)."""
+    assert [name for name in OF_ICEBERG if not is_of_iceberg(name)] == []
+    assert [name for name in OF_OTHERS if is_of_iceberg(name)] == []
+    assert {name: ending_of(f"{LOCATION}/a.b/{name}") for name in OF_OTHERS} == OF_OTHERS
+    kept = [f"{LOCATION}/data/{name}" for name in OF_OTHERS if name]
+    planned = plan([*map(found, kept), *(found(f"{LOCATION}/data/{name}") for name in OF_ICEBERG)])
+    assert planned.of_other_names == tuple(sorted(kept))
+    assert planned.paths == tuple(sorted(f"{LOCATION}/data/{name}" for name in OF_ICEBERG))
+
+
+@given(
+    st.one_of(st.sampled_from([*OF_ICEBERG, *OF_OTHERS]), st.text(st.characters(exclude_characters="/"))),
+    st.text(),
+    st.lists(st.sampled_from(["bin", ".lance", "tar.gz"])),
+)
+def test_the_name_alone_decides_and_further_endings_only_add(name: str, folder: str, further: list[str]) -> None:
+    permitted = is_of_iceberg(name)
+    assert is_of_iceberg(f"{folder}/{name}") == permitted
+    assert name.endswith(".crc") or is_of_iceberg(f"{folder}/.{name}.crc") == permitted
+    added = any(name.endswith(f".{ending.removeprefix('.')}") for ending in further)
+    assert is_of_iceberg(name, further) == (permitted or added)
+
+
+@pytest.mark.parametrize("key", ["table_type", "TABLE_TYPE", "table-type", "tableType", "Table Type"])
+def test_a_table_of_another_type_is_not_swept(key: str) -> None:
+    """In whatever spelling (rule: sweep-iceberg-tables-only)."""
+    for value in ("iceberg", "ICEBERG", " Iceberg "):
+        refuse_other_type(table(properties={key: value}), ())
+    for value in ("lance", "Lance", "fact", "", "iceberg2", "EXTERNAL_TABLE"):
+        of_both = table(properties={"table_type": "ICEBERG", key: value})
+        with pytest.raises(OperationRefused, match=rf"^table property {key} is '{value}': .*orphan_table_types"):
+            refuse_other_type(of_both, ["dimension"])
+        refuse_other_type(of_both, ["dimension", value.upper()])
+
+
 @pytest.mark.parametrize(
     ("orphans", "listed", "limit", "source", "refused"),
     [
@@ -245,7 +315,8 @@ def test_too_large_a_share_is_refused(orphans: int, listed: int, limit: Fraction
 segments = st.sampled_from(
     ["data", "metadata", "a b", "a%20b", "a%2520b", "k=1", "..", ".", "", "é", "v1.metadata.json"]
 )
-keys = st.lists(segments, min_size=1, max_size=4).map("/".join)
+endings = st.sampled_from(["", "", "/f.parquet", "/f%20g.parquet", "/f g.parquet", ".orc", ".lance"])
+keys = st.builds(str.__add__, st.lists(segments, min_size=1, max_size=4).map("/".join), endings)
 roots = st.sampled_from(["s3://b/t/", "s3a://b/t/", "s3://b/t//", "s3://b/", "s3://other/t/", "file:/t/"])
 paths = st.builds(str.__add__, roots, keys)
 
@@ -266,6 +337,7 @@ def test_orphans_and_references_never_meet(
         assert orphan.modified_ms < LIMIT_MS
         assert orphan.path.startswith(("s3://b/t/", "s3a://b/t/"))
         assert not any(normalise(orphan.path).startswith(f"{normalise(p)}/") for p in protected)
+        assert is_of_iceberg(orphan.path)
 
 
 @pytest.mark.parametrize(

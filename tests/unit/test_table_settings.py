@@ -96,6 +96,8 @@ MAY: Mapping[str, May] = {
     "orphan_older_than_hours": May("tighter", "900", "800", "24"),
     "orphan_protected_prefixes": May("tighter"),  # a union: below
     "orphan_sweep_prefixes": May("never", "none", "s3://b/a", "s3://b/a,s3://victim"),
+    "orphan_table_types": May("never", "none", "fact", "fact,lance"),
+    "orphan_file_endings": May("never", "none", "bin", "bin,lance"),
     "orphan_sweep_interval_hours": May("tighter", "90", "80", "0"),
     "orphan_min_sightings": May("tighter", "9", "5", "1"),
     "orphan_max_delete_ratio": May("tighter", "0.1", "0.2", "1"),

@@ -80,7 +80,9 @@ class Icekeeper:
 
         with open_engine(self._engine) as engine:
             return in_turn(
-                self._runtime.maintain(self._name(table), _settings(settings), engine, dry_run=True, unsafe=unsafe)
+                self._runtime.maintain(
+                    self._name(table), _settings(settings), engine, dry_run=True, unsafe=unsafe, names_table=True
+                )
             )
 
     def maintain(
@@ -113,6 +115,7 @@ class Icekeeper:
                 unsafe=unsafe,
                 progress=progress,
                 turn=turn,
+                names_table=True,
             )
 
     def verify(self, table: str | Table) -> Verification:

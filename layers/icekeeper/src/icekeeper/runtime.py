@@ -164,12 +164,13 @@ class Runtime:
         turn: Turn | None = None,
         as_of_ms: int | None = None,
         saved: SavedTable | None = None,
+        names_table: bool = False,
     ) -> PassOutcome:
         """Run one pass over one table under the table's lease, again if it fails; a dry run takes no lease.
 
         If the policy has schedules, the pass does those that are due, or only ``schedule``.  ``turn`` says how long to
         wait, when to stop and how often to try.  Nothing counts as older than it was at ``as_of_ms``.  With ``saved``,
-        the pass does only what this plan says.
+        the pass does only what this plan says.  ``names_table``: a person names the table, not a pattern, scan or plan.
 
         Raises:
             PolicyError: unknown table or schedule, or a setting is wrong.
@@ -180,10 +181,12 @@ class Runtime:
 
         def make_context(loaded: LoadedTable, run_id: str) -> OperationContext:
             resolved = self.policy(loaded, overrides, unsafe=unsafe)
-            return self.context(
+            context = self.context(
                 loaded, resolved, engine, run_id=run_id, dry_run=dry_run, progress=progress, as_of_ms=as_of_ms
             )
+            return replace(context, asked_by_name=frozenset(named))
 
+        named = [name.strip() for name in overrides.get("operations", "").split(",")] if names_table else ()
         turn = None if dry_run else turn or Turn()
         return maintain_table(
             AskedPass(self.catalog, self.state, table, overrides, make_context, turn, schedule, saved)

@@ -80,6 +80,7 @@ def maintain(
     wait_ms = 0 if wait is None else time_ms(wait, "--wait")
     runtime = Runtime.open(catalog)
     names = chosen_tables(runtime.catalog, table, all_tables=all_tables, tell=tell)
+    is_fleet = all_tables or is_pattern(table)
     with engine_and_progress(engine, as_json=as_json) as (started, progress):
         timeout_s, retries = (None, 0) if dry_run else runtime.limits(chosen, unsafe=unsafe)
 
@@ -93,13 +94,11 @@ def maintain(
                 unsafe=unsafe,
                 progress=progress,
                 turn=Turn(wait_ms=wait_ms, tell=tell, timeout_s=timeout_s, retries=retries),
+                names_table=not is_fleet,
             )
 
-        if all_tables or is_pattern(table):
-            results = run_each(catalog, names, run, people(as_json=as_json))
-        else:
-            results = [run(names[0])]
-    return _report(results, catalog, is_fleet=all_tables or is_pattern(table), exit_code=exit_code, as_json=as_json)
+        results = run_each(catalog, names, run, people(as_json=as_json)) if is_fleet else [run(names[0])]
+    return _report(results, catalog, is_fleet=is_fleet, exit_code=exit_code, as_json=as_json)
 
 
 @dataclass(frozen=True, slots=True)

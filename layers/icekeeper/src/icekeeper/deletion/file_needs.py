@@ -29,6 +29,7 @@ from icekeeper.deletion.shared_references import (
     needed_by,
     read_strays,
 )
+from icekeeper.deletion.sweep_permission import is_of_iceberg, refuse_other_type
 from icekeeper.errors import OperationRefused
 from icekeeper.metadata.table_reader import References, reachable_files
 from icekeeper.pass_context.context import OperationContext
@@ -66,6 +67,7 @@ class FileNeeds:
         self._allowed = table.allowed
         self._left_alone = PathSet()
         self._other_formats = PathSet()
+        self._is_sweep = False
         self._seen: str | None = None
         self._since: set[str] = set()
         self._newer: set[str] = set()
@@ -73,6 +75,19 @@ class FileNeeds:
     def may_delete(self, path: str) -> bool:
         """Whether the path is below the table's own locations and the deployment allows deletions there."""
         return self._allowed.allows(path) and any(is_under(path, location) for location in self._owned_now)
+
+    def permit_sweep(self) -> None:
+        """Check that files may go that only a listing shows; from now on :meth:`look_again` checks this, too.
+
+        Raises:
+            OperationRefused: the table may be of another format.
+        """
+        refuse_other_type(self._table.metadata, self._context.policy.orphan_table_types)
+        self._is_sweep = True
+
+    def may_sweep(self, path: str) -> bool:
+        """Whether a file that only a listing shows may go by its name."""
+        return is_of_iceberg(path, self._context.policy.orphan_file_endings)
 
     def ask(self, paths: Iterable[str]) -> None:
         """Find who else may need files that this table's own snapshots or loads name.
@@ -172,6 +187,8 @@ class FileNeeds:
             raise OperationRefused(f"table {now.name} was replaced by another one; nothing more was deleted")
         if not gc_enabled(now.metadata):
             raise OperationRefused(f"{GC_DISABLED}; nothing more was deleted")
+        if self._is_sweep:
+            refuse_other_type(now.metadata, self._context.policy.orphan_table_types)
         if now.metadata_location != self._seen:
             new = reachable_files(self._context.reader(now), now.metadata_location, self.references)
             self._since.update(map(any_spelling, new))

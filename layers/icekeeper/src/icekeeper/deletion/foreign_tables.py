@@ -112,19 +112,20 @@ def refuse_foreign(found: Iterable[ForeignMetadata]) -> None:
         )
 
 
-# Tables of other formats (Delta Lake, Hudi, Paimon) are found by the folder of their log.  The logs are not read, so
-# any file in such a table's folder may be needed (rule: other-formats-keep-their-folder).  Sources: Delta's protocol
-# ("Delta Log Entries", ``_delta_log``), Hudi's technical specification ("Storage Format", ``.hoodie``), Paimon's
-# specification ("Schema" and "Snapshot": ``schema/schema-0``, ``snapshot/snapshot-1``).
+# Tables of other formats (Delta Lake, Hudi, Lance, Paimon) are found by the folder of their log.  The logs are not
+# read, so any file in such a table's folder may be needed (rule: other-formats-keep-their-folder).  Sources: Delta's
+# protocol ("Delta Log Entries", ``_delta_log``), Hudi's technical specification ("Storage Format", ``.hoodie``),
+# Lance's table format ("Dataset Directory": ``_versions``), Paimon's specification ("Schema" and "Snapshot":
+# ``schema/schema-0``, ``snapshot/snapshot-1``).
 
 _PARALLEL_LOOKS = 16
 # Files listed per folder to find a log file; fewer than one page of a listing.
 _FILES_LOOKED_AT = 100
 # More sibling folders than this are partitions or hashes of one table: only their parent is checked.
 _MOST_SIBLINGS = 50
-_MARKER = re.compile(r"/(?:(?:_delta_log|\.hoodie)/|schema/schema-\d+\Z|snapshot/snapshot-\d+\Z)")
+_MARKER = re.compile(r"/(?:(?:_delta_log|\.hoodie|_versions)/|schema/schema-\d+\Z|snapshot/snapshot-\d+\Z)")
 # The folders to list: ``snapshot`` is left out because Paimon keeps every schema, but not every snapshot.
-_MARKED = ("_delta_log", ".hoodie", "schema")
+_MARKED = ("_delta_log", ".hoodie", "_versions", "schema")
 
 
 def other_format_at(path: str) -> str | None:

@@ -132,7 +132,7 @@ def next_due(
     found = {name: due_ms(resolved, name, turns, now_ms) for name in sorted(resolved.schedules)}
     rest = resolved.unscheduled()
     interval_ms = sweep_interval_ms(rest.policy)
-    if interval_ms and rest.runs(Operation.REMOVE_ORPHANS) and gc_enabled(metadata):
+    if interval_ms and rest.runs(Operation.REMOVE_ORPHANS) and gc_enabled(metadata) and metadata.has_history:
         memory = sweep_memory(identity, metadata, rest.policy, turns, fleet=fleet, now_ms=now_ms)
         found[ORPHAN_SWEEP] = next_proposal_ms(memory, interval_ms, identity.key, now_ms)
     return {name: at_ms for name, at_ms in found.items() if at_ms}

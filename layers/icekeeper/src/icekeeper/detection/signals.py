@@ -282,7 +282,12 @@ def due_sweep(
     are the recorded turns of the table's schedules and sweeps; ``fleet`` is the number of tables.
     """
     policy = resolved.policy
-    if not (sweep_interval_ms(policy) and resolved.runs(Operation.REMOVE_ORPHANS) and gc_enabled(metadata)):
+    if not (
+        sweep_interval_ms(policy)
+        and resolved.runs(Operation.REMOVE_ORPHANS)
+        and gc_enabled(metadata)
+        and metadata.has_history
+    ):
         return ()
     memory = sweep_memory(identity, metadata, policy, turns, fleet=fleet, now_ms=now_ms)
     first_ms = memory.first_ms

@@ -119,6 +119,11 @@ class TableMetadata:
         return int(self.document.get("last-sequence-number") or 0)
 
     @property
+    def has_history(self) -> bool:
+        """Whether a snapshot was ever committed: the table has snapshots, a log of them, or a sequence number."""
+        return bool(self.snapshots or self.document.get("snapshot-log")) or self.last_sequence_number > 0
+
+    @property
     def next_row_id(self) -> int:
         """The lowest row id that was never assigned; 0 below v3 and just after an upgrade to v3."""
         return int(self.document.get("next-row-id") or 0)

@@ -15,6 +15,7 @@ from icekeeper.deletion.delete import delete_unneeded
 from icekeeper.deletion.file_needs import GC_DISABLED, FileNeeds
 from icekeeper.deletion.referenced_paths import ReferencedPaths
 from icekeeper.deletion.shared_references import recorded_files
+from icekeeper.deletion.sweep_permission import is_of_iceberg
 from icekeeper.errors import MaintenanceError, OperationRefused
 from icekeeper.machine.metering import WorkThreads
 from icekeeper.metadata.document import TableMetadata
@@ -41,11 +42,13 @@ def _files_in_folders(
     *,
     older_than_ms: int,
     protected: Iterable[str] = (),
+    endings: Sequence[str] = (),
 ) -> tuple[tuple[str, ...], bool]:
     """Files below these folders, written before ``older_than_ms`` (epoch milliseconds), and not below ``protected``.
 
     A younger file may belong to a writer that reuses the folder without a record; a file of unknown age counts as
-    young.  A folder that all writers of the table share cannot belong to a load: its files are left to orphan removal.
+    young.  A folder that all writers of the table share cannot belong to a load: its files are left to orphan removal,
+    and so are files whose names no Iceberg writer gives and whose ending is none of ``endings``.
 
     Returns:
         The files that may be deleted, and whether others remain for a later pass.
@@ -59,6 +62,8 @@ def _files_in_folders(
             continue
         for found in storage.list(f"{folder.rstrip('/')}/"):
             if kept.may_contain(found.path) or not may_be_staged(metadata, found.path):
+                continue
+            if not is_of_iceberg(found.path, endings):
                 continue
             if found.modified_ms is None or found.modified_ms > older_than_ms or len(paths) >= MAX_FILES:
                 more = True
@@ -155,6 +160,7 @@ def _clean(
                 load.prefixes,
                 older_than_ms=now_ms - grace_ms,
                 protected=context.policy.orphan_protected_prefixes,
+                endings=context.policy.orphan_file_endings,
             )
             files[load.name] += inside
             unfinished.update([load.name] if are_more else ())

@@ -111,6 +111,8 @@ class OperationContext:
     """The remaining lifetime of this process in seconds; ``None``: unlimited."""
     is_proposed: bool = False
     """Whether only detection proposed the pass; then work with its own interval waits until it is due."""
+    asked_by_name: frozenset[str] = frozenset()
+    """The operations that a person asked for by name, for this table alone; ``all`` names none."""
     reviewed: frozenset[str] | None = None
     """The files that the operation may rewrite or delete by a saved plan; ``None``: there is no such plan."""
 

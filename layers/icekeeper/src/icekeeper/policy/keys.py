@@ -352,6 +352,18 @@ class Policy(BaseModel):
         tighter=FEWER,
         is_of_call=True,
     )
+    orphan_table_types: TextList = key(
+        (),
+        "comma-separated values of table property table_type, besides iceberg, with which a table is swept",
+        tighter=FEWER,
+        is_of_call=True,
+    )
+    orphan_file_endings: TextList = key(
+        (),
+        "comma-separated endings of files that may be orphans, besides those that Iceberg's writers give",
+        tighter=FEWER,
+        is_of_call=True,
+    )
     orphan_sweep_interval_hours: Amount = key(
         Fraction(24), "hours between two orphan sweeps in automatic passes; 0: every pass sweeps", tighter=HIGHER
     )

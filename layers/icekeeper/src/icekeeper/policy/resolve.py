@@ -437,6 +437,7 @@ _DECIDES: Mapping[str, frozenset[Operation]] = {
         ("orphan_sweep_enabled", "orphan_sweep_prefixes", "orphan_min_sightings", "orphan_inventory"), _ORPHANS
     ),
     **dict.fromkeys(("orphan_max_delete_ratio", "orphan_max_missing_ratio"), _ORPHANS),
+    **dict.fromkeys(("orphan_table_types", "orphan_file_endings"), _ORPHANS),
     **dict.fromkeys(("partition_retention_hours", "partition_time_column", "partition_time_pattern"), _PARTITIONS),
     **dict.fromkeys(("partition_expire_limit", "branch", "where"), _PARTITIONS),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -29,6 +30,7 @@ from icekeeper.deletion.neighbours import (
 from icekeeper.deletion.other_tables import near_tables
 from icekeeper.deletion.referenced_paths import Hashes, ReferencedPaths, UnlistedPaths, path_hash
 from icekeeper.deletion.shared_references import SharedReferences
+from icekeeper.deletion.sweep_permission import ending_of
 from icekeeper.deletion.table_claims import known_data_roots
 from icekeeper.errors import OperationRefused, StorageError
 from icekeeper.machine.metering import WorkThreads
@@ -61,6 +63,7 @@ from icekeeper.text import counted
 _OPERATION = Operation.REMOVE_ORPHANS
 # The most files that an outcome names; the log has all of them.
 _NAMED = 1_000
+_ENDINGS_NAMED = 5
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +95,7 @@ def delete_orphans(context: OperationContext, found: TableCandidates) -> Operati
     # Load after the listing (rule: list-before-loading-references), so that files committed meanwhile are referenced.
     table = _after(context, found.before)
     needs = FileNeeds(context, table, found.references)
+    needs.permit_sweep()
     new = reachable_paths(context.reader(table), table.metadata_location, found.references)
     needed = ReferencedPaths(table.metadata.location, chain(new, needs.held.pinned))
     candidates = without_referenced(found.candidates, needed)
@@ -130,6 +134,7 @@ def delete_orphans(context: OperationContext, found: TableCandidates) -> Operati
         elsewhere=elsewhere,
         since_ms=since_ms,
         is_needed=needs.need,
+        may_sweep=needs.may_sweep,
     )
     _refuse_prefix_mismatches(context, table, candidates, needs.shared)
     strangers = [one for one in foreign if one.path not in unparsed]
@@ -284,6 +289,14 @@ def _left_alone(plan: OrphanPlan, candidates: OrphanCandidates) -> str:
             f"; {count} unreferenced file(s), as {first}, lie in {folder}, a table of another format, which may need "
             "them: they stay, until its log folder is removed"
         )
+    if plan.of_other_names:
+        count, endings = len(plan.of_other_names), Counter(map(ending_of, plan.of_other_names))
+        kinds = [f"{ending} {number}" for ending, number in endings.most_common(_ENDINGS_NAMED)]
+        more = ", …" if len(endings) > _ENDINGS_NAMED else ""
+        text += (
+            f"; {count} unreferenced file(s), as {plan.of_other_names[0]}, have names that no Iceberg writer gives "
+            f"({', '.join(kinds)}{more}): they stay, unless orphan_file_endings names their ending"
+        )
     return text
 
 
@@ -343,6 +356,7 @@ def _metrics(
         "remove_orphans.files_of_other_tables": plan.of_other_tables,
         "remove_orphans.files_in_other_folders": len(plan.in_other_folders),
         "remove_orphans.files_of_other_formats": len(plan.of_other_formats),
+        "remove_orphans.files_of_other_names": len(plan.of_other_names),
         "remove_orphans.files_missing": 0 if missing is None else missing.count,
         "remove_orphans.files_like_missing": len(plan.like_missing),
         "remove_orphans.files_quarantined": len(plan.orphans) - len(ripe),

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from icekeeper.deletion.foreign_tables import WAIVER, other_format_at
 from icekeeper.deletion.referenced_paths import ReferencedPaths, UnlistedPaths
+from icekeeper.deletion.sweep_permission import is_of_iceberg
 from icekeeper.errors import MetadataUnreadable, OperationRefused
 from icekeeper.machine.clock import CLOCKS_DIFFER_MS
 from icekeeper.metadata.document import TableMetadata
@@ -139,6 +140,8 @@ class OrphanPlan:
     """Paths in folders where the table never had files; deleted only if a person names the folder."""
     of_other_formats: tuple[str, ...] = ()
     """Paths in the folder of another format's table, which may need them."""
+    of_other_names: tuple[str, ...] = ()
+    """Paths with names that no writer of Iceberg tables gives."""
     like_missing: tuple[str, ...] = ()
     """Paths with the size or the name of a missing file, of which they may be copies."""
 
@@ -158,6 +161,7 @@ def plan_orphans(
     elsewhere: Iterable[str] = (),
     since_ms: int | None = None,
     is_needed: Callable[[str], bool] = lambda path: False,
+    may_sweep: Callable[[str], bool] = is_of_iceberg,
 ) -> OrphanPlan:
     """Decide which old unreferenced files of a table are orphans (rule: orphans-outlive-the-grace-period).
 
@@ -171,6 +175,7 @@ def plan_orphans(
         elsewhere: those of the swept folders that are outside the table's location.
         since_ms: keep files that were modified since (epoch milliseconds).
         is_needed: whether anybody else needs a file.
+        may_sweep: whether a file may go by its name.
     """
     owned, others = tuple(map(compared, (metadata.location, *elsewhere))), PathSet(other_tables)
     formats, folders = PathSet(other_formats), PathSet(swept, protects=False)
@@ -179,6 +184,7 @@ def plan_orphans(
     orphans: list[ListedObject] = []
     in_other_folders: list[str] = []
     of_other_formats: list[str] = []
+    of_other_names: list[str] = []
     left = of_other_tables = 0
     for found in unreferenced:
         path = compared(found.path)
@@ -199,13 +205,15 @@ def plan_orphans(
             left += 1
         elif formats.may_contain(path):
             of_other_formats.append(found.path)
+        elif not may_sweep(found.path):
+            of_other_names.append(found.path)
         elif not folders.may_contain(path):
             in_other_folders.append(found.path)
         else:
             orphans.append(found)
     orphans.sort(key=lambda found: found.path)
-    elsewhere, formatted = tuple(sorted(in_other_folders)), tuple(sorted(of_other_formats))
-    return OrphanPlan(tuple(orphans), left, of_other_tables, elsewhere, formatted)
+    kept = (tuple(sorted(paths)) for paths in (in_other_folders, of_other_formats, of_other_names))
+    return OrphanPlan(tuple(orphans), left, of_other_tables, *kept)
 
 
 def kept_for_damaged(metadata: TableMetadata, damaged: Iterable[ListedObject]) -> tuple[list[str], int | None]:

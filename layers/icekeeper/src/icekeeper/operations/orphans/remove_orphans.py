@@ -14,6 +14,7 @@ from icekeeper.deletion.file_needs import GC_DISABLED
 from icekeeper.deletion.neighbours import behind_authority
 from icekeeper.deletion.referenced_paths import ReferencedPaths, path_hash
 from icekeeper.deletion.shared_references import recorded_files
+from icekeeper.deletion.sweep_permission import refuse_other_type
 from icekeeper.engines.engine import Engine
 from icekeeper.errors import MaintenanceError, MetadataUnreadable, OperationRefused, StorageError
 from icekeeper.machine.clock import stopwatch
@@ -34,6 +35,11 @@ from icekeeper.storage.paths import any_spelling, is_under
 from icekeeper.storage.storage import FileSource, ListedLocations, SourcePart, Storage
 
 _OPERATION = Operation.REMOVE_ORPHANS
+# (rule: sweep-iceberg-tables-only)
+_NO_HISTORY = (
+    "nothing was ever committed to {table}, so nothing shows that the files in its folder are Iceberg's; "
+    "icekeeper maintain {table} --operations remove_orphans sweeps it"
+)
 
 
 def remove_orphans(
@@ -69,11 +75,15 @@ def why_skipped(context: OperationContext, table: LoadedTable, *, only_lists: bo
 
     Raises:
         TableUnsupported: this version does not maintain the table's format.
+        OperationRefused: the table may be of another format.
         StorageError: the store does not answer.
     """
     require_writable(table.metadata)
     if not gc_enabled(table.metadata):
         return skipped(_OPERATION, GC_DISABLED)
+    refuse_other_type(table.metadata, context.policy.orphan_table_types)
+    if not table.metadata.has_history and _OPERATION not in context.asked_by_name:
+        return skipped(_OPERATION, _NO_HISTORY.format(table=table.name))
     storage, location = context.storage(table), table.metadata.location
     can_be_read = context.policy.orphan_inventory is not None or storage.can_list(location)
     if can_be_read and (only_lists or storage.can_delete(location)):

@@ -1,0 +1,73 @@
+"""What permits to delete a file that only a listing shows: its table is surely Iceberg's, and so is its name.
+
+Other systems register their tables as Iceberg tables (Lance does), and keep files there that look like orphans.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from icekeeper.errors import OperationRefused
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.table_reader import VERSION_HINT
+
+# Glue and Hive say ``ICEBERG``, Lance Namespace says ``lance`` ("Apache Iceberg REST Catalog", "Table Definition").
+# People use the word for their own purposes, too (``fact``), so operators may waive a value.
+_TABLE_TYPE = "tabletype"
+_ICEBERG = "iceberg"
+_LONGEST_VALUE = 100
+
+
+def refuse_other_type(metadata: TableMetadata, waived: Iterable[str]) -> None:
+    """Refuse to sweep a table whose property ``table_type``, in any spelling, has another value than ``iceberg``.
+
+    ``waived``: further values, which the operator named (rule: sweep-iceberg-tables-only).
+
+    Raises:
+        OperationRefused: names property and value.
+    """
+    permitting = {_ICEBERG, *(value.lower() for value in waived)}
+    for key, value in metadata.properties.items():
+        if re.sub("[^a-z]", "", key.lower()) == _TABLE_TYPE and value.strip().lower() not in permitting:
+            raise OperationRefused(
+                f"table property {key} is '{value[:_LONGEST_VALUE]}': files of another format would look like orphans; "
+                "nothing was deleted; if the table is Iceberg's alone, remove the property, or name the value in "
+                "orphan_table_types, which counts only from the deployment, a policy file or --set"
+            )
+
+
+# The names that writers of Iceberg tables give to files (rule: sweep-iceberg-names-only).  Compression comes before the
+# ending (``.snappy.parquet``).  Spark, Flink, Trino, Hive, Kafka Connect, PyIceberg, iceberg-go, iceberg-rust, DuckDB
+# and Snowflake use the same endings.
+_ENDINGS = (
+    ".parquet",  # this and the next three: Iceberg-Java, FileFormat; manifests and Flink's temporary ones are Avro
+    ".orc",
+    ".avro",
+    ".puffin",
+    ".parq",  # Impala, HdfsParquetTableWriter
+    ".stats",  # Trino, TableStatisticsWriter; Iceberg-Java, NDVSketchUtil; our compute_statistics
+    ".metadata.json",  # .gz.metadata.json, too: Iceberg-Java, TableMetadataParser.Codec
+    ".metadata.json.gz",  # the former spelling; it is still read
+    "-version-hint.temp",  # Iceberg-Java, HadoopTableOperations, which renames it to the version hint
+)
+# Hive, Utilities.COPY_FILE_NAME_TO_TASK_ID_REGEX: files of migrated tables.
+_OF_HIVE = re.compile(r"[0-9]{6,}_[0-9]+(?:_copy_[0-9]+)?")
+_CHECKSUM = ".crc"  # Hadoop, ChecksumFileSystem.getChecksumFile: ``.NAME.crc``
+_LONGEST_ENDING = 12
+
+
+def is_of_iceberg(path: str, endings: Iterable[str] = ()) -> bool:
+    """Whether a writer of Iceberg tables can have given this name; ``endings``: further ones, with or without a dot."""
+    name = path.rpartition("/")[2]
+    if name.startswith(".") and name.endswith(_CHECKSUM):
+        name = name[1 : -len(_CHECKSUM)]
+    further = tuple(f".{ending.removeprefix('.')}" for ending in endings)
+    return name.endswith((*_ENDINGS, *further)) or name == VERSION_HINT or _OF_HIVE.fullmatch(name) is not None
+
+
+def ending_of(path: str) -> str:
+    """The ending of a file's name, as reports count it; ``no ending`` if what follows the last dot is none."""
+    stem, _, ending = path.rpartition("/")[2].rpartition(".")
+    is_ending = stem and ending.isascii() and ending.isalnum() and len(ending) <= _LONGEST_ENDING
+    return f".{ending}" if is_ending else "no ending"
