@@ -12,7 +12,7 @@ import pytest
 from icekeeper.errors import StorageError
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.model import TableName
-from icekeeper.state.claims import CatalogLook, TableClaims, UnseenEntry
+from icekeeper.state.claims import CatalogLook, SeenHead, TableClaims, UnseenEntry
 from icekeeper.state.dynamodb.table import DynamoTable
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.items import Item
@@ -258,8 +258,12 @@ def claims(
         location=location,
         folders=frozenset(folders),
         data_roots=frozenset(data_roots),
-        seen_sequence_number=2**40,
-        seen_ms=1_767_225_600_000,
+        seen=SeenHead(
+            metadata_file=f"{location}/metadata/v1.metadata.json",
+            updated_ms=1_767_225_600_000,
+            sequence_number=2**40,
+            snapshots=frozenset((1, 2**63 - 1)),
+        ),
     )
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
 
-from icekeeper.model import TableName
+from icekeeper.metadata.table_reader import TableReader
+from icekeeper.model import ManifestFile, TableName
 from icekeeper.report.outcome import Status
 from icekeeper.state.claims import TableClaims
 from icekeeper.state.open import open_state
@@ -24,9 +28,61 @@ from support.served import files_of, ids, maintain
 GUEST = "ns.guest"
 
 
+def date_back(guest: Table) -> None:
+    """Let the clock of the guest's last writer be half a minute behind: Iceberg tolerates a whole one."""
+    path = Path(normalise(guest.refresh().metadata_location))
+    document = json.loads(path.read_text())
+    newest = document["snapshots"][-1]
+    for entry in (newest, document["snapshot-log"][-1]):
+        entry["timestamp-ms"] = min(one["timestamp-ms"] for one in document["snapshots"]) - 30_000
+    path.write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize("is_behind", [False, True])
+@pytest.mark.parametrize("format_version", ["1", "2"])
+def test_expiry_spares_what_a_guest_took_in_after_a_look(
+    local_catalog: SqlCatalog, tmp_path: Path, format_version: str, *, is_behind: bool
+) -> None:
+    """Whatever its writer's clock says (rule: read-each-guest-manifest-once)."""
+    table = new_table(local_catalog, tmp_path)
+    table.fill(3)
+    guest = table.pyiceberg.create_table(GUEST, schema=ID_AND_PART, properties={"format-version": format_version})
+    guest.append(table.new_rows(70))
+    maintain(table, table.pyiceberg, GUEST, operations="compact", min_input_files="9")
+    guest.add_files(files_of(table.table))
+    if is_behind:
+        date_back(guest)
+    assert maintain(table, table.pyiceberg, "ns.t")["expire_snapshots"].status is Status.SUCCEEDED
+    assert ids(guest) == [0, 1, 10, 11, 20, 21, 70]
+
+
+@pytest.mark.parametrize("format_version", ["1", "2"])
+def test_a_manifest_is_read_by_one_look_only(
+    local_catalog: SqlCatalog, tmp_path: Path, format_version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = new_table(local_catalog, tmp_path)
+    table.fill(1)
+    guest = table.pyiceberg.create_table(GUEST, schema=ID_AND_PART, properties={"format-version": format_version})
+    read: list[str] = []
+    live_paths = TableReader.live_paths
+
+    def counted(reader: TableReader, manifests: Sequence[ManifestFile]) -> Iterator[str]:
+        read.extend(one.manifest_path for one in manifests)
+        return live_paths(reader, manifests)
+
+    monkeypatch.setattr(TableReader, "live_paths", counted)
+    for number in range(3):
+        guest.append(table.new_rows(number))
+        maintain(table, table.pyiceberg, GUEST, operations="compact", min_input_files="9")
+    snapshot = guest.refresh().current_snapshot()
+    assert snapshot is not None
+    assert sorted(read) == sorted(one.manifest_path for one in snapshot.manifests(guest.io))
+
+
+@pytest.mark.parametrize("is_behind", [False, True])
 @pytest.mark.parametrize("format_version", ["1", "2"])
 def test_expiry_spares_what_a_guest_took_in_after_it_went_back(
-    local_catalog: SqlCatalog, tmp_path: Path, format_version: str
+    local_catalog: SqlCatalog, tmp_path: Path, format_version: str, *, is_behind: bool
 ) -> None:
     """Sequence numbers begin again below those that a pass has seen: the backup of a catalog was restored."""
     table = new_table(local_catalog, tmp_path)
@@ -45,6 +101,8 @@ def test_expiry_spares_what_a_guest_took_in_after_it_went_back(
         if file.name > Path(backup).name:
             file.unlink()
     guest.add_files(files_of(table.table))
+    if is_behind:
+        date_back(guest)
 
     maintain(table, catalog, GUEST, operations="expire_snapshots", max_snapshots_to_keep="9")
     outcomes = maintain(table, catalog, "ns.t")

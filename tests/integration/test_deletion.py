@@ -22,6 +22,7 @@ from icekeeper.metadata.table_reader import References, reachable_files
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import resolve
 from icekeeper.runtime import Runtime
+from icekeeper.state.claims import SeenHead
 from icekeeper.state.staging import StagedLoad
 from icekeeper.state.store import Pin
 from icekeeper.storage.allowed_locations import AllowedLocations
@@ -299,4 +300,4 @@ def test_a_manifest_that_no_worker_can_read_leaves_the_table_unknown(
             new_manifests.read_new_manifests(context, table_in_two_roots.loaded, ())
     table_in_two_roots.maintain("expire_snapshots")
     (claims,) = table_in_two_roots.state.claims.touching(table_in_two_roots.metadata.location.removeprefix("file://"))
-    assert (str(claims.table), claims.seen_sequence_number) == (str(NAME), -1)
+    assert (str(claims.table), claims.seen) == (str(NAME), SeenHead())

@@ -14,7 +14,7 @@ import pytest
 from botocore.exceptions import ReadTimeoutError
 
 from icekeeper.model import TableName
-from icekeeper.state.claims import TableClaims
+from icekeeper.state.claims import SeenHead, TableClaims
 from icekeeper.state.dynamodb.table import DynamoTable, create_table
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.items import Item
@@ -99,8 +99,7 @@ CLAIMS = TableClaims(
     location="s3://b/t",
     folders=frozenset({"s3://b/t/data"}),
     data_roots=frozenset({"s3://b/t/data"}),
-    seen_sequence_number=1,
-    seen_ms=1,
+    seen=SeenHead(metadata_file="s3://b/t/metadata/v1.metadata.json", updated_ms=1, sequence_number=1),
 )
 PIN = Pin(identity=IDENTITY, name="p", snapshot_id=1, metadata_location="m", expires_ms=100)
 

@@ -319,8 +319,8 @@ def test_claims_that_others_replaced_since_they_were_read_are_found_nevertheless
     )
     claims.record(read)
     claims.record(replace(read, folders=frozenset()))
-    claims.record(replace(read, seen_ms=5), replaces=read)
-    assert list(claims.touching("s3://b/x")) == [replace(read, seen_ms=5)]
+    claims.record(replace(read, data_roots=frozenset({"s3://b/t/data"})), replaces=read)
+    assert list(claims.touching("s3://b/x")) == [replace(read, data_roots=frozenset({"s3://b/t/data"}))]
 
 
 def test_a_search_for_claims_sees_one_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -493,10 +493,12 @@ def state_item(_: Path) -> Any:
             return
         text = {"S": value.decode()}
         whole = {name: {"S": "x"} for name in ("catalog", "warehouse", "uuid", "location")}
-        whole |= dict.fromkeys(("look", "folders", "data_roots"), text)
+        whole |= dict.fromkeys(("look", "folders", "data_roots"), text) | {"seen": {"S": '["", -1, -1, []]'}}
+        if name == b"seen":
+            whole |= {"folders": {"S": "[]"}, "data_roots": {"S": "[]"}, "seen": text}
         whole["entry"] = {"S": '["c","w","n.t"]'}
-        item = decoded({**key, **whole, "seen_ms": {"N": "1"}, "seen_sequence_number": {"N": "1"}})
-        {b"claims": _claims, b"look": _look}[name](item)
+        item = decoded({**key, **whole})
+        {b"claims": _claims, b"seen": _claims, b"look": _look}[name](item)
 
     deep = b"[" * 100_000 + b"]" * 100_000
     return read, {
@@ -508,6 +510,8 @@ def state_item(_: Path) -> Any:
         "a look in each other": lambda: b"look|" + deep,
         "a look that is a number": lambda: b"look|7",
         "folders that are lists": lambda: b"claims|[[1]]",
+        "a head of few parts": lambda: b"seen|[1]",
+        "a head whose snapshots are none": lambda: b'seen|["m", 1, 1, ["x"]]',
     }
 
 

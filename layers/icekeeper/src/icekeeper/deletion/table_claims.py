@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -23,7 +23,7 @@ from icekeeper.metadata.table_reader import References, TableReader
 from icekeeper.model import ManifestFile, TableName
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.pass_context.stores import Footprint, TableHandle, data_folders, user_name
-from icekeeper.state.claims import Entry, TableClaims, touches
+from icekeeper.state.claims import Entry, SeenHead, TableClaims, touches
 from icekeeper.state.store import StateStore
 from icekeeper.storage.paths import may_be_under, normalise
 from icekeeper.storage.storage import Storage
@@ -38,6 +38,8 @@ _BY_ENGINE_BYTES = 64 * 1024 * 1024
 _TASK_BYTES = 8 * 1024 * 1024
 # Entries are decoded in Python: one byte of a manifest costs as much time as this many bytes of a data file.
 _DATA_BYTES_PER_BYTE = 8
+# Of v1 tables with more snapshots, all manifests are read for each new head.
+_MOST_SEEN_SNAPSHOTS = 1_000
 
 
 def read_new_manifests(context: OperationContext, loaded: LoadedTable, before: Iterable[TableClaims]) -> bool:
@@ -51,16 +53,21 @@ def read_new_manifests(context: OperationContext, loaded: LoadedTable, before: I
         StorageError: a store or the engine failed.
     """
     reader = context.reader(loaded)
-    known = list(before)
-    sequence_number = max((one.seen_sequence_number for one in known), default=-1)
-    seen_ms = max((one.seen_ms for one in known), default=-1)
-    if _went_back(reader.metadata, sequence_number, seen_ms):
-        sequence_number = seen_ms = -1
-    seen = sequence_number
-    snapshots = reader.metadata.snapshots
-    new = [s for s in snapshots.values() if s.sequence_number > sequence_number or s.timestamp_ms > seen_ms]
+    known = [one.seen for one in before]
+    number = max((seen.sequence_number for seen in known if _goes_on(loaded, seen)), default=-1)
+    ids = frozenset[int]().union(*(seen.snapshots for seen in known))
+
+    def is_new(sequence_number: int, snapshot_id: int | None) -> bool:
+        return sequence_number > number if sequence_number else snapshot_id not in ids
+
+    new = [one for one in reader.metadata.snapshots.values() if is_new(one.sequence_number, one.snapshot_id)]
     lists, listed = _that_are_there(lambda some: list(reader.manifests_of(some)), new)
-    manifests = _new_manifests(reader, chain.from_iterable(lists), {snapshot.snapshot_id for snapshot in new}, seen)
+    found = {
+        one.manifest_path: one
+        for one in chain.from_iterable(lists)
+        if one.may_have_live_files and is_new(one.sequence_number, one.added_snapshot_id)
+    }
+    manifests = list(found.values())
     if context.planned is None and sum(m.manifest_length for m in manifests) > _BY_ENGINE_BYTES:
         return _see_by_engine(context, loaded, manifests) and listed
     return _see(reader, manifests) and listed
@@ -133,34 +140,35 @@ def _roots_of(look: _Look) -> tuple[frozenset[str], bool, str | None]:
     return seen.roots(), were_there, None
 
 
-def newest_marks(metadata: TableMetadata) -> tuple[int, int]:
-    """The sequence number and the time (epoch milliseconds) of the table's newest state."""
-    return metadata.last_sequence_number, max(metadata.snapshot_times_ms, default=-1)
-
-
-def _went_back(metadata: TableMetadata, sequence_number: int, seen_ms: int) -> bool:
-    """Whether the table is at an older or different history than the one that was read up to these marks.
-
-    Its catalog entry was restored or registered again, so that sequence numbers repeat.
-    """
-    return metadata.last_sequence_number < sequence_number or any(
-        0 < s.sequence_number <= sequence_number and s.timestamp_ms > seen_ms for s in metadata.snapshots.values()
+def head_of(loaded: LoadedTable) -> SeenHead:
+    """The table's newest state, to be recorded when its manifests have been read."""
+    snapshots = loaded.metadata.snapshots.values()
+    number = max((one.sequence_number for one in snapshots), default=0)
+    ids = frozenset(one.snapshot_id for one in snapshots if one.sequence_number in (0, number))
+    return SeenHead(
+        metadata_file=normalise(loaded.metadata_location),
+        updated_ms=loaded.metadata.last_updated_ms,
+        sequence_number=number,
+        snapshots=ids if len(ids) <= _MOST_SEEN_SNAPSHOTS else frozenset(),
     )
 
 
-def _new_manifests(
-    reader: TableReader, listed: Iterable[ManifestFile], ids: Collection[int], sequence_number: int
-) -> Sequence[ManifestFile]:
-    """Those of the ``listed`` manifests that are new; ``ids``: of the snapshots that list them."""
-    snapshots = reader.metadata.snapshots
-    found: dict[str, ManifestFile] = {}
-    for manifest in listed:
-        adder = manifest.added_snapshot_id
-        # Manifests of v1 have no sequence number; if its snapshot is gone, its age is unknown.
-        is_new_v1 = manifest.sequence_number == 0 and (adder in ids or adder not in snapshots)
-        if manifest.may_have_live_files and (manifest.sequence_number > sequence_number or is_new_v1):
-            found[manifest.manifest_path] = manifest
-    return list(found.values())
+def follows(loaded: LoadedTable, seen: SeenHead) -> bool:
+    """Whether a head is the current one of a table, or is in its metadata log."""
+    metadata = loaded.metadata
+    logged = ((str(entry["metadata-file"]), int(entry["timestamp-ms"])) for entry in metadata.metadata_log)
+    states = ((loaded.metadata_location, metadata.last_updated_ms), *logged)
+    return any((normalise(file), at_ms) == (seen.metadata_file, seen.updated_ms) for file, at_ms in states)
+
+
+def _goes_on(loaded: LoadedTable, seen: SeenHead) -> bool:
+    """Whether the table's history goes on from a head, so that its later sequence numbers are higher.
+
+    If its catalog entry was restored or registered again, sequence numbers repeat, but the ids of snapshots do not.
+    """
+    snapshots = loaded.metadata.snapshots.values()
+    newest = (one for one in snapshots if one.sequence_number == seen.sequence_number)
+    return any(one.snapshot_id in seen.snapshots for one in newest) or follows(loaded, seen)
 
 
 _NOT_RECORDED = "%s: where it has files could not be recorded: %s"
@@ -178,13 +186,13 @@ def begin_claims(context: OperationContext, loaded: LoadedTable) -> None:
     """
     try:
         known = _recorded(context.state, context.catalog, loaded)
-        marks: tuple[int, int] | None = None
+        seen: SeenHead | None = None
         try:
             if read_new_manifests(context, loaded, known[1]):
-                marks = newest_marks(loaded.metadata)
+                seen = head_of(loaded)
         except MaintenanceError as error:
             log.warning("%s: where all of its files lie is not known: %s", context.table, error)
-        _record(context.state, context.catalog, loaded, known, context.footprint.news(), marks)
+        _record(context.state, context.catalog, loaded, known, context.footprint.news(), seen)
     except MaintenanceError as error:
         log.warning(_NOT_RECORDED, context.table, error)
 
@@ -193,7 +201,8 @@ def is_seen(claims: TableClaims | None, loaded: LoadedTable) -> bool:
     """Whether the claims include the manifests of the table's newest state."""
     if claims is None or claims.uuid != (loaded.metadata.uuid or ""):
         return False
-    return (claims.seen_sequence_number, claims.seen_ms) == newest_marks(loaded.metadata)
+    head = normalise(loaded.metadata_location), loaded.metadata.last_updated_ms
+    return (claims.seen.metadata_file, claims.seen.updated_ms) == head
 
 
 def look_into(context: OperationContext, catalog: Catalog, loaded: LoadedTable) -> frozenset[str]:
@@ -207,8 +216,8 @@ def look_into(context: OperationContext, catalog: Catalog, loaded: LoadedTable) 
     """
     known, seen = _recorded(context.state, catalog, loaded), Footprint()
     is_whole = read_new_manifests(replace(context, catalog=catalog, footprint=seen, planned=None), loaded, known[1])
-    marks = newest_marks(loaded.metadata) if is_whole else None
-    return _record(context.state, catalog, loaded, known, seen.roots(), marks).folders
+    head = head_of(loaded) if is_whole else None
+    return _record(context.state, catalog, loaded, known, seen.roots(), head).folders
 
 
 def remember_claims(context: OperationContext) -> None:
@@ -277,17 +286,17 @@ def _record(
     loaded: LoadedTable,
     known: tuple[TableClaims | None, Sequence[TableClaims]],
     roots: Iterable[str],
-    marks: tuple[int, int] | None,
+    seen: SeenHead | None,
 ) -> TableClaims:
     """Record the folders that a table's document names, and the ``roots`` of its data files that were seen.
 
     ``known`` claims of the same table are kept: a file elsewhere may be older than the remaining history.
-    ``marks``: see :func:`newest_marks`.
+    ``seen``: the head, if all of its manifests have been read.
     """
     entry, before = known
     now = _claims(catalog, loaded, roots, before)
-    if marks is not None:
-        now = replace(now, seen_sequence_number=marks[0], seen_ms=marks[1])
+    if seen is not None:
+        now = replace(now, seen=seen)
     if now != entry:
         state.claims.record(now, replaces=entry)
     return now
@@ -318,8 +327,7 @@ def _claims(catalog: Catalog, loaded: LoadedTable, roots: Iterable[str], before:
         location=home,
         folders=frozenset(outside).union(*(one.folders for one in known)),
         data_roots=frozenset(inside).union(*(one.data_roots for one in known)),
-        seen_sequence_number=max((one.seen_sequence_number for one in known), default=-1),
-        seen_ms=max((one.seen_ms for one in known), default=-1),
+        seen=next((one.seen for one in known if one.is_looked_into), SeenHead()),
     )
 
 

@@ -30,6 +30,23 @@ Entry: TypeAlias = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SeenHead:
+    """The head of a table up to which its manifests were read.
+
+    Nothing here depends on the clocks of writers, which Iceberg lets differ by a minute.
+    """
+
+    metadata_file: str = ""
+    """Its normalised metadata file; empty: no manifest was read."""
+    updated_ms: int = -1
+    """Its ``last-updated-ms``: after a restore, some catalogs write another file of the same name."""
+    sequence_number: int = -1
+    """The highest of its snapshots."""
+    snapshots: frozenset[int] = frozenset()
+    """The ids of the snapshots with that number, and of those without any (v1); empty if they are too many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableClaims:
     """The claims of one catalog entry; every folder is normalised."""
 
@@ -44,10 +61,8 @@ class TableClaims:
     """Folders outside the location that hold files of the table."""
     data_roots: frozenset[str] = frozenset()
     """Folders inside the location in which data files of the table were ever found."""
-    seen_sequence_number: int = -1
-    """The folders include those of manifests up to this sequence number; -1: of none."""
-    seen_ms: int = -1
-    """For v1 tables, which have no sequence numbers: the same up to snapshots of this time (epoch milliseconds)."""
+    seen: SeenHead = SeenHead()
+    """The folders include those of all manifests up to this head."""
 
     @property
     def entry(self) -> Entry:
@@ -61,7 +76,7 @@ class TableClaims:
     @property
     def is_looked_into(self) -> bool:
         """Whether the table's manifests were ever read, not only its metadata file."""
-        return (self.seen_sequence_number, self.seen_ms) != (-1, -1)
+        return bool(self.seen.metadata_file)
 
     @property
     def is_excluded(self) -> bool:
@@ -260,8 +275,14 @@ def _entry_item(claims: TableClaims) -> Item:
         "location": claims.location,
         "folders": json.dumps(sorted(claims.folders)),
         "data_roots": json.dumps(sorted(claims.data_roots)),
-        "seen_sequence_number": claims.seen_sequence_number,
-        "seen_ms": claims.seen_ms,
+        "seen": json.dumps(
+            [
+                claims.seen.metadata_file,
+                claims.seen.updated_ms,
+                claims.seen.sequence_number,
+                sorted(claims.seen.snapshots),
+            ]
+        ),
     }
 
 
@@ -311,6 +332,7 @@ def _entry(item: Item) -> Entry:
 def _claims(item: Item) -> TableClaims:
     with understood(item):
         catalog, warehouse, table = _entry(item)
+        metadata_file, updated_ms, sequence_number, snapshots = json.loads(item["seen"])
         return TableClaims(
             catalog=catalog,
             warehouse=warehouse,
@@ -319,8 +341,12 @@ def _claims(item: Item) -> TableClaims:
             location=item["location"],
             folders=frozenset(json.loads(item["folders"])),
             data_roots=frozenset(json.loads(item["data_roots"])),
-            seen_sequence_number=item["seen_sequence_number"],
-            seen_ms=item["seen_ms"],
+            seen=SeenHead(
+                metadata_file=str(metadata_file),
+                updated_ms=int(updated_ms),
+                sequence_number=int(sequence_number),
+                snapshots=frozenset(map(int, snapshots)),
+            ),
         )
 
 
