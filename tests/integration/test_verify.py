@@ -195,8 +195,20 @@ def entry_below_the_least_sequence_number(table: Damaged) -> str:
 
 
 def log_out_of_order(table: Damaged) -> str:
-    table.edit_document(lambda document: document["snapshot-log"].reverse())
+    table.edit_document(lambda document: date_last_change(document, -61))
     return table.location
+
+
+def date_last_change(document: Record, seconds: int) -> None:
+    """Date the last entry of the snapshot log so many seconds after the one before."""
+    before, last = document["snapshot-log"][-2:]
+    last["timestamp-ms"] = before["timestamp-ms"] + seconds * 1000
+
+
+def test_clocks_of_writers_may_differ_by_a_minute(command: Command) -> None:
+    """As in Iceberg-Java's TableMetadata."""
+    Damaged(command).edit_document(lambda document: date_last_change(document, -59))
+    assert command("verify", "ns.t").code == 0
 
 
 DAMAGE: tuple[tuple[Callable[[Damaged], str], str], ...] = (

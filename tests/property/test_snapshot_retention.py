@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from icekeeper.commit.attempt import RUN_ID_KEY, newest_run
 from icekeeper.errors import OperationRefused, PolicyError
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import COMMITTED_KEY, TableMetadata
@@ -64,7 +65,7 @@ def history(
 
 @dataclass(frozen=True)
 class Case:
-    """A random history with random refs and settings."""
+    """A random history with random refs (from v2 on) and settings."""
 
     metadata: TableMetadata
     settings: Policy
@@ -101,8 +102,9 @@ def cases(draw: st.DrawFn) -> Case:
         number: flink_mark(draw(st.sampled_from("abc")), number, carried_age_h=draw(st.none() | st.integers(0, 400)))
         for number in draw(st.sets(ids, max_size=6))
     }
+    version = draw(st.sampled_from([1, 2]))
     return Case(
-        history(ages, refs=refs, parents=parents, marks=marks),
+        history(ages, refs=refs, parents=parents, marks=marks, format_version=version),
         chosen,
         pinned,
         NOW_MS + draw(st.integers(-300, 300)) * HOUR_MS,
@@ -126,6 +128,17 @@ def newest_first(case: Case) -> list[int]:
     return [s.snapshot_id for s in sorted(found, key=lambda s: (s.timestamp_ms, s.sequence_number), reverse=True)]
 
 
+def committed_last_first(case: Case) -> list[int]:
+    """By sequence number; in v1, by the latest time on the way to each, then by the way's length."""
+
+    def order(snapshot_id: int) -> tuple[int, int, int]:
+        way = list(case.metadata.ancestors(snapshot_id))
+        return way[0].sequence_number, max(one.timestamp_ms for one in way), len(way)
+
+    # Of equals the document's order decides.
+    return sorted(case.metadata.snapshots, key=order)[::-1]
+
+
 def expired(metadata: TableMetadata, *, pinned: Sequence[int] = (), **settings: object) -> tuple[int, ...]:
     planned = plan_expiry(metadata, policy(**settings), now_ms=NOW_MS, pinned=pinned)
     return () if isinstance(planned, Nothing) else planned.snapshot_ids
@@ -142,7 +155,8 @@ def test_what_no_setting_may_expire(case: Case) -> None:
     assert "main" not in planned.refs
     assert case.metadata.document["current-snapshot-id"] in kept
     assert {ref.snapshot_id for ref in surviving} <= kept
-    assert set(newest_first(case)[: case.settings.max_snapshots_to_keep]) <= kept
+    for newest in newest_first(case), committed_last_first(case):
+        assert set(newest[: case.settings.max_snapshots_to_keep]) <= kept
     if case.settings.snapshot_retain_max is None:
         age_of = {i: case.now_ms - s.timestamp_ms for i, s in case.metadata.snapshots.items()}
         assert {i for i, age in age_of.items() if age <= case.settings.snapshot_retention_ms} <= kept
@@ -165,17 +179,24 @@ def test_branch_settings_keep_their_ancestors(case: Case) -> None:
 
 @given(cases())
 def test_nothing_at_or_above_the_oldest_pin_expires(case: Case) -> None:
-    horizons = [case.metadata.snapshots[i].timestamp_ms for i in case.pinned if i in case.metadata.snapshots]
-    if horizons:
-        expired = expire(case).snapshot_ids
-        assert all(case.metadata.snapshots[i].timestamp_ms <= min(horizons) for i in expired)
-        assert not set(case.pinned) & set(expired)
+    """Above by time, by sequence number, or by ancestry, of whatever is above."""
+    snapshots = case.metadata.snapshots
+    there = [snapshots[i] for i in case.pinned if i in snapshots]
+    expired = expire(case).snapshot_ids
+    for one in (snapshots[i] for i in expired):
+        assert one.snapshot_id not in case.pinned
+        for ancestor in case.metadata.ancestors(one.snapshot_id):
+            assert ancestor.parent_id not in case.pinned
+            assert all(ancestor.timestamp_ms <= pinned.timestamp_ms for pinned in there)
+            assert all(
+                ancestor.sequence_number < pinned.sequence_number or not pinned.sequence_number for pinned in there
+            )
 
 
 @given(cases())
 def test_limits_take_the_oldest_first_and_caps_only_expire_more(case: Case) -> None:
     everything = expire(case, snapshot_expire_limit=None).snapshot_ids
-    position = {snapshot_id: i for i, snapshot_id in enumerate(reversed(newest_first(case)))}
+    position = {snapshot_id: i for i, snapshot_id in enumerate(reversed(committed_last_first(case)))}
     assert list(everything) == sorted(everything, key=position.__getitem__)
     assert expire(case, snapshot_expire_limit=2).snapshot_ids == everything[:2]
     assert set(expire(case, snapshot_retain_max=None, snapshot_expire_limit=None).snapshot_ids) <= set(everything)
@@ -226,6 +247,64 @@ def test_pins_are_horizons() -> None:
     assert expired(history(EIGHT), pinned=[3, 8]) == (1, 2)
     assert expired(history(EIGHT), pinned=[1]) == ()
     assert expired(history(EIGHT), pinned=[99]) == (1, 2, 3)
+
+
+# A quarter of a minute in hours: Iceberg-Java's TableMetadata accepts a child that is dated up to a minute early.
+SKEW_H = 1 / 240
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("pinned", [2, 99])
+def test_a_pin_keeps_a_child_that_is_dated_before_its_parent(version: int, pinned: int) -> None:
+    """The descendants of the pinned snapshot stay, also if the snapshot itself is gone; times decide ages only
+    (rule: order-by-ancestry-not-time)."""
+    ages = [900, 800, 800 + SKEW_H, 800 + 2 * SKEW_H, 3, 2, 1]
+    line = history(ages, format_version=version, parents=[None, 1, pinned, 3, None, 5, 6])
+    settings: dict[str, Any] = {"max_snapshots_to_keep": 1, "snapshot_retention_hours": 0}
+    assert set(expired(line, **settings)) == {1, 2, 3, 4, 5, 6}
+    assert expired(line, pinned=[pinned], **settings) == ((1,) if pinned == 2 else (1, 2, 5, 6))
+    for named in (3, 4):
+        with pytest.raises(OperationRefused, match=f"snapshot {named} of snapshot_expire_ids is pinned, or newer"):
+            refuse_protected(line, policy(snapshot_expire_ids=f"{named}"), [pinned])
+
+
+def test_a_pin_keeps_later_sequence_numbers_of_other_branches() -> None:
+    """A fast clock dated the pinned snapshot; what came to another branch afterwards is no descendant of it."""
+    line = history([900, 700, 800, 750, 1], parents=[None, 1, 1, 3, 4])
+    settings: dict[str, Any] = {"max_snapshots_to_keep": 1, "snapshot_retention_hours": 0}
+    assert expired(line, pinned=[2], **settings) == (1,)
+
+
+def test_the_newest_are_those_committed_last_and_those_dated_last() -> None:
+    """Snapshot 2 was dated by a clock that ran a day fast: it is among the newest two by time, 3 by its commit."""
+    settings: dict[str, Any] = {"max_snapshots_to_keep": 2, "snapshot_retention_hours": 0}
+    for version in (1, 2):
+        fast = history([900, 1, 24, 23], parents=[None, 1, None, None], format_version=version)
+        assert expired(fast, **settings) == ((1,) if version > 1 else (1, 3))
+        # With parents, these decide in v1, too.
+        assert expired(history([900, 1, 24, 23], format_version=version), **settings) == (1,)
+    assert expired(history([5, 4, 4.5, 3]), max_snapshots_to_keep=1, snapshot_retention_hours=0) == (1, 2, 3)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_parents_expire_before_their_children_whatever_their_times(version: int) -> None:
+    line = history([800, 800 + SKEW_H, 800 + 2 * SKEW_H, 1], format_version=version)
+    settings: dict[str, Any] = {"max_snapshots_to_keep": 1, "snapshot_expire_limit": 2}
+    assert expired(line, **settings) == (1, 2)
+    assert [one.snapshot_id for one in line.in_commit_order] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_newest_run_is_the_one_that_committed_last(version: int) -> None:
+    runs = {2: {RUN_ID_KEY: "first"}, 3: {RUN_ID_KEY: "second"}}
+    assert newest_run(history([9, 1, 1 + SKEW_H], marks=runs, format_version=version)) == (3, "second")
+
+
+def test_the_order_of_commits_survives_parents_in_a_circle() -> None:
+    """Forged metadata: the order is of any kind, and the search for it ends."""
+    circle = history([3, 2, 1], parents=[3, 1, 2], format_version=1)
+    assert {one.snapshot_id for one in circle.in_commit_order} == {1, 2, 3}
+    assert expired(circle, pinned=[2], max_snapshots_to_keep=1, snapshot_retention_hours=0) == ()
 
 
 def test_refs_age_by_their_snapshot_and_main_never_does() -> None:

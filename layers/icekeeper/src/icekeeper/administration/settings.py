@@ -162,8 +162,8 @@ def safety_bounds(
     """
     metadata, policy = loaded.metadata, resolved.policy
     pins, loads = memory.pins(), [load for load in memory.staged_loads() if load.is_protected(now_ms)]
-    there = [metadata.snapshots[pin.snapshot_id] for pin in pins if pin.snapshot_id in metadata.snapshots]
-    oldest = min(there, key=lambda snapshot: (snapshot.timestamp_ms, snapshot.sequence_number), default=None)
+    pinned = {pin.snapshot_id for pin in pins}
+    oldest = next((one.snapshot_id for one in metadata.in_commit_order if one.snapshot_id in pinned), None)
     files = list(chain.from_iterable(map(memory.staged_files, loads)))
     staged: dict[str, Any] = {"prefixes": sorted({prefix for load in loads for prefix in load.prefixes})}
     if len(files) <= MAX_INLINE_PATHS:
@@ -175,7 +175,7 @@ def safety_bounds(
         "now_ms": now_ms,
         "metadata_location": loaded.metadata_location,
         "gc_enabled": gc_enabled(metadata),
-        "oldest_pinned_snapshot_id": None if oldest is None else oldest.snapshot_id,
+        "oldest_pinned_snapshot_id": oldest,
         "pinned_metadata": sorted({pin.metadata_location for pin in pins}),
         "staged": staged,
         "protected_prefixes": list(policy.orphan_protected_prefixes),

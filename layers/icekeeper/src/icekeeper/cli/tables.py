@@ -104,7 +104,7 @@ def described(metadata: TableMetadata) -> dict[str, Any]:
             {"name": name, "type": ref.type, "snapshot_id": ref.snapshot_id}
             for name, ref in sorted(metadata.refs.items())
         ],
-        "snapshots": [_snapshot(one) for one in sorted(metadata.snapshots.values(), key=lambda one: -one.timestamp_ms)],
+        "snapshots": [_snapshot(one) for one in reversed(metadata.in_commit_order)],
     }
 
 

@@ -112,10 +112,9 @@ OPERATION_KEY = "icekeeper.operation"
 
 def newest_run(metadata: TableMetadata) -> tuple[int, str] | None:
     """The newest snapshot that a run committed, and the run's id; ``None``: no snapshot has a run id."""
-    found = [
-        (s.timestamp_ms, i, s.summary[RUN_ID_KEY]) for i, s in metadata.snapshots.items() if RUN_ID_KEY in s.summary
-    ]
-    return max(found)[1:] if found else None
+    # (rule: order-by-ancestry-not-time)
+    newest_first = reversed(metadata.in_commit_order)
+    return next(((s.snapshot_id, s.summary[RUN_ID_KEY]) for s in newest_first if RUN_ID_KEY in s.summary), None)
 
 
 def snapshots_of_run(run_id: str, metadata: TableMetadata) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.errors import OperationRefused
 from icekeeper.machine.clock import CLOCKS_DIFFER_MS
-from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.document import STATES_MAY_OVERLAP_MS, TableMetadata
 from icekeeper.metadata.table_reader import metadata_files, statistics_files
 from icekeeper.storage.paths import authority, is_under, leads_out, normalise
 
@@ -114,8 +114,6 @@ def _named_files(table: LoadedTable) -> Iterator[str]:
 
 # "00012-<uuid>.metadata.json" of Iceberg-Java and PyIceberg, "v12.metadata.json" of Hadoop catalogs and SeaweedFS.
 _NUMBER = re.compile(r"v?(\d+)[-.]")
-# Iceberg-Java's TableMetadata accepts a state that is up to this much older than the one before it.
-_STATES_MAY_OVERLAP_MS = 60 * 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +198,7 @@ def _was_followed(stray: StrayMetadata, number: int | None, made_ms: Mapping[int
     following = min((known for known in made_ms if known > number), default=None)
     if following is None:
         return False
-    return stray.metadata.last_updated_ms <= made_ms[following] + _STATES_MAY_OVERLAP_MS
+    return stray.metadata.last_updated_ms <= made_ms[following] + STATES_MAY_OVERLAP_MS
 
 
 def _is_ancestor(now: TableMetadata, then: TableMetadata) -> bool:

@@ -26,6 +26,8 @@ DATA_FOLDER_KEYS = ("write.data.path", "write.object-storage.path", "write.folde
 METADATA_FOLDER_KEY = "write.metadata.path"
 NAME_MAPPING = "schema.name-mapping.default"
 """The property with the field ids for data files without ids (specification, "Name Mapping Serialization")."""
+STATES_MAY_OVERLAP_MS = 60 * 1000
+"""Iceberg-Java's ``TableMetadata`` accepts a state that is dated up to this much before the one it was made from."""
 _LONG = 2**63
 
 
@@ -199,6 +201,25 @@ class TableMetadata:
     def snapshot_times_ms(self) -> Sequence[int]:
         """The timestamp of each snapshot, in the document's order."""
         return tuple(snapshot.timestamp_ms for snapshot in self.snapshots.values())
+
+    @cached_property
+    def in_commit_order(self) -> Sequence[Snapshot]:
+        """The snapshots, oldest first: by sequence number; then parents before children; times decide the rest
+        (rule: order-by-ancestry-not-time)."""
+        snapshots: dict[int | None, Snapshot] = dict(self.snapshots.items())
+        place: dict[int | None, tuple[int, int, int]] = {}
+        for newest in self.snapshots:
+            line: list[Snapshot] = []
+            at: int | None = newest
+            while at in snapshots and at not in place:
+                place[at] = 0, 0, 0
+                line.append(snapshots[at])
+                at = line[-1].parent_id
+            for one in reversed(line):
+                _, latest_ms, length = place.get(at, (0, 0, 0))
+                at = one.snapshot_id
+                place[at] = one.sequence_number, max(latest_ms, one.timestamp_ms), length + 1
+        return [self.snapshots[i] for i in sorted(self.snapshots, key=place.__getitem__)]
 
     @cached_property
     def refs(self) -> Mapping[str, Ref]:

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 from typing import Any
 
 from icekeeper.errors import MetadataUnreadable
-from icekeeper.metadata.document import MAIN, Snapshot, TableMetadata
+from icekeeper.metadata.document import MAIN, STATES_MAY_OVERLAP_MS, Snapshot, TableMetadata
 from icekeeper.metadata.puffin import decode_footer, footer_size, has_compressed_footer
 from icekeeper.metadata.statistics import StatisticsFile, blob_metadata
 from icekeeper.model import EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
@@ -110,7 +111,7 @@ def document_problems(metadata: TableMetadata, location: str) -> Iterator[Proble
             detail = f"the summary of snapshot {snapshot.snapshot_id} holds values that are not strings"
             yield Problem(ProblemKind.SUMMARY, location, detail)
     log = [int(entry["timestamp-ms"]) for entry in metadata.document.get("snapshot-log") or ()]
-    if log != sorted(log):
+    if any(later - earlier < -STATES_MAY_OVERLAP_MS for earlier, later in pairwise(log)):
         yield Problem(ProblemKind.SEQUENCE_NUMBER, location, "snapshot-log is not in the order of time")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -117,22 +118,23 @@ def expiry_at(metadata: TableMetadata, policy: Policy, *, now_ms: int, pinned: I
         return _plan_named(metadata, policy, now_ms, pinned)
     refs_to_drop = aged_refs(metadata, now_ms)
     refs = [ref for name, ref in metadata.refs.items() if name not in refs_to_drop]
-    newest_first = sorted(metadata.snapshots.values(), key=_recency, reverse=True)
     keep = {ref.snapshot_id for ref in refs}
     for ref in refs:
         if ref.type == "branch":
             keep.update(_kept_by_branch(metadata, ref, policy, now_ms))
-    young_limit = len(newest_first) if policy.snapshot_retain_max is None else policy.snapshot_retain_max
-    keep.update(s.snapshot_id for s in newest_first[: policy.max_snapshots_to_keep])
-    retention_ms = policy.snapshot_retention_ms
-    young = takewhile(lambda s: _is_young(s, now_ms, retention_ms), newest_first[:young_limit])
-    keep.update(s.snapshot_id for s in young)
+    oldest_first, retention_ms = metadata.in_commit_order, policy.snapshot_retention_ms
+    # A child may be dated before its parent: what is among the newest by either order is kept
+    # (rule: order-by-ancestry-not-time).
+    for newest_first in oldest_first[::-1], sorted(oldest_first, key=_recency, reverse=True):
+        keep.update(s.snapshot_id for s in newest_first[: policy.max_snapshots_to_keep])
+        among_newest = newest_first[: policy.snapshot_retain_max]
+        keep.update(s.snapshot_id for s in among_newest if _is_young(s, now_ms, retention_ms))
     keep |= _behind_pins(metadata, pinned)
     for_writers: set[int] = set()
     if not keep.issuperset(metadata.snapshots):
         for_writers = writer_chains(metadata, refs, policy, now_ms).keys() - keep
         keep |= for_writers
-    expired = [s.snapshot_id for s in reversed(newest_first) if s.snapshot_id not in keep]
+    expired = [s.snapshot_id for s in oldest_first if s.snapshot_id not in keep]
     if policy.snapshot_expire_limit is not None:
         expired = expired[: policy.snapshot_expire_limit]
     return ExpiryPlan(tuple(expired), refs_to_drop, len(for_writers))
@@ -207,15 +209,26 @@ def _plan_named(metadata: TableMetadata, policy: Policy, now_ms: int, pinned: It
     refs = metadata.refs.values()
     keep = _behind_pins(metadata, pinned) | {ref.snapshot_id for ref in refs}
     keep |= writer_chains(metadata, refs, policy, now_ms).keys()
-    oldest_first = sorted(metadata.snapshots.values(), key=_recency)
     wanted = set(policy.named_snapshots[1]) - keep
-    return ExpiryPlan(tuple(s.snapshot_id for s in oldest_first if s.snapshot_id in wanted), ())
+    return ExpiryPlan(tuple(s.snapshot_id for s in metadata.in_commit_order if s.snapshot_id in wanted), ())
 
 
 def _behind_pins(metadata: TableMetadata, pinned: Iterable[int]) -> set[int]:
-    """The snapshots at or above the oldest pinned one."""
-    horizons = [_recency(metadata.snapshots[i]) for i in pinned if i in metadata.snapshots]
-    return {i for i, s in metadata.snapshots.items() if _recency(s) >= min(horizons)} if horizons else set()
+    """The snapshots at or above the oldest pinned one: the pinned ones, those of a later time or of as high a sequence
+    number, and all descendants of these."""
+    snapshots, behind, found = metadata.snapshots, set[int](), list(pinned)
+    there = [snapshots[i] for i in found if i in snapshots]
+    if there:
+        since, sequence_number = min(map(_recency, there)), max(1, min(s.sequence_number for s in there))
+        found += (i for i, s in snapshots.items() if _recency(s) >= since or s.sequence_number >= sequence_number)
+    children: dict[int | None, list[int]] = defaultdict(list)
+    for child in snapshots.values():
+        children[child.parent_id].append(child.snapshot_id)
+    while found:
+        if (above := found.pop()) not in behind:
+            behind.add(above)
+            found += children[above]
+    return behind & snapshots.keys()
 
 
 def _named(ref: Ref) -> str:
