@@ -13,6 +13,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -35,8 +36,10 @@ from icekeeper.storage import local_files as local
 from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES, AllowedLocations
 from icekeeper.storage.storage import Storage
 from icekeeper.verification.checks import ProblemKind
+from local_stack.loopback_proxy import serving
 from local_stack.moto_server import MotoServer
 from support.maintained_table import NAME, MaintainedTable, grow_old, new_table
+from support.proxies import CountingProxy, Forwarder
 
 # A tenant whose table names files of this machine, of the bucket's owner and of other tenants
 # (rule: bound-every-table).
@@ -440,6 +443,141 @@ def test_glue_tables_in_several_buckets_need_no_rule(moto_server: MotoServer, tm
         done = runtime.maintain(name, {"min_input_files": "2"}, LocalEngine(1), unsafe=True)
         assert [part.status for part in done.operations if part.status in (Status.REFUSED, Status.FAILED)] == []
         assert len(theirs.load_table(f"ns.t{number}").scan().to_arrow()) == 12
+
+
+# A bucket that two names lead to: an access point, or a proxy (rule: second-names-of-buckets).
+
+ACCESS_POINT = "lake-ap-8tyekmigicmhun8n9kwpfur39dnw4use1a-s3alias"
+
+
+@dataclass
+class NamedTwice:
+    """A Glue catalog whose bucket ``lake`` also goes by ``alias``, with a namespace for each of two tenants."""
+
+    server: MotoServer
+    folder: Path
+    alias: str
+    lake: str
+    victims: str
+    others: str
+    asked: CountingProxy
+    denied: str = ""
+    """The path of the object about which every request is answered 403."""
+
+    @property
+    def store(self) -> Storage:
+        return Storage(self.server.s3_properties)
+
+    def table(self, name: str, location: str) -> Table:
+        """Three small appends."""
+        theirs = pyiceberg.catalog.load_catalog("glue", **self.server.glue_properties)
+        made = theirs.create_table(name, ROWS.schema, location=location)
+        for _ in range(3):
+            made.append(ROWS)
+        return made.refresh()
+
+    def sweep(self, rules: str = "") -> OperationOutcome:
+        """Of the table ``t`` of the other tenant, by a run of its own."""
+        catalog = open_catalog("glue", self.server.glue_properties, {ALLOWED_PREFIXES: rules})
+        state = SqliteStateStore(self.folder / "state.db")
+        runtime = Runtime(catalog, state, environment={ALLOWED_PREFIXES: rules})
+        chosen = {**EAGER, "operations": "remove_orphans"}
+        return runtime.maintain(TableName((self.others,), "t"), chosen, LocalEngine(1), unsafe=True).operations[0]
+
+    def files(self, bucket: str) -> set[str]:
+        return {item.path for item in self.store.list(f"s3://{bucket}")}
+
+
+@contextmanager
+def named_twice(moto_server: MotoServer, folder: Path, alias: str = "mirror") -> Iterator[NamedTwice]:
+    lake, tenant = f"lake-{uuid.uuid4()}", uuid.uuid4().hex
+    twice = NamedTwice(moto_server, folder, alias, lake, f"v{tenant}", f"t{tenant}", CountingProxy(""))
+    moto_server.client("s3").create_bucket(Bucket=lake)
+    glue = moto_server.client("glue")
+    for found in glue.get_databases()["DatabaseList"]:  # whose tables nobody could read here
+        glue.delete_database(Name=found["Name"])
+    for name in (twice.victims, twice.others):
+        glue.create_database(DatabaseInput={"Name": name})
+
+    class Handler(Forwarder):
+        upstream = urlsplit(moto_server.endpoint).netloc
+        counted = twice.asked
+
+        def forward(self, body: bytes) -> None:
+            if self.path == twice.denied:
+                self.count()
+                denial = b"<Error><Code>AccessDenied</Code></Error>"
+                self.answer(403, [], denial, str(len(denial)))
+                return
+            self.path = re.sub(rf"^/{alias}(?=[/?]|$)", f"/{lake}", self.path)
+            super().forward(body)
+
+    with serving(Handler) as endpoint:
+        twice.server = MotoServer(endpoint)
+        yield twice
+    for name in (twice.victims, twice.others):
+        glue.delete_database(Name=name)
+
+
+@pytest.mark.parametrize("alias", [ACCESS_POINT, "mirror"])
+def test_no_other_name_of_a_bucket_leads_to_the_files_of_its_tables(
+    moto_server: MotoServer, tmp_path: Path, alias: str
+) -> None:
+    with named_twice(moto_server, tmp_path, alias) as twice:
+        twice.table(f"{twice.victims}.victim", f"s3://{twice.lake}/wh/victim")
+        twice.table(f"{twice.others}.t", f"s3://{alias}/wh/victim/data")
+        before = twice.files(twice.lake)
+        assert len([path for path in before if path.endswith(".parquet")]) == 6
+        if alias == ACCESS_POINT:
+            with pytest.raises(LocationRefused, match=f"s3://{alias} is an access point, a second name of a bucket"):
+                twice.sweep()
+        rules = f"glue.{twice.others}=s3://{alias}/;glue.{twice.victims}=s3://{twice.lake}/"
+        for setting in ["", rules][alias == ACCESS_POINT :]:
+            outcome = twice.sweep(setting)
+            assert outcome.status is Status.REFUSED
+            assert f"s3://{alias} is a second name of s3://{twice.lake}, where" in str(outcome.reason)
+        assert twice.files(twice.lake) == before
+
+
+@pytest.mark.parametrize("may_look", [True, False])
+def test_equal_keys_in_two_buckets_stop_nothing(moto_server: MotoServer, tmp_path: Path, *, may_look: bool) -> None:
+    """Where listing is allowed below a prefix only, S3 answers 403 about a missing object."""
+    prod = f"prod-{uuid.uuid4()}"
+    moto_server.client("s3").create_bucket(Bucket=prod)
+    with named_twice(moto_server, tmp_path) as twice:
+        table = twice.table(f"{twice.victims}.t", f"s3://{prod}/wh/t")
+        twice.table(f"{twice.others}.t", f"s3://{twice.lake}/wh/t")
+        orphan = f"s3://{twice.lake}/wh/t/data/orphan.parquet"
+        twice.store.write(orphan, PARQUET)
+        place = table.metadata_location.replace(f"s3://{prod}", f"/{twice.lake}")
+        twice.denied = "" if may_look else place
+        outcome = twice.sweep()
+        assert (outcome.status, outcome.files_deleted) == (Status.SUCCEEDED, (orphan,))
+        assert [one.kind for one in twice.asked.requests if one.path == place] == ["GET"]
+
+
+@pytest.mark.parametrize("are_apart", [False, True])
+def test_where_nothing_shows_which_bucket_it_is_nothing_is_deleted(
+    moto_server: MotoServer, tmp_path: Path, *, are_apart: bool
+) -> None:
+    """Rules of the operator keep tables apart that cannot be asked (rule: separated-tables-stop-nothing)."""
+    prod = f"prod-{uuid.uuid4()}"
+    moto_server.client("s3").create_bucket(Bucket=prod)
+    with named_twice(moto_server, tmp_path) as twice:
+        table = twice.table(f"{twice.victims}.t", f"s3://{prod}/wh/t")
+        twice.table(f"{twice.others}.t", f"s3://{twice.lake}/wh/t")
+        orphan = f"s3://{twice.lake}/wh/t/data/orphan.parquet"
+        twice.store.write(orphan, PARQUET)
+        assert twice.sweep().files_deleted == (orphan,)
+        twice.store.write(orphan, PARQUET)
+        twice.store.delete([table.metadata_location])
+        rules = f"glue.{twice.others}=s3://{twice.lake}/;glue.{twice.victims}=s3://{prod}/" if are_apart else ""
+        outcome = twice.sweep(rules)
+        if are_apart:
+            assert (outcome.status, outcome.files_deleted) == (Status.SUCCEEDED, (orphan,))
+        else:
+            assert (outcome.status, outcome.files_deleted) == (Status.REFUSED, ())
+            assert f"whether s3://{twice.lake} is a second name of s3://{prod}, where" in str(outcome.reason)
 
 
 # Symbolic links in a local warehouse that lead out of it, there before a pass or put there meanwhile

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,51 @@ class TestDefaults:
     ) -> None:
         found = bound(kind, warehouse, location)
         assert (found.prefixes, found.from_operator) == (prefixes, False)
+
+    @pytest.mark.parametrize(
+        "bucket",
+        [
+            "ap-8tyekmigicmhun8n9kwpfur39dnw4use1a-s3alias",
+            "fsx-gdtyw3hvwmbq8nhbd3wbmwxegoxgqeuc1a-ext-s3alias",
+            "ol-lg7zgw2uzk8bzu4mnz8qjpf8eer1euw1a--ol-s3",
+            "ap--use1-az4--xa-s3",
+            "op-hqgdfbl3cw--op-s3",
+            "mfzwi23gnjvgw.mrap",
+            "AP-S3ALIAS",
+            "arn:aws:s3:us-east-1:111122223333:accesspoint",
+            "arn:aws-cn:s3:cn-north-1:111122223333:accesspoint:ap",
+        ],
+    )
+    def test_an_access_point_is_allowed_only_where_the_operator_spells_it(self, bucket: str) -> None:
+        """(rule: second-names-of-buckets)."""
+        spelled, location = f"s3://{bucket}", f"s3://{bucket}/ns/t/metadata/1.json"
+        why = f"{location} is not touched: {spelled} is an access point, a second name of a bucket"
+        for kind, warehouse, rules in (
+            (CatalogKind.GLUE, "", ""),
+            (CatalogKind.GLUE, "s3://lake/wh", f"lake.hr={spelled}/"),
+            (CatalogKind.GLUE, f"{spelled}2/wh", ""),
+            (CatalogKind.REST, "demo", ""),
+            (CatalogKind.SQL, "", ""),
+            (CatalogKind.REST, ARN, ""),
+        ):
+            with pytest.raises(LocationRefused, match=re.escape(why)):
+                bound(kind, warehouse, location, rules).require([location])
+        for kind, warehouse, rules in (
+            (CatalogKind.GLUE, f"{spelled}/wh", ""),
+            (CatalogKind.SQL, spelled, ""),
+            (CatalogKind.GLUE, "", f"*=s3://lake/,{spelled}/ns"),
+            (CatalogKind.GLUE, "", f"lake.sales={spelled};*=s3://lake"),
+        ):
+            assert bound(kind, warehouse, location, rules).allows(location)
+
+    def test_a_namespace_makes_no_access_point_of_a_rule(self) -> None:
+        rules, location = "*=s3://lake-{namespace}/", "s3://lake-x-s3alias/t"
+        assert bound(CatalogKind.GLUE, "", location, rules, ("x-s3alias",)).prefixes == ()
+        assert bound(CatalogKind.GLUE, "", location, rules, ("x",)).prefixes == ("s3://lake-x",)
+
+    @pytest.mark.parametrize("bucket", ["b--use1-az4--x-s3", "x--table-s3", "s3alias", "b-s3alias-logs", "arn"])
+    def test_what_only_looks_like_an_access_point_is_a_bucket(self, bucket: str) -> None:
+        assert bound(CatalogKind.GLUE, "", f"s3://{bucket}/t").prefixes == (f"s3://{bucket}",)
 
     def test_a_rule_that_fits_replaces_the_default(self) -> None:
         found = bound(CatalogKind.SQL, "s3://lake/wh", "s3://lake/wh/t", "lake.sales=s3://b/x")

@@ -103,6 +103,18 @@ def is_table_bucket(warehouse: str) -> bool:
     return _ARN.fullmatch(warehouse) is not None
 
 
+# Reserved for access points and never the name of a bucket, of which each is a second name: Amazon S3 user guide,
+# "General purpose bucket naming rules", "Access point aliases" (a volume of FSx: ``-ext-s3alias``), "Access points for
+# directory buckets", S3 on Outposts (``--op-s3``).
+_ACCESS_POINT_ENDINGS = ("-s3alias", "--ol-s3", "--op-s3", "--xa-s3", ".mrap")
+
+
+def is_access_point(bucket: str) -> bool:
+    """Whether what stands for a bucket in a path is an access point: its ARN or its alias
+    (platform: buckets-have-second-names)."""
+    return bucket.lower().startswith("arn:") or bucket.lower().endswith(_ACCESS_POINT_ENDINGS)
+
+
 def table_bucket_properties(bucket: TableBucketArn, configured: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """The properties that open a table bucket of which only the ARN is known.
 

@@ -16,7 +16,7 @@ from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any, Protocol
 
-from icekeeper.catalogs.addresses import CatalogKind
+from icekeeper.catalogs.addresses import CatalogKind, is_access_point
 from icekeeper.errors import MaintenanceError, TableNotFound
 from icekeeper.machine.clock import steady_s
 from icekeeper.metadata.document import TableMetadata
@@ -24,7 +24,7 @@ from icekeeper.model import TableName
 from icekeeper.policy.layers import allowed_prefixes, check_allowed_prefixes
 from icekeeper.state.identity import TableIdentity
 from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES, AllowedLocations
-from icekeeper.storage.paths import LOCAL_SCHEMES, S3_SCHEMES, normalise, split_path
+from icekeeper.storage.paths import LOCAL_SCHEMES, S3_SCHEMES, authority, normalise, split_path
 
 if TYPE_CHECKING:
     from icekeeper.catalogs.bucket_maintenance import TableBucketMaintenance
@@ -174,10 +174,18 @@ class TableBounds:
         """
         subject = self._subject(table.namespace)
         found = allowed_prefixes(self._rules, self._name, table.namespace)
-        if found is not None:
-            prefixes, why_none = found
-            return AllowedLocations(prefixes, True, subject, self._rules, why_none)
-        return AllowedLocations(self._default(metadata_location, home), False, subject, self._rules)
+        prefixes, why_none = (self._default(metadata_location, home), "") if found is None else found
+        spelled_in = self._warehouse if found is None else self._rules
+        if alias := next((one for one in prefixes if _is_second_name(one, spelled_in)), None):
+            prefixes, why_none = (
+                (),
+                (
+                    f"{authority(alias)} is an access point, a second name of a bucket in which other tables may have "
+                    f"files; give the table the bucket's own name, or spell the access point in the catalog's "
+                    f"warehouse or in a rule of {ALLOWED_PREFIXES}"
+                ),
+            )
+        return AllowedLocations(prefixes, found is not None, subject, self._rules, why_none)
 
     def _subject(self, namespace: tuple[str, ...]) -> str:
         """The beginning of a rule for one namespace; empty where such a rule would fit others as well."""
@@ -198,6 +206,15 @@ class TableBounds:
         if self._warehouse.startswith(_TABLE_BUCKETS) and self._kind is not CatalogKind.GLUE:
             return (home or metadata_location.rpartition("/")[0].removesuffix("/metadata"),)
         return (f"{place.scheme}://{place.authority}",)
+
+
+def _is_second_name(prefix: str, spelled_in: str) -> bool:
+    """Whether a prefix is in an access point that the operator's own text does not spell: a table or namespace chose it
+    (rule: second-names-of-buckets)."""
+    place = split_path(prefix)
+    if place.scheme not in S3_SCHEMES or not is_access_point(place.authority):
+        return False
+    return not re.search(rf"//{re.escape(place.authority)}(?![^/,;\s])", spelled_in)
 
 
 def identity_of(catalog: Catalog, loaded: LoadedTable) -> TableIdentity:

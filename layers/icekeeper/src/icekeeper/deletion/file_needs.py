@@ -13,6 +13,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 
 from icekeeper.catalogs.catalog import LoadedTable, identity_of
+from icekeeper.deletion.bucket_names import refuse_second_names
 from icekeeper.deletion.foreign_tables import find_other_formats
 from icekeeper.deletion.neighbours import (
     StrayMetadata,
@@ -217,6 +218,7 @@ class FileNeeds:
             )
 
     def _share(self, near: NearTables) -> None:
+        refuse_second_names(self._context, self._table)
         # An unusable second entry of this table needs nothing: ``look_for_other_heads`` finds newer metadata.
         identity = identity_of(self._context.catalog, self._table)
         given_up = [

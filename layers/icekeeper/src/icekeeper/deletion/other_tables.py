@@ -506,7 +506,7 @@ def near_tables(context: OperationContext, own: LoadedTable, folders: Sequence[s
     lost = (one for one in lost_entries(looks) if any(one[0].touch(folder) for folder in folders))
     near = [NearTables(given_up=(one,)) for one in lost if _counts(context, own, one[0])]
     failed = {(*look.key, one.table.key): one for look in looks for one in look.unseen if one.is_known}
-    catalogs = {entry[:2]: _opened(context, one) for entry, one in claimed.items()}
+    catalogs = {entry[:2]: opened(context, one) for entry, one in claimed.items()}
     # One object for each catalog, so that tables that hang shorten the time of the others there.
     ways = {
         key: catalog if catalog is None or isinstance(catalog, str) else LimitedLooks(context, catalog)
@@ -540,7 +540,7 @@ def _near_one(
     folders: Sequence[str],
     failed: UnseenEntry | None,
 ) -> NearTables:
-    """Load the table of one entry; ``way``: the looks at its catalog, or the result of :func:`_opened` without one.
+    """Load the table of one entry; ``way``: the looks at its catalog, or the result of :func:`opened` without one.
 
     ``failed``: the failed look of this run, which is not repeated for each pass, because it may take long.
     """
@@ -611,7 +611,7 @@ def _looked_into(
         return one, error
 
 
-def _opened(context: OperationContext, claims: TableClaims) -> Catalog | str | None:
+def opened(context: OperationContext, claims: TableClaims) -> Catalog | str | None:
     """The catalog of an entry; ``None``: it is no longer served; a text: why it cannot be opened."""
     try:
         return _served(context, claims.catalog, claims.warehouse)

@@ -38,6 +38,7 @@ from icekeeper.pass_context.stores import (
 )
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.report.activity import Progress
+from icekeeper.state.claims import TableClaims
 from icekeeper.state.leases import HeldLease
 from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
 from icekeeper.state.store import IdleSince, Pin, PinKind, StateStore
@@ -57,6 +58,10 @@ class SharedRun:
         """A long-lived process uses another name for each of its detections."""
         self.lock = Lock()
         """Held by the pass that looks at the tables; other passes of this process wait."""
+        self.claims: Sequence[TableClaims] | None = None
+        """The claims of all tables after the look; ``None``: not read yet."""
+        self.same_buckets: dict[tuple[str, str], bool] = {}
+        """Two names of S3 buckets → whether both name one bucket (rule: second-names-of-buckets)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

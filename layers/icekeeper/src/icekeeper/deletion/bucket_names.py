@@ -1,0 +1,164 @@
+"""Whether a bucket in which files are deleted is a second name of a bucket in which other tables have files.
+
+An access point, a proxy or a replica shows the objects of a bucket under another name, with the same keys
+(platform: buckets-have-second-names).  Paths under the two names never compare as equal, so neither claims nor
+references protect the files of those tables.  So where another table has files at the same keys of another bucket,
+nothing is deleted until a file of that bucket proves that the names are of two buckets (rule: second-names-of-buckets).
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import islice
+
+from icekeeper.catalogs.catalog import Catalog, LoadedTable
+from icekeeper.deletion.neighbours import behind_authority, has_its_own_bucket, owned_locations
+from icekeeper.deletion.other_tables import LimitedLooks, opened, rules_to_write
+from icekeeper.errors import MaintenanceError, OperationRefused, StorageError
+from icekeeper.metadata.table_reader import TableReader
+from icekeeper.model import TableName
+from icekeeper.pass_context.context import OperationContext
+from icekeeper.state.claims import TableClaims, store_of, touches
+from icekeeper.storage.paths import authority, is_s3, normalise, split_path
+from icekeeper.storage.s3_reads import ObjectPart
+from icekeeper.storage.storage import Storage
+
+# Of the tables in a bucket, so many are asked for a file in it, and so many of one's files are looked at.
+_MOST_TABLES = 8
+_MOST_FILES = 1000
+
+
+def refuse_second_names(context: OperationContext, own: LoadedTable) -> None:
+    """Refuse deletions where another name of a bucket may lead to files of other tables; two names are compared once
+    a run, after its look at all tables.
+
+    Raises:
+        OperationRefused: a bucket of ``own`` shows a file of another table, which names another bucket; or whether it
+            does cannot be found out.
+        StorageError: the state store failed.
+    """
+    homes = [normalise(place) for place in owned_locations(own.metadata) if is_s3(place)]
+    with context.run.lock:
+        for home in homes:
+            if not has_its_own_bucket(home):
+                _refuse_in(context, own, home)
+
+
+def _refuse_in(context: OperationContext, own: LoadedTable, home: str) -> None:
+    run, here = context.run, store_of(home)
+    if run.claims is None:
+        state = context.state.claims
+        run.claims = [one for look in state.looks() for one in state.of_catalog(*look.key) if one.location]
+    near: dict[str, list[TableClaims]] = {}
+    for one in run.claims:
+        for there in {store_of(folder) for folder in _folders(one) if _has_same_keys(folder, home)}:
+            near.setdefault(there, []).append(one)
+    for there, claims in sorted(near.items()):
+        names, first, why = (here, there), claims[0], ""
+        if names not in run.same_buckets:
+            others = (one for one in run.claims if any(store_of(folder) == there for folder in _folders(one)))
+            asked = list({one.entry: one for one in (*claims, *others)}.values())[:_MOST_TABLES]
+            found, why = _are_same(context, own, names, asked)
+            if found is not None:
+                run.same_buckets[names] = found
+        what = f"a second name of {there}, where {first.table} of catalog {first.catalog} has files at the same keys"
+        if run.same_buckets.get(names):
+            raise OperationRefused(
+                f"{here} is {what} as {own.name}: a file of that bucket shows under both names; nothing was deleted; "
+                f"register {own.name} under {there}"
+            )
+        if why and not all(own.is_kept_apart_from(one.catalog, one.table) for one in claims):
+            forget = ("icekeeper", "claims", "forget", str(own.name), "--catalog", context.catalog.name)
+            entry = ("--by-catalog", first.catalog, "--by-table", str(first.table))
+            raise OperationRefused(
+                f"whether {here} is {what} as {own.name}, cannot be found out: {why}; nothing was deleted; repair that "
+                f"table{rules_to_write(context.catalog.name, own, first.catalog, first.table)}; if it is gone for "
+                f"good: {shlex.join((*forget, *entry))}"
+            )
+
+
+def _folders(claims: TableClaims) -> tuple[str, ...]:
+    return (claims.location, *claims.folders)
+
+
+def _has_same_keys(folder: str, home: str) -> bool:
+    """Whether a folder of another bucket, apart from its bucket's name, touches ``home``."""
+    if not is_s3(folder) or store_of(folder) == store_of(home) or has_its_own_bucket(folder):
+        return False
+    return touches(behind_authority(folder), behind_authority(home))
+
+
+def _are_same(
+    context: OperationContext, own: LoadedTable, names: tuple[str, str], asked: Sequence[TableClaims]
+) -> tuple[bool | None, str]:
+    """Whether two buckets are one; ``None``: not known, and why."""
+    why = ""
+    for claims in asked:
+        catalog = opened(context, claims)
+        if catalog is None or isinstance(catalog, str):
+            why = catalog or f"catalog {claims.catalog} cannot be opened from here"
+            continue
+        ask = partial(_ask, context, context.storage(own).operators(), names, catalog, claims.table)
+        try:
+            found = LimitedLooks(context, catalog).look(claims.table, ask)
+        except MaintenanceError as error:
+            why = str(error)
+            continue
+        if found is not None:
+            return found, ""
+        why = f"{claims.table} shows no file there"
+    return None, why
+
+
+def _ask(
+    context: OperationContext, here_store: Storage, names: tuple[str, str], catalog: Catalog, table: TableName
+) -> bool | None:
+    """Whether a bucket shows a file that this table has in another one; ``None``: the table has none there, or it is
+    gone."""
+    here, there = names
+    loaded = catalog.load(table)
+    there_store = context.storage(loaded)
+    path = next((one for one in islice(_files(loaded, there_store), _MOST_FILES) if authority(one) == there), None)
+    if path is None:
+        return None
+    # First under the name in question: a file that is gone there and then seen where it belongs was never there.
+    shown, known = _shown(here_store, f"{here}/{split_path(path).key}"), _seen(there_store, path)
+    if known is None:
+        return None
+    return shown is not None and shown.size == known.size and shown.etag in (None, known.etag)
+
+
+def _files(loaded: LoadedTable, storage: Storage) -> Iterator[str]:
+    yield loaded.metadata_location
+    snapshot = loaded.metadata.current_snapshot
+    if snapshot is not None:
+        reader = TableReader(loaded.metadata, storage.read)
+        yield from reader.live_paths(reader.manifests_of([snapshot]))
+
+
+def _shown(storage: Storage, path: str) -> ObjectPart | None:
+    """As :func:`_seen`, of a path that is probably missing."""
+    try:
+        return _seen(storage, path)
+    except StorageError as error:
+        if not isinstance(error.__cause__, PermissionError):
+            raise
+        # S3 answers 403 about a missing object where listing is allowed below a prefix only (vended credentials).
+        listed = (one for one in storage.list_folder(path.rpartition("/")[0]) if one.path == path)
+        return next((ObjectPart(b"", one.size) for one in listed), None)
+
+
+def _seen(storage: Storage, path: str) -> ObjectPart | None:
+    """The object's size and ETag; ``None``: there is no such object.
+
+    Raises:
+        StorageError: the store failed, or says neither that it is there nor that it is not.
+    """
+    try:
+        return storage.read_end(path, 1)
+    except StorageError as error:
+        if storage.shows_missing(path, error):
+            return None
+        raise
