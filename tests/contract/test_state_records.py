@@ -16,11 +16,10 @@ from icekeeper.machine.clock import HOUR_MS
 from icekeeper.model import TableName
 from icekeeper.policy.due import FIRST_SWEEP, SWEPT, TRIED, SweepMemory
 from icekeeper.state.claims import CutOff, CutWork, cut_again, forget_cut, waiting_cuts
-from icekeeper.state.findings import CatalogScan, Part, TableLayout, Verdict
+from icekeeper.state.findings import RETRY_MS, CatalogScan, Part, RefusedExpiry, TableLayout, Verdict
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.requests import MaintenanceRequest, RequestStore
 from icekeeper.state.store import (
-    RETRY_MS,
     HourOfUse,
     IdleSince,
     LakeStats,
@@ -570,6 +569,22 @@ def test_a_file_waits_for_a_week_or_until_it_would_be_read_otherwise(
 ) -> None:
     """Nor does one wait that was recorded by a clock that was ahead."""
     assert TORN.waits(digest, TORN.tried_ms + later_ms) is waits
+    refused = RefusedExpiry(why="w", needed_by=(1,), history="d2", tried_ms=TORN.tried_ms)
+    assert refused.waits(digest, TORN.tried_ms + later_ms) is waits
+
+
+def test_a_refused_expiry_is_known_to_its_copy_until_it_is_forgotten(open_store: OpenStore) -> None:
+    refused = RefusedExpiry(why="ä", needed_by=(2**62, 3), history="d", tried_ms=2**42)
+    store = open_store().refused_expiries
+    store.record(IDENTITY, replace(refused, why="earlier"))
+    store.record(IDENTITY, refused)
+    for identity, known in ((IDENTITY, refused), (COPY, None)):
+        assert open_store().refused_expiries.of_table(identity) == known
+        assert open_store().glance(identity, now_ms=0).refused_expiry == known
+    open_store().refused_expiries.forget(IDENTITY)
+    open_store().refused_expiries.forget(IDENTITY)
+    assert store.of_table(IDENTITY) is None
+    assert open_store().glance(IDENTITY, now_ms=0).refused_expiry is None
 
 
 # What every store of usage does.

@@ -30,7 +30,7 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassStatus, Status
 from icekeeper.rows.file_rows import projected_rows
 from icekeeper.rows.read_task import InputFile, ReadableFile
-from icekeeper.state.store import RETRY_MS
+from icekeeper.state.findings import RETRY_MS
 from icekeeper.storage import arrow_files as whole_reads
 from icekeeper.storage.storage import Storage
 from support.clustered_tables import column

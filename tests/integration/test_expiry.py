@@ -17,15 +17,17 @@ from pyiceberg.types import StringType
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.errors import PolicyError, StorageError
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_list
 from icekeeper.model import EntryStatus, ManifestContent
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
+from icekeeper.state.findings import RETRY_MS
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
 from support.command import EVERYTHING_IS_OLD, Command, local_path
-from support.maintained_table import MaintainedTable, maintained_table, outcome_of, registered_table
+from support.maintained_table import EAGER, NAME, MaintainedTable, maintained_table, outcome_of, registered_table
 from support.readers import canonical, duckdb_rows
 from support.scripted_catalog import once
 from support.v3 import live as live_entries
@@ -99,6 +101,84 @@ def test_a_lost_manifest_list_stops_everything_until_its_snapshot_is_given_up(
     assert (ids(overwritten_table), overwritten_table.rows()) == ([head], rows)
     assert overwritten_table.run(SWEEP).status is Status.SUCCEEDED
     overwritten_table.assert_sound()
+
+
+def detected(overwritten_table: MaintainedTable) -> tuple[tuple[str, ...], str | None, Mapping[str, str]]:
+    """What a scan proposes and warns of, and the warnings of ``health``."""
+    settings = {**EAGER, "operations": "expire_snapshots"}
+    found = overwritten_table.runtime.detect(settings, unsafe=True)
+    reasons = found.proposals[0].reasons if found.proposals else ()
+    (warning,) = [one.warning for one in found.proposals] + [one.warning for one in found.skipped]
+    return reasons, warning, overwritten_table.runtime.health(NAME).warnings
+
+
+def test_a_refused_expiry_is_remembered_and_tried_again_weekly(overwritten_table: MaintainedTable) -> None:
+    """Commits change nothing about it; a restored file ends it at once (rule: retry-unreadable-files-weekly)."""
+    lost = list_of(overwritten_table, 0)
+    content, due = lost.read_bytes(), "4 snapshots exceed max_snapshots_to_keep 1"
+    lost.unlink()
+    reasons, *before = detected(overwritten_table)
+    assert (reasons[0].replace("5", "4"), before) == (due, [None, {}])
+    refused = overwritten_table.run(EXPIRY, dry_run=True)
+    assert (refused.status, detected(overwritten_table)[1]) == (Status.REFUSED, None)
+    refused = overwritten_table.run(EXPIRY)
+    assert refused.status is Status.REFUSED
+    sentence = f"no snapshot expires, but for a try a week: {refused.reason}"
+    for _ in range(2):
+        assert detected(overwritten_table) == ((), sentence, {"expiry_refused": sentence})
+        again = overwritten_table.run(EXPIRY)
+        assert (again.status, again.reason) == (Status.SKIPPED, f"it waits, but for a try a week: {refused.reason}")
+        overwritten_table.append(5)
+    overwritten_table.late_ms = RETRY_MS - HOUR_MS
+    assert detected(overwritten_table)[0] == ()
+    overwritten_table.late_ms = RETRY_MS + HOUR_MS
+    assert detected(overwritten_table)[0] != ()
+    assert overwritten_table.run(EXPIRY).status is Status.REFUSED
+    assert detected(overwritten_table)[0] == ()
+    lost.write_bytes(content)
+    assert overwritten_table.run(EXPIRY).status is Status.SUCCEEDED
+    assert detected(overwritten_table) == ((), None, {})
+    overwritten_table.assert_sound()
+
+
+@pytest.mark.parametrize("change", ["snapshot", "tag"])
+def test_another_history_has_the_expiry_tried_again(overwritten_table: MaintainedTable, change: str) -> None:
+    """The sentence that names the tag would be wrong without it."""
+    named, lost = ids(overwritten_table)[0], list_of(overwritten_table, 0)
+    overwritten_table.table.manage_snapshots().create_tag(named, "old").commit()
+    lost.unlink()
+    refused = overwritten_table.run(EXPIRY)
+    assert "move or drop tag 'old' first" in (refused.reason or "")
+    assert detected(overwritten_table)[0] == ()
+    overwritten_table.table.manage_snapshots().remove_tag("old").commit()
+    if change == "snapshot":
+        overwritten_table.table.maintenance.expire_snapshots().by_id(named).commit()
+    reasons, warning, _ = detected(overwritten_table)
+    assert (reasons != (), warning) == (True, None)
+    outcome = overwritten_table.run(EXPIRY)
+    told = {"tag": f"give up the snapshots that need it: --set snapshot_give_up_ids={named}", "snapshot": "expired "}
+    assert told[change] in outcome.summary
+
+
+def test_a_damaged_manifest_is_remembered_until_it_is_restored(overwritten_table: MaintainedTable) -> None:
+    manifest, _ = next(iter(files_of(overwritten_table, 0).values()))
+    content = manifest.read_bytes()
+    manifest.write_bytes(content[:-20])
+    assert overwritten_table.run(EXPIRY).status is Status.REFUSED
+    assert (overwritten_table.run(EXPIRY).status, detected(overwritten_table)[0]) == (Status.SKIPPED, ())
+    manifest.write_bytes(content)
+    assert overwritten_table.run(EXPIRY).status is Status.SUCCEEDED
+
+
+def test_an_expiry_that_a_store_refuses_is_not_remembered(overwritten_table: MaintainedTable) -> None:
+    """A local file that must not be opened stands for 403 and throttles."""
+    lost = list_of(overwritten_table, 0)
+    lost.unlink()
+    lost.mkdir()
+    for _ in range(2):
+        assert overwritten_table.run(EXPIRY).status is Status.REFUSED
+    reasons, *told = detected(overwritten_table)
+    assert (reasons != (), told) == (True, [None, {}])
 
 
 def test_what_readable_metadata_proves_unneeded_goes(overwritten_table: MaintainedTable) -> None:

@@ -24,7 +24,7 @@ from icekeeper.operations.statistics import sketch_task as task
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status
 from icekeeper.rows import equality_keys
-from icekeeper.state.store import RETRY_MS
+from icekeeper.state.findings import RETRY_MS
 from icekeeper.storage.storage import Storage
 from support.deletes import commit_deletes, create_by_region, equality_delete, position_delete, rows_of
 from support.maintained_table import NAME, MaintainedTable, local_path, maintained_table, outcome_of

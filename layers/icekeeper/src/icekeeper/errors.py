@@ -222,6 +222,14 @@ def is_gone(error: BaseException) -> bool:
     return failed is not None
 
 
+def is_damage(error: BaseException) -> bool:
+    """Whether a read failed because the file is missing or damaged, and not because its store failed."""
+    causes: list[BaseException] = [error]
+    while causes[-1].__cause__ is not None:
+        causes.append(causes[-1].__cause__)
+    return is_gone(error) or all(isinstance(one, MetadataUnreadable) for one in causes if isinstance(one, StorageError))
+
+
 def _tree(root: type[MaintenanceError]) -> Iterator[type[MaintenanceError]]:
     yield root
     for kind in root.__subclasses__():

@@ -417,7 +417,6 @@ class Runtime:
         from icekeeper.health.examine import examine, health_head
         from icekeeper.metadata.table_reader import TableReader, deletes_standing_elsewhere
         from icekeeper.operations.policy_fit import fitting
-        from icekeeper.policy.due import has_former_table
 
         catalog, now_ms = self.catalog, self.clock()
         cuts: Sequence[CutOff] = _if_readable(
@@ -452,9 +451,7 @@ class Runtime:
             manifests=manifests,
             idle=lambda policy: idle_by_memory(loaded, policy, memory, now_ms),
             deletes_elsewhere=len(deletes_standing_elsewhere(reader, manifests or ())),
-            unreadable=memory.unreadable,
-            has_former_table=has_former_table(memory.schedules),
-            failures=None if memory.last_seen is None else memory.last_seen.failures,
+            memory=memory,
             cut_off=cut,
             twins=self._twins(identity),
             waits=self._why_deletions_wait(loaded),

@@ -30,12 +30,19 @@ from icekeeper.detection.signals import (
     wanted_clustering,
 )
 from icekeeper.errors import PolicyError
-from icekeeper.health.examine import summary_counters, unreadable_warning
+from icekeeper.health.examine import refused_expiry_warning, summary_counters, unreadable_warning
 from icekeeper.machine.clock import HOUR_MS
-from icekeeper.metadata.document import MAIN, MAINTAINED_FORMAT_VERSIONS, Snapshot, TableMetadata, table_digest
+from icekeeper.metadata.document import (
+    MAIN,
+    MAINTAINED_FORMAT_VERSIONS,
+    Snapshot,
+    TableMetadata,
+    history_digest,
+    table_digest,
+)
 from icekeeper.model import Nothing
 from icekeeper.operations.compaction.where import why_not_rewritten
-from icekeeper.operations.expiry.retention import plan_expiry
+from icekeeper.operations.expiry.retention import ExpiryPlan, plan_expiry
 from icekeeper.operations.policy_fit import check_fit
 from icekeeper.policy import Operation, ResolvedPolicy, gc_enabled
 from icekeeper.policy.due import (
@@ -79,7 +86,9 @@ def assess_table(
         rest = next((part.resolved for part in parts if part.schedule is None), resolved.unscheduled())
         due = due_sweep(plan_sweep, identity, metadata, rest, turns, fleet=fleet, now_ms=now_ms)
         pinned = [pin.snapshot_id for pin in memory.pins]
-        plan = plan_expiry(metadata, rest.policy, now_ms=now_ms, pinned=pinned)
+        plan: ExpiryPlan | Nothing = Nothing("the last one was refused")
+        if rest.policy.named_snapshots[1] or not _expiry_waits(metadata, memory, now_ms):
+            plan = plan_expiry(metadata, rest.policy, now_ms=now_ms, pinned=pinned)
         grace_ms = rest.policy.orphan_older_than_ms
         found = assess(
             str(loaded.name),
@@ -97,7 +106,8 @@ def assess_table(
         if resolved.schedules:
             found = _with_due(loaded, resolved, found, parts, turns, now_ms)
     found = as_requested(found, resolved, identity.uuid) if is_requested else found
-    warning = unreadable_warning(memory.unreadable)
+    told = unreadable_warning(memory.unreadable), refused_expiry_warning(metadata, memory.refused_expiry)
+    warning = "; ".join(filter(None, told)) or None
     if isinstance(found, Skip):
         return replace(found, warning=warning, catalog=identity.catalog)
     seen = () if memory.last_seen is None else (memory.last_seen.finished_ms,)
@@ -110,6 +120,12 @@ def assess_table(
         location=identity.location,
         waited_ms=waited_ms(metadata, passes_ms, now_ms),
     )
+
+
+def _expiry_waits(metadata: TableMetadata, memory: Glance, now_ms: int) -> bool:
+    """Whether the last expiry was refused and would be again (rule: retry-unreadable-files-weekly)."""
+    refused = memory.refused_expiry
+    return refused is not None and refused.waits(history_digest(metadata, refused.needed_by), now_ms)
 
 
 ORPHAN_SWEEP = "orphan sweep"

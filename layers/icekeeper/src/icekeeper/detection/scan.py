@@ -33,7 +33,6 @@ from icekeeper.health.lake_log import LakeLog, Twins
 from icekeeper.machine.clock import HOUR_MS, Reached, at_work, within_budget
 from icekeeper.model import TableName
 from icekeeper.policy import Policy, ResolvedPolicy
-from icekeeper.policy.due import has_former_table
 from icekeeper.report.activity import scan_finished, scan_started
 from icekeeper.state.claims import (
     LATEST_LOOK_S,
@@ -377,9 +376,7 @@ class Scanner:
             resolved,
             now_ms=self.now_ms,
             idle=lambda policy: idle_by_memory(loaded, policy, memory, self.now_ms),
-            unreadable=memory.unreadable,
-            has_former_table=has_former_table(memory.schedules),
-            failures=None if memory.last_seen is None else memory.last_seen.failures,
+            memory=memory,
             cut_off=place.not_maintained.get(loaded.name.key),
             twins=place.twins.of(identity),
         )

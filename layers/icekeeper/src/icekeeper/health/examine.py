@@ -17,14 +17,22 @@ from typing import Any
 from icekeeper.errors import PolicyError
 from icekeeper.health.layout import timeline
 from icekeeper.machine.clock import HOUR_MS
-from icekeeper.metadata.document import MAIN, PREVIOUS_VERSIONS_MAX_DEFAULT, Snapshot, TableMetadata
+from icekeeper.metadata.document import (
+    MAIN,
+    PREVIOUS_VERSIONS_MAX_DEFAULT,
+    Snapshot,
+    TableMetadata,
+    history_digest,
+)
 from icekeeper.metadata.overlap_depth import DEPTH_KEY
 from icekeeper.model import ManifestContent, ManifestFile
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
+from icekeeper.policy.due import has_former_table
 from icekeeper.policy.values import text_of
 from icekeeper.state.claims import CutOff
+from icekeeper.state.findings import RefusedExpiry
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.store import LakeStats, UnreadableFile
+from icekeeper.state.store import Glance, LakeStats, UnreadableFile
 from icekeeper.text import counted, size_text
 
 AGE_COUNTER = "lake_oldest_snapshot_age_hours"
@@ -224,6 +232,13 @@ def unreadable_warning(files: Mapping[str, UnreadableFile]) -> str | None:
     return f"{counted(len(files), 'file')} could not be read and {verb} left alone, but for a try a week: {first.why}"
 
 
+def refused_expiry_warning(metadata: TableMetadata, refused: RefusedExpiry | None) -> str | None:
+    """The warning about an expiry that unreadable metadata stopped; ``None``: there is none in this history."""
+    if refused is None or refused.history != history_digest(metadata, refused.needed_by):
+        return None
+    return f"no snapshot expires, but for a try a week: {refused.why}"
+
+
 def _delete_debt(counters: Counters, policy: Policy) -> Iterator[str]:
     files, deletes = counters.get("lake_data_files"), counters.get("lake_delete_files", 0)
     records = counters.get("lake_records", 0)
@@ -312,12 +327,10 @@ def examine(
     manifests: Sequence[ManifestFile] | None = None,
     idle: Callable[[ResolvedPolicy], Collection[Operation]] = lambda resolved: (),
     deletes_elsewhere: int = 0,
-    unreadable: Mapping[str, UnreadableFile] | None = None,
-    has_former_table: bool = False,
+    memory: Glance | None = None,
     cut_off: CutOff | None = None,
     twins: Sequence[str] = (),
     waits: str | None = None,
-    failures: Mapping[str, int] | None = None,
 ) -> LakeStats:
     """The health of a table at ``now_ms`` (epoch milliseconds), maintained or not.
 
@@ -325,12 +338,10 @@ def examine(
     ``manifests``: those of the head, if the caller has read them.
     ``idle``: called if files seem to need work; returns the operations that find none, whose warnings are left out.
     ``deletes_elsewhere``: the number of deletes with another spec or partition than the data file that they name.
-    ``unreadable``: the files that passes could not read.
-    ``has_former_table``: the last orphan sweep was skipped because a dropped table left metadata at the location.
+    ``memory``: what passes have recorded about the table.
     ``cut_off``: set if a pass over the table took too long.
     ``twins``: other tables with the same UUID.
     ``waits``: why deletions wait for a table that cannot be read.
-    ``failures``: operation → how many passes in a row it has failed in.
     """
     head = health_head(metadata, resolved)
     counters = lake_counters(metadata, head, now_ms=now_ms, manifests=manifests)
@@ -341,14 +352,9 @@ def examine(
             f"{deletes_elsewhere} delete(s) stand under another spec or partition than the data file that they name: "
             "Iceberg after 1.11 refuses to read the table; rewrite_position_deletes moves them"
         )
-    if (sentence := unreadable_warning(unreadable or {})) is not None:
-        warnings["unreadable_files"] = sentence
-    if has_former_table:
-        warnings["former_table"] = (
-            "a dropped table has left metadata at this table's location, so its orphans stay; icekeeper maintain "
-            f"{identity.table} --operations remove_orphans says which, and what to do"
-        )
-    warnings |= dict(_of_state(cut_off, twins, waits, failures or {}))
+    if memory is not None:
+        warnings |= dict(_of_passes(identity, metadata, memory))
+    warnings |= dict(_of_state(cut_off, twins, waits))
     if isinstance(resolved, ResolvedPolicy):
         warnings = {**_of_work(warnings, resolved, idle), **resolved.owners.warnings, **_of_settings(resolved)}
     else:
@@ -364,15 +370,27 @@ def examine(
     )
 
 
-def _of_state(
-    cut_off: CutOff | None, twins: Sequence[str], waits: str | None, failures: Mapping[str, int]
-) -> Iterator[tuple[str, str]]:
-    if failures:
+def _of_passes(identity: TableIdentity, metadata: TableMetadata, memory: Glance) -> Iterator[tuple[str, str]]:
+    """Warnings about what passes found."""
+    if (sentence := unreadable_warning(memory.unreadable)) is not None:
+        yield "unreadable_files", sentence
+    if (sentence := refused_expiry_warning(metadata, memory.refused_expiry)) is not None:
+        yield "expiry_refused", sentence
+    if has_former_table(memory.schedules):
+        yield (
+            "former_table",
+            "a dropped table has left metadata at this table's location, so its orphans stay; icekeeper maintain "
+            f"{identity.table} --operations remove_orphans says which, and what to do",
+        )
+    if memory.last_seen is not None and memory.last_seen.failures:
         found = (
             f"{operation} failed in {'the last pass' if count == 1 else f'{count} passes in a row'}"
-            for operation, count in sorted(failures.items())
+            for operation, count in sorted(memory.last_seen.failures.items())
         )
         yield "failing", f"{', '.join(found)}; icekeeper history says why"
+
+
+def _of_state(cut_off: CutOff | None, twins: Sequence[str], waits: str | None) -> Iterator[tuple[str, str]]:
     if cut_off is not None:
         yield "cut_off", f"the table is not maintained: {cut_off.sentence}"
     if twins:

@@ -626,6 +626,16 @@ def schema_digest(metadata: TableMetadata) -> str:
     return _digest({"schema": metadata.current_schema, "mapping": metadata.properties.get(NAME_MAPPING)})
 
 
+def history_digest(metadata: TableMetadata, snapshot_ids: Iterable[int]) -> str:
+    """A digest of which of these snapshots the table has, and of the refs on them.
+
+    The main branch does not count: each commit moves it.
+    """
+    refs = sorted((ref.snapshot_id, ref.name) for ref in metadata.refs.values() if ref.name != MAIN)
+    known = [i for i in snapshot_ids if i in metadata.snapshots]
+    return _digest([known, [ref for ref in refs if ref[0] in known]])
+
+
 def _digest(found: Any) -> str:
     return hashlib.sha256(json.dumps(found, sort_keys=True, default=str).encode()).hexdigest()[:16]
 

@@ -8,9 +8,87 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.model import TableName
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.items import KEPT_MS, Item, Records, catalog_key, json_text, sort_key, understood
+from icekeeper.state.items import (
+    KEPT_MS,
+    Item,
+    Records,
+    catalog_key,
+    json_text,
+    now_prefix,
+    sort_key,
+    table_key,
+    understood,
+)
+
+RETRY_MS = 7 * 24 * HOUR_MS
+"""After this time an unreadable file is tried again: somebody may have restored it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedExpiry:
+    """An expiry that a missing or damaged manifest list or manifest stopped; never one whose store failed."""
+
+    why: str
+    """A sentence that names the file, and what a person can do."""
+    needed_by: tuple[int, ...]
+    """Snapshots that need the file, at most :data:`MOST_NEEDING`."""
+    history: str
+    """Digest of these snapshots and the refs on them (:func:`icekeeper.metadata.document.history_digest`)."""
+    tried_ms: int
+
+    def waits(self, history: str, now_ms: int) -> bool:
+        """Whether it must not be tried again yet: for a week, unless one of the snapshots or refs is gone
+        (rule: retry-unreadable-files-weekly)."""
+        return self.history == history and 0 <= now_ms - self.tried_ms < RETRY_MS
+
+
+MOST_NEEDING = 100
+
+
+class RefusedExpiryStore(Records):
+    """The last refused expiry of each table copy, until an expiry succeeds."""
+
+    def record(self, identity: TableIdentity, refused: RefusedExpiry) -> None:
+        """Replace the record of the table."""
+        self.table.put(
+            {
+                "pk": table_key(identity),
+                "sk": refused_expiry_key(identity),
+                "why": refused.why,
+                "needed_by": json.dumps(refused.needed_by),
+                "history": refused.history,
+                "tried_ms": refused.tried_ms,
+                "expires_s": self.table.expires_s(KEPT_MS, at_least_ms=refused.tried_ms),
+            }
+        )
+
+    def of_table(self, identity: TableIdentity) -> RefusedExpiry | None:
+        """The record of one copy of a table; ``None``: its last expiry was not refused."""
+        item = self.table.get(table_key(identity), refused_expiry_key(identity))
+        return None if item is None else refused_expiry(item)
+
+    def forget(self, identity: TableIdentity) -> None:
+        """Remove the record, if there is one."""
+        self.table.delete(table_key(identity), refused_expiry_key(identity))
+
+
+def refused_expiry_key(identity: TableIdentity) -> str:
+    """The sort key of the record in the partition of the table."""
+    return now_prefix("refused-expiry", identity)
+
+
+def refused_expiry(item: Item) -> RefusedExpiry:
+    """The record that an item holds."""
+    with understood(item):
+        return RefusedExpiry(
+            why=item["why"],
+            needed_by=tuple(json.loads(item["needed_by"])),
+            history=item["history"],
+            tried_ms=item["tried_ms"],
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,16 @@ from typing import Any, Generic, TypeVar
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.model import TableName
 from icekeeper.state.claims import ClaimStore, CutOffStore
-from icekeeper.state.findings import LayoutStore, ScanStore, Verdict
+from icekeeper.state.findings import (
+    RETRY_MS,
+    LayoutStore,
+    RefusedExpiry,
+    RefusedExpiryStore,
+    ScanStore,
+    Verdict,
+    refused_expiry,
+    refused_expiry_key,
+)
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.items import (
     KEPT_MS,
@@ -274,10 +283,6 @@ def _schedules(items: Iterable[Item]) -> dict[str, ScheduleRun]:
     }
 
 
-RETRY_MS = 7 * 24 * HOUR_MS
-"""After this time an unreadable file is tried again: somebody may have restored it."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadableFile:
     """A data or delete file that was not found or could not be read as rows; never one whose store failed."""
@@ -460,6 +465,7 @@ class Glance:
     """By the schedule's name."""
     unreadable: Mapping[str, UnreadableFile] = field(default_factory=dict)
     """By path."""
+    refused_expiry: RefusedExpiry | None = None
 
 
 _PINS_KEPT_MS = 7 * 24 * HOUR_MS
@@ -486,6 +492,7 @@ class StateStore:
         self.schedules = ScheduleStore(table)
         self.claims = ClaimStore(table)
         self.unreadable_files = UnreadableFileStore(table)
+        self.refused_expiries = RefusedExpiryStore(table)
         self.cut_offs = CutOffStore(table)
         self.usage = UsageStore(table)
         self.totals = TotalsStore(table)
@@ -496,8 +503,9 @@ class StateStore:
 
     def glance(self, identity: TableIdentity, *, now_ms: int) -> Glance:
         """Read the state of a table for detection, with the pins that hold at ``now_ms``."""
-        seen, schedules, unreadable = (
+        seen, refused, schedules, unreadable = (
             now_prefix("seen", identity),
+            refused_expiry_key(identity),
             _schedule_prefix(identity),
             _unreadable_prefix(identity),
         )
@@ -508,6 +516,7 @@ class StateStore:
             loads_of(identity, items),
             _schedules(item for item in items if item["sk"].startswith(schedules)),
             _unreadable_files(item for item in items if item["sk"].startswith(unreadable)),
+            next((refused_expiry(item) for item in items if item["sk"] == refused), None),
         )
 
     def require_writable(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from icekeeper.errors import StorageError
 from icekeeper.machine.clock import Clock
-from icekeeper.state.findings import Part, TableLayout
+from icekeeper.state.findings import MOST_NEEDING, Part, RefusedExpiry, TableLayout
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.staging import StagedLoad
 from icekeeper.state.store import Pin, StateStore, UnreadableFile
@@ -136,6 +136,31 @@ class TableMemory:
             return
         if found := sorted(known.keys() & set(paths)):
             self.forget_unreadable(found)
+
+    def refused_expiry(self) -> RefusedExpiry | None:
+        """The last expiry, if unreadable metadata stopped it."""
+        return self.store.refused_expiries.of_table(self.identity)
+
+    def remember_refused_expiry(self, why: str, needed_by: Sequence[int], history: str) -> None:
+        """Record that unreadable metadata stopped an expiry; a failure is only logged, because the next pass finds it
+        again."""
+        refused = RefusedExpiry(
+            why=why[:_LONGEST_REASON],
+            needed_by=tuple(needed_by[:MOST_NEEDING]),
+            history=history,
+            tried_ms=self.clock(),
+        )
+        try:
+            self.store.refused_expiries.record(self.identity, refused)
+        except StorageError as error:
+            log.warning("that the expiry was refused could not be recorded: %s", error)
+
+    def forget_refused_expiry(self) -> None:
+        """Remove that record; a failure is only logged."""
+        try:
+            self.store.refused_expiries.forget(self.identity)
+        except StorageError as error:
+            log.warning("that an earlier expiry was refused is still recorded: %s", error)
 
     def remember_files(self, facts: Mapping[str, Any]) -> None:
         """Record sizes and partitions of the table's files for the report page; a failure is only logged."""

@@ -23,8 +23,16 @@ from icekeeper.errors import (
     MetadataUnreadable,
     PolicyError,
     StorageError,
+    is_damage,
 )
-from icekeeper.metadata.document import Ref, TableMetadata, ref_at, require_writable, same_table
+from icekeeper.metadata.document import (
+    Ref,
+    TableMetadata,
+    history_digest,
+    ref_at,
+    require_writable,
+    same_table,
+)
 from icekeeper.model import Nothing
 from icekeeper.operations.expiry.leftovers import LostRef, delete_recorded, find_swap, hold_lost_refs, list_name
 from icekeeper.operations.expiry.retention import (
@@ -37,6 +45,8 @@ from icekeeper.operations.expiry.retention import (
 from icekeeper.operations.expiry.unreferenced import (
     Unreferenced,
     UnusedMetadata,
+    is_still_lost,
+    lost_snapshots,
     still_unreferenced,
     unreferenced_files,
     unused_metadata,
@@ -44,6 +54,7 @@ from icekeeper.operations.expiry.unreferenced import (
 )
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import gc_enabled
+from icekeeper.state.findings import MOST_NEEDING, RefusedExpiry
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +156,7 @@ class ExpiryAttempts:
         self._context = context
         self._list = list_name(context.run_id)
         self._remembered: Unreferenced | None = None
+        self._refused: RefusedExpiry | None = None
 
     def prepare(self, head: LoadedTable) -> PreparedCommit | Nothing:
         """The commit for this head.
@@ -185,6 +197,8 @@ class ExpiryAttempts:
             return committed
         if self.expiry is None:
             return Nothing(NOTHING_TO_EXPIRE)
+        if self._refused is not None:
+            self._context.memory.forget_refused_expiry()
         self._look_after_refs(committed, self.expiry)
         return self.expiry
 
@@ -251,11 +265,24 @@ class ExpiryAttempts:
         self.kept_for_writers = plan.kept_for_writers
         if not plan:
             return Nothing(NOTHING_TO_EXPIRE)
+        if self.expiry is None and not policy.named_snapshots[1] and (why := self._why_waiting(head)) is not None:
+            return Nothing(f"it waits, but for a try a week: {why}")
         self._context.stores.trusted_now_ms(head, policy.snapshot_retention_ms, "snapshot_retention_hours")
         if self.expiry is not None:
             before = set(self.expiry.plan.snapshot_ids)
             plan = replace(plan, snapshot_ids=tuple(i for i in plan.snapshot_ids if i in before))
         return plan or Nothing(NOTHING_TO_EXPIRE)
+
+    def _why_waiting(self, head: LoadedTable) -> str | None:
+        """Why the last expiry was refused, if that file still cannot be read
+        (rule: retry-unreadable-files-weekly)."""
+        refused = self._refused = self._context.memory.refused_expiry()
+        if refused is None or not refused.waits(
+            history_digest(head.metadata, refused.needed_by), self._context.memory.clock()
+        ):
+            return None
+        first = refused.needed_by[0]  # a restored file must not wait for a week
+        return refused.why if is_still_lost(self._context.reader(head), first, refused.why) else None
 
     def _freed(self, head: LoadedTable, plan: ExpiryPlan) -> Expiry:
         """What the plan frees on this head; if the last attempt had the same snapshots, only new metadata is read."""
@@ -273,7 +300,12 @@ class ExpiryAttempts:
             try:
                 unreferenced = unreferenced_files(reader, expired, owned, needs.need, gives_up=gives_up)
             except MetadataUnreadable as error:
-                raise MetadataUnreadable(f"{error}; {way_out(reader, str(error))}") from error
+                lost = lost_snapshots(reader, str(error))
+                why = f"{error}; {way_out(head.metadata, lost)}"
+                if lost and is_damage(error) and not self._context.dry_run:
+                    history = history_digest(head.metadata, lost[:MOST_NEEDING])
+                    self._context.memory.remember_refused_expiry(why, lost, history)
+                raise MetadataUnreadable(why) from error
             needs.references = unreferenced.references
             candidates = unreferenced.candidates
             if any(True for _ in candidates) and self._context.storage(head).can_delete(head.metadata.location):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -243,11 +244,26 @@ def unreferenced_files(
     )
 
 
-def way_out(reader: TableReader, error: str) -> str:
-    """What a person can do about unreadable metadata, which ``error`` names."""
-    metadata = reader.metadata
+def lost_snapshots(reader: TableReader, error: str) -> list[int]:
+    """The snapshots that need the unreadable metadata which ``error`` names."""
+    return [one.snapshot_id for one in reader.metadata.snapshots.values() if _is_lost(reader, one, error)]
+
+
+def is_still_lost(reader: TableReader, snapshot_id: int, error: str) -> bool:
+    """Whether the metadata of a snapshot which ``error`` names still cannot be read."""
+    try:
+        for _, _, manifests in listed_manifests(reader, [reader.metadata.snapshots[snapshot_id]]):
+            named = [one.manifest_path for one in manifests if one.manifest_path in error]
+            for _, files in reader.live_files(named):
+                deque(files, maxlen=0)
+    except MetadataUnreadable:
+        return True
+    return False
+
+
+def way_out(metadata: TableMetadata, lost: Sequence[int]) -> str:
+    """What a person can do about the unreadable metadata of the ``lost`` snapshots."""
     heads = {ref.snapshot_id: ref for ref in metadata.refs.values()}
-    lost = [snapshot.snapshot_id for snapshot in metadata.snapshots.values() if _is_lost(reader, snapshot, error)]
     refs = [f"{ref.type} '{ref.name}'" for ref in map(heads.get, lost) if ref is not None]
     if refs:
         return f"restore it, or move or drop {', '.join(refs)} first, whose head needs it"
