@@ -273,6 +273,24 @@ def test_a_server_says_below_which_path_of_its_origin_it_is(
     assert f"GET {path}" in server.paths
 
 
+@pytest.mark.parametrize(
+    ("uri", "sent", "by"),
+    [
+        ("http://h/iceberg", {"nessie.is-nessie-catalog": "true"}, "Nessie"),
+        ("http://h/iceberg/main", {"nessie.core-base-uri": "http://h/api/"}, "Nessie"),
+        ("https://h/iceberg/api", {}, "lakeFS"),
+        ("https://h/iceberg/api/", {}, "lakeFS"),
+        ("https://h/mds/iceberg/api", {}, "lakeFS"),
+        ("https://h/iceberg/relative_to/repo.main/api", {}, "lakeFS"),
+        ("https://h/api/catalog", {}, ""),
+        ("https://h/iceberg/api/v2", {"is-nessie-catalog": "true"}, ""),
+    ],
+)
+def test_a_server_that_keeps_branches_is_known(uri: str, sent: Mapping[str, str], by: str) -> None:
+    for defaults, overrides in ((sent, {}), ({}, sent)):
+        assert server_settings.server_settings({"uri": uri}, defaults, overrides).versioned_by == by
+
+
 def test_other_shapes_of_a_configuration_are_named_errors(server: HostileRest) -> None:
     for told in ("text", ["a"], 7):
         server.defaults = told

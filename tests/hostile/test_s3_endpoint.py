@@ -490,6 +490,38 @@ def test_a_sweep_deletes_nothing_outside_whatever_the_store_lists(
         assert f"the store lists '{key}', which was not asked for" in str(outcome.reason)
 
 
+@pytest.mark.parametrize("resource", ["t@bucket", "/bucket/t/data/x.parquet", None])
+def test_what_lakefs_serves_is_left_to_its_own_collector(
+    store: HostileStore, table: MaintainedTable, resource: str | None
+) -> None:
+    """The first folder is a branch to lakeFS, which names it in errors; its other branches may need any file."""
+    with table.table.transaction() as transaction:
+        transaction.set_properties(
+            {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "1"}
+        )
+    table.fill(3)
+    store.objects["/bucket/t/data/orphan.parquet"] = b"x"
+    before, ask = dict(store.objects), []
+
+    def gateway(request: StoreRequest) -> Answer | None:
+        if request.method != "GET" or request.is_listing or request.path in store.objects:
+            return None
+        ask.append(request.path)
+        told = "" if resource is None else f"<Resource>{resource}</Resource>"
+        return Answer(404, f"<Error><Code>NoSuchKey</Code>{told}</Error>".encode())
+
+    store.script = gateway
+    outcomes = {one.operation: one for one in table.maintain().operations}
+    is_lakefs = resource == "t@bucket"
+    wanted = "refused" if is_lakefs else "succeeded"
+    for operation in (Operation.EXPIRE_SNAPSHOTS, Operation.REMOVE_ORPHANS):
+        assert outcomes[operation].status.value == wanted
+        assert ("ns.t is in lakeFS, whose other branches" in str(outcomes[operation].reason)) is is_lakefs
+    assert outcomes[Operation.COMPACT].status.value == "succeeded"
+    assert (before.keys() <= store.objects.keys()) is is_lakefs
+    assert len(ask) <= 2, "once per client of a pass"
+
+
 @pytest.mark.parametrize("by", ["endpoint", "region"])
 def test_what_another_store_holds_under_the_same_path_is_not_the_tables(
     store: HostileStore, elsewhere: HostileStore, table: MaintainedTable, by: str

@@ -13,10 +13,14 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
+from icekeeper.administration.pins import declare_load, stage_load
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import LocationRefused
+from icekeeper.machine.clock import system_clock
+from icekeeper.maintenance.bucket_orphans import run_bucket_pass
 from icekeeper.model import TableName
+from icekeeper.pass_context.stores import TableHandle
 from icekeeper.pipeline.control_bucket import Work
 from icekeeper.pipeline.events import Item
 from icekeeper.pipeline.glue_job import End, run_work
@@ -24,12 +28,14 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.runtime import Runtime
 from icekeeper.state.open import open_state
+from icekeeper.state.staging import LoadState
 from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
-from support.maintained_table import ID_AND_PART, MaintainedTable, new_table
+from support.maintained_table import EAGER, ID_AND_PART, NAME, MaintainedTable, new_table, same_clock
 from support.pipeline_deployment import Pipeline
 from support.readers import pyiceberg_rows
+from support.scripted_rest import hostile_rest
 from support.served import age_everything, files_of, ids, maintain, second_catalog
 
 # Who needs a file: other tables, other catalogs, newer heads of the same table, and what a deployment allows.
@@ -630,3 +636,66 @@ def test_a_stale_second_entry_of_a_guest_stops_nothing(owner: MaintainedTable, g
     assert outcomes["remove_orphans"].status is Status.SUCCEEDED
     assert rows(guest.table.refresh().metadata_location) == [0, 1, 10, 11, 20, 21]
     assert rows(stale.metadata_location) == [20, 21]
+
+
+class TestBranchesOutside:
+    """Nessie keeps a table on branches of its own, which need files that no state seen here names
+    (rule: branches-outside-need-everything)."""
+
+    WHY = "ns.t is in Nessie, whose other branches, tags and commits may need any file of it and are not seen here"
+
+    def test_nothing_that_was_ever_committed_is_deleted(self, table: MaintainedTable) -> None:
+        """All operations run; expiry and orphan removal are refused by name, and rewrites go on."""
+        table.plant("data/orphan.parquet")
+        head = table.metadata.head_ids
+        before = table.files()
+        with hostile_rest(table.catalog.inner) as nessie:
+            nessie.overrides = {"nessie.is-nessie-catalog": "true"}
+            served = nessie.open()
+            outcomes = {one.operation: one for one in table.maintain(catalog=served).operations}
+            for operation in (Operation.EXPIRE_SNAPSHOTS, Operation.REMOVE_ORPHANS):
+                found = outcomes[operation]
+                assert (found.status, found.files_deleted) == (Status.REFUSED, ())
+                assert f"{self.WHY}: leave deletions to nessie-gc" in str(found.reason)
+                assert table.run(operation, catalog=served, dry_run=True).status is Status.REFUSED
+            assert outcomes[Operation.COMPACT].status is Status.SUCCEEDED
+            assert table.metadata.head_ids != head
+            assert before < table.files()
+            assert len(table.metadata.snapshots) > 3
+        assert table.run(Operation.EXPIRE_SNAPSHOTS).status is Status.SUCCEEDED
+
+    def test_what_an_interrupted_expiry_and_a_failed_load_left_stays(self, table: MaintainedTable) -> None:
+        files = [table.plant("data/freed.parquet"), table.plant("data/loaded.parquet")]
+        memory = table.runtime.context(table.loaded, table.runtime.policy(table.loaded, {}), table.engine).memory
+        memory.expect_deletions("a-run", [f"file://{files[0]}"])
+        handle = TableHandle(table.catalog, NAME, table.state, system_clock, store_clock=same_clock)
+        stage_load(handle, "load", [f"file://{files[1]}"], ())
+        declare_load(handle, "load", LoadState.FAILED)
+        with hostile_rest(table.catalog.inner) as nessie:
+            nessie.defaults = {"nessie.default-branch.name": "main"}
+            outcome = table.maintain("expire_snapshots", catalog=nessie.open(), max_snapshots_to_keep="9")
+            assert self.WHY in str(outcome.operations[0].reason)
+            assert outcome.staged is None
+        assert all(Path(file).exists() for file in files)
+        after = table.maintain("expire_snapshots", max_snapshots_to_keep="9")
+        assert (len(after.operations[0].files_deleted), after.staged is not None) == (1, True)
+        assert not any(Path(file).exists() for file in files)
+
+    def test_a_sweep_of_the_bucket_refuses_its_tables(self, table: MaintainedTable) -> None:
+        orphan = table.plant("data/orphan.parquet")
+        with hostile_rest(table.catalog.inner) as nessie:
+            nessie.overrides = {"nessie.is-nessie-catalog": "true"}
+            served = nessie.open()
+            runtime = table.runtime_with(catalog=served)
+            found = run_bucket_pass(
+                served,
+                table.state,
+                lambda one: runtime.context(one, runtime.policy(one, EAGER, unsafe=True), table.engine),
+                table.folder.parent.as_uri(),
+                inventory=None,
+                run_id="r",
+                dry_run=False,
+            )
+        assert {name: one.status for name, one in found.tables.items()} == {"ns.t": Status.REFUSED}
+        assert self.WHY in str(found.tables["ns.t"].reason)
+        assert Path(orphan).exists()

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
 from threading import Event, Lock, Semaphore, get_ident
@@ -375,6 +376,10 @@ def test_an_assessor_joins_policy_memory_pins_and_the_expiry_plan(tmp_path: Path
     first = assessed()
     assert isinstance(first, Proposal)
     assert first.reasons == (snapshots, old, files)
+
+    left_to_nessie = assessed(replace(loaded, versioned_by="Nessie"))
+    assert isinstance(left_to_nessie, Proposal)
+    assert left_to_nessie.reasons == (files,)
 
     store.add_pin(Pin(identity=identity, name="p", snapshot_id=1, metadata_location="m", expires_ms=NOW_MS + 1))
     pinned = assessed()

@@ -43,6 +43,8 @@ class LoadedTable:
     """PyIceberg FileIO properties for this table's files; never log them: they may contain vended credentials."""
     pinned_metadata: frozenset[str] = frozenset()
     """Metadata files that a commit on this base must not delete when they drop off the metadata log."""
+    versioned_by: str = ""
+    """The catalog, such as Nessie, that keeps the table on branches of its own, where other states of it stay."""
 
     @property
     def allowed(self) -> AllowedLocations:

@@ -207,6 +207,11 @@ def _delete_dropped_metadata(storage: Storage, base: LoadedTable, metadata: Tabl
         return
     if not metadata.property_flag("gc.enabled", default=True):
         return
+    try:
+        if storage.is_in_lakefs(metadata.location):  # (rule: branches-outside-need-everything)
+            return
+    except StorageError:
+        return
     # The base's own file is the newest entry of the log, so readers of the base can finish.
     kept = {normalise(entry["metadata-file"]) for entry in metadata.metadata_log}
     kept.update(map(normalise, base.pinned_metadata))

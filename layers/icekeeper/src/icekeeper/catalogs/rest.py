@@ -239,7 +239,8 @@ class RestCatalog:
             raise MetadataUnreadable(f"{table}: catalog {self.name} answered with {what}") from None
         metadata = TableMetadata(document)
         bound = self._bounds.of(table, location)
-        return LoadedTable(table, metadata, location, location, bound.put_into(io_properties))
+        carried, by = bound.put_into(io_properties), self._server.versioned_by
+        return LoadedTable(table, metadata, location, location, carried, versioned_by=by)
 
     def _files(
         self, table: TableName, answer: Mapping[str, Any], location: str

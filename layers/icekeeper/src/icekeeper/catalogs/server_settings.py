@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, TypeAlias, TypeGuard
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from pyiceberg.io import ARROW_FILE_IO, FSSPEC_FILE_IO
 
@@ -39,6 +39,12 @@ log = logging.getLogger(__name__)
 
 Sent: TypeAlias = Mapping[str, Any]
 """Settings from a server; values may have any type."""
+
+NESSIE, LAKEFS = "Nessie", "lakeFS"
+# Nessie's server marks its configuration by ``nessie.is-nessie-catalog`` and others; lakeFS serves its catalog below
+# these paths, at any host (platform: nessie-says-so, lakefs-shows-itself).
+_OF_NESSIE = "nessie."
+_OF_LAKEFS = re.compile(r"/iceberg/(api|relative_to/[^/]+/api)/*\Z")
 
 _ACCESS_KEY, _SECRET_KEY = "s3.access-key-id", "s3.secret-access-key"
 # The properties of one pair of keys; those of two pairs are never mixed.
@@ -97,6 +103,8 @@ class ServerSettings:
     """For files, where neither the operator nor the table has a value."""
     overrides: Sent = field(repr=False)
     ignored: Sent = field(repr=False)
+    versioned_by: str = ""
+    """:data:`NESSIE` or :data:`LAKEFS` where the server is one, else empty."""
 
 
 def server_settings(own: Sent, defaults: Sent, overrides: Sent) -> ServerSettings:
@@ -115,7 +123,10 @@ def server_settings(own: Sent, defaults: Sent, overrides: Sent) -> ServerSetting
         for key, value in {**weaker, **overrides}.items()
         if key not in _FOR_FILES and value not in taken.get(key, ()) and value != own.get(key)
     }
-    return ServerSettings(connection, _of_files(defaults), _of_files(overrides), ignored)
+    by = NESSIE if any(key.startswith(_OF_NESSIE) for key in (*defaults, *overrides)) else ""
+    if any(_OF_LAKEFS.search(urlsplit(uri).path) for uri in (str(own.get("uri", "")), connection.get("uri", ""))):
+        by = LAKEFS
+    return ServerSettings(connection, _of_files(defaults), _of_files(overrides), ignored, by)
 
 
 def _of_files(sent: Sent) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 
 from icekeeper.catalogs.catalog import LoadedTable, identity_of
+from icekeeper.catalogs.server_settings import LAKEFS, NESSIE
 from icekeeper.deletion.bucket_names import refuse_second_names
 from icekeeper.deletion.foreign_tables import find_other_formats
 from icekeeper.deletion.neighbours import (
@@ -40,10 +41,36 @@ from icekeeper.state.claims import TableClaims
 from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import PathSet, any_spelling, compared, is_under, may_be_under, normalise
+from icekeeper.storage.storage import Storage
 
 log = logging.getLogger(__name__)
 
+_COLLECTORS = {NESSIE: "nessie-gc", LAKEFS: "lakeFS's garbage collection"}
 GC_DISABLED = "gc.enabled is false: this table's files must not be deleted"  # (rule: gc-disabled-forbids-deletion)
+
+
+def why_left_to_collector(storage: Storage, table: LoadedTable) -> str | None:
+    """Why no file of a table may be deleted here: Nessie or lakeFS keeps it on branches of its own, which cannot be
+    seen (rule: branches-outside-need-everything); ``None``: neither does.
+
+    Raises:
+        StorageError: the store does not answer.
+    """
+    by = table.versioned_by or (LAKEFS if storage.is_in_lakefs(table.metadata.location) else "")
+    if not by:
+        return None
+    return (
+        f"{table.name} is in {by}, whose other branches, tags and commits may need any file of it and are not seen "
+        f"here: leave deletions to {_COLLECTORS[by]}, and set snapshot_expiry_enabled=false and "
+        "orphan_sweep_enabled=false"
+    )
+
+
+def refuse_if_left_to_collector(storage: Storage, table: LoadedTable) -> None:
+    """Raises OperationRefused where :func:`why_left_to_collector` has a reason."""
+    why = why_left_to_collector(storage, table)
+    if why is not None:
+        raise OperationRefused(f"{why}; nothing was deleted")
 
 
 class FileNeeds:
@@ -53,7 +80,14 @@ class FileNeeds:
     """
 
     def __init__(self, context: OperationContext, table: LoadedTable, references: References | None = None) -> None:
-        """Raises MetadataUnreadable if a pinned snapshot cannot be read, StorageError if the state store fails."""
+        """Ask whether the table is one whose files may be deleted here at all, and read its pins and loads.
+
+        Raises:
+            OperationRefused: Nessie or lakeFS keeps the table.
+            MetadataUnreadable: a pinned snapshot cannot be read.
+            StorageError: the state store or the table's store fails.
+        """
+        refuse_if_left_to_collector(context.storage(table), table)
         self.references = References() if references is None else references
         self.held = HeldFiles(context.memory, context.storage(table).read)
         self.held.look(table.metadata)

@@ -40,9 +40,8 @@ from icekeeper.metadata.document import (
     history_digest,
     table_digest,
 )
-from icekeeper.model import Nothing
 from icekeeper.operations.compaction.where import why_not_rewritten
-from icekeeper.operations.expiry.retention import ExpiryPlan, plan_expiry
+from icekeeper.operations.expiry.retention import ExpiryPlan, expiry_at
 from icekeeper.operations.policy_fit import check_fit
 from icekeeper.policy import Operation, ResolvedPolicy, gc_enabled
 from icekeeper.policy.due import (
@@ -84,21 +83,23 @@ def assess_table(
     found: Proposal | Skip | None = _why_filters_misfit(loaded, resolved)
     if found is None:
         rest = next((part.resolved for part in parts if part.schedule is None), resolved.unscheduled())
-        due = due_sweep(plan_sweep, identity, metadata, rest, turns, fleet=fleet, now_ms=now_ms)
-        pinned = [pin.snapshot_id for pin in memory.pins]
-        plan: ExpiryPlan | Nothing = Nothing("the last one was refused")
-        if rest.policy.named_snapshots[1] or not _expiry_waits(metadata, memory, now_ms):
-            plan = plan_expiry(metadata, rest.policy, now_ms=now_ms, pinned=pinned)
-        grace_ms = rest.policy.orphan_older_than_ms
+        plan, failed_loads, due = ExpiryPlan((), ()), 0, tuple[Signal, ...]()
+        if not loaded.versioned_by:  # else passes refuse to delete (rule: branches-outside-need-everything)
+            due = due_sweep(plan_sweep, identity, metadata, rest, turns, fleet=fleet, now_ms=now_ms)
+            pinned = [pin.snapshot_id for pin in memory.pins]
+            if rest.policy.named_snapshots[1] or not _expiry_waits(metadata, memory, now_ms):
+                plan = expiry_at(metadata, rest.policy, now_ms=now_ms, pinned=pinned)
+            grace_ms = rest.policy.orphan_older_than_ms
+            failed_loads = sum(load.can_be_cleaned(now_ms, grace_ms) for load in memory.loads)
         found = assess(
             str(loaded.name),
             metadata,
             rest,
             now_ms=now_ms,
-            expirable=0 if isinstance(plan, Nothing) else len(plan.snapshot_ids),
-            expirable_refs=0 if isinstance(plan, Nothing) else len(plan.refs),
+            expirable=len(plan.snapshot_ids),
+            expirable_refs=len(plan.refs),
             last_seen=memory.last_seen,
-            failed_loads=sum(load.can_be_cleaned(now_ms, grace_ms) for load in memory.loads),
+            failed_loads=failed_loads,
             due=due,
             clustering=wanted_clustering(metadata, rest.policy) if rest.runs(Operation.COMPACT) else None,
             has_unreadable=bool(memory.unreadable),

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from icekeeper.catalogs.catalog import LoadedTable, identity_of
 from icekeeper.deletion.delete import delete_unneeded
-from icekeeper.deletion.file_needs import GC_DISABLED, FileNeeds
+from icekeeper.deletion.file_needs import GC_DISABLED, FileNeeds, why_left_to_collector
 from icekeeper.deletion.referenced_paths import ReferencedPaths
 from icekeeper.deletion.shared_references import recorded_files
 from icekeeper.deletion.sweep_permission import is_of_iceberg
@@ -140,9 +140,10 @@ def _clean(
     now_ms = context.stores.trusted_now_ms(loaded, grace_ms, "orphan_older_than_hours")
     settled = [load for load in adopted if _forget(context, load)]
     storage = context.storage(loaded)
-    if not overdue or not gc_enabled(loaded.metadata):
+    why_not = why_left_to_collector(storage, loaded) if gc_enabled(loaded.metadata) else GC_DISABLED
+    if not overdue or why_not is not None:
         if overdue:
-            log.info("%s: %d failed load(s) wait: %s", context.table, len(overdue), GC_DISABLED)
+            log.info("%s: %d failed load(s) wait: %s", context.table, len(overdue), why_not)
         return _outcome(context, settled) if settled else None
     if not storage.can_delete(loaded.metadata.location):
         settled += [load for load in overdue if _forget(context, load)]

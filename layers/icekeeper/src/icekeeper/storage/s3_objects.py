@@ -188,6 +188,24 @@ def can_delete_s3(client: Any, bucket: str, directory: str) -> bool:
     return not any(is_refused(error) for error in answer.get("Errors", ()))
 
 
+def is_lakefs_s3(client: Any, bucket: str, directory: str) -> bool:
+    """Whether lakeFS's S3 gateway answers: about a missing object it names ``BRANCH@REPOSITORY``, as no other store
+    does (platform: lakefs-shows-itself).
+
+    Raises:
+        ClientError: the bucket does not exist, or the credentials are wrong.
+        BotoCoreError: the endpoint does not answer.
+    """
+    try:
+        client.get_object(Bucket=bucket, Key=f"{directory}metadata/{uuid.uuid4()}.avro")["Body"].close()
+    except ClientError as error:
+        told = error.response["Error"]
+        if told.get("Code") != "NoSuchKey" and not is_refused(error):
+            raise
+        return bool(told.get("Resource") == f"{directory.partition('/')[0]}@{bucket}")
+    return False
+
+
 def _warn_if_denied(error: Mapping[str, Any], bucket: str, right: str) -> None:
     if is_denied(error) and not bucket.endswith(_TABLE_BUCKET_SUFFIX):
         _warn_once(bucket, right)

@@ -39,6 +39,7 @@ from icekeeper.storage.s3_objects import (
     can_list_s3,
     few_if_allowed,
     few_s3,
+    is_lakefs_s3,
     list_s3,
     s3_directory,
     s3_level,
@@ -343,6 +344,11 @@ class Storage:
     def can_delete(self, location: str) -> bool:
         """Whether this store deletes files under a table's location; S3 is asked once per location (can_delete_s3)."""
         return self._allowed(location, can_delete_s3)
+
+    def is_in_lakefs(self, location: str) -> bool:
+        """Whether lakeFS serves the table's files; S3 is asked once per location (is_lakefs_s3), AWS's own never."""
+        is_own_store = split_path(location).scheme in S3_SCHEMES and bool(self._properties.get(S3_ENDPOINT))
+        return is_own_store and self._allowed(location, is_lakefs_s3)
 
     def _allowed(self, location: str, ask: Callable[[Any, str, str], bool]) -> bool:
         parts = split_path(location)

@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Any, TypeAlias
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.deletion.file_needs import GC_DISABLED
+from icekeeper.deletion.file_needs import GC_DISABLED, refuse_if_left_to_collector
 from icekeeper.deletion.neighbours import behind_authority
 from icekeeper.deletion.referenced_paths import ReferencedPaths, path_hash
 from icekeeper.deletion.shared_references import recorded_files
@@ -75,7 +75,7 @@ def why_skipped(context: OperationContext, table: LoadedTable, *, only_lists: bo
 
     Raises:
         TableUnsupported: this version does not maintain the table's format.
-        OperationRefused: the table may be of another format.
+        OperationRefused: the table may be of another format, or Nessie or lakeFS keeps it.
         StorageError: the store does not answer.
     """
     require_writable(table.metadata)
@@ -85,6 +85,7 @@ def why_skipped(context: OperationContext, table: LoadedTable, *, only_lists: bo
     if not table.metadata.has_history and _OPERATION not in context.asked_by_name:
         return skipped(_OPERATION, _NO_HISTORY.format(table=table.name))
     storage, location = context.storage(table), table.metadata.location
+    refuse_if_left_to_collector(storage, table)
     can_be_read = context.policy.orphan_inventory is not None or storage.can_list(location)
     if can_be_read and (only_lists or storage.can_delete(location)):
         return None
