@@ -367,8 +367,13 @@ def test_files_outside_the_tables_locations_stay(table: MaintainedTable, tmp_pat
     assert table.unreferenced() == set()
 
 
-def test_refs_that_the_catalog_drops_are_put_back(table: MaintainedTable) -> None:
-    """SeaweedFS drops every ref but main together with removed snapshots."""
+@pytest.mark.parametrize("paused", [False, True])
+def test_refs_that_the_catalog_drops_are_put_back(table: MaintainedTable, *, paused: bool) -> None:
+    """SeaweedFS drops every ref but main together with removed snapshots.
+
+    They are put back even if the table is paused right after the commit, which leaves only the deletions to a later
+    pass (rule: switches-stop-at-once).
+    """
     snapshots = [s.snapshot_id for s in table.table.snapshots()]
     table.table.manage_snapshots().create_tag(snapshots[2], "release").commit()
     refs = table.loaded.metadata.document["refs"]
@@ -378,14 +383,19 @@ def test_refs_that_the_catalog_drops_are_put_back(table: MaintainedTable) -> Non
         calls.append(updates)
         if any(update["action"] == "remove-snapshots" for update in updates):
             updates = [*updates, {"action": "remove-snapshot-ref", "ref-name": "release"}]
-        return table.catalog.inner.commit(base, requirements, updates)
+        after = table.catalog.inner.commit(base, requirements, updates)
+        if paused and len(calls) == 1:
+            until = {"icekeeper.paused_until": "2099-01-01T00:00:00Z"}
+            table.table.transaction().set_properties(until).commit_transaction()
+        return after
 
     table.catalog.commit_instead = forgetful
-    assert expired(table).status is Status.SUCCEEDED
+    outcome = expired(table)
+    assert outcome.status is Status.SUCCEEDED
     assert table.loaded.metadata.document["refs"] == refs
     assert len(table.rows(snapshots[2])) == 9
     assert len(calls) == 2
-    assert table.unreferenced() == set()
+    assert (table.unreferenced() == set(), outcome.files_deleted == ()) == (not paused, paused)
 
 
 def test_a_commit_that_takes_back_an_expired_snapshot_keeps_its_files(table: MaintainedTable) -> None:

@@ -1,19 +1,24 @@
-"""``icekeeper pause`` and ``resume``: no pass runs on a paused table, whoever starts it."""
+"""``icekeeper pause`` and ``resume``, and the other switches of a table: no pass runs on a paused table, whoever starts
+it, and a pass that runs already stops before its next commit or batch of deletions (rule: switches-stop-at-once)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.catalogs.catalog import identity_of
+from icekeeper.deletion import delete
 from icekeeper.machine.clock import HOUR_MS, iso_utc, system_clock
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.runtime import Runtime
 from support.command import CATALOG, Command, local_path, one_sentence
-from support.maintained_table import NAME, grow_old, new_table
+from support.maintained_table import NAME, MaintainedTable, grow_old, new_table, outcome_of
+from support.moments import Moment, at
+from support.pipeline_deployment import Pipeline
 
 UNTIL = "2099-01-01T00:00:00Z"
 WHY = f"the table is paused until {UNTIL} (table property icekeeper.paused_until)"
@@ -67,17 +72,16 @@ def test_a_pause_ends_by_itself(local_catalog: SqlCatalog, tmp_path: Path) -> No
     assert table.run(Operation.COMPACT).status is Status.SUCCEEDED
 
 
-def test_pause_waits_for_no_pass_that_runs(command: Command) -> None:
+def test_a_table_is_paused_and_resumed_while_a_pass_runs(command: Command) -> None:
+    """That pass has the lease, and a pause is needed just then."""
     runtime = Runtime.open(CATALOG, command.environment())
     loaded = runtime.catalog.load(NAME)
     key = identity_of(runtime.catalog, loaded).lease_key
     runtime.state.leases.acquire(key, "another pass", now_ms=system_clock(), ttl_ms=HOUR_MS, name="ns.t")
-    before = command.contents()
-    answer = command("pause", "ns.t", "--until", "6h")
-    assert answer.code == 1
-    assert "ns.t is leased by another pass until" in one_sentence(answer.err)
-    assert "nothing was changed; repeat this when the pass has ended" in answer.err
-    assert command.contents() == before
+    assert command("pause", "ns.t", "--until", UNTIL).code == 0
+    assert command.catalog.load_table("ns.t").properties["icekeeper.paused_until"] == UNTIL
+    assert command("resume", "ns.t").out == f"ns.t is maintained again; it was paused until {UNTIL}\n"
+    assert "icekeeper.paused_until" not in command.catalog.load_table("ns.t").properties
 
 
 @pytest.mark.parametrize(
@@ -102,3 +106,186 @@ def test_a_property_that_is_no_time_keeps_every_pass_away(local_catalog: SqlCata
     table = new_table(local_catalog, tmp_path, properties={"icekeeper.paused_until": "tomorrow"})
     with pytest.raises(Exception, match="paused_until cannot be 'tomorrow'"):
         table.run(Operation.COMPACT)
+
+
+# A switch that comes while a pass runs.
+
+PAUSE = ("paused_until", UNTIL, WHY)
+OFF = ("maintenance_enabled", "false", "maintenance is disabled (table property icekeeper.maintenance_enabled)")
+
+
+def switch(key: str) -> tuple[str, str, str]:
+    """The switch of one operation, and what a pass says about it."""
+    return (key, "false", f"{key} is false (table property icekeeper.{key})")
+
+
+def setting(table: MaintainedTable, key: str, value: str) -> Callable[[], object]:
+    """Somebody sets a property of the table, with any tool."""
+    return lambda: table.table.transaction().set_properties({f"icekeeper.{key}": value}).commit_transaction()
+
+
+def unset(table: MaintainedTable, key: str) -> None:
+    table.table.transaction().remove_properties(f"icekeeper.{key}").commit_transaction()
+
+
+@pytest.fixture
+def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
+    """Three appends."""
+    made = new_table(local_catalog, tmp_path)
+    made.fill(3)
+    return made
+
+
+def said(why: str) -> str:
+    return f"{why}; that was set while the pass ran"
+
+
+@pytest.mark.parametrize(("key", "value", "why"), [PAUSE, OFF, switch("rewrite_enabled")])
+@pytest.mark.parametrize("late", [False, True], ids=["before-the-head-is-read", "before-the-swap"])
+def test_compaction_that_is_switched_off_commits_nothing(
+    table: MaintainedTable, key: str, value: str, why: str, *, late: bool
+) -> None:
+    before, ids = table.files(), table.ids()
+    head = table.metadata.current_snapshot
+    if late:
+        with at(Moment.BEFORE_COMMIT, setting(table, key, value)):
+            outcome = table.run(Operation.COMPACT)
+    else:
+        table.engine.during = setting(table, key, value)
+        outcome = table.run(Operation.COMPACT)
+        table.engine.during = lambda: None
+    assert (outcome.status, outcome.reason) == (Status.SKIPPED, said(why))
+    assert table.metadata.current_snapshot == head
+    assert [path for path in table.files() - before if not path.endswith(".metadata.json")] == []
+    unset(table, key)
+    assert table.run(Operation.COMPACT).status is Status.SUCCEEDED
+    assert table.readers_agree() == ids
+
+
+@pytest.mark.parametrize(("key", "value", "why"), [PAUSE, OFF, switch("snapshot_expiry_enabled")])
+def test_expiry_behind_a_compaction_is_switched_off(table: MaintainedTable, key: str, value: str, why: str) -> None:
+    with at(Moment.AFTER_COMMIT, setting(table, key, value)):
+        outcome = table.maintain("compact,expire_snapshots")
+    assert outcome_of(outcome, Operation.COMPACT).status is Status.SUCCEEDED
+    expiry = outcome_of(outcome, Operation.EXPIRE_SNAPSHOTS)
+    assert (expiry.status, expiry.reason) == (Status.SKIPPED, said(why))
+    assert len(table.metadata.snapshots) == 4
+    table.assert_sound()
+    unset(table, key)
+    assert table.run(Operation.EXPIRE_SNAPSHOTS).metrics["expire_snapshots.snapshots_expired"] == 3
+
+
+@pytest.mark.parametrize(("key", "value", "why"), [PAUSE, OFF, switch("snapshot_expiry_enabled")])
+def test_an_expiry_that_has_landed_leaves_its_deletions_to_a_later_pass(
+    table: MaintainedTable, key: str, value: str, why: str
+) -> None:
+    table.run(Operation.COMPACT)
+    before = table.files()
+    with at(Moment.AFTER_COMMIT, setting(table, key, value)):
+        expiry = table.run(Operation.EXPIRE_SNAPSHOTS)
+    assert (expiry.status, expiry.summary) == (
+        Status.SUCCEEDED,
+        f"expired 3 snapshot(s), deleted 0 unreferenced file(s); 9 file(s) wait for a later pass: {said(why)}",
+    )
+    assert len(table.metadata.snapshots) == 1
+    assert table.files() >= before
+    if key != "snapshot_expiry_enabled":
+        (off,) = table.maintain("expire_snapshots").operations
+        assert (off.status, off.reason) == (Status.SKIPPED, why)
+    unset(table, key)
+    later = table.run(Operation.EXPIRE_SNAPSHOTS)
+    assert (later.status, later.summary) == (Status.SUCCEEDED, "deleted 9 file(s) that an interrupted run left behind")
+    assert table.unreferenced() == set()
+    assert table.readers_agree() == [0, 1, 10, 11, 20, 21]
+
+
+@pytest.mark.parametrize(("key", "value", "why"), [PAUSE, OFF, switch("orphan_sweep_enabled")])
+def test_a_sweep_is_switched_off_between_two_batches(
+    table: MaintainedTable, monkeypatch: pytest.MonkeyPatch, key: str, value: str, why: str
+) -> None:
+    monkeypatch.setattr(delete, "_BATCH", 2)
+    orphans = {table.plant(f"data/orphan-{number}.parquet") for number in range(5)}
+    more = {"orphan_max_delete_ratio": "1", "delete_threads": "1"}
+    with at(Moment.DELETION_RECORDED, setting(table, key, value)):
+        outcome = table.run(Operation.REMOVE_ORPHANS, **more)
+    assert (outcome.status, outcome.reason) == (Status.SKIPPED, said(why))
+    assert orphans <= table.files()
+    unset(table, key)
+    with at(Moment.AFTER_DELETION, setting(table, key, value)):
+        outcome = table.run(Operation.REMOVE_ORPHANS, **more)
+    assert (outcome.status, outcome.summary) == (
+        Status.SUCCEEDED,
+        f"removed 2 orphan file(s); 3 file(s) wait for a later pass: {said(why)}",
+    )
+    assert len(orphans & table.files()) == 3
+    unset(table, key)
+    assert table.run(Operation.REMOVE_ORPHANS, **more).summary == "removed 3 orphan file(s)"
+
+
+def test_a_switch_of_one_operation_stops_no_other(table: MaintainedTable) -> None:
+    with at(Moment.AFTER_COMMIT, setting(table, "snapshot_expiry_enabled", "false")):
+        outcome = table.maintain("compact,expire_snapshots,rewrite_manifests")
+    assert [part.status.value for part in outcome.operations] == ["succeeded", "skipped", "succeeded"]
+
+
+def test_other_settings_of_a_pass_stay_as_they_were(table: MaintainedTable) -> None:
+    """Even a mistake in them waits for the next pass."""
+
+    def change() -> None:
+        setting(table, "operations", "compact")()
+        setting(table, "no_such_key", "1")()
+
+    with at(Moment.AFTER_COMMIT, change):
+        outcome = table.maintain("compact,expire_snapshots")
+    assert [part.status.value for part in outcome.operations] == ["succeeded", "succeeded"]
+
+
+def test_the_operators_word_for_one_call_outweighs_a_switch(table: MaintainedTable) -> None:
+    with at(Moment.AFTER_COMMIT, setting(table, "snapshot_expiry_enabled", "false")):
+        outcome = table.maintain("compact,expire_snapshots", snapshot_expiry_enabled="true")
+    assert [part.status.value for part in outcome.operations] == ["succeeded", "succeeded"]
+
+
+def test_a_switch_that_cannot_be_read_stops_the_pass(table: MaintainedTable) -> None:
+    with at(Moment.AFTER_COMMIT, setting(table, "paused_until", "tomorrow")):
+        outcome = table.maintain("compact,expire_snapshots")
+    assert [part.status.value for part in outcome.operations] == ["succeeded", "failed"]
+    assert "paused_until cannot be 'tomorrow'" in (outcome.operations[1].reason or "")
+    assert len(table.metadata.snapshots) == 4
+
+
+def test_a_table_that_was_paused_during_a_pass_is_due_once_it_is_resumed(table: MaintainedTable) -> None:
+    table.engine.during = setting(table, *PAUSE[:2])
+    table.maintain("compact")
+    table.engine.during = lambda: None
+    overrides = {"min_input_files": "2", "operations": "compact"}
+    assert table.runtime.detect(overrides, unsafe=True).proposals == ()
+    unset(table, "paused_until")
+    (proposal,) = table.runtime.detect(overrides, unsafe=True).proposals
+    assert str(proposal.table) == "ns.t"
+
+
+def test_the_failed_loads_of_a_paused_table_wait(table: MaintainedTable) -> None:
+    """They wait from the start of a paused pass, and also if the pause comes before they are cleaned."""
+    table.engine.during = setting(table, *PAUSE[:2])
+    table.run(Operation.COMPACT)  # leaves the record of a job
+    table.engine.during = lambda: None
+    unset(table, "paused_until")
+    table.late_ms = 1000 * HOUR_MS
+    with at(Moment.OPERATIONS_DONE, setting(table, *PAUSE[:2])):
+        outcome = table.maintain("rewrite_manifests")
+    assert (outcome.staged, outcome.warnings) == (None, ())
+    unset(table, "paused_until")
+    assert table.maintain("rewrite_manifests").staged is not None
+
+
+def test_a_pause_during_a_step_of_the_state_machine(pipeline: Pipeline) -> None:
+    """The step is left to a later run, as are those behind it, which read the policy anew."""
+    pipeline.deployment = pipeline.open(ICEKEEPER_SMALL_COMPACTION_MB="1280")
+    item, plan = pipeline.begin()
+    assert plan.routes["compact"] == plan.routes["expire_snapshots"] == "function"
+    with at(Moment.BEFORE_COMMIT, setting(pipeline.table, *PAUSE[:2])):
+        told = pipeline.run(item, "compact")
+    assert told == {"compact": f"left to a later run: {said(WHY)}"}
+    changed = "left to a later run: the policy of ns.t changed since it was planned"
+    assert pipeline.run(item, "expire_snapshots") == {"expire_snapshots": changed}

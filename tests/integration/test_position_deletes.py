@@ -21,6 +21,7 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from support.deletes import commit_deletes, create_by_region, equality_delete, position_delete
 from support.maintained_table import EAGER, MaintainedTable, local_path, maintained_table, outcome_of, without_leases
+from support.moments import Moment, at
 from support.readers import duckdb_rows, pyiceberg_rows
 from support.scripted_catalog import ScriptedEngine
 from support.v3 import append, data_files, delete_positions, lineage, live, upgrade, vectors
@@ -391,3 +392,26 @@ def test_a_portion_that_fails_keeps_those_before_it(table: MaintainedTable, monk
     assert [len(outcome.snapshot_ids), len(deletes(table))] == [1, 3]
     assert rows(table) == before
     table.assert_sound()
+
+
+def test_a_pause_between_two_portions_keeps_those_before_it(
+    table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It begins no further portion's commit (rule: switches-stop-at-once)."""
+    monkeypatch.setattr(rewrite_position_deletes, "_PORTION_BYTES", 1)
+    delete_rows(table, "us", (0, 1), (1, 1))
+    delete_rows(table, "eu", (0, 1), (1, 1))
+    before, until = rows(table), "2099-01-01T00:00:00Z"
+
+    def pause() -> None:
+        table.table.transaction().set_properties({"icekeeper.paused_until": until}).commit_transaction()
+
+    with at(Moment.AFTER_COMMIT, pause):
+        outcome = table.run(Operation.REWRITE_POSITION_DELETES)
+    assert (outcome.status, outcome.summary) == (
+        Status.SUCCEEDED,
+        "rewrote 2 position delete files into 1 (across 1 bins); 1 bin(s) wait for the next run, as the table is "
+        f"paused until {until} (table property icekeeper.paused_until); that was set while the pass ran",
+    )
+    assert [len(outcome.snapshot_ids), len(deletes(table))] == [1, 3]
+    assert (rows(table), table.unreferenced()) == (before, set())

@@ -255,6 +255,33 @@ def test_groups_behind_the_end_are_left_and_what_is_ready_is_committed(
     assert (len(table.data_files()), region_rows(table)) == (4, before)
 
 
+@pytest.mark.usefixtures("small_rounds")
+def test_a_pause_between_two_rounds_begins_no_further_one(table: MaintainedTable) -> None:
+    """What has landed stays; what is ready is not committed, and its files go (rule: switches-stop-at-once)."""
+    until = "2099-01-01T00:00:00Z"
+    why = f"the table is paused until {until} (table property icekeeper.paused_until); that was set while the pass ran"
+
+    def pause() -> None:
+        table.table.transaction().set_properties({"icekeeper.paused_until": until}).commit_transaction()
+
+    before, engine, files = region_rows(table), SlowEngine(table, 1.0), table.live_files()
+    engine.during = once(pause)
+    outcome = compact(table, engine, None)
+    assert (outcome.status, outcome.reason, engine.rounds) == (Status.SKIPPED, why, [1])
+    assert (table.live_files(), table.unreferenced()) == (files, set())
+    table.table.transaction().remove_properties("icekeeper.paused_until").commit_transaction()
+    engine = SlowEngine(table, 1.0)
+    table.catalog.after_commit = once(pause)
+    outcome = compact(table, engine, None, partial_progress="1")
+    assert (outcome.status, outcome.summary, engine.rounds) == (
+        Status.SUCCEEDED,
+        f"compacted 3 files into 1 (across 1 bins); 1 bin(s) wait for the next run, as {why}",
+        [1],
+    )
+    assert len(outcome.snapshot_ids) == 1
+    assert (region_rows(table), table.unreferenced()) == (before, set())
+
+
 @pytest.mark.parametrize(("limit_s", "commits"), [(None, 2), (900, 1)])
 def test_what_was_ready_before_the_engine_broke_is_committed(
     table: MaintainedTable, small_rounds: None, limit_s: float | None, commits: int, monkeypatch: pytest.MonkeyPatch

@@ -12,6 +12,7 @@
     ├── PlanStale              the table changed so that the plan no longer applies: plan again
     ├── CommitConflict         another writer committed first: reload, revalidate, retry
     ├── CommitStateUnknown     the commit was sent and its outcome is unknown: resolve by run id
+    ├── SwitchedOff            the table was paused, or a switch was set to false, while the operation ran
     ├── OperationRefused       a guard saw danger: nothing was deleted
     │   ├── LeaseHeld          another run maintains the table now: try again later
     │   │   └── TableBusy      … and this one was told to wait for its turn
@@ -103,6 +104,10 @@ class CommitStateUnknown(MaintenanceError):
     """The commit was sent and may or may not have landed; staged files must be kept."""
 
     page = "recovery"
+
+
+class SwitchedOff(MaintenanceError):
+    """The table's properties stop an operation that has begun; nothing more is committed or deleted."""
 
 
 class OperationRefused(MaintenanceError):

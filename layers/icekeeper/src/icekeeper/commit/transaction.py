@@ -52,6 +52,8 @@ class CommitTerms:
     """Removes the staged files of an attempt that certainly did not land."""
     pinned_metadata: Callable[[], Iterable[str]]
     """Called just before each swap: metadata files to keep even if the table's log drops them."""
+    permit: Callable[[LoadedTable], None] = lambda head: None
+    """Called with each head before the commit is prepared on it; raises if that head forbids the commit."""
     renew: Callable[[], None] = lambda: None
     """Called just before each swap; raises if the files to commit are no longer ours."""
     traces: Traces = lambda base: ()
@@ -91,6 +93,7 @@ def commit_with_retries(
         StorageError: the swap could not be sent, or the catalog refused it (in its own words); nothing changed.
         CommitStateUnknown: the outcome could not be determined; staged files are kept.
         PlanStale: by ``prepare``, the plan does not fit the new head; by ``terms.renew``, the files are gone.
+        SwitchedOff: by ``terms.permit``; nothing changed.
     """
     resolver = OutcomeResolver(catalog, terms.sleep, terms.traces)
     until_s = terms.monotonic_s() + terms.patience_s
@@ -99,6 +102,8 @@ def commit_with_retries(
     is_unexplained = False
     for attempt in itertools.count():
         began_s = terms.monotonic_s()
+        if sent is None:
+            terms.permit(head)
         prepared = sent or prepare(head)
         if isinstance(prepared, Nothing):
             return prepared

@@ -15,8 +15,11 @@ from typing import TypeAlias
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.resolve_outcome import backoff_seconds
 from icekeeper.deletion.file_needs import FileNeeds
+from icekeeper.errors import SwitchedOff
 from icekeeper.machine.metering import WorkThreads
 from icekeeper.pass_context.context import OperationContext
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import Metrics, OperationOutcome, failed
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.storage import DeleteReport, Storage
 
@@ -43,19 +46,30 @@ class DeletedFiles:
     deleted: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     spared: list[str] = field(default_factory=list)
+    stopped: SwitchedOff | None = None
+    """Why the rest of the files, among the failed ones, was left to a later pass."""
 
     @property
     def failures(self) -> tuple[str, ...]:
         """At most one sentence, without a full stop: the number of failures, and one file with its reason."""
         if not self.failed:
             return ()
+        if self.stopped is not None:
+            return (f"{len(self.failed)} file(s) wait for a later pass: {self.stopped}",)
         path, reason = next(iter(self.failed.items()))
         return (f"{len(self.failed)} file(s) could not be deleted and wait for the next pass: {path} {reason}",)
 
-    @property
-    def is_in_vain(self) -> bool:
-        """Whether deletions failed and none succeeded."""
-        return bool(self.failed) and not self.deleted
+    def in_vain(self, operation: Operation, metrics: Metrics) -> OperationOutcome | None:
+        """The outcome of an operation whose deletions all failed; ``None``: one succeeded, or there was none.
+
+        Raises:
+            SwitchedOff: the operation was stopped before the first.
+        """
+        if self.deleted or not self.failed:
+            return None
+        if self.stopped is not None:
+            raise self.stopped
+        return failed(operation, "; ".join(self.failures), metrics=metrics)
 
 
 def delete_unneeded(
@@ -66,7 +80,8 @@ def delete_unneeded(
     needs: FileNeeds,
     confirm: Confirm | None = None,
 ) -> DeletedFiles:
-    """Delete those of the paths that nobody needs, in batches, for as long as this process has time.
+    """Delete those of the paths that nobody needs, in batches, for as long as this process has time and the table's
+    switches allow it.
 
     ``what`` names the files in progress reports.  ``confirm`` is called before ``needs`` is read again, so that nothing
     comes between that reading and the request.
@@ -83,7 +98,7 @@ def delete_unneeded(
         if attempt:
             context.sleep(backoff_seconds(_FIRST_PAUSE + attempt - 1))
         waiting = work.attempt(waiting)
-        if not waiting or work.has_no_time:
+        if not waiting or work.has_no_time or work.result.stopped is not None:
             break
     work.result.failed.update(dict.fromkeys(waiting, _NO_TIME if work.has_no_time else work.reason))
     work.report_progress()
@@ -124,7 +139,12 @@ class _Deletion:
                     again += paths[start:]
                     break
                 # A worker is free, so the batch is deleted directly after this check.
-                wanted = self._unreferenced(paths[start : start + _BATCH])
+                try:
+                    wanted = self._unreferenced(paths[start : start + _BATCH])
+                except SwitchedOff as stop:
+                    self.result.stopped, self.reason = stop, str(stop)
+                    again += paths[start:]
+                    break
                 if wanted:
                     running.append(pool.submit(self.storage.delete, wanted))
             while running:

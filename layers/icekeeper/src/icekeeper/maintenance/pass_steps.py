@@ -24,6 +24,7 @@ from icekeeper.errors import (
     PlanStale,
     PolicyError,
     StorageError,
+    SwitchedOff,
     TableUnsupported,
 )
 from icekeeper.machine.metering import counting
@@ -207,14 +208,15 @@ def run_operation(
     context.progress(f"{operation.value}: planning", 0, 0)
     with counting() as sent, keeping_documents():
         try:
+            working = replace(context, operation=operation, may_be_stopped=True)
             if work is not None:
-                outcome = work(context)
+                outcome = work(working)
             else:
                 context.require_lease()
                 context.require_allowed()
                 take_over(operation, context)
                 function, *arguments = map(_imported, OPERATIONS[operation])
-                outcome = function(replace(context, operation=operation), *arguments, **options)
+                outcome = function(working, *arguments, **options)
         except Exception as error:
             if isinstance(error, reraised) and not isinstance(error, (*_REFUSALS, MetadataUnreadable)):
                 raise
@@ -238,6 +240,8 @@ _REFUSALS = (OperationRefused, LocationRefused, TableUnsupported)
 
 
 def _outcome_of(error: Exception, operation: Operation, table: TableName) -> OperationOutcome:
+    if isinstance(error, SwitchedOff):
+        return skipped(operation, str(error))
     if isinstance(error, _REFUSALS):
         return refused(operation, str(error))
     if isinstance(error, MetadataUnreadable):

@@ -455,7 +455,8 @@ def _about_settings(resolved: ResolvedPolicy) -> Iterator[str]:
 def _done_parts(context: OperationContext, parts: Sequence[PolicyPart], schedule: str | None) -> Sequence[DonePart]:
     """What a pass has finished.  If it lost its lease, or had to stop, nothing: the next pass must look again."""
     resolved = context.resolved
-    if context.why_stop() is not None or (context.lease is not None and context.lease.is_lost):
+    lost_lease = context.lease is not None and context.lease.is_lost
+    if context.why_stop() is not None or context.stopped or lost_lease:
         return () if schedule else (DonePart(None, ""),)
     done = [
         DonePart(part.schedule, part.resolved.fingerprint(), resolved.schedules[part.schedule].interval_ms)

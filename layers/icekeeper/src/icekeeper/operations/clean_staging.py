@@ -16,7 +16,7 @@ from icekeeper.deletion.file_needs import GC_DISABLED, FileNeeds, why_left_to_co
 from icekeeper.deletion.referenced_paths import ReferencedPaths
 from icekeeper.deletion.shared_references import recorded_files
 from icekeeper.deletion.sweep_permission import is_of_iceberg
-from icekeeper.errors import MaintenanceError, OperationRefused
+from icekeeper.errors import MaintenanceError, OperationRefused, SwitchedOff
 from icekeeper.machine.metering import WorkThreads
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.table_reader import reachable_paths
@@ -113,8 +113,10 @@ def clean_staged_files(context: OperationContext) -> StagedOutcome | None:
         failed, adopted = plan_cleaning(loads, now_ms=context.memory.clock(), grace_ms=grace_ms)
         if not failed and not adopted:
             return None
-        outcome = _clean(context, failed, adopted)
+        outcome = _clean(replace(context, may_be_stopped=True), failed, adopted)
         return None if outcome is None else _with_skew(context, outcome)
+    except SwitchedOff:
+        return None
     except MaintenanceError as error:
         problem = str(error)
     except Exception as error:  # a bug here must not fail the pass

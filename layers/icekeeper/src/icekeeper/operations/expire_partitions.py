@@ -88,7 +88,7 @@ def expire_partitions(context: OperationContext, matching: ChoiceOf | None = Non
         if context.dry_run:
             context.would_commit(_OPERATION, lambda: context.commit(loaded, attempts.prepare))
             return _outcome(planned, "would expire", "drop", (), elapsed_ms())
-        committed = context.commit(loaded, attempts.prepare)
+        committed = context.commit(context.load(), attempts.prepare)
         if isinstance(committed, Nothing):
             return _outcome(committed, "", "", (), elapsed_ms())
         return _outcome(attempts.last, "expired", "dropped", (committed.prepared.snapshot_id or 0,), elapsed_ms())

@@ -22,7 +22,14 @@ from icekeeper.commit.conflict_detection import DeleteManifests, GroupClaim, Pla
 from icekeeper.commit.snapshot import REPLACE, FileReplacement, SnapshotWriter
 from icekeeper.commit.transaction import Committed, CommitTerms, commit_with_retries, patience_of
 from icekeeper.engines.engine import Engine
-from icekeeper.errors import CommitStateUnknown, MaintenanceError, OperationRefused, PlanStale, StorageError
+from icekeeper.errors import (
+    CommitStateUnknown,
+    MaintenanceError,
+    OperationRefused,
+    PlanStale,
+    StorageError,
+    SwitchedOff,
+)
 from icekeeper.machine.clock import Clock
 from icekeeper.metadata.document import TableMetadata, require_writable, table_digest
 from icekeeper.metadata.table_reader import TableReader
@@ -85,6 +92,10 @@ class OperationContext:
     run: SharedRun
     operation: Operation | None = None
     """The running operation."""
+    may_be_stopped: bool = False
+    """Whether the table's newest properties may stop the work (rule: switches-stop-at-once)."""
+    stopped: list[str] = field(default_factory=list)
+    """Why operations of this pass were stopped."""
     started_ms: int
     """When the pass began, epoch milliseconds by this machine's clock; the value of ``now()`` in its settings."""
     engine: Engine
@@ -126,9 +137,22 @@ class OperationContext:
         return self.resolved.policy
 
     def load(self) -> LoadedTable:
-        """The newest state of the table; in a dry run, as earlier operations would leave it."""
+        """The newest state of the table; in a dry run, as earlier operations would leave it.
+
+        Raises:
+            SwitchedOff: its properties stop the running operation.
+        """
         loaded = self.catalog.load(self.table)
+        self._heed(loaded)
         return loaded if self.planned is None else self.planned.load(loaded)
+
+    def _heed(self, newest: LoadedTable) -> None:
+        if not self.may_be_stopped or self.dry_run:
+            return
+        why = self.resolved.why_stopped(self.operation, newest.metadata.properties, self.clock())
+        if why is not None:
+            self.stopped.append(why)
+            raise SwitchedOff(f"{why}; that was set while the pass ran")
 
     def idle_since(self, metadata: TableMetadata) -> IdleSince | None:
         """The record that an operation found nothing to do on this metadata; ``None``: there is no head."""
@@ -266,6 +290,7 @@ class OperationContext:
         A lost swap is tried again ``max_commit_retries`` times, or longer within ``patience_s`` seconds.
 
         Raises:
+            SwitchedOff: the newest head's properties stop the operation; nothing was committed.
             MaintenanceError: as :func:`commit_with_retries` does.
         """
         if self.planned is not None:
@@ -282,6 +307,7 @@ class OperationContext:
                     *self.memory.pinned_metadata(),
                     *metadata_of_other_entries(self.state, self.catalog, head, self.other_catalog, self.run.name),
                 ),
+                permit=self._heed,
                 renew=self._renew,
                 traces=lambda shown: newer_metadata(self.storage(shown), shown),
                 sleep=self.sleep,

@@ -25,6 +25,7 @@ from icekeeper.errors import (
     OperationRefused,
     PlanStale,
     StorageError,
+    SwitchedOff,
     TableBusy,
 )
 from icekeeper.maintenance.pass_steps import begin, run_operation
@@ -144,7 +145,7 @@ def _in_turn(
     for step in steps:
         try:
             told[step] = _run_step(work, plan, step, lease)
-        except PlanStale as stale:
+        except (PlanStale, SwitchedOff) as stale:
             documents.write_left(step, str(stale))
             told[step] = f"left to a later run: {stale}"
         except (*RETRIED, LeaseLost) as error:
@@ -183,7 +184,7 @@ def _run_step(work: TableWork, plan: PlanDocument, name: str, lease: HeldLease) 
     options = {} if listed is None else {"listed": KnownFiles(tuple(listed.paths))}
     if work.max_bytes is not None:
         context = _limited(context, work.max_bytes)
-    outcome = run_operation(operation, context, options=options, reraised=RETRIED)
+    outcome = run_operation(operation, context, options=options, reraised=(*RETRIED, SwitchedOff))
     outcome = replace(_with_earlier_commits(step, outcome, before), schedule=step.schedule)
     if listed is not None:
         counted = {key: listed.metrics.get(key, 0) for key in _LISTING_METRICS}

@@ -142,7 +142,7 @@ def layers_for(
         *rules,
         *bucket,
         *_iceberg_layers(table_properties),
-        *_table_layers(table_properties),
+        *table_layers(table_properties),
         *([Layer(OVERRIDE_SOURCE, dict(overrides))] if overrides else []),
         *_bound_layers(variables),
     ]
@@ -209,7 +209,12 @@ def _bound_layers(environment: Mapping[str, str]) -> Iterator[Layer]:
         yield Layer(f"bound {variable}", {key: environment[variable]}, is_bound=True)
 
 
-def _table_layers(properties: Mapping[str, str]) -> Iterator[Layer]:
+def table_layers(properties: Mapping[str, str]) -> Iterator[Layer]:
+    """The layers of a table's properties ``icekeeper.<key>``, one for each.
+
+    Raises:
+        PolicyError: a property is a setting of the deployment.
+    """
     for name in sorted(properties):
         if not name.startswith(TABLE_PREFIX):
             continue

@@ -18,6 +18,7 @@ from icekeeper.policy.keys import DEPLOYMENT_KEYS, KEY_FACTS, MORE, POLICY_KEYS,
 from icekeeper.policy.layers import (
     INTERVAL,
     OVERRIDE_SOURCE,
+    PAUSED_UNTIL,
     SCHEDULE_PREFIX,
     TABLE_PREFIX,
     Layer,
@@ -27,7 +28,9 @@ from icekeeper.policy.layers import (
     parse_interval,
     parse_values,
     schedule_settings,
+    table_layers,
     table_source,
+    without_past_pauses,
     without_schedules,
 )
 from icekeeper.policy.ownership import Owners
@@ -37,6 +40,8 @@ from icekeeper.policy.values import Strategy, did_you_mean, json_value, text_of
 DEFAULT_SOURCE = "default"
 # Keys without influence on what a pass does; the interval of sweeps only decides when.
 _UNDECIDING = DEPLOYMENT_KEYS | {"orphan_sweep_interval_hours"}
+# Keys that stop a pass, also after it has begun (rule: switches-stop-at-once).
+_SWITCHES = {"maintenance_enabled", PAUSED_UNTIL}.union(*(facts.switches for facts in FACTS.values()))
 # Keys of one schedule that influence which files other schedules rewrite.
 _OF_LAYOUT = ("strategy", "sort_order", "zorder_columns", "target_file_size_mb", "min_file_size_ratio")
 
@@ -80,6 +85,10 @@ class ResolvedPolicy:
     """In a schedule's policy: the policies of the table's other schedules that compact."""
     known_as: str = ""
     """The fingerprint of the whole policy, if this is a part of one."""
+    layers: tuple[Layer, ...] = field(default=(), repr=False, compare=False)
+    """The layers of the whole policy, as they were given."""
+    schedule: str | None = None
+    """The schedule whose settings these are; ``None``: the table's."""
     _own_fingerprint: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
     """Cache of :meth:`fingerprint`: tables share policies, and detection asks for the fingerprint per table."""
 
@@ -129,7 +138,7 @@ class ResolvedPolicy:
         own = self.schedules[name].resolved
         others = (one.resolved for other, one in sorted(self.schedules.items()) if other != name)
         beside = tuple(other.policy for other in others if other.runs(Operation.COMPACT))
-        return replace(own, owners=self.owners, beside=beside)
+        return replace(own, owners=self.owners, beside=beside, layers=self.layers, schedule=name)
 
     def unscheduled(self) -> ResolvedPolicy:
         """The policy for the operations that no schedule names; the whole policy if there are no schedules."""
@@ -189,9 +198,36 @@ class ResolvedPolicy:
             return ", ".join(f"{key} is false ({self.sources[key]})" for key in switches)
         return self.owners.owned.get(operation)
 
+    def why_stopped(self, operation: Operation | None, properties: Mapping[str, str], now_ms: int) -> str | None:
+        """Why an operation that has begun must stop: what the table's newest properties switch off; ``None``: nothing.
+
+        All other settings are those with which the pass began.  ``None`` as operation: the cleaning after failed loads.
+
+        Raises:
+            PolicyError: a switch is malformed.
+        """
+        before = [layer for layer in self.layers if layer.is_table and _is_switch(layer)]
+        now = [layer for layer in without_past_pauses([*table_layers(properties)], now_ms) if _is_switch(layer)]
+        if now == before:
+            return None
+        rest = [layer for layer in self.layers if layer not in before]
+        end = next((at for at, layer in enumerate(rest) if layer.is_of_call or layer.is_bound), len(rest))
+        resolved = resolve([*rest[:end], *now, *rest[end:]], unsafe=True)
+        if operation is None:
+            return resolved.why_disabled() if resolved.is_stopped else None
+        if disabled := resolved.why_disabled():
+            return disabled
+        part = resolved if self.schedule is None else resolved.schedules[self.schedule].resolved
+        off = [key for key in FACTS[operation].switches if getattr(self.policy, key) and not getattr(part.policy, key)]
+        return ", ".join(f"{key} is false ({part.sources[key]})" for key in off) or None
+
     def runs(self, operation: Operation) -> bool:
         """Whether a pass under this policy attempts the operation at all."""
         return operation in self.policy.operations and self.why_not(operation) is None
+
+
+def _is_switch(layer: Layer) -> bool:
+    return any(key.rpartition(".")[2] in _SWITCHES for key in layer.values)
 
 
 def _exact_text(value: object) -> str:
@@ -217,10 +253,11 @@ def resolve(layers: Sequence[Layer], *, unsafe: bool = False) -> ResolvedPolicy:
         # Each layer is checked by itself, so that a mistake is reported even if a later layer overrides it.
         if not layer.is_table:
             check_layer(layer)
+    given = tuple(layers)
     layers, ignored = without_ignored(layers)
     own = schedule_settings(layers)
     general = [replace(layer, values=without_schedules(layer.values)) for layer in layers] if own else layers
-    resolved = replace(_resolve(general, unsafe=unsafe), ignored=ignored)
+    resolved = replace(_resolve(general, unsafe=unsafe), ignored=ignored, layers=given)
     found = (_schedule(name, layers, its_layers, unsafe=unsafe) for name, its_layers in own.items())
     return replace(resolved, schedules={one.name: one for one in found if one is not None}) if own else resolved
 

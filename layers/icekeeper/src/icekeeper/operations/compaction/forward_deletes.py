@@ -23,7 +23,7 @@ from pyroaring import BitMap64
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.attempt import RUN_ID_KEY
 from icekeeper.commit.conflict_detection import RebaseResult
-from icekeeper.errors import MaintenanceError, MetadataUnreadable
+from icekeeper.errors import MaintenanceError, MetadataUnreadable, SwitchedOff
 from icekeeper.metadata.delete_scope import DeleteIndex, named_file, partition_key
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.table_reader import TableReader, delete_index
@@ -60,6 +60,8 @@ def with_newest_deletes(
             return list(groups)
         index = delete_index(reader, listed)
         loaded.allowed.require(entry.file.file_path for entry in index.entries)
+    except SwitchedOff:
+        raise
     except MaintenanceError:
         return list(groups)
     return [replace(group, files=tuple(_refreshed(c, index) for c in group.unpacked.files)) for group in groups]

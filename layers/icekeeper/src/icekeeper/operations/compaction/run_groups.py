@@ -15,7 +15,7 @@ from itertools import accumulate
 from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.errors import MaintenanceError
+from icekeeper.errors import MaintenanceError, SwitchedOff
 from icekeeper.machine.metering import WorkThreads
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import DataFile
@@ -91,6 +91,10 @@ class _Rewriting:
             except MaintenanceError as error:
                 if not self._ready and not self._outcomes.snapshot_ids:
                     raise
+                if isinstance(error, SwitchedOff):
+                    self._outcomes.groups_left += self._at_hand + self._stop()
+                    self._outcomes.why_left = f"as {error}"
+                    continue
                 self._outcomes.errors.append(f"{type(error).__name__}: {error}")
                 self._outcomes.failed_groups += self._at_hand + self._stop()
         return self._plan_now(), self._outcomes

@@ -253,7 +253,8 @@ class ExpiryAttempts:
                 base = replace(base, metadata=swap.before)
             elif self.unchecked is None:
                 self.unchecked = "the metadata log does not show on which state the commit was made"
-        restore_refs(self._context, base.metadata, expiry.plan)
+        # What this expiry took away comes back even if the table is paused now.
+        restore_refs(replace(self._context, may_be_stopped=False), base.metadata, expiry.plan)
 
     def _plan(self, head: LoadedTable) -> ExpiryPlan | Nothing:
         metadata = head.metadata

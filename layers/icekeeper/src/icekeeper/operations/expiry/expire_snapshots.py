@@ -20,7 +20,7 @@ from icekeeper.operations.expiry.retention import NOTHING_TO_EXPIRE, oldest_read
 from icekeeper.operations.expiry.unreferenced import UnusedMetadata
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation, gc_enabled
-from icekeeper.report.outcome import OperationOutcome, failed, refused_besides, skipped, succeeded
+from icekeeper.report.outcome import OperationOutcome, refused_besides, skipped, succeeded
 
 _OPERATION = Operation.EXPIRE_SNAPSHOTS
 
@@ -78,8 +78,8 @@ def _nothing_expired(nothing: Nothing, resumed: Resumed, attempts: ExpiryAttempt
     if not resumed.files:
         return skipped(_OPERATION, "; ".join([nothing.reason, *sentences]))
     metrics = {"expire_snapshots.files_failed": len(resumed.deleted.failed)}
-    if resumed.deleted.is_in_vain:
-        return failed(_OPERATION, "; ".join(resumed.deleted.failures), metrics=metrics)
+    if (in_vain := resumed.deleted.in_vain(_OPERATION, metrics)) is not None:
+        return in_vain
     return succeeded(
         _OPERATION,
         "; ".join(sentences),

@@ -53,7 +53,7 @@ from icekeeper.operations.orphans.orphan_rules import (
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
 from icekeeper.policy.due import FORMER_TABLES
-from icekeeper.report.outcome import Metrics, OperationOutcome, failed, refused_besides, skipped, succeeded
+from icekeeper.report.outcome import Metrics, OperationOutcome, refused_besides, skipped, succeeded
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.local_files import is_empty, old_folders
 from icekeeper.storage.paths import PathSet, any_spelling, is_local, may_be_under, normalise, split_path
@@ -206,8 +206,8 @@ def _delete(
         "remove_orphans.folders_removed": sum(map(storage.remove_if_empty, folders)),
         **metrics,
     }
-    if result.is_in_vain:
-        return failed(_OPERATION, "; ".join(result.failures), metrics=metrics)
+    if (in_vain := result.in_vain(_OPERATION, metrics)) is not None:
+        return in_vain
     outcome = succeeded(
         _OPERATION,
         "; ".join([f"removed {len(result.deleted)} orphan file(s){left}", *result.failures]),

@@ -12,7 +12,7 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.conflict_detection import GroupClaim, PlanningState, RebaseResult
 from icekeeper.commit.snapshot import FileReplacement
 from icekeeper.commit.transaction import Committed
-from icekeeper.errors import MaintenanceError, PlanStale
+from icekeeper.errors import MaintenanceError, PlanStale, SwitchedOff
 from icekeeper.machine.clock import stopwatch
 from icekeeper.metadata.delete_scope import named_file
 from icekeeper.metadata.document import TableMetadata, require_writable, schema_digest
@@ -71,7 +71,13 @@ def rewrite_position_deletes(context: OperationContext) -> OperationOutcome:
             converting.leaves_files()
     if conversion.unreadable:
         context.memory.remember_unreadable(conversion.unreadable, schema_digest(loaded.metadata))
-    return _converted(_merge(context, context.load()), files, conversion)
+    try:
+        merged = _merge(context, context.load())
+    except SwitchedOff as stop:
+        if conversion.snapshot_id is None:
+            raise
+        merged = succeeded(_OPERATION, f"merging waits for the next run, as {stop}")
+    return _converted(merged, files, conversion)
 
 
 def _converted(merged: OperationOutcome, files: tuple[str, ...], conversion: Conversion) -> OperationOutcome:
@@ -184,7 +190,10 @@ def _merge_and_commit(context: OperationContext, loaded: LoadedTable, plan: Posi
         except MaintenanceError as error:
             if not outcomes.snapshot_ids:
                 raise
-            outcomes.errors += [f"{type(error).__name__}: {error}"] * (len(groups) + waiting)
+            if isinstance(error, SwitchedOff):
+                outcomes.left, outcomes.why_left = len(groups) + waiting, f"as {error}"
+            else:
+                outcomes.errors += [f"{type(error).__name__}: {error}"] * (len(groups) + waiting)
             break
         longest_s = max(longest_s, context.monotonic_s() - began_s)
     return outcomes
