@@ -5,11 +5,12 @@ from __future__ import annotations
 import datetime
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -24,8 +25,15 @@ from icekeeper.operations.compaction.write_properties import civil_date, partiti
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from support.deletes import commit_deletes, equality_delete
-from support.maintained_table import MaintainedTable, maintained_table, new_table, outcome_of
-from support.readers import duckdb_rows
+from support.java_writer import BY_REGION, JavaTables
+from support.maintained_table import (
+    MaintainedTable,
+    maintained_table,
+    new_table,
+    outcome_of,
+    registered_table,
+)
+from support.readers import duckdb_rows, pyiceberg_rows
 
 # After partition evolution: small files of old specs merge into partitions of the current one, and never multiply.
 
@@ -335,3 +343,151 @@ def test_a_bound_from_before_is_that_day(kind: str, units: int) -> None:
     (rule: promoted-values-keep-old-width)."""
     assert decode(kind, encode("date", -3)) == -3 * 86_400 * units
     assert decode(kind, encode(kind, -3)) == -3
+
+
+# Columns that differ from the identity partition of their file.  Iceberg-Java shows the partition's value, DuckDB the
+# column's (platform: readers-disagree-on-identity); after a move all would show the column's.
+
+ID_REGION_AND_DAY = {
+    "type": "struct",
+    "schema-id": 0,
+    "fields": [
+        {"id": 1, "name": "id", "type": "long", "required": False},
+        {"id": 2, "name": "region", "type": "string", "required": False},
+        {"id": 3, "name": "day", "type": "int", "required": False},
+    ],
+}
+UNLIKE: list[list[str | None]] = [[None, None], ["old", "old"], ["us", None]]
+"""The regions of files that are in the partition ``us``."""
+NO_METRICS = {"write.metadata.metrics.default": "none"}
+
+
+class InUs:
+    """A table by region whose files are all in the partition ``us``, written and read by Iceberg-Java."""
+
+    def __init__(self, java_tables: JavaTables, folder: Path, **properties: str) -> None:
+        self.java = java_tables.create(
+            ID_REGION_AND_DAY, BY_REGION, {"format-version": "2", **properties}, folder / "table"
+        )
+        self._folder, self._rows = folder, 0
+
+    def add(self, *files: list[str | None]) -> None:
+        """Files with these regions in their rows, each of another day."""
+        for regions in files:
+            first, self._rows = self._rows, self._rows + len(regions)
+            rows = [{"1": first + n, "2": region, "3": n} for n, region in enumerate(regions)]
+            self.java.append([self.java.data_file(rows, 0, ["us"], "parquet")])
+
+    def given_up(self, change: Callable[[Any], Any] = lambda update: update) -> MaintainedTable:
+        """The table for us, after the region has left the spec."""
+        self.java.repartition(lambda update: change(update.removeField("region")))
+        return registered_table(self.java.metadata_location, self._folder)
+
+    def seen(self, table: MaintainedTable) -> tuple[Counter[tuple[int, str | None]], Counter[tuple[int, str | None]]]:
+        """Ids and regions as Iceberg-Java and as DuckDB find them."""
+        self.java.take_over(table.metadata_location)
+        by_java = Counter((row["1"], row["2"]) for row in self.java.rows())
+        return by_java, Counter((row["id"], row["region"]) for row in duckdb_rows(table.metadata_location))
+
+
+def test_readers_show_the_partition_or_the_column(java_tables: JavaTables, tmp_path: Path) -> None:
+    made = InUs(java_tables, tmp_path)
+    made.add(*UNLIKE)
+    columns = [None, None, "old", "old", "us", None]
+    assert [row["2"] for row in made.java.rows()] == ["us"] * 6
+    for read in (duckdb_rows, pyiceberg_rows):
+        assert [
+            row["region"] for row in sorted(read(made.java.metadata_location), key=lambda row: row["id"])
+        ] == columns
+
+
+def test_files_unlike_their_partition_keep_their_spec(java_tables: JavaTables, tmp_path: Path) -> None:
+    """Their entries show it; the other files of the partition move, and no reader sees a change
+    (rule: leave-identity-only-with-equal-values)."""
+    made = InUs(java_tables, tmp_path)
+    made.add(*UNLIKE, ["us", "us"], ["us", "us"])
+    table = made.given_up()
+    before = made.seen(table)
+    unlike = {file.file_path for file in table.data_files()[:3]}
+    would = table.run(Operation.COMPACT, dry_run=True)
+    outcome = table.run(Operation.COMPACT)
+    assert would.summary == f"would compact{outcome.summary.removeprefix('compacted')}"
+    start, _, rest = outcome.summary.partition("file:")
+    assert start == "compacted 5 files into 2 (across 2 bins); 3 files stay in an old spec: "
+    path, _, why = f"file:{rest}".partition(", ")
+    assert path in unlike
+    assert why == "whose columns differ from its partition, so readers disagree"
+    assert files(table) == {(0, ("us",)): 1, (1, ()): 1}
+    assert made.seen(table) == before
+    assert table.run(Operation.COMPACT).status is Status.SKIPPED
+
+
+@pytest.mark.parametrize("settings", [{}, {"strategy": "sort", "sort_order": "id"}, {"min_row_group_copy_bytes": "1"}])
+def test_files_found_unlike_their_partition_are_remembered(
+    settings: dict[str, str], java_tables: JavaTables, tmp_path: Path
+) -> None:
+    """Without metrics only their rows show it; a week long no pass reads them again."""
+    made = InUs(java_tables, tmp_path, **NO_METRICS)
+    made.add(*UNLIKE, ["us", "us"], ["us", "us"])
+    table = made.given_up()
+    before = made.seen(table)
+    outcome = table.run(Operation.COMPACT, **settings)
+    assert outcome.status is Status.SUCCEEDED, outcome
+    found = "keeps its partition spec, because its column region differs from its partition, so readers disagree"
+    assert "left 3 file(s) out: file:" in outcome.summary
+    assert outcome.summary.endswith(found)
+    assert files(table) == {(0, ("us",)): 3, (1, ()): 1}
+    assert made.seen(table) == before
+    again = table.run(Operation.COMPACT, **settings)
+    assert (again.status, again.metrics.get("compact.bins_failed", 0)) == (Status.SKIPPED, 0)
+    assert "3 file(s) are left alone: " in (again.reason or "")
+
+
+def test_rows_unlike_their_partition_are_not_dealt_out(java_tables: JavaTables, tmp_path: Path) -> None:
+    """Divided by day they would make fewer files; they are merged where they are."""
+    made = InUs(java_tables, tmp_path)
+    for _ in range(3):
+        made.add(["old", "us"])
+    expressions = java_tables.jvm.org.apache.iceberg.expressions.Expressions
+    table = made.given_up(lambda update: update.addField(expressions.truncate("day", 1)))
+    before = made.seen(table)
+    outcome = table.run(Operation.COMPACT)
+    assert outcome.summary.startswith("compacted 3 files into 1 (across 1 bins)")
+    assert files(table) == {(0, ("us",)): 1}
+    assert made.seen(table) == before
+
+
+def test_files_without_the_column_move_with_the_value_of_their_partition(
+    java_tables: JavaTables, tmp_path: Path
+) -> None:
+    """As in migrated tables (specification, "Column Projection")."""
+    made = InUs(java_tables, tmp_path)
+    for number in range(2):
+        path = tmp_path / f"migrated-{number}.parquet"
+        field = pa.field("id", pa.int64(), metadata={"PARQUET:field_id": "1"})
+        pq.write_table(pa.table([pa.array([number])], schema=pa.schema([field])), path)
+        file = made.java.iceberg.DataFiles.builder(made.java.table.spec()).withPath(path.as_uri())
+        file = file.withFormat("parquet").withPartitionPath("region=us").withFileSizeInBytes(path.stat().st_size)
+        made.java.append([file.withRecordCount(1).build()])
+    table = made.given_up()
+    before = made.seen(table)
+    assert before == (Counter({(0, "us"): 1, (1, "us"): 1}),) * 2
+    assert Counter(row["region"] for row in pyiceberg_rows(table.metadata_location)) == {"us": 2}
+    assert table.run(Operation.COMPACT).summary == "compacted 2 files into 1 (across 1 bins)"
+    assert files(table) == {(1, ()): 1}
+    assert made.seen(table) == before
+
+
+@pytest.mark.parametrize("region", ["us", "old"])
+def test_row_groups_are_copied_from_an_identity_partition_only_if_footers_agree(
+    region: str, java_tables: JavaTables, tmp_path: Path
+) -> None:
+    made = InUs(java_tables, tmp_path, **NO_METRICS)
+    made.add([region] * 40, [region] * 40)
+    table = made.given_up()
+    before = made.seen(table)
+    outcome = table.run(Operation.COMPACT, min_row_group_copy_bytes="100", proof="full")
+    is_like = region == "us"
+    assert (outcome.metrics["compact.bytes_copied"] > 0) is is_like
+    assert files(table) == ({(1, ()): 1} if is_like else {(0, ("us",)): 2})
+    assert made.seen(table) == before

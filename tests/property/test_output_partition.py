@@ -113,6 +113,27 @@ def test_an_old_partition_tells_the_new_one(
     assert found == (1, (expected,))
 
 
+@given(st.data(), st.sampled_from(sorted(KINDS)))
+def test_a_file_leaves_an_identity_partition_unless_its_entry_shows_another_value(
+    data: st.DataObject, kind: str
+) -> None:
+    """(rule: leave-identity-only-with-equal-values)"""
+    values = st.one_of(KINDS[kind][1], st.none())
+    rows, value = data.draw(st.lists(values, min_size=1, max_size=3)), data.draw(values)
+    destinations = OutputPartitions(table(kind, "void", "identity"), keep=False)
+    file = file_of(kind, rows, (value,))
+    moves = destinations.destination(file, 0) == (1, (None,))
+    assert (destinations.why_kept(file, 0) == "") is moves
+    if set(rows) == {value}:
+        assert moves
+    elif value is None or None in rows or (len(set(rows)) == 1 and len(str(rows[0])) < 4):
+        assert not moves
+    bare = data_file("f", 10, (value,), records=len(rows))
+    assert destinations.destination(bare, 0) == (1, (None,))
+    keeping = OutputPartitions(table(kind, "void", "identity"), keep=True)
+    assert (keeping.destination(file, 0), keeping.why_kept(file, 0)) == ((0, (value,)), "")
+
+
 def test_what_is_not_certain_stays() -> None:
     """Without metrics, with NaN, with nulls beside values, by an unknown transform, or on request."""
     own = (0, ())

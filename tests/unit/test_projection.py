@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import json
+import math
 from collections.abc import Mapping
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -20,7 +21,7 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.types import raw_from_json
 from icekeeper.model import FileContent
 from icekeeper.report.outcome import Status
-from icekeeper.rows.arrow_schema import stored_schema
+from icekeeper.rows.arrow_schema import arrow_schema, raw_column, stored_schema
 from icekeeper.rows.file_rows import projected_rows
 from icekeeper.rows.project import Projection
 from icekeeper.rows.read_task import ReadableFile, ReadTask, make_read_task
@@ -48,6 +49,61 @@ def projected(
 def added(field: tuple[Any, ...], identity: Mapping[int, Any] | None = None) -> pa.Array:
     """What two rows of a file without the column have in it."""
     return projected(pa.RecordBatch.from_pydict({"id": [7, 8]}, OLD), struct(ID, field), identity).column(1)
+
+
+def unlike(kind: str, raws: list[Any], value: Any, *, stored: str | None = None, nested: bool = False) -> str | None:
+    """The column of a file that is not its identity partition value; the file has type ``stored``."""
+    fields = [(2, "n", kind)]
+    schema = struct(ID, (9, "s", struct(*fields))) if nested else struct(ID, *fields)
+    of_file = struct(ID, (9, "s", struct((2, "n", stored or kind)))) if nested else struct(ID, (2, "n", stored or kind))
+    column = raw_column(raws, stored or kind)
+    target = arrow_schema(of_file)
+    if nested:
+        column = pa.StructArray.from_arrays([column], fields=list(target.field(1).type))
+    batch = pa.RecordBatch.from_arrays([pa.array(range(len(raws)), pa.int64()), column], schema=target)
+    projection = Projection(batch.schema, schema, {2: value}, None)
+    return projection.column_unlike_partition(projection.apply(batch))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "other"),
+    [
+        ("boolean", False, True),
+        ("int", -1, 1),
+        ("long", 2**40, 0),
+        ("float", -0.0, 0.0),
+        ("double", 1.5, math.nan),
+        ("double", math.nan, 0.0),
+        ("decimal(10, 2)", -12345, 12345),
+        ("string", "ß", "ss"),
+        ("date", -1, 0),
+        ("time", 37_800_000_001, 0),
+        ("timestamp", -876_544, 0),
+        ("timestamptz_ns", 10**8, 0),
+        ("uuid", bytes(15) + b"\xff", bytes(16)),
+        ("fixed[2]", b"\x00\xff", b"\x00\x00"),
+        ("binary", b"\x01\x02", b""),
+    ],
+)
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_column_is_like_its_partition_only_with_the_same_value_in_every_row(
+    kind: str, value: Any, other: Any, nested: bool
+) -> None:
+    """(rule: leave-identity-only-with-equal-values)"""
+    assert unlike(kind, [value, value], value, nested=nested) is None
+    assert unlike(kind, [None, None], None, nested=nested) is None
+    name = "s.n" if nested else "n"
+    for raws, partition in (([value, other], value), ([value, None], value), ([None, None], value), ([value], None)):
+        assert unlike(kind, raws, partition, nested=nested) == name
+
+
+def test_a_promoted_column_is_like_its_partition_and_a_missing_one_does_not_count() -> None:
+    assert unlike("long", [5, 5], 5, stored="int") is None
+    assert unlike("long", [5, 6], 5, stored="int") == "n"
+    projection = Projection(OLD, struct(ID, (2, "n", "long")), {2: 5}, None)
+    rows = projection.apply(pa.RecordBatch.from_pydict({"id": [7, 8]}, OLD))
+    assert rows.column(1).to_pylist() == [5, 5]
+    assert projection.column_unlike_partition(rows) is None
 
 
 @pytest.mark.parametrize(

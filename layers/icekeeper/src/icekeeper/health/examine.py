@@ -229,7 +229,7 @@ def unreadable_warning(files: Mapping[str, UnreadableFile]) -> str | None:
         return None
     first = next(iter(files.values()))
     verb = "is" if len(files) == 1 else "are"
-    return f"{counted(len(files), 'file')} could not be read and {verb} left alone, but for a try a week: {first.why}"
+    return f"{counted(len(files), 'file')} {verb} left alone, but for a try a week: {first.why}"
 
 
 def refused_expiry_warning(metadata: TableMetadata, refused: RefusedExpiry | None) -> str | None:

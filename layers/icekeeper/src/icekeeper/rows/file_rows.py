@@ -46,7 +46,8 @@ def projected_rows(
     them.  ``opened``: the bytes of the file, if they are already in memory.
 
     Raises:
-        FileUnreadable: the file is missing, damaged, or cannot be read as that schema.
+        FileUnreadable: the file is missing, damaged, cannot be read as that schema, or does not agree with its
+            partition although it must.
         StorageError: the store failed.
     """
     with reading(file.path, storage):
@@ -63,7 +64,13 @@ def projected_rows(
                 stored, schema, file.identity_values, file.name_mapping, must_hold, file.by_position
             )
             for batch in batches(projection.file_columns):
-                yield projection.apply(batch)
+                rows = projection.apply(batch)
+                if file.must_agree and (name := projection.column_unlike_partition(rows)) is not None:
+                    raise TableUnsupported(
+                        f"{file.path} keeps its partition spec, because its column {name} differs from its partition, "
+                        "so readers disagree"
+                    )
+                yield rows
 
 
 @contextmanager

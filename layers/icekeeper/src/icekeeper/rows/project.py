@@ -18,7 +18,15 @@ from pyarrow import types
 from icekeeper.errors import TableUnsupported
 from icekeeper.metadata.types import raw_from_json
 from icekeeper.model import PartitionValue
-from icekeeper.rows.arrow_schema import arrow_schema, arrow_type, field_id_of, raw_column
+from icekeeper.rows.arrow_schema import (
+    arrow_schema,
+    arrow_type,
+    column_at,
+    column_path,
+    field_id_of,
+    leaf_columns,
+    raw_column,
+)
 
 Converter: TypeAlias = Callable[[pa.Array], pa.Array]
 
@@ -62,6 +70,9 @@ class Projection:
                 be converted.
         """
         self.schema = arrow_schema(table_schema)
+        self._table_schema, self._identity_values = table_schema, identity_values
+        self._held: frozenset[int] | None = None
+        """The ids of the file's columns; ``None``: all of the schema."""
         self._sources: list[tuple[str, Converter | None] | Constant] = []
         self._is_same = file_schema.equals(self.schema, check_metadata=True)
         if self._is_same or file_schema.remove_metadata().equals(self.schema, check_metadata=True):
@@ -73,6 +84,7 @@ class Projection:
         if missing:
             raise TableUnsupported(f"a file lacks column(s) {sorted(missing)}, which no default may replace")
         by_id = _by_id(columns)
+        self._held = frozenset(i for column in columns for i in column.ids())
         for field in table_schema["fields"]:
             column = by_id.get(field["id"])
             if column is None:
@@ -93,6 +105,21 @@ class Projection:
             return batch
         arrays = [_filled(source, batch.column, batch.num_rows) for source in self._sources]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def column_unlike_partition(self, batch: pa.RecordBatch) -> str | None:
+        """The first column of the file whose values, in a batch of :meth:`apply`, are not all its identity partition
+        value; ``None``: there is none, and columns that the file lacks do not count."""
+        held = self._identity_values if self._held is None else self._held.intersection(self._identity_values)
+        for leaf in (leaf for leaf in leaf_columns(self._table_schema) if leaf.field_id in held):
+            values = column_at(batch, column_path(self._table_schema["fields"], leaf.field_id) or ())
+            wanted = _constant(self._identity_values[leaf.field_id], leaf.iceberg_type, len(values))
+            wanted = wanted.storage if isinstance(wanted, pa.ExtensionArray) else wanted
+            if leaf.is_float:  # 0.0 and -0.0 are two values, NaN is one
+                bits = pa.int32() if leaf.iceberg_type == "float" else pa.int64()
+                values, wanted = values.view(bits), wanted.view(bits)
+            if not values.equals(wanted):
+                return leaf.name
+        return None
 
 
 def _filled(source: tuple[Any, Converter | None] | Constant, column: Callable[[Any], pa.Array], rows: int) -> pa.Array:

@@ -35,6 +35,9 @@ class ReadableFile:
     file_format: str = "PARQUET"
     identity_values: Mapping[int, PartitionValue] = field(default_factory=dict)
     """Column id → raw partition value of identity fields, for columns that the file does not hold."""
+    must_agree: bool = False
+    """Whether the columns of ``identity_values`` that the file does hold must have these values
+    (rule: leave-identity-only-with-equal-values)."""
     name_mapping: Sequence[Mapping[str, Any]] | None = None
     """The table's ``schema.name-mapping.default``, for a file without field ids; ``None``: the table has none."""
     by_position: Sequence[Mapping[str, Any]] = ()
@@ -74,6 +77,8 @@ class InputFile:
     deletes: tuple[int, ...] = ()
     """The delete files that apply to it, as indexes into the task's ``deletes``."""
     identity_values: Mapping[int, PartitionValue] = field(default_factory=dict)
+    """As in :class:`ReadableFile`."""
+    must_agree: bool = False
     """As in :class:`ReadableFile`."""
     first_row_id: int | None = None
     """From v3 on, the row id of its first row."""
@@ -131,6 +136,7 @@ class ReadTask:
             path=source.path,
             file_format=source.file_format,
             identity_values=source.identity_values,
+            must_agree=source.must_agree,
             name_mapping=self.name_mapping,
             by_position=self.by_position,
             row_group=source.row_group,

@@ -175,8 +175,10 @@ class PassedOver(StrEnum):
     UNCUT = "they are far above the target, and their row groups leave no place to cut them"
     ORDERED_ELSEWHERE = "another schedule of the table has ordered them"
     UNDER_DELETES = "deletes apply to them, and delete_compaction_enabled is false"
-    UNSUPPORTED = "they cannot be read"
-    """This version cannot read them, or a recent pass could not."""
+    UNSUPPORTED = "they cannot be read or moved"
+    """This version cannot, or a recent pass could not."""
+    KEPT = "they keep their partition spec"
+    """These are candidates all the same: they are merged in their own partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +190,8 @@ class FileCounts:
     considered: int
     """The number of live data files."""
     passed_over: Mapping[PassedOver, Tally]
-    """Those of unsupported files have the path of the first one and why it cannot be read."""
+    """Those of unsupported files have the path of the first one and why it cannot be read; those of files that keep
+    their spec likewise."""
     specs_to_leave: frozenset[int]
     """Ids of older specs whose rows may be divided among partitions of the current spec; empty for a recipe."""
 
@@ -234,7 +237,7 @@ def select_candidates(
     needs, listed, sizes_of = {entry.file.key: 0 for entry in index.entries}, array("q"), _PartitionSizes()
     passed = {reason: Tally() for reason in PassedOver}
     partitions, undecided = (defaultdict[GroupKey, list[Candidate]](list) for _ in range(2))
-    make = _CandidateMaker(metadata, policy, destinations, types, extents_of, misread_in, cuts=cuts)
+    make = _CandidateMaker(metadata, policy, destinations, types, passed, extents_of, misread_in, cuts=cuts)
     is_by_size = _size_rule(policy, sizes, in_scope, passed, clusters=recipe is not None, cuts=cuts)
     asks_spec, latest_ms = RewriteReason.SPEC in policy.rewrite_reason, now_ms - policy.min_data_age_ms
     asks_each = asks_spec or lacking or not index.is_empty
@@ -299,12 +302,14 @@ class _CandidateMaker:
         policy: Policy,
         destinations: OutputPartitions,
         types: Mapping[int, str],
+        passed: Mapping[PassedOver, Tally],
         extents_of: Callable[[DataFile], Extents] | None,
         misread_in: Callable[[DataFile], frozenset[int]] | None,
         *,
         cuts: bool,
     ) -> None:
         self._metadata, self._policy, self._destinations = metadata, policy, destinations
+        self._kept = passed[PassedOver.KEPT]
         self._row_bytes, self._extents_of, self._cuts = likely_row_bytes(types.values()), extents_of, cuts
         self._misread_in, self._shared = misread_in, SharedParts()
         self._full_row_group_bytes = policy.full_row_group_memory_bytes
@@ -320,6 +325,8 @@ class _CandidateMaker:
     ) -> tuple[GroupKey, Candidate]:
         file, spec_id = live.entry.file, live.manifest.partition_spec_id
         home, to = self._shared.home(spec_id, file.partition, self._destinations.destination(file, spec_id))
+        if why := self._destinations.why_kept(file, spec_id):
+            self._kept.add(file, f"{file.file_path}, {why}")
         is_fit = self._has_fit_row_groups(file, lacks)
         may_be_copied, is_likely_copied = is_fit and not _touch_all(deletes, file), is_fit and not deletes
         cut = pieces(file, self._policy) if self._cuts else ()

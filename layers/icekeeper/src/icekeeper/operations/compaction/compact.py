@@ -226,6 +226,7 @@ def _planned(
         summary = f"would compact {len(plan.input_files)} files into {outputs} (across {len(plan.groups)} bins)"
     else:
         summary = f"would drop {sum(count == 0 for count in plan.delete_needs.values())} delete file(s)"
+    summary += _kept_sentence(plan)
     planned = {"compact.bytes_planned": sum(group.total_bytes for group in plan.groups)}
     metrics = {**_counters(plan), **planned, **planned_depth(plan)}
     would = succeeded(_OPERATION, summary, metrics=metrics, files_planned=plan.input_files)
@@ -443,7 +444,11 @@ def _summary(plan: CompactionPlan, outcomes: GroupOutcomes, merged: int, written
             summary += f"; {outcomes.groups_left} bin(s) wait for the next run, {outcomes.why_left}"
     if plan.files_unsupported:
         summary += f"; left {plan.files_unsupported} file(s) alone: {plan.first_unsupported}"
-    return summary
+    return summary + _kept_sentence(plan)
+
+
+def _kept_sentence(plan: CompactionPlan) -> str:
+    return f"; {counted(plan.files_kept, 'file')} stay in an old spec: {plan.first_kept}" if plan.files_kept else ""
 
 
 def _overtaken(outcomes: GroupOutcomes, bytes_dropped: int) -> str:

@@ -122,18 +122,37 @@ def _judged(task: RewriteTask, copying: Copying, target: CopyTarget, storage: St
             found = copyable_file(copying.entries[number], target, storage, task.inputs[number].sequence_number)
         if isinstance(found, NotCopyable):
             return None
-        if not bloom_columns:
+        must_agree = task.inputs[number].must_agree
+        if not bloom_columns and not must_agree:
             return found
         try:
-            lacks_filters = RewriteReason.BLOOM in settings_lacking(found.footer.seen_by_arrow(), wanted)
+            footer = found.footer.seen_by_arrow()
         except CannotCopy:
             return None
-        return None if lacks_filters else found
+        if must_agree and not _agrees(task.inputs[number], footer, target.schema.data_leaves):
+            return None  # its rows are read to find out
+        return None if RewriteReason.BLOOM in settings_lacking(footer, wanted) else found
 
     asked = sorted(copying.entries)
     with WorkThreads(_FOOTERS_AT_ONCE, thread_name_prefix="footer") as pool:
         answers = pool.map(judge, asked)
         return {i: found for i, found in zip(asked, answers, strict=True) if found is not None}
+
+
+def _agrees(source: InputFile, footer: pq.FileMetaData, leaves: Sequence[LeafColumn]) -> bool:
+    """Whether statistics prove that a file's columns have the values of its identity partition
+    (rule: leave-identity-only-with-equal-values)."""
+    groups = [column_ranges(footer.row_group(number), leaves) for number in range(footer.num_row_groups)]
+    for leaf in (leaf for leaf in leaves if leaf.field_id in source.identity_values):
+        value: Any = source.identity_values[leaf.field_id]
+        if value is not None and leaf.iceberg_type.startswith("decimal"):
+            value = decimal_unscaled(value)
+        value = value.encode() if isinstance(value, str) else value
+        wanted = ColumnRange(may_have_values=False) if value is None else ColumnRange(value, value, may_be_null=False)
+        # 0.0 and -0.0 are equal in statistics.
+        if leaf.is_float or any(ranges[leaf.field_id] != wanted for ranges in groups):
+            return False
+    return True
 
 
 def _write_output(

@@ -4,7 +4,8 @@ After partition evolution old files keep their spec (specification, "Partition E
 leaves more files than before (iceberg 15465, 16189, 16514).  A file moves if its old partition or its column bounds
 show that all its rows have one partition under the current spec.  The rows of other files may be divided among
 partitions (``rewrite.PartitionRouter``).  Nothing moves while live equality deletes exist: a writer may still write
-deletes under the old spec, which would not apply to moved rows (rule: rows-stay-in-reach-of-deletes).
+deletes under the old spec, which would not apply to moved rows (rule: rows-stay-in-reach-of-deletes).  Nor does a file
+whose columns differ from its identity partition (rule: leave-identity-only-with-equal-values).
 """
 
 from __future__ import annotations
@@ -51,7 +52,18 @@ class OutputPartitions:
             leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(metadata.current_schema) if not leaf.repeated
         }
         self._spec_id = metadata.default_spec_id
-        self._fields = None if keep else target_fields(metadata.specs[metadata.default_spec_id], self._types)
+        spec = metadata.specs[metadata.default_spec_id]
+        self._fields = None if keep else target_fields(spec, self._types)
+        self._identities = {} if keep else {i: self._identity_fields(one) for i, one in self._specs.items()}
+
+    def _identity_fields(self, spec: Mapping[str, Any]) -> list[tuple[int, TargetField]]:
+        """The positions of a spec's identity fields whose column the table still has, and the fields."""
+        found = []
+        for position, field in enumerate(spec["fields"]):
+            kind = self._types.get(int(field["source-id"]))
+            if field["transform"] == "identity" and kind is not None:
+                found.append((position, TargetField(int(field["source-id"]), "identity", kind, lambda raw: raw)))
+        return found
 
     def destination(self, file: DataFile, spec_id: int) -> Destination:
         """The file's partition under the current spec if all its rows share one, else its own spec and partition."""
@@ -68,7 +80,17 @@ class OutputPartitions:
             if not known:
                 return own
             values.append(value)
-        return self._spec_id, tuple(values)
+        return own if self._differs(file, spec_id) else (self._spec_id, tuple(values))
+
+    def _differs(self, file: DataFile, spec_id: int) -> bool:
+        """Whether the file's entry shows other values in columns than its identity partition has."""
+        return any(field.differs(file, file.partition[position]) for position, field in self._identities[spec_id])
+
+    def why_kept(self, file: DataFile, spec_id: int) -> str:
+        """Why a file's rows must not move to the current spec, as words after its path; empty: they may."""
+        if spec_id == self._spec_id or spec_id not in self._identities:
+            return ""
+        return "whose columns differ from its partition, so readers disagree" if self._differs(file, spec_id) else ""
 
     def may_deal_out(self, spec_id: int) -> bool:
         """Whether rows of files of that spec may be divided among partitions of the current spec."""
@@ -134,6 +156,19 @@ class TargetField:
             source = old[self.source_id, "identity"]
             return True, None if source is None else self.apply(source)
         return self._by_bounds(file)
+
+    def differs(self, file: DataFile, value: PartitionValue) -> bool:
+        """Whether the file's entry shows rows with another value of the column.
+
+        Equal bounds are exact, because a truncated upper bound is above its value.
+        """
+        nulls = (file.null_value_counts or {}).get(self.source_id)
+        if nulls is None:  # no metrics, or the file lacks the column
+            return False
+        if value is None or nulls:
+            return value is not None or nulls < file.record_count
+        known, found = self._by_bounds(file)
+        return known and _python(self.kind, found) != _python(self.kind, value)
 
     def _by_bounds(self, file: DataFile) -> tuple[bool, PartitionValue]:
         """The same by column bounds.

@@ -73,6 +73,10 @@ class CompactionPlan:
     files_unsupported: int
     first_unsupported: str = ""
     """The path of one of them, and why it cannot be read."""
+    files_kept: int = 0
+    """Candidates of older specs that must not move to the current one."""
+    first_kept: str = ""
+    """The path of one of them, and why it must not."""
     delete_needs: Mapping[FileKey, int] = field(default_factory=dict)
     """Live delete file → how many live data files need it; 0: dangling."""
     groups_waiting: int = 0
@@ -177,6 +181,8 @@ def chosen_plan(
         files_considered=found.considered,
         files_unsupported=found.passed_over[PassedOver.UNSUPPORTED].files,
         first_unsupported=found.passed_over[PassedOver.UNSUPPORTED].first,
+        files_kept=found.passed_over[PassedOver.KEPT].files,
+        first_kept=found.passed_over[PassedOver.KEPT].first,
         delete_needs=found.delete_needs,
         groups_waiting=len(waiting),
         left=left,
@@ -297,7 +303,7 @@ def _left_alone(divided: Divided, waiting: Iterable[FileGroup], policy: Policy) 
         "the caps of a pass, or the budget for deletes, leave them to a later one": later,
     }
     for reason, tally in divided.counts.passed_over.items():
-        parts[f"{reason}: {tally.first}" if reason is PassedOver.UNSUPPORTED else reason.value] = tally
+        parts[f"{reason}: {tally.first}" if tally.first else reason.value] = tally
     return {reason: tally for reason, tally in parts.items() if tally.files}
 
 

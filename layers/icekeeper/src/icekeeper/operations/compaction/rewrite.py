@@ -122,22 +122,24 @@ class PartitionRouter:
 def makes_fewer_files(task: RewriteTask, routing: Routing, storage: Storage) -> bool:
     """Whether the rows have fewer partitions than the task has inputs; only the source columns are read.
 
-    Always false if text that is not UTF-8 would name a partition (rule: text-byte-for-byte).
+    Always false if text that is not UTF-8 would name a partition (rule: text-byte-for-byte), or if a file cannot be
+    read or differs from its own partition (rule: leave-identity-only-with-equal-values).
     """
     sources = {int(field["source-id"]) for field in routing.spec["fields"]}
+    sources.update(*(source.identity_values for source in task.inputs))
     tops = [field for field in task.schema["fields"] if holds_column(field, sources)]
     narrow = {**task.schema, "fields": tops}
     router = PartitionRouter(routing, narrow)
     seen: set[object] = set()
     # Deleted rows count too, because their deletes may need columns that are not read here.
-    inputs = tuple(replace(source, deletes=()) for source in task.inputs)
+    inputs = tuple(replace(source, deletes=(), must_agree=True) for source in task.inputs)
     looking = replace(task, schema=narrow, inputs=inputs, deletes=(), key_fields=())
     try:
         for batch in read_rows(looking, storage, Tally()):
             seen.update(partition_key(routing.spec_id, partition) for partition, _ in router.split(batch))
             if len(seen) > task.most_partitions:
                 return False
-    except UnicodeDecodeError:
+    except (UnicodeDecodeError, FileUnreadable):
         return False
     return True
 

@@ -332,6 +332,10 @@ def _task(
     schema = with_lineage(stored) if group.has_lineage else stored
     verify = policy.verify_page_checksums
     rows = make_read_task(metadata, group.files, schema, loaded.io_properties, verify_checksums=verify)
+    leaving = [candidate.destination[0] != candidate.spec_id for candidate in group.files]
+    if any(leaving):
+        checked = (replace(one, must_agree=leaves) for one, leaves in zip(rows.inputs, leaving, strict=True))
+        rows = replace(rows, inputs=tuple(checked))
     keeps_row_maps = (plan.recipe is not None or to is not None) and _expects_row_deletes(metadata, plan)
     if keeps_row_maps:
         firsts = accumulate((source.record_count for source in rows.inputs), initial=0)
