@@ -19,13 +19,14 @@ from pyiceberg.table import StaticTable
 from pyiceberg.transforms import IdentityTransform, MonthTransform
 from pyiceberg.types import DateType, LongType, NestedField, StringType, TimestampType
 
+from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata.manifest_write import partition_types
 from icekeeper.metadata.types import decode, encode
 from icekeeper.operations.compaction.write_properties import civil_date, partition_path
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from support.deletes import commit_deletes, equality_delete
-from support.java_writer import BY_REGION, JavaTables
+from support.java_writer import BY_REGION, JavaTable, JavaTables
 from support.maintained_table import (
     MaintainedTable,
     maintained_table,
@@ -491,3 +492,60 @@ def test_row_groups_are_copied_from_an_identity_partition_only_if_footers_agree(
     assert (outcome.metrics["compact.bytes_copied"] > 0) is is_like
     assert files(table) == ({(1, ()): 1} if is_like else {(0, ("us",)): 2})
     assert made.seen(table) == before
+
+
+# Iceberg-Java writes partition values of fixed bytes with their length, which is not Avro, and expects it when it reads
+# (platform: java-misreads-fixed-partitions).
+
+ID_AND_FIXED = {
+    "type": "struct",
+    "schema-id": 0,
+    "fields": [
+        {"id": 1, "name": "id", "type": "long", "required": False},
+        {"id": 2, "name": "c", "type": "fixed[3]", "required": False},
+    ],
+}
+BY_FIXED = [{"name": "c", "transform": "identity", "source-id": 2, "field-id": 1000}]
+FIXED = [None, None, None, b"abc", b"abc", b"abc", b"xyz", b"xyz", b"xyz"]
+
+
+def nine_rows(java_tables: JavaTables, folder: Path, fields: list[dict[str, Any]]) -> JavaTable:
+    """A file a row, some with nulls, by Iceberg-Java."""
+    spec = {"spec-id": 0, "fields": fields}
+    java = java_tables.create(ID_AND_FIXED, spec, {"format-version": "2"}, folder / "table")
+    rows = [{"1": number, "2": value} for number, value in enumerate(FIXED)]
+    java.append([java.data_file([row], 0, row, "parquet") for row in rows])
+    return java
+
+
+def fixed_rows(java: JavaTable) -> list[Any]:
+    return [row["2"] for row in sorted(java.rows(), key=lambda row: row["1"])]
+
+
+def test_only_java_reads_its_partitions_by_fixed_bytes(java_tables: JavaTables, tmp_path: Path) -> None:
+    java = nine_rows(java_tables, tmp_path, BY_FIXED)
+    assert fixed_rows(java) == FIXED
+    assert [row["c"] for row in duckdb_rows(java.metadata_location)] != FIXED
+    table = registered_table(java.metadata_location, tmp_path)
+    before = table.files()
+    for outcome in table.maintain().operations:
+        assert outcome.status in (Status.SKIPPED, Status.REFUSED, Status.FAILED), outcome
+    assert table.files() == before
+    with pytest.raises(MetadataUnreadable, match="damaged or truncated"):
+        table.entries()
+
+
+def test_no_file_moves_to_a_partition_by_fixed_bytes(java_tables: JavaTables, tmp_path: Path) -> None:
+    """The specification's encoding of its value would keep Java from reading the table at all."""
+    java = nine_rows(java_tables, tmp_path, [])
+    java.repartition(lambda update: update.addField("c"))
+    table = registered_table(java.metadata_location, tmp_path)
+    outcome = table.run(Operation.COMPACT)
+    start, _, rest = outcome.summary.partition("file:")
+    assert start == "compacted 9 files into 1 (across 1 bins); 9 files stay in an old spec: "
+    assert rest.endswith(", because Iceberg-Java cannot read partitions by the fixed bytes of c")
+    assert files(table) == {(0, ()): 1}
+    java.take_over(table.metadata_location)
+    assert fixed_rows(java) == FIXED
+    assert Counter(row["c"] for row in duckdb_rows(table.metadata_location)) == Counter(FIXED)
+    assert table.run(Operation.COMPACT).status is Status.SKIPPED

@@ -134,6 +134,15 @@ def test_a_file_leaves_an_identity_partition_unless_its_entry_shows_another_valu
     assert (keeping.destination(file, 0), keeping.why_kept(file, 0)) == ((0, (value,)), "")
 
 
+def test_no_file_moves_to_a_partition_of_fixed_bytes() -> None:
+    destinations = OutputPartitions(table("fixed[3]", "identity"), keep=False)
+    file = data_file("f", 10, records=2, null_value_counts={1: 2})
+    assert destinations.destination(file, 0) == (0, ())
+    assert destinations.why_kept(file, 0) == "because Iceberg-Java cannot read partitions by the fixed bytes of p"
+    assert not destinations.may_deal_out(0)
+    assert OutputPartitions(table("binary", "identity"), keep=False).destination(file, 0) == (1, (None,))
+
+
 def test_what_is_not_certain_stays() -> None:
     """Without metrics, with NaN, with nulls beside values, by an unknown transform, or on request."""
     own = (0, ())

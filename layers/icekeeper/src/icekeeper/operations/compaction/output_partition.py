@@ -54,6 +54,7 @@ class OutputPartitions:
         self._spec_id = metadata.default_spec_id
         spec = metadata.specs[metadata.default_spec_id]
         self._fields = None if keep else target_fields(spec, self._types)
+        self._fixed = None if keep else _fixed_field(spec, self._types)
         self._identities = {} if keep else {i: self._identity_fields(one) for i, one in self._specs.items()}
 
     def _identity_fields(self, spec: Mapping[str, Any]) -> list[tuple[int, TargetField]]:
@@ -90,6 +91,8 @@ class OutputPartitions:
         """Why a file's rows must not move to the current spec, as words after its path; empty: they may."""
         if spec_id == self._spec_id or spec_id not in self._identities:
             return ""
+        if self._fixed is not None:
+            return f"because Iceberg-Java cannot read partitions by the fixed bytes of {self._fixed}"
         return "whose columns differ from its partition, so readers disagree" if self._differs(file, spec_id) else ""
 
     def may_deal_out(self, spec_id: int) -> bool:
@@ -97,12 +100,20 @@ class OutputPartitions:
         return self._fields is not None and spec_id != self._spec_id and spec_id in self._specs
 
 
+def _fixed_field(spec: Mapping[str, Any], types: Mapping[int, str]) -> str | None:
+    """The first field of a spec whose partition values are fixed bytes; ``None``: there is none."""
+    fixed = (field for field in spec["fields"] if field["transform"] == "identity")
+    return next((f["name"] for f in fixed if types.get(int(f["source-id"]), "").startswith("fixed")), None)
+
+
 def target_fields(spec: Mapping[str, Any], types: Mapping[int, str]) -> list[TargetField] | None:
     """The fields of a spec; ``types`` maps column ids to Iceberg types.
 
-    ``None``: the spec cannot be written, because of an unknown transform (rule: rows-match-their-partition) or a source
-    column that is not in the schema.
+    ``None``: the spec cannot be written, because of an unknown transform (rule: rows-match-their-partition), a source
+    column that is not in the schema, or fixed bytes (platform: java-misreads-fixed-partitions).
     """
+    if _fixed_field(spec, types) is not None:
+        return None
     fields = []
     for field in spec["fields"]:
         source_id, name = int(field["source-id"]), str(field["transform"])
