@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import struct
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -360,6 +361,21 @@ def test_row_groups_whose_bounds_exclude_every_key_are_copied(table_in_row_group
     delete(table_in_row_groups, "id", range(600, 900))
     groups, _ = copied(table_in_row_groups)
     assert groups == [200, *[ROWS] * 7]
+
+
+def test_bounds_of_an_unknown_writer_exclude_no_key(table_in_row_groups: MaintainedTable) -> None:
+    """They claim that the second row group holds other ids (rule: footer-bounds-by-known-writers)."""
+    path = Path(table_in_row_groups.data_files()[0].file_path.removeprefix("file://"))
+    data = path.read_bytes()
+    start = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    footer = data[start:].replace(b"parquet-cpp-arrow", b"parquet-of-others")
+    for least in (500, 2500):  # whichever file it is
+        for number in (least, least + ROWS - 1):
+            footer = footer.replace(struct.pack("<q", number), struct.pack("<q", number + 100_000))
+    path.write_bytes(data[:start] + footer)
+    delete(table_in_row_groups, "id", [*range(600, 900), *range(2600, 2900)])
+    groups, _ = copied(table_in_row_groups)
+    assert sum(groups) == 8 * ROWS - 600
 
 
 def test_few_keys_that_may_be_anywhere_are_looked_up(table_in_row_groups: MaintainedTable) -> None:

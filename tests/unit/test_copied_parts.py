@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import math
+from dataclasses import replace
 from decimal import Decimal
 from itertools import permutations
 from pathlib import Path
@@ -22,7 +23,7 @@ from icekeeper.operations.compaction.copy_row_groups import column_ranges
 from icekeeper.operations.compaction.rewrite import rewrite_group
 from icekeeper.row_group_copy.copyable import CopyableFile
 from icekeeper.row_group_copy.footer import read_footer
-from icekeeper.row_group_copy.footer_decisions import hides_bounds
+from icekeeper.row_group_copy.footer_decisions import common_writer, has_right_statistics, hides_bounds
 from icekeeper.row_group_copy.footer_structs import ColumnMetaData, FileMetaData, NotCopyable, Statistics
 from icekeeper.row_group_copy.merge_files import copyable_file, copyable_part, merge_files
 from icekeeper.rows.arrow_schema import leaf_columns
@@ -556,6 +557,76 @@ def test_a_part_is_not_described_by_turned_statistics(tmp_path: Path) -> None:
     full = target_of(TEXTS, mode="full")
     assert str(copyable_part(entry, file, [0], full)).endswith("bounds of column id in some of its row groups alone")
     assert isinstance(copyable_part(entry, file, [1], full), CopyableFile)
+
+
+@pytest.mark.parametrize(
+    ("writer", "is_right"),
+    [
+        ("parquet-mr version 1.10.0 (build x)", False),
+        ("parquet-mr version 1.10.1 (build x)", True),
+        ("parquet-mr version 1.16.0-SNAPSHOT", True),
+        ("parquet-mr-trino version 476 (build n/a)", False),
+        ("parquet-cpp-arrow version 11.0.0", False),
+        ("parquet-cpp-arrow version 12.0.0", True),
+        ("parquet-rs version 55.2.0", False),
+        ("parquet-rs version 56.0.0", True),
+        ("DuckDB version v1.5.4 (build x)", False),
+        ("DuckDB version v2.0.0 (build x)", True),
+        ("github.com/parquet-go/parquet-go version 0.32.0(build )", False),
+        ("impala version 4.4.0", False),
+        ("somebody version 9.9.9", False),
+        ("parquet-mr", False),
+        ("", False),
+    ],
+)
+def test_writers_whose_statistics_are_right_are_known_by_name_and_version(writer: str, is_right: bool) -> None:
+    """(rule: footer-bounds-by-known-writers)."""
+    assert has_right_statistics(writer.encode()) is is_right
+
+
+@pytest.mark.parametrize(("writer", "is_known"), [("somebody version 9.9.9", False), ("DuckDB version v2.0.0", True)])
+def test_bounds_and_counts_come_from_footers_of_known_writers_only(writer: str, is_known: bool, tmp_path: Path) -> None:
+    """Plausible ones that are wrong would hide rows from filters."""
+    path = parquet_file(tmp_path / "a.parquet", rows(FLOAT_COLUMN, {"x": [1.0, 2.0, 3.0, 4.0]}), row_group_size=2)
+
+    def claim(footer: FileMetaData) -> None:
+        footer.created_by = writer.encode()
+        for group in footer.row_groups:
+            told = group.columns[0].meta_data.statistics
+            assert told is not None
+            told.min_value, told.max_value = packed(70.0), packed(80.0)
+
+    with_metadata(path, claim)
+    full = entry_of(
+        path,
+        value_counts={1: 4},
+        null_value_counts={1: 0},
+        nan_value_counts={1: 0},
+        lower_bounds={1: encode("double", 1.0)},
+        upper_bounds={1: encode("double", 4.0)},
+    )
+    target = target_of(FLOAT_COLUMN, mode="full")
+    for lacking, why in (
+        (replace(full, lower_bounds=None, upper_bounds=None), "without bounds of column x"),
+        (replace(full, null_value_counts=None), "that does not count the nulls of column x"),
+    ):
+        made = copied([lacking], tmp_path / "copy.parquet", target)
+        if is_known:
+            assert isinstance(made, DataFile), str(made)
+        else:
+            assert str(made) == f"{path} has a manifest entry {why}"
+    part = copyable_part(full, judged(full, target), [0], target)
+    if is_known:
+        assert isinstance(part, CopyableFile), str(part)
+    else:
+        assert str(part) == f"{path} has a manifest entry without bounds of column x in some of its row groups alone"
+
+
+def test_a_copy_of_unknown_writers_is_of_an_unknown_writer() -> None:
+    known, unknown = b"parquet-cpp-arrow version 26.0.1", b"somebody version 9.9.9"
+    assert has_right_statistics(common_writer({known, b"DuckDB version v2.0.0"}))
+    assert not has_right_statistics(common_writer({known, unknown}))
+    assert not has_right_statistics(common_writer({common_writer({known, unknown}), known}))
 
 
 def packed(value: float | None) -> bytes | None:

@@ -32,7 +32,14 @@ from icekeeper.row_group_copy.footer import (
     offset_index,
     parquet_schema,
 )
-from icekeeper.row_group_copy.footer_decisions import NOTHING_LACKS, Lacks, check_writer, lacks_of, refuse
+from icekeeper.row_group_copy.footer_decisions import (
+    NOTHING_LACKS,
+    Lacks,
+    check_writer,
+    has_right_statistics,
+    lacks_of,
+    refuse,
+)
 from icekeeper.row_group_copy.footer_structs import (
     CannotCopy,
     ColumnChunk,
@@ -256,7 +263,7 @@ def judge_file(
     if sum(piece.size for piece in indexes) > _MOST_INDEX_BYTES:
         raise CannotCopy(f"has page indexes of more than {_MOST_INDEX_BYTES} bytes")
     keys = {pair.key: pair.value for pair in metadata.key_value_metadata or ()}
-    parts = tuple(_row_groups(metadata.row_groups, columns, schema, without_nan))
+    parts = tuple(_row_groups(metadata, columns, schema, without_nan))
     if lineage is None and schema.has_lineage and any(part.columns < len(schema.columns) for part in parts):
         # They must not share a file with rows that have ids (rule: ids-never-mixed).
         raise CannotCopy("has rows without ids, which get theirs from a commit")
@@ -273,12 +280,14 @@ def judge_file(
 
 
 def _row_groups(
-    groups: Sequence[RowGroup], columns: Sequence[ParquetColumn], schema: ParquetSchema, without_nan: Collection[int]
+    metadata: FileMetaData, columns: Sequence[ParquetColumn], schema: ParquetSchema, without_nan: Collection[int]
 ) -> Iterator[CopyableRowGroup]:
+    is_right = has_right_statistics(metadata.created_by)
     first_row = 0
-    for number, group in enumerate(groups):
+    for number, group in enumerate(metadata.row_groups):
         if group.num_rows:
-            is_new = schema.has_lineage and (len(columns) < len(schema.columns) or stored_bounds(group) is None)
+            may_be_stored = is_right and len(columns) == len(schema.columns)
+            is_new = schema.has_lineage and (not may_be_stored or stored_bounds(group) is None)
             carried = group.columns[: len(schema.columns) - LINEAGE_COLUMNS] if is_new else group.columns
             yield CopyableRowGroup(
                 number=number,

@@ -1,7 +1,7 @@
 """The metrics of a copy's manifest entry, from its inputs' entries and footers (rule: metrics-contain-every-value)
 (pure).
 
-Sizes, value counts and most null counts come from footers; NaN counts and bounds come from the entries.  Truncated
+Sizes and value counts come from footers; null counts, NaN counts and bounds come from the entries.  Truncated
 bounds stay correct, because the least lower bound is below every value.  An input without values to bound in a column
 does not change the bounds of the others.
 """
@@ -17,7 +17,7 @@ from typing import Any
 from icekeeper.metadata.types import comparable, decode, encode, truncated_lower, truncated_upper
 from icekeeper.model import DataFile
 from icekeeper.row_group_copy.copyable import CopyableFile
-from icekeeper.row_group_copy.footer_decisions import RowGroupFacts
+from icekeeper.row_group_copy.footer_decisions import RowGroupFacts, has_right_statistics
 from icekeeper.row_group_copy.footer_structs import CannotCopy
 from icekeeper.row_group_copy.lineage import LineageFacts
 from icekeeper.rows.arrow_schema import LeafColumn
@@ -71,9 +71,6 @@ def merged_metrics(
             nulls.pop(i, None), nans.pop(i, None)
             continue
         values[i] = sum(group.values[number] for group in row_groups)
-        counted = [count for group in row_groups if (count := group.nulls[number]) is not None]
-        if len(counted) == len(row_groups):
-            nulls[i] = sum(counted)
         bounds = None if mode == "counts" or not leaf.has_bounds else _bounds(entries, leaf)
         if bounds is not None:
             lower[i], most = _cut(leaf.iceberg_type, bounds, mode)
@@ -92,13 +89,15 @@ def merged_metrics(
 def with_lineage_bounds(
     metrics: Mapping[str, Any], row_groups: Sequence[LineageFacts], modes: Mapping[int, str]
 ) -> dict[str, Any]:
-    """These metrics with the bounds of the lineage columns, which the inputs' entries may lack."""
-    lower, upper = dict(metrics["lower_bounds"]), dict(metrics["upper_bounds"])
+    """These metrics with those of the lineage columns, which the inputs' entries may lack; they hold no null."""
+    lower, upper, nulls = (dict(metrics[key]) for key in ("lower_bounds", "upper_bounds", "null_value_counts"))
     for number, i in enumerate((ROW_ID_ID, LAST_UPDATED_ID)):
+        if modes[i] != "none":
+            nulls[i] = 0
         if modes[i] not in ("none", "counts"):
             lower[i] = encode("long", min(group.bounds[number][0] for group in row_groups))
             upper[i] = encode("long", max(group.bounds[number][1] for group in row_groups))
-    return {**metrics, "lower_bounds": lower, "upper_bounds": upper}
+    return {**metrics, "null_value_counts": nulls, "lower_bounds": lower, "upper_bounds": upper}
 
 
 def _sums(
@@ -177,7 +176,8 @@ def _cut(kind: str, bounds: tuple[bytes, bytes | None], mode: str) -> tuple[byte
 def completed_entry(
     entry: DataFile, file: CopyableFile, leaves: Sequence[LeafColumn], modes: Mapping[int, str]
 ) -> DataFile:
-    """The entry of a whole file with missing null counts and bounds from the footer, as far as it has them.
+    """The entry of a whole file with missing null counts and bounds from the footer, as far as it has them, and its
+    writer is known to state right ones (rule: footer-bounds-by-known-writers).
 
     For example, PyIceberg's entries have no bounds of columns in structs.
 
@@ -216,6 +216,7 @@ def part_entry(entry: DataFile, part: CopyableFile, leaves: Sequence[LeafColumn]
     """
     footer = part.footer.seen_by_arrow()
     groups = [footer.row_group(group.number) for group in part.groups]
+    is_right = has_right_statistics(part.created_by)
     cut = _cut_bounds(part, len(leaves))
     values: dict[int, int] = {}
     nulls: dict[int, int] = {}
@@ -225,7 +226,7 @@ def part_entry(entry: DataFile, part: CopyableFile, leaves: Sequence[LeafColumn]
         if leaf.repeated:
             continue
         i, chunks = leaf.field_id, [group.column(number) for group in groups]
-        statistics = [chunk.statistics for chunk in chunks]
+        statistics = [chunk.statistics if is_right else None for chunk in chunks]
         values[i] = sum(chunk.num_values for chunk in chunks)
         all_values, all_nulls = ((counts or {}).get(i) for counts in (entry.value_counts, entry.null_value_counts))
         if all(stats is not None and stats.has_null_count for stats in statistics):

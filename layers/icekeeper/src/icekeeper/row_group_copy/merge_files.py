@@ -23,6 +23,7 @@ from icekeeper.row_group_copy.entry_metrics import (
     with_lineage_bounds,
 )
 from icekeeper.row_group_copy.footer import ParquetSchema, read_footer
+from icekeeper.row_group_copy.footer_decisions import has_right_statistics
 from icekeeper.row_group_copy.footer_structs import CannotCopy, NotCopyable, RowGroup
 from icekeeper.row_group_copy.write_copy import WrittenCopy, copy_in_store, write_copy
 from icekeeper.rows.arrow_schema import LeafColumn
@@ -80,7 +81,8 @@ def _with_facts(entry: DataFile, file: CopyableFile, target: CopyTarget, storage
     if uncounted:
         unbound = {leaf.field_id for leaf in leaves if lacks_bounds(completed, leaf, modes[leaf.field_id])}
         with _ONE_AT_A_TIME:
-            file = _with_told_facts(file, leaves, uncounted - unbound)
+            if has_right_statistics(file.created_by):
+                file = _with_told_facts(file, leaves, uncounted - unbound)
         file = _with_decoded_facts(file, leaves, uncounted, storage)
     check_metrics(_with_found_facts(completed, file, leaves), leaves, modes)
     return file

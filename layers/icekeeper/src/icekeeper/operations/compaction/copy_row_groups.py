@@ -32,6 +32,7 @@ from icekeeper.operations.compaction.write_properties import (
 )
 from icekeeper.policy.values import RewriteReason
 from icekeeper.row_group_copy.copyable import CopyableFile, CopyTarget, copy_target
+from icekeeper.row_group_copy.footer_decisions import has_right_statistics
 from icekeeper.row_group_copy.footer_structs import CannotCopy, NotCopyable
 from icekeeper.row_group_copy.merge_files import copyable_file, copyable_part, merge_files
 from icekeeper.rows.apply_deletes import DeletedRows
@@ -273,7 +274,8 @@ def _row_groups(
     source = task.inputs[number]
     by_keys = any(task.deletes[i].content is FileContent.EQUALITY_DELETES for i in source.deletes)
     try:
-        footer = file.footer.seen_by_arrow() if by_keys else None
+        # (rule: footer-bounds-by-known-writers): a key outside of wrong bounds would leave its rows undeleted.
+        footer = file.footer.seen_by_arrow() if by_keys and has_right_statistics(file.created_by) else None
     except CannotCopy:
         footer = None
     for group in file.groups:
