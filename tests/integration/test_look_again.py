@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from icekeeper.catalogs.catalog import identity_of
 from icekeeper.detection.assess import assess_table
 from icekeeper.detection.proposal import Proposal
-from support.maintained_table import MaintainedTable
+from icekeeper.state.store import LakeStats
+from icekeeper.storage.paths import normalise
+from icekeeper.storage.s3_reads import ObjectPart
+from icekeeper.storage.storage import Storage
+from support.maintained_table import NAME, MaintainedTable
 
 SETTINGS: dict[str, Any] = {
     "operations": "compact,rewrite_position_deletes,rewrite_manifests",
@@ -60,3 +67,77 @@ def test_an_idle_pass_is_remembered_across_small_commits(table: MaintainedTable)
     table.append(53)
     assert isinstance(told(table), tuple)
     assert maintained(table)[0] == "succeeded"
+
+
+# The manifests of a head whose summary does not count them: PyIceberg, Iceberg-Java up to 1.10.
+
+MANIFESTS = {"operations": "rewrite_manifests", "min_manifests_to_rewrite": "5", "min_input_files": "100"}
+
+
+def recorded(table: MaintainedTable) -> LakeStats:
+    (found,) = table.state.lake_stats.of_catalog(table.catalog.name, table.catalog.warehouse)
+    return found
+
+
+def proposed(table: MaintainedTable) -> tuple[str, ...]:
+    return tuple(reason for one in table.runtime.detect(MANIFESTS).proposals for reason in one.reasons)
+
+
+def reads_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    read, seen = Storage.read_start, list[str]()
+
+    def noted(storage: Storage, path: str) -> ObjectPart:
+        seen.append(path)
+        return read(storage, path)
+
+    monkeypatch.setattr(Storage, "read_start", noted)
+    return seen
+
+
+def test_a_scan_counts_the_manifests_of_each_new_head_once(
+    table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By one read of its manifest list, of which nothing is decoded (rule: detection-reads-documents-only)."""
+    seen = reads_of(monkeypatch)
+    table.fill(4)
+    assert proposed(table) == ()
+    assert (recorded(table).counters["lake_manifests"], recorded(table).warnings) == (4, {})
+    table.fill(2, start=10)
+    for _ in range(2):
+        assert proposed(table) == ("6 manifests reach min_manifests_to_rewrite 5",)
+        assert recorded(table).counters["lake_manifests"] == 6
+        assert recorded(table).warnings == {
+            "manifest_sprawl": "6 manifests for 6 data files reach min_manifests_to_rewrite 5"
+        }
+    assert len(seen) == len({*seen}) == 2
+    assert table.runtime.health(NAME).counters["lake_manifests"] == 6
+    table.runtime.maintain(NAME, MANIFESTS, table.engine)
+    assert (proposed(table), recorded(table).counters["lake_manifests"], recorded(table).warnings) == ((), 1, {})
+    assert len(seen) == 2, "our own commits count them"
+
+
+@pytest.mark.parametrize("damage", ["cut off", "gone", "elsewhere"])
+def test_a_manifest_list_that_cannot_be_read_is_no_sign_and_a_warning(table: MaintainedTable, damage: str) -> None:
+    table.fill(6)
+    head = table.metadata.current_snapshot
+    assert head is not None
+    assert head.manifest_list is not None
+    manifest_list = Path(normalise(head.manifest_list))
+    content = manifest_list.read_bytes()
+    if damage == "cut off":
+        manifest_list.write_bytes(content[:-5])
+    elif damage == "gone":
+        manifest_list.unlink()
+    else:
+        table.rewrite_document(lambda document: document["snapshots"][-1].update({"manifest-list": "/etc/hostname"}))
+    why = {"cut off": "is damaged or truncated", "gone": "does not exist", "elsewhere": "lies outside"}[damage]
+    for _ in range(2):
+        assert proposed(table) == ()
+        assert "lake_manifests" not in recorded(table).counters
+        assert list(recorded(table).warnings) == ["manifests_unread"]
+        assert "how many manifests the table has is not known: " in recorded(table).warnings["manifests_unread"]
+        assert why in recorded(table).warnings["manifests_unread"]
+    if damage != "elsewhere":
+        manifest_list.write_bytes(content)
+        assert proposed(table) == ("6 manifests reach min_manifests_to_rewrite 5",)
+        assert list(recorded(table).warnings) == ["manifest_sprawl"]

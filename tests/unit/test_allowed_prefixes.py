@@ -370,6 +370,7 @@ def test_a_bound_travels_with_the_properties() -> None:
 
 METHODS: dict[str, Callable[[Storage, str], object]] = {
     "read": lambda s, path: s.read(path),
+    "read_start": lambda s, path: s.read_start(path),
     "read_end": lambda s, path: s.read_end(path, 4),
     "write": lambda s, path: s.write(path, b"theirs"),
     "open_input": lambda s, path: s.open_input(path),

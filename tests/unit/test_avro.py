@@ -97,6 +97,24 @@ def test_a_block_that_does_not_end_with_the_marker_is_refused() -> None:
         records_of(data[:-16] + os.urandom(16), "m.avro")
 
 
+@pytest.mark.parametrize("codec", ["null", "deflate", "bzip2", "xz"])
+def test_records_are_counted_without_unpacking_a_block(codec: str) -> None:
+    data = written(codec)
+    found = open_avro(data, "a.avro")
+    assert found.count(is_whole=True) == 300
+    assert open_avro(written(codec, 0), "a.avro").count(is_whole=True) == 0
+    blocks = [count for count, _ in found.unpacked_blocks()]
+    counts = [open_avro(data[:length], "a.avro").count(is_whole=False) for length in range(found.blocks_at, len(data))]
+    assert counts == sorted(counts), "more bytes show more records"
+    assert {*counts} <= {sum(blocks[:number]) for number in range(len(blocks) + 1)}
+    assert counts[-1] == 300
+    with pytest.raises(MetadataUnreadable, match="does not end with the file's marker"):
+        open_avro(data[:-1], "a.avro").count(is_whole=True)
+    schema = {"type": "record", "name": "t", "fields": []}
+    with pytest.raises(MetadataUnreadable, match="a block of 1 bytes claims 2000 records"):
+        open_avro(avro_file(schema, [(2000, b"x")]), "a.avro").count(is_whole=True)
+
+
 # Avro files as Arrow batches: every type of the mapping, field ids, codecs, some columns only, damage.
 
 PRICE = {"type": "fixed", "name": "decimal_9_2", "size": 4, "logicalType": "decimal", "precision": 9, "scale": 2}

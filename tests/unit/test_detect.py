@@ -159,6 +159,13 @@ def test_manifests_are_counted_from_the_summary() -> None:
     assert check(table(summary), policy(manifest_rewrite_enabled="false")) == QUIET
 
 
+def test_manifests_that_the_summary_does_not_count_are_those_of_the_manifest_list() -> None:
+    expected = Proposal("ns.t", ("12 manifests reach min_manifests_to_rewrite 5",), 0.7059)
+    assert check(table({}), manifests=12) == check(table({"manifests-created": "1"}), manifests=12) == expected
+    assert check(table({}), manifests=4) == QUIET
+    assert check(table({"manifests-created": "1", "manifests-kept": "3"}), manifests=12) == QUIET
+
+
 @pytest.mark.parametrize(
     "summary",
     [

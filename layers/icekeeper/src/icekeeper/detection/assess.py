@@ -43,7 +43,7 @@ from icekeeper.metadata.document import (
 from icekeeper.operations.compaction.where import why_not_rewritten
 from icekeeper.operations.expiry.retention import ExpiryPlan, expiry_at
 from icekeeper.operations.policy_fit import check_fit
-from icekeeper.policy import Operation, ResolvedPolicy, gc_enabled
+from icekeeper.policy import Operation, Policy, ResolvedPolicy, gc_enabled
 from icekeeper.policy.due import (
     FIRST_SWEEP,
     PolicyPart,
@@ -69,11 +69,13 @@ def assess_table(
     plan_sweep: SweepPlanner,
     is_requested: bool = False,
     fleet: int = 1,
+    manifests: int | None = None,
 ) -> Proposal | Skip:
     """Assess a table and its due schedules by its records in the state store (``memory``).
 
     For a table without a recorded sweep, the time of the first one is passed to ``plan_sweep``, unless it is now; the
-    first sweeps of the ``fleet`` tables that the scan selects are spread over an interval.
+    first sweeps of the ``fleet`` tables that the scan selects are spread over an interval.  ``manifests`` is the number
+    of manifests of the head where its summary lacks it; ``None``: unknown.
 
     Raises:
         StorageError: ``plan_sweep`` failed.
@@ -86,10 +88,7 @@ def assess_table(
         plan, failed_loads, due = ExpiryPlan((), ()), 0, tuple[Signal, ...]()
         if not loaded.versioned_by:  # else passes refuse to delete (rule: branches-outside-need-everything)
             due = due_sweep(plan_sweep, identity, metadata, rest, turns, fleet=fleet, now_ms=now_ms)
-            pinned = [pin.snapshot_id for pin in memory.pins]
-            if rest.policy.named_snapshots[1] or not _expiry_waits(metadata, memory, now_ms):
-                plan = expiry_at(metadata, rest.policy, now_ms=now_ms, pinned=pinned)
-            grace_ms = rest.policy.orphan_older_than_ms
+            plan, grace_ms = _expirable(metadata, rest.policy, memory, now_ms), rest.policy.orphan_older_than_ms
             failed_loads = sum(load.can_be_cleaned(now_ms, grace_ms) for load in memory.loads)
         found = assess(
             str(loaded.name),
@@ -103,12 +102,12 @@ def assess_table(
             due=due,
             clustering=wanted_clustering(metadata, rest.policy) if rest.runs(Operation.COMPACT) else None,
             has_unreadable=bool(memory.unreadable),
+            manifests=manifests,
         )
         if resolved.schedules:
             found = _with_due(loaded, resolved, found, parts, turns, now_ms)
     found = as_requested(found, resolved, identity.uuid) if is_requested else found
-    told = unreadable_warning(memory.unreadable), refused_expiry_warning(metadata, memory.refused_expiry)
-    warning = "; ".join(filter(None, told)) or None
+    warning = _unreadable(metadata, memory)
     if isinstance(found, Skip):
         return replace(found, warning=warning, catalog=identity.catalog)
     seen = () if memory.last_seen is None else (memory.last_seen.finished_ms,)
@@ -123,10 +122,19 @@ def assess_table(
     )
 
 
-def _expiry_waits(metadata: TableMetadata, memory: Glance, now_ms: int) -> bool:
-    """Whether the last expiry was refused and would be again (rule: retry-unreadable-files-weekly)."""
+def _unreadable(metadata: TableMetadata, memory: Glance) -> str | None:
+    told = unreadable_warning(memory.unreadable), refused_expiry_warning(metadata, memory.refused_expiry)
+    return "; ".join(filter(None, told)) or None
+
+
+def _expirable(metadata: TableMetadata, policy: Policy, memory: Glance, now_ms: int) -> ExpiryPlan:
+    """What expires now; nothing if the last expiry was refused, and would be again (rule: retry-unreadable-files-weekly).
+    """
     refused = memory.refused_expiry
-    return refused is not None and refused.waits(history_digest(metadata, refused.needed_by), now_ms)
+    is_named = bool(policy.named_snapshots[1])
+    if refused and not is_named and refused.waits(history_digest(metadata, refused.needed_by), now_ms):
+        return ExpiryPlan((), ())
+    return expiry_at(metadata, policy, now_ms=now_ms, pinned=[pin.snapshot_id for pin in memory.pins])
 
 
 ORPHAN_SWEEP = "orphan sweep"
@@ -213,6 +221,7 @@ def assess(
     due: Sequence[Signal] = (),
     clustering: str | None = None,
     has_unreadable: bool = False,
+    manifests: int | None = None,
 ) -> Proposal | Skip:
     """Propose a table for maintenance, or return the reason against it; schedules are left out.
 
@@ -226,6 +235,7 @@ def assess(
         due: signals that depend only on an interval: the orphan sweep.
         clustering: the recipe by which compaction would cluster files; ``None``: it would not.
         has_unreadable: passes found unreadable files, so first statistics cannot be computed.
+        manifests: the number of manifests where the head's summary lacks it.
     """
     uuid, policy = metadata.uuid or "", resolved.policy
     signals = [] if resolved.is_stopped or not gc_enabled(metadata) else list(load_signals(failed_loads))
@@ -251,7 +261,7 @@ def assess(
         else:
             if resolved.runs(Operation.COMPUTE_STATISTICS) and (metadata.statistics or not has_unreadable):
                 signals.extend(statistics_signals(metadata, head, policy))
-            of_layout, idle = _layout_signals(metadata, head, resolved, clustering, seen, now_ms)
+            of_layout, idle = _layout_signals(metadata, head, resolved, clustering, seen, now_ms, manifests)
             signals.extend(of_layout)
             why_idle = next(iter(idle.values()), "no sign of work")
     signals.extend(due)
@@ -299,6 +309,7 @@ def _layout_signals(
     clustering: str | None,
     seen: LastSeen | None,
     now_ms: int,
+    manifests: int | None,
     refused: Mapping[Operation, str] | None = None,
 ) -> tuple[Sequence[Signal], Mapping[Operation, str]]:
     """Signals that files, deletes or manifests need a rewrite; without any, reasons why a pass should still look.
@@ -307,8 +318,10 @@ def _layout_signals(
     """
     policy, compacts = resolved.policy, resolved.runs(Operation.COMPACT)
     clusters = clustering is not None and compacts
-    idle, looks = outlook(metadata, head, resolved, seen, clusters=clusters, now_ms=now_ms, refused=refused)
-    signals = list(summary_signals(head, resolved, idle))
+    idle, looks = outlook(
+        metadata, head, resolved, seen, clusters=clusters, now_ms=now_ms, refused=refused, manifests=manifests
+    )
+    signals = list(summary_signals(head, resolved, idle, manifests))
     if compacts and Operation.COMPACT not in idle and policy.rewrite_enabled:
         if clustering is not None:
             idle_at = seen.snapshot_id if seen is not None and seen.idle else None
@@ -321,7 +334,7 @@ def _layout_signals(
         why = why_not_rewritten(metadata)
         if why is not None:
             refused = {Operation.COMPACT: why}
-            return _layout_signals(metadata, head, resolved, clustering, seen, now_ms, refused)
+            return _layout_signals(metadata, head, resolved, clustering, seen, now_ms, manifests, refused)
     return found, idle
 
 

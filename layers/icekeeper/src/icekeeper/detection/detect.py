@@ -5,16 +5,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
-from icekeeper.catalogs.catalog import Catalog
+from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.detection.list_tables import CatalogSource, why_empty
 from icekeeper.detection.proposal import FleetReport
-from icekeeper.detection.scan import LOADING_THREADS, Scanner
+from icekeeper.detection.scan import LOADING_THREADS, ManifestCounter, Scanner
 from icekeeper.errors import StorageError
 from icekeeper.machine.clock import Clock, system_clock
 from icekeeper.machine.resources import search_cycles_seldom
+from icekeeper.metadata.avro_files import open_avro
+from icekeeper.metadata.document import Snapshot
 from icekeeper.pass_context.table_policy import TablePolicies
 from icekeeper.state.store import Gathered, StateStore
+from icekeeper.storage.allowed_locations import ALLOWED_LOCATIONS, AllowedLocations
+from icekeeper.storage.storage import Storage
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +36,10 @@ def detect(
     threads: int = LOADING_THREADS,
     run: str = "",
 ) -> FleetReport:
-    """Which tables of these catalogs need work, and why; reads one metadata document per table.
+    """Which tables of these catalogs need work, and why.
+
+    Reads one metadata document per table, and the manifest list of each new head whose summary lacks the number of
+    manifests.
 
     ``cursor`` is that of the last report; ``overrides`` and ``unsafe`` are as for a pass.  At most ``threads`` tables
     are loaded at a time.  ``run`` is the run whose passes follow, if any: they use what the scan has recorded.
@@ -53,6 +61,7 @@ def detect(
         plan_sweep=lambda identity, due: first_sweeps.add((identity, due)),
         threads=threads,
         run=run,
+        count_manifests=_manifest_counter(),
         check_request=policies.of_requests(given).of,
     )
     with state.kept_open():  # otherwise SQLite empties its log whenever the last connection closes
@@ -62,6 +71,24 @@ def detect(
         except StorageError as error:
             log.warning("the times of first sweeps could not be recorded; the next scan decides them again: %s", error)
     return report
+
+
+def _manifest_counter() -> ManifestCounter:
+    """Counts manifests by the blocks of a manifest list, of which at most 8 MB are read: enough for 60,000."""
+
+    @lru_cache(maxsize=32)  # a catalog may give each table credentials of its own
+    def store(properties: tuple[tuple[str, str], ...]) -> Storage:
+        return Storage(dict(properties))
+
+    def count(loaded: LoadedTable, head: Snapshot) -> int:
+        if head.manifest_list is None:
+            return len(head.inline_manifests)
+        properties = {key: value for key, value in loaded.io_properties.items() if key != ALLOWED_LOCATIONS}
+        storage = store(tuple(sorted(properties.items()))).within(AllowedLocations.of(loaded.io_properties))
+        found = storage.read_start(head.manifest_list)
+        return open_avro(found.data, head.manifest_list).count(is_whole=len(found.data) == found.size)
+
+    return count
 
 
 def detect_catalog(

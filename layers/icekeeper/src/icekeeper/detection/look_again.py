@@ -37,12 +37,14 @@ def outlook(
     clusters: bool,
     now_ms: int,
     refused: Mapping[Operation, str] | None = None,
+    manifests: int | None = None,
 ) -> tuple[Mapping[Operation, str], Sequence[Signal]]:
     """Which rewriting operations have nothing to do at ``now_ms`` (epoch milliseconds), and why; and reasons why a pass
     should look for work without another sign of it.
 
     ``seen`` is the record of the last pass with these settings.  ``clusters``: compaction would cluster files.
-    ``refused``: operations that cannot work on this table, and why.
+    ``refused``: operations that cannot work on this table, and why.  ``manifests``: the number of manifests where the
+    head's summary lacks it.
     """
     idle, looks, policy = dict(refused or {}), [], resolved.policy
     for operation in (Operation.COMPACT, Operation.REWRITE_POSITION_DELETES, Operation.REWRITE_MANIFESTS):
@@ -55,7 +57,7 @@ def outlook(
             is_idle, words = False, _never_idle(operation, head, policy, seen, clusters=clusters)
         if is_idle:
             idle[operation] = words
-        elif words and _is_possible(operation, head, policy):
+        elif words and _is_possible(operation, head, policy, manifests):
             looks.append(Signal(words, 0.05))  # tables with a sign of need come first
     return idle, looks
 
@@ -118,13 +120,14 @@ def _counter(snapshot: Snapshot, key: str) -> int | None:
     return summary_counter(summary_counters(snapshot), key)
 
 
-def _is_possible(operation: Operation, head: Snapshot, policy: Policy) -> bool:
+def _is_possible(operation: Operation, head: Snapshot, policy: Policy, manifests: int | None) -> bool:
     """Whether an operation can have work at all, by the counters of the head's summary."""
     if operation is Operation.COMPACT:
         return not rewrites_are_blocked(summary_counters(head), policy)
     if operation is Operation.REWRITE_POSITION_DELETES:
         return _counter(head, "total-delete-files") != 0
     listed = listed_manifests(summary_counters(head))
+    listed = manifests if listed is None else listed
     return listed is None or listed >= policy.min_manifests_to_rewrite
 
 

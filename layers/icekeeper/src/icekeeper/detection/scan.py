@@ -28,9 +28,10 @@ from icekeeper.detection.list_tables import (
 from icekeeper.detection.proposal import FleetReport, Proposal, Skip
 from icekeeper.detection.signals import SweepPlanner
 from icekeeper.errors import MaintenanceError, MetadataUnreadable, PolicyError, RequestRefused, StorageError
-from icekeeper.health.examine import examine
+from icekeeper.health.examine import examine, health_head, listed_manifests, summary_counters
 from icekeeper.health.lake_log import LakeLog, Twins
 from icekeeper.machine.clock import HOUR_MS, Reached, at_work, within_budget
+from icekeeper.metadata.document import Snapshot
 from icekeeper.model import TableName
 from icekeeper.policy import Policy, ResolvedPolicy
 from icekeeper.report.activity import scan_finished, scan_started
@@ -149,6 +150,8 @@ _LISTING_SHARE = 0.5
 
 RequestChecker = Callable[[Catalog, LoadedTable, Mapping[str, str]], object]
 """Resolves the policy of a table with the settings of a request; raises PolicyError to refuse the request."""
+ManifestCounter = Callable[[LoadedTable, Snapshot], int]
+"""Counts the manifests of a snapshot by its manifest list; raises MaintenanceError."""
 PolicyResolver = Callable[[Catalog, LoadedTable], ResolvedPolicy]
 """Resolves the settings of a table; raises PolicyError."""
 
@@ -218,6 +221,8 @@ class Scanner:
     monotonic_s: Callable[[], float] = time.monotonic
     run: str = ""
     """The run whose passes use the records of the scan; empty: none follows."""
+    count_manifests: ManifestCounter | None = None
+    """``None``: where a summary lacks the number, it is unknown."""
     check_request: RequestChecker = lambda catalog, loaded, settings: None
 
     def scan(self, sources: Sequence[CatalogSource], cursor: tuple[str, str] | None = None) -> FleetReport:
@@ -341,6 +346,7 @@ class Scanner:
         except PolicyError as error:
             self._observe(place, loaded, identity, error, memory, Verdict(left_alone=str(error)))
             raise
+        manifests = self._counted(place, loaded, identity, resolved)
         try:
             found = assess_table(
                 loaded,
@@ -351,14 +357,32 @@ class Scanner:
                 plan_sweep=self.plan_sweep,
                 is_requested=is_requested,
                 fleet=place.fleet,
+                manifests=manifests if isinstance(manifests, int) else None,
             )
         except Exception as error:
-            self._observe(place, loaded, identity, resolved, memory, Verdict(left_alone=masked(str(error))))
+            verdict = Verdict(left_alone=masked(str(error)))
+            self._observe(place, loaded, identity, resolved, memory, verdict, manifests)
             raise
         metadata, turns = loaded.metadata, memory.schedules
         due = next_due(identity, metadata, resolved, turns, fleet=place.fleet, now_ms=self.now_ms)
-        self._observe(place, loaded, identity, resolved, memory, _verdict(found, due))
+        self._observe(place, loaded, identity, resolved, memory, _verdict(found, due), manifests)
         return found
+
+    def _counted(
+        self, place: _Place, loaded: LoadedTable, identity: TableIdentity, resolved: ResolvedPolicy
+    ) -> int | MaintenanceError | None:
+        """The number of manifests where the head's summary lacks it: as the last scan recorded it for this head, else
+        by its manifest list (rule: detection-reads-documents-only)."""
+        head = health_head(loaded.metadata, resolved)
+        if head is None or self.count_manifests is None or listed_manifests(summary_counters(head)) is not None:
+            return None
+        known = place.health.manifests(identity, head.snapshot_id)
+        if known is not None:
+            return known
+        try:
+            return self.count_manifests(loaded, head)
+        except MaintenanceError as error:
+            return error
 
     def _observe(
         self,
@@ -368,6 +392,7 @@ class Scanner:
         resolved: ResolvedPolicy | PolicyError,
         memory: Glance,
         verdict: Verdict,
+        manifests: int | MaintenanceError | None = None,
     ) -> None:
         place.seen.observe(loaded)
         stats = examine(
@@ -375,6 +400,7 @@ class Scanner:
             loaded.metadata,
             resolved,
             now_ms=self.now_ms,
+            manifests=manifests,
             idle=lambda policy: idle_by_memory(loaded, policy, memory, self.now_ms),
             memory=memory,
             cut_off=place.not_maintained.get(loaded.name.key),

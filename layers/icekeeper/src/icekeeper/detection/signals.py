@@ -83,10 +83,13 @@ def load_signals(failed_loads: int) -> Iterable[Signal]:
         yield Signal(f"files of {counted(failed_loads, 'failed load')} can be cleaned", 0.1)
 
 
-def summary_signals(head: Snapshot, resolved: ResolvedPolicy, settled: Collection[Operation]) -> Iterable[Signal]:
+def summary_signals(
+    head: Snapshot, resolved: ResolvedPolicy, settled: Collection[Operation], manifests: int | None = None
+) -> Iterable[Signal]:
     """Signals for small files, many deletes and many manifests, from the head's summary.
 
-    ``settled`` are operations that certainly find nothing to do.
+    ``settled`` are operations that certainly find nothing to do.  ``manifests`` is the number of manifests where the
+    summary lacks it; ``None``: unknown.
     """
     counters = summary_counters(head)
     policy = resolved.policy
@@ -104,6 +107,7 @@ def summary_signals(head: Snapshot, resolved: ResolvedPolicy, settled: Collectio
         yield from _delete_debt(counters, delete_files, policy)
     if resolved.runs(Operation.REWRITE_MANIFESTS) and Operation.REWRITE_MANIFESTS not in settled:
         count = listed_manifests(counters)
+        count = manifests if count is None else count
         if count is not None and count >= policy.min_manifests_to_rewrite:
             reason = f"{count} manifests reach min_manifests_to_rewrite {policy.min_manifests_to_rewrite}"
             yield Signal(reason, count / policy.min_manifests_to_rewrite)

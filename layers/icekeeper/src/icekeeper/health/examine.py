@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from icekeeper.errors import PolicyError
+from icekeeper.errors import MaintenanceError, PolicyError
 from icekeeper.health.layout import timeline
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import (
@@ -90,9 +90,9 @@ def lake_counters(
     head: Snapshot | None,
     *,
     now_ms: int,
-    manifests: Sequence[ManifestFile] | None = None,
+    manifests: Sequence[ManifestFile] | int | None = None,
 ) -> dict[str, int | float]:
-    """Counters by metric name; ``manifests`` are those of the head, if the caller has read its manifest list."""
+    """Counters by metric name; ``manifests`` are those of the head, or how many there are, if the caller knows it."""
     counters: dict[str, int | float] = {
         "lake_snapshots": len(metadata.snapshots),
         "lake_refs": len(metadata.refs),
@@ -115,7 +115,9 @@ def lake_counters(
         counters |= _clustering_depth(metadata, head)
         if (history := _history_bytes(metadata, head)) is not None:
             counters["lake_history_bytes"] = history
-    if manifests is not None:
+    if isinstance(manifests, int):
+        counters["lake_manifests"] = manifests
+    elif manifests is not None:
         counters["lake_manifests"] = len(manifests)
         counters["lake_delete_manifests"] = sum(m.content is ManifestContent.DELETES for m in manifests)
     return counters
@@ -324,7 +326,7 @@ def examine(
     resolved: ResolvedPolicy | PolicyError,
     *,
     now_ms: int,
-    manifests: Sequence[ManifestFile] | None = None,
+    manifests: Sequence[ManifestFile] | int | MaintenanceError | None = None,
     idle: Callable[[ResolvedPolicy], Collection[Operation]] = lambda resolved: (),
     deletes_elsewhere: int = 0,
     memory: Glance | None = None,
@@ -335,7 +337,7 @@ def examine(
     """The health of a table at ``now_ms`` (epoch milliseconds), maintained or not.
 
     ``resolved``: if the settings are wrong, the error; it becomes a warning, and the others use the default settings.
-    ``manifests``: those of the head, if the caller has read them.
+    ``manifests``: those of the head, or their number, if the caller knows it; or why its manifest list cannot be read.
     ``idle``: called if files seem to need work; returns the operations that find none, whose warnings are left out.
     ``deletes_elsewhere``: the number of deletes with another spec or partition than the data file that they name.
     ``memory``: what passes have recorded about the table.
@@ -344,7 +346,8 @@ def examine(
     ``waits``: why deletions wait for a table that cannot be read.
     """
     head = health_head(metadata, resolved)
-    counters = lake_counters(metadata, head, now_ms=now_ms, manifests=manifests)
+    listed = None if isinstance(manifests, MaintenanceError) else manifests
+    counters = lake_counters(metadata, head, now_ms=now_ms, manifests=listed)
     policy = resolved.policy if isinstance(resolved, ResolvedPolicy) else Policy()
     warnings = lake_warnings(metadata, counters, policy, now_ms=now_ms)
     if deletes_elsewhere:
@@ -352,6 +355,8 @@ def examine(
             f"{deletes_elsewhere} delete(s) stand under another spec or partition than the data file that they name: "
             "Iceberg after 1.11 refuses to read the table; rewrite_position_deletes moves them"
         )
+    if isinstance(manifests, MaintenanceError):
+        warnings["manifests_unread"] = f"how many manifests the table has is not known: {manifests}"
     if memory is not None:
         warnings |= dict(_of_passes(identity, metadata, memory))
     warnings |= dict(_of_state(cut_off, twins, waits))

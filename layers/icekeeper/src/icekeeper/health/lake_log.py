@@ -42,6 +42,8 @@ class _Known(NamedTuple):
     kinds: frozenset[str]
     identity: TableIdentity
     observed_ms: int
+    snapshot_id: int | None
+    manifests: int | None
 
 
 class LakeLog:
@@ -57,8 +59,14 @@ class LakeLog:
         self._news = Gathered(self._record)
         try:
             for stats in state.lake_stats.of_catalog(catalog, warehouse):
-                kinds = frozenset(stats.warnings)
-                self._known[_entry(stats.identity)] = _Known(_digest(stats), kinds, stats.identity, stats.observed_ms)
+                self._known[_entry(stats.identity)] = _Known(
+                    _digest(stats),
+                    frozenset(stats.warnings),
+                    stats.identity,
+                    stats.observed_ms,
+                    stats.snapshot_id,
+                    None if (count := stats.counters.get("lake_manifests")) is None else int(count),
+                )
         except (StorageError, KeyError, TypeError, ValueError) as error:
             self._give_up("read", error)
 
@@ -66,6 +74,11 @@ class LakeLog:
     def tables(self) -> list[TableIdentity]:
         """The tables with stats recorded before this scan."""
         return [known.identity for known in self._known.values()]
+
+    def manifests(self, identity: TableIdentity, snapshot_id: int) -> int | None:
+        """How many manifests a table had by an earlier scan; ``None``: unknown, or it had another head then."""
+        known = self._known.get(_entry(identity))
+        return None if known is None or known.snapshot_id != snapshot_id else known.manifests
 
     def observe(self, stats: LakeStats) -> None:
         """Record the stats of a table if they changed, at the latest in :meth:`finish`."""

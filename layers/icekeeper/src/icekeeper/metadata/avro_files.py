@@ -35,6 +35,10 @@ SYNC_BYTES = 16
 
 Block = TypeVar("Block")
 
+# Two numbers of at most ten bytes.
+_LONGEST_BLOCK_HEADER = 20
+# Deflate makes a byte of at most 1,032 (zlib, "Maximum Compression Factor").
+_MOST_PACKED = 1032
 _MAGIC = b"Obj\x01"
 # Memory of a decoded manifest entry, or of an entry of a manifest list: typical, not the most.
 _RECORD_BYTES = 1024
@@ -83,6 +87,26 @@ class AvroFile:
             records = limits.unpack(codec, block)
             limits.hold(_RECORD_BYTES * require_possible(count, len(records)))
             yield count, records
+
+    def count(self, *, is_whole: bool) -> int:
+        """The number of records by the headers of the blocks, none of which is unpacked.
+
+        If only the beginning of the file was read (not ``is_whole``), the records of the blocks that begin there.
+        """
+        with _damage_named(f"{self.path} is damaged or truncated"):
+            data, at, records = self.data, self.blocks_at, 0
+            marker = data[at - SYNC_BYTES : at]
+            end = len(data) if is_whole else len(data) - _LONGEST_BLOCK_HEADER
+            while at < end:
+                count, at = read_long(data, at)
+                size, at = read_long(data, at)
+                if not 0 <= count <= size * _MOST_PACKED:
+                    raise ValueError(f"a block of {size} bytes claims {count} records")
+                records, at = records + count, at + size
+                if not data.startswith(marker, at) and (is_whole or at + SYNC_BYTES <= len(data)):
+                    raise EOFError("a block does not end with the file's marker")
+                at += SYNC_BYTES
+            return records
 
     def values(self, read: Reader) -> Iterator[Any]:
         """The value of each record."""

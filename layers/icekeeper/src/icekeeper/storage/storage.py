@@ -151,6 +151,15 @@ class Storage:
                 require_fitting(path, int(stream.size()))
                 return bytes(stream.read())
 
+    def read_start(self, path: str) -> ObjectPart:
+        """The first :data:`ONE_READ_BYTES` of an object, or all of a smaller one, and its whole size."""
+        with self.translated(path):
+            if self.uses_boto3(path):
+                return read_beginning(self.s3_at(path), path)
+            with self._open(path) as stream:
+                size = int(stream.size())
+                return ObjectPart(bytes(stream.read_at(min(size, ONE_READ_BYTES), 0)), size, etag_of(stream))
+
     def read_end(self, path: str, length: int) -> ObjectPart:
         """The last ``length`` bytes of an object, such as a Parquet footer, and its whole size."""
         with self.translated(path):
