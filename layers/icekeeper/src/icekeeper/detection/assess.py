@@ -128,8 +128,8 @@ def _unreadable(metadata: TableMetadata, memory: Glance) -> str | None:
 
 
 def _expirable(metadata: TableMetadata, policy: Policy, memory: Glance, now_ms: int) -> ExpiryPlan:
-    """What expires now; nothing if the last expiry was refused, and would be again (rule: retry-unreadable-files-weekly).
-    """
+    """What expires now; nothing if the last expiry was refused and would be again
+    (rule: retry-unreadable-files-weekly)."""
     refused = memory.refused_expiry
     is_named = bool(policy.named_snapshots[1])
     if refused and not is_named and refused.waits(history_digest(metadata, refused.needed_by), now_ms):
