@@ -6,21 +6,29 @@ import json
 import os
 import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
+from icekeeper.catalogs.catalog import LoadedTable, missing_table
+from icekeeper.catalogs.sql import SqlCatalog as OurSqlCatalog
+from icekeeper.deletion.table_claims import exclude_entry, forget_claims
+from icekeeper.errors import PartlyListed, PolicyError
+from icekeeper.machine.clock import HOUR_MS, system_clock
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import ManifestFile, TableName
-from icekeeper.report.outcome import Status
+from icekeeper.pass_context.stores import TableHandle
+from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.state.claims import TableClaims
 from icekeeper.state.open import open_state
 from icekeeper.storage.paths import normalise
 from support.command import CATALOG, EVERYTHING_IS_OLD, Command, one_sentence
-from support.maintained_table import ID_AND_PART, new_table
-from support.served import files_of, ids, maintain
+from support.maintained_table import ID_AND_PART, NAME, new_table
+from support.readers import pyiceberg_rows
+from support.served import age_everything, files_of, ids, maintain
 
 # Where a table has files is known although its catalog entry went back to an older state
 # (rule: ask-neighbours-before-deleting).
@@ -108,6 +116,208 @@ def test_expiry_spares_what_a_guest_took_in_after_it_went_back(
     outcomes = maintain(table, catalog, "ns.t")
     assert outcomes["expire_snapshots"].status is Status.SUCCEEDED
     assert ids(catalog.load_table(GUEST)) == [0, 1, 10, 11, 20, 21, 70]
+
+
+# A table that its catalog denies may be hidden from us, or be undropped (rule: gone-is-proven-twice).
+
+DAY_MS = 24 * HOUR_MS
+
+
+@pytest.mark.parametrize(
+    ("since_days", "now_days", "then_days"), [(None, 9, 9), (0, 0, 0), (0, 7.99, 0), (0, 8, None), (9, 8, 8)]
+)
+def test_only_after_eight_days_a_missing_table_is_gone(
+    since_days: float | None, now_days: float, then_days: float | None
+) -> None:
+    """A first sighting that is in the future is of a clock that was ahead, and proves nothing."""
+    claims = TableClaims(catalog="c", warehouse="w", table=TableName.parse(GUEST), uuid="u", location="s3://b/guest")
+    seen = claims if since_days is None else replace(claims, missing_ms=int(since_days * DAY_MS))
+    now = seen.missing_again(int(now_days * DAY_MS))
+    assert (now and now.missing_ms) == (None if then_days is None else then_days * DAY_MS)
+
+
+class Denied:
+    """A table and a guest that took its files in, which a look has seen, and which the catalog denies later on."""
+
+    def __init__(self, catalog: SqlCatalog, folder: Path, monkeypatch: pytest.MonkeyPatch, *, is_seen: bool) -> None:
+        self.owner = new_table(catalog, folder)
+        self.owner.fill(3)
+        self.guest = catalog.create_table(GUEST, schema=ID_AND_PART)
+        self.guest.add_files(files_of(self.owner.table))
+        self.taken = [Path(normalise(path)) for path in files_of(self.owner.table)]
+        self.rows = ids(self.guest)
+        if is_seen:
+            maintain(self.owner, catalog, GUEST, operations="compact", min_input_files="9")
+        self.owner.table.overwrite(self.owner.new_rows(1))
+        self._catalog, self._patch = catalog, monkeypatch
+        self._real = OurSqlCatalog.load, OurSqlCatalog.list_tables
+
+    def drop(self) -> None:
+        self._catalog.drop_table(GUEST)
+
+    def restore(self) -> None:
+        self.guest = self._catalog.register_table(GUEST, self.guest.metadata_location)
+
+    def deny(self, *answers: bool | None) -> None:
+        """Load no guest; whether the next listings show it (``None``: they are partial); the last answer stays."""
+        (load, listed), left = self._real, [*answers]
+
+        def loads(catalog: OurSqlCatalog, name: TableName) -> LoadedTable:
+            if str(name) == GUEST:
+                raise missing_table(catalog, name)
+            return load(catalog, name)
+
+        def lists(catalog: OurSqlCatalog) -> Iterator[TableName]:
+            answer = left.pop(0) if len(left) > 1 else left[0]
+            yield from (one for one in listed(catalog) if answer or str(one) != GUEST)
+            if answer is None:
+                raise PartlyListed("some are hidden")
+
+        self._patch.setattr(OurSqlCatalog, "load", loads)
+        self._patch.setattr(OurSqlCatalog, "list_tables", lists)
+
+    def sweep(self, days: float = 0) -> dict[str, OperationOutcome]:
+        """A pass so many days later, with an orphan beside the table's data."""
+        self.orphan = Path(self.owner.plant("elsewhere/orphan.parquet"))
+        self.owner.late_ms = int(days * DAY_MS)
+        age_everything(self.owner)
+        sweeps = f"{self.owner.metadata.location}/elsewhere"
+        operations = "expire_snapshots,remove_orphans"
+        done = maintain(self.owner, self._catalog, "ns.t", operations=operations, orphan_sweep_prefixes=sweeps)
+        assert all(path.exists() for path in self.taken) or not any(path.exists() for path in self.taken)
+        return done
+
+    @property
+    def is_whole(self) -> bool:
+        return self.taken[0].exists()
+
+
+@pytest.fixture
+def denied(local_catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Denied:
+    return Denied(local_catalog, tmp_path, monkeypatch, is_seen=True)
+
+
+def test_what_a_missing_table_took_in_stays_for_eight_days_and_nothing_waits(denied: Denied) -> None:
+    denied.drop()
+    for days in (0, 5, 7.9):
+        outcomes = denied.sweep(days)
+        assert {outcome.status for outcome in outcomes.values()} <= {Status.SUCCEEDED, Status.SKIPPED}
+        assert [denied.is_whole, denied.orphan.exists()] == [True, False], days
+        assert f"{GUEST} of catalog" in outcomes["remove_orphans"].summary
+        assert "is not proven to be gone" in outcomes["remove_orphans"].summary
+    denied.sweep(8.1)
+    assert denied.sweep(8.2).keys() == {"expire_snapshots", "remove_orphans"}
+    assert not denied.is_whole
+
+
+def test_eight_days_are_counted_from_the_first_denial(denied: Denied) -> None:
+    """Not from the last look."""
+    denied.sweep(0)
+    denied.drop()
+    for days in (30, 37):
+        denied.sweep(days)
+        assert denied.is_whole
+    denied.sweep(38.1)
+    denied.sweep(38.2)
+    assert not denied.is_whole
+
+
+def test_a_table_that_was_undropped_meanwhile_has_eight_days_again(denied: Denied) -> None:
+    denied.drop()
+    denied.sweep(0)
+    denied.restore()
+    denied.sweep(5)
+    denied.drop()
+    denied.sweep(9)
+    denied.sweep(9.1)
+    assert denied.is_whole
+    assert sorted(row["id"] for row in pyiceberg_rows(denied.guest.metadata_location)) == denied.rows
+
+
+@pytest.mark.parametrize("shown", [True, None])
+def test_a_table_that_is_listed_or_may_be_is_not_gone(denied: Denied, *, shown: bool | None) -> None:
+    denied.deny(shown)
+    for days in (0, 9, 18):
+        denied.sweep(days)
+        assert denied.is_whole
+
+
+def test_one_that_is_listed_again_has_eight_days_again(denied: Denied) -> None:
+    denied.deny(False)
+    denied.sweep(0)
+    denied.deny(True)
+    denied.sweep(5)
+    denied.deny(False)
+    denied.sweep(9)
+    denied.sweep(9.1)
+    assert denied.is_whole
+
+
+def test_a_person_forgets_a_missing_table_at_once(denied: Denied) -> None:
+    denied.drop()
+    denied.sweep(0)
+    handle = TableHandle(denied.owner.catalog, NAME, denied.owner.state, system_clock)
+    here = handle.catalog
+    forget_claims(handle, here.name, TableName.parse(GUEST), here.warehouse, lambda name, warehouse: here)
+    denied.sweep(0)
+    assert not denied.is_whole
+
+
+class TestNeverLookedInto:
+    """What it needs is not known (rule: never-seen-tables-stop-their-bucket)."""
+
+    @pytest.fixture
+    def denied(self, local_catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Denied:
+        return Denied(local_catalog, tmp_path, monkeypatch, is_seen=False)
+
+    @pytest.mark.parametrize("shown", [(True,), (True, None)])
+    def test_while_it_is_listed_it_stops_its_bucket(self, denied: Denied, shown: tuple[bool | None, ...]) -> None:
+        denied.deny(*shown)
+        outcomes = denied.sweep(20)
+        assert {outcome.status for outcome in outcomes.values()} == {Status.REFUSED}
+        assert f"claims exclude {GUEST}" in str(outcomes["remove_orphans"].reason)
+        assert [denied.is_whole, denied.orphan.exists()] == [True, True]
+
+    def test_a_person_may_exclude_it(self, denied: Denied) -> None:
+        denied.deny(True)
+        exclude_entry(denied.owner.catalog, TableName.parse(GUEST), denied.owner.state)
+        assert denied.sweep()["remove_orphans"].status is Status.SUCCEEDED
+        with pytest.raises(PolicyError, match=r"there is no table ns\.none"):
+            exclude_entry(denied.owner.catalog, TableName.parse("ns.none"), denied.owner.state)
+
+    def test_one_that_the_next_listing_lacks_stops_nothing(self, denied: Denied) -> None:
+        """A temporary table."""
+        denied.deny(True, False)
+        assert {outcome.status for outcome in denied.sweep().values()} == {Status.SUCCEEDED}
+        assert not denied.orphan.exists()
+
+
+@pytest.mark.parametrize("was_known", [False, True])
+def test_a_renamed_table_is_known_by_its_new_name_and_a_second_entry_is_none(
+    local_catalog: SqlCatalog, tmp_path: Path, *, was_known: bool
+) -> None:
+    """Of two entries that were seen side by side, one that is missing may be hidden."""
+    owner = new_table(local_catalog, tmp_path)
+    owner.fill(2)
+    local_catalog.register_table("ns.first", owner.loaded.metadata_location)
+    if was_known:
+        local_catalog.register_table("ns.second", owner.loaded.metadata_location)
+    first = local_catalog.load_table("ns.first").metadata_location
+    here = owner.catalog.name, owner.catalog.warehouse
+
+    def known() -> set[str]:
+        """Those that a pass knows, which had to look at all tables."""
+        owner.table.overwrite(owner.new_rows(1))
+        assert maintain(owner, local_catalog, "ns.t")["expire_snapshots"].status is Status.SUCCEEDED
+        return {one.table.name for one in owner.state.claims.of_catalog(*here)}
+
+    assert known() == {"t", "first", *(["second"] if was_known else [])}
+    if was_known:
+        local_catalog.drop_table("ns.first")
+    else:
+        local_catalog.rename_table("ns.first", "ns.renamed")
+    assert known() == ({"t", "first", "second"} if was_known else {"t", "renamed"})
+    assert sorted(row["id"] for row in pyiceberg_rows(first)) == [0, 1, 10, 11]
 
 
 # ``icekeeper claims``: what was recorded of a catalog that is gone stops deletion until a person forgets it.

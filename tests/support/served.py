@@ -11,13 +11,14 @@ from pyiceberg.table import Table
 from icekeeper.catalogs.catalog import Catalog
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.engines.local_engine import LocalEngine
-from icekeeper.machine.clock import HOUR_MS
+from icekeeper.machine.clock import HOUR_MS, system_clock
 from icekeeper.model import TableName
 from icekeeper.report.outcome import OperationOutcome
 from icekeeper.runtime import Runtime
 from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES
 from icekeeper.storage.paths import normalise
-from support.maintained_table import EAGER, MaintainedTable, grow_old
+from icekeeper.storage.storage import store_now_ms
+from support.maintained_table import EAGER, MaintainedTable, grow_old, same_clock
 from support.readers import pyiceberg_rows
 
 
@@ -37,12 +38,17 @@ def maintain(
     served: SqlCatalog | None = None,
     **settings: str,
 ) -> dict[str, OperationOutcome]:
-    """A pass as the command makes it, over any table; ``served`` is another catalog with the same state."""
+    """A pass as the command makes it, over any table; ``served`` is another catalog with the same state.
+
+    It is ``table.late_ms`` later than the system's clock says.
+    """
     others = {one.name: one for one in (table.pyiceberg, served) if one is not None and one.name != catalog.name}
     runtime = Runtime(
         open_ours(catalog, environment),
         table.state,
         environment=environment or {},
+        clock=lambda: system_clock() + table.late_ms,
+        store_clock=same_clock if table.late_ms else store_now_ms,
         other_catalog=lambda name, warehouse: open_ours(others[name]) if name in others else None,
     )
     outcome = runtime.maintain(TableName.parse(name), {**EAGER, **settings}, LocalEngine(1), unsafe=True)

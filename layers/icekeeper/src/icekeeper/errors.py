@@ -69,7 +69,7 @@ class PolicyError(MaintenanceError):
 
 
 class TableNotFound(PolicyError):
-    """The catalog has no table of this name."""
+    """The catalog has no Iceberg table of this name, by its own answer: it may also hide the table from us."""
 
 
 class CatalogNotFound(PolicyError):

@@ -93,7 +93,7 @@ class Catalog(Protocol):
         """The table's newest state; asks the catalog each time.
 
         Raises:
-            PolicyError: there is no such table.
+            TableNotFound: the catalog itself answers that it has no Iceberg table of this name.
             MetadataUnreadable: the metadata file is missing or damaged.
             StorageError: the catalog or store cannot be reached.
         """

@@ -22,7 +22,7 @@ from icekeeper.catalogs.aws_service import AWS_ERRORS, AwsService
 from icekeeper.catalogs.catalog import LoadedTable, TableBounds, missing_table
 from icekeeper.catalogs.commit_answer import CommitAnswer, error_of
 from icekeeper.catalogs.pointer import TableFiles, commit_document
-from icekeeper.errors import CommitConflict, MetadataUnreadable, PartlyListed, PolicyError, StorageError
+from icekeeper.errors import CommitConflict, MetadataUnreadable, PartlyListed, PolicyError, StorageError, TableNotFound
 from icekeeper.model import TableName
 from icekeeper.storage.failures import is_refused
 
@@ -102,10 +102,12 @@ class GlueCatalog:
     def load(self, table: TableName) -> LoadedTable:
         entry = self._entry(table)
         if not _is_iceberg(entry):
-            raise PolicyError(f"{table} in catalog {self.name} is no Iceberg table")
+            raise TableNotFound(f"{table} in catalog {self.name} is no Iceberg table")
         if target := entry.get("TargetTable"):
             place = f"{target.get('DatabaseName')}.{target.get('Name')} in catalog {target.get('CatalogId')}"
-            raise PolicyError(f"{table} in catalog {self.name} is a resource link; maintain the table itself: {place}")
+            raise TableNotFound(
+                f"{table} in catalog {self.name} is a resource link; maintain the table itself: {place}"
+            )
         location = entry["Parameters"].get(POINTER)
         if not location:
             raise MetadataUnreadable(f"{table} has no {POINTER} in catalog {self.name}")

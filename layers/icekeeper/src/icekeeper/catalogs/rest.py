@@ -213,8 +213,14 @@ class RestCatalog:
             raise self._unusable(error) from error
         if response.ok:
             return response
-        if response.status_code == 404:
+        if _says_missing(response):
             raise missing_table(self, table)
+        if response.status_code == 404:
+            raise StorageError(
+                f"catalog {self.name} answered HTTP 404 about {table} without Iceberg's error document, so whether the "
+                f"table exists is not known ({self._message(response)}); look for a proxy that answers in its place, "
+                "and check its uri"
+            )
         if response.status_code in (401, 403, 419):
             raise StorageError(f"catalog {self.name} denies access to {table}: {self._message(response)}")
         raise StorageError(
@@ -287,6 +293,12 @@ class RestCatalog:
             return StorageError(f"catalog {self.name} cannot be reached: nothing answers at {self._uri}")
         reason = " ".join(mask(str(error), self._secrets).split())[:300]
         return StorageError(f"catalog {self.name} at {self._uri} cannot be used: {reason}")
+
+
+def _says_missing(response: requests.Response) -> bool:
+    """Whether the catalog itself says that there is no such table or namespace: proxies also answer 404."""
+    error = read_error(_json(response))
+    return response.status_code == 404 and error is not None and error.code == 404
 
 
 def _json(response: requests.Response) -> Any:

@@ -265,6 +265,9 @@ class FileNeeds:
         for claims, reason in near.kept_apart:
             name = f"{claims.table} of catalog {claims.catalog}"
             self.shared.spare_seen(name, (*claims.folders, *claims.data_roots), reason)
+        for claims, reason in near.missing:
+            name, places = f"{claims.table} of catalog {claims.catalog}", (claims.location, *claims.folders)
+            self.shared.spare_seen(name, (*places, *claims.data_roots), reason, "is not proven to be gone")
         for pointer in near.pointers:
             self._spare_entry_at(pointer)
         held: list[str] = []  # of other tables, but perhaps in this one's location

@@ -29,15 +29,16 @@ from icekeeper.errors import (
     MaintenanceError,
     OperationRefused,
     PartlyListed,
-    PolicyError,
     StorageError,
+    TableNotFound,
     is_gone,
 )
-from icekeeper.machine.clock import HOUR_MS, at_work, in_limited_time
+from icekeeper.machine.clock import HOUR_MS, at_work, in_limited_time, iso_utc
 from icekeeper.machine.metering import WorkThreads
 from icekeeper.model import TableName
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.state.claims import (
+    GONE_AFTER_MS,
     LATEST_LOOK_S,
     LEAST_LIMIT_S,
     CatalogLook,
@@ -272,17 +273,31 @@ def _served(context: OperationContext, name: str, warehouse: str) -> Catalog | N
 def _look_at_tables(context: OperationContext, catalog: Catalog, tables: Sequence[TableName]) -> Sequence[UnseenEntry]:
     """Read those of the tables that have a new head; return the entries that cannot be read.
 
+    A missing table that a listing which began afterwards lacks needs nothing, unless it was looked into before; then
+    its claims decide.
+
     Raises:
         StorageError: the state store failed.
     """
     known, looks = recorded_claims(context.state, catalog), LimitedLooks(context, catalog)
+    missing: set[TableName] = set()
     with WorkThreads(_PARALLEL_LOOKS, thread_name_prefix="table-look") as pool:
-        seen = pool.map(partial(_look_at_table, context, looks, known), tables)
-        return [one for one in seen if one is not None]
+        seen = list(pool.map(partial(_look_at_table, context, looks, known, missing), tables))
+    if missing:
+        try:
+            missing.difference_update([*catalog.list_tables()])
+        except StorageError as error:
+            log.warning("%s: whether catalog %s still lists its missing tables: %s", context.table, catalog.name, error)
+            missing.clear()
+    return [one for one in seen if one is not None and one.table not in missing]
 
 
 def _look_at_table(
-    context: OperationContext, looks: LimitedLooks, known: Mapping[TableName, TableClaims], name: TableName
+    context: OperationContext,
+    looks: LimitedLooks,
+    known: Mapping[TableName, TableClaims],
+    missing: set[TableName],
+    name: TableName,
 ) -> UnseenEntry | None:
     recorded, catalog, location = known.get(name), looks.catalog, ""
 
@@ -300,11 +315,19 @@ def _look_at_table(
     try:
         looks.look(name, look)
         return None
-    except PolicyError:
-        return None  # dropped meanwhile, or no table
+    except TableNotFound:
+        if recorded is not None and recorded.is_looked_into:
+            if recorded.missing_ms != -1:  # it is listed again
+                context.state.claims.record(replace(recorded, missing_ms=-1), replaces=recorded)
+            return None  # ``near_tables`` asks again
+        missing.add(name)
+        return unseen_entry(name, recorded, StorageError(_DENIED))
     except Exception as error:  # a document that breaks the specification must not stop the other tables
         log.warning("%s: %s cannot be looked at: %s", context.table, name, error)
         return unseen_entry(name, recorded, error, location)
+
+
+_DENIED = "its catalog lists it, and answers that there is no such table"
 
 
 def unseen_entry(table: TableName, recorded: TableClaims | None, error: Exception, location: str = "") -> UnseenEntry:
@@ -430,6 +453,8 @@ class CatalogTables:
     unreadable: tuple[tuple[TableName, str], ...]
     is_gone: bool = False
     """The metadata file of every unreadable table is gone."""
+    missing: str = ""
+    """Why the recorded claims of a missing table still count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,16 +465,19 @@ class NearTables:
     unreadable: tuple[tuple[TableClaims, str], ...] = ()
     given_up: tuple[tuple[TableClaims, str], ...] = ()
     """Unreadable for good: the metadata file is gone, or the catalog is no longer served."""
+    missing: tuple[tuple[TableClaims, str], ...] = ()
+    """Missing in their catalog, but not proven to be gone (rule: gone-is-proven-twice)."""
     kept_apart: tuple[tuple[TableClaims, str], ...] = ()
     """Unreadable or given up, but kept apart by the operator's rules (rule: separated-tables-stop-nothing)."""
     pointers: tuple[str, ...] = ()
-    """Metadata files in the cleaned table's folders to which entries of kept apart tables point."""
+    """Metadata files in the cleaned table's folders to which entries of kept apart tables point, or at which missing
+    entries of the cleaned table stood."""
 
 
 def load_all(
     catalog: Catalog, names: Iterable[TableName], state: StateStore, known: Mapping[TableName, TableClaims]
 ) -> CatalogTables:
-    """Load tables in parallel, and record the folders of new ones; a table that was dropped meanwhile is left out.
+    """Load tables in parallel, and record the folders of new ones; missing tables are left out.
 
     Raises:
         StorageError: the names cannot be listed, or the state store failed.
@@ -466,7 +494,7 @@ def load_all(
         try:
             loaded = catalog.load(name)
             return table_folders(catalog, loaded, seen_in.get(identity_of(catalog, loaded).uuid, ()))
-        except PolicyError:
+        except TableNotFound:
             return None
         except MaintenanceError as error:
             lost.append(is_lost(error))
@@ -529,7 +557,12 @@ def near_tables(context: OperationContext, own: LoadedTable, folders: Sequence[s
         if any(is_under(one.pointer, home) for home in homes) and own.is_kept_apart_from(look.catalog, one.table)
     }
     tables = tuple(table for entry, table in others.items() if entry != own_entry)
-    return replace(found, tables=tables, pointers=tuple(sorted(pointers)))
+    # A missing entry of the table itself needs the history of its head, and nothing else here.
+    uuid, copy = own.metadata.uuid, identity_of(context.catalog, own).copy
+    same = [claims for claims, _ in found.missing if uuid and claims.copy == copy]
+    pointers.update(claims.seen.metadata_file for claims in same if claims.is_looked_into)
+    missing = tuple(one for one in found.missing if one[0] not in same)
+    return replace(found, tables=tables, missing=missing, pointers=tuple(sorted(pointers)))
 
 
 def _near_one(
@@ -568,6 +601,8 @@ def _near_one(
     except MaintenanceError as error:
         return lost(str(error))
     near = [lost(reason, table, is_gone=found.is_gone) for table, reason in found.unreadable]
+    if found.missing:
+        near.append(NearTables(missing=((claims, found.missing),)))
     for table, unread in looked:
         if unread is not None:
             near.append(lost(str(unread), table.table.name))
@@ -595,6 +630,7 @@ def _joined(near: Sequence[NearTables]) -> NearTables:
         tuple(chain.from_iterable(one.tables for one in near)),
         tuple(chain.from_iterable(one.unreadable for one in near)),
         tuple(chain.from_iterable(one.given_up for one in near)),
+        tuple(chain.from_iterable(one.missing for one in near)),
         tuple(chain.from_iterable(one.kept_apart for one in near)),
     )
 
@@ -622,7 +658,10 @@ def opened(context: OperationContext, claims: TableClaims) -> Catalog | str | No
 def _loaded_by_claims(
     context: OperationContext, own: LoadedTable, catalog: Catalog, claims: TableClaims
 ) -> CatalogTables:
-    """The table that was seen under a name, or under its new name; the claims of a dropped table are removed.
+    """The table that was seen under a name, or under its new name.
+
+    The claims of a missing table count, until it is proven to be gone; then they are forgotten
+    (rule: gone-is-proven-twice).
 
     Raises:
         StorageError: the catalog cannot be listed, or the state store failed.
@@ -630,15 +669,31 @@ def _loaded_by_claims(
     found = load_all(catalog, [claims.table], context.state, {claims.table: claims})
     if found.unreadable or any(_uuid_of(one) == claims.uuid for one in found.tables):
         return found
-    recorded = recorded_claims(context.state, catalog)
-    unknown = [name for name in catalog.list_tables() if name not in recorded]
-    renamed = load_all(catalog, unknown, context.state, recorded)
-    if not renamed.unreadable and not found.tables:
-        context.state.claims.forget(claims.entry)
+    is_missing = not found.tables
+    if is_missing and claims.missing_again(context.clock()) == claims:
+        return CatalogTables((), (), missing=_why_missing(claims))
+    recorded, listed = recorded_claims(context.state, catalog), [*catalog.list_tables()]
+    if is_missing and claims.table in listed:
+        context.state.claims.record(replace(claims, missing_ms=-1), replaces=claims)
+        return CatalogTables((), ((claims.table, _DENIED),))
+    renamed = load_all(catalog, [name for name in listed if name not in recorded], context.state, recorded)
+    missing = ""
+    if is_missing and not renamed.unreadable and all(_uuid_of(one) != claims.uuid for one in renamed.tables):
+        now = claims.missing_again(context.clock())
+        if now is None:
+            context.state.claims.forget(claims.entry)
+        else:
+            context.state.claims.record(now, replaces=claims)
+            missing = _why_missing(now)
     # A table that cannot be loaded may be the renamed one.
     lost = [(name, f"it may be {name}, which cannot be loaded: {why}") for name, why in renamed.unreadable]
     near = [one for one in lost if not own.is_kept_apart_from(catalog.name, one[0])]
-    return CatalogTables((*found.tables, *renamed.tables), tuple((near or lost)[:1]), renamed.is_gone)
+    return CatalogTables((*found.tables, *renamed.tables), tuple((near or lost)[:1]), renamed.is_gone, missing)
+
+
+def _why_missing(claims: TableClaims) -> str:
+    since, until = iso_utc(claims.missing_ms), iso_utc(claims.missing_ms + GONE_AFTER_MS)
+    return f"its catalog has not shown it since {since}; it counts as dropped if that is still so after {until}"
 
 
 def _uuid_of(one: TableFolders) -> str:

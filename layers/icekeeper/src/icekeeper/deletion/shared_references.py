@@ -23,7 +23,14 @@ from icekeeper.deletion.neighbours import (
 )
 from icekeeper.deletion.other_tables import follow_for_a_while
 from icekeeper.deletion.referenced_paths import ReferencedPaths
-from icekeeper.errors import MaintenanceError, MetadataUnreadable, OperationRefused, PolicyError, StorageError, is_gone
+from icekeeper.errors import (
+    MaintenanceError,
+    MetadataUnreadable,
+    OperationRefused,
+    StorageError,
+    TableNotFound,
+    is_gone,
+)
 from icekeeper.machine.metering import WorkThreads
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import parse_document
@@ -228,11 +235,11 @@ class _Followed:
         return identity_of(self.catalog, self.table)
 
     def newest(self) -> LoadedTable | None:
-        """The table as it is now; ``None``: it was dropped, and its files are still spared in this pass."""
+        """The table as it is now; ``None``: it is missing, and its files are still spared in this pass."""
         try:
             with reading_anew():
                 return self.catalog.load(self.table.name)
-        except PolicyError:
+        except TableNotFound:
             return None
 
     def knows(self, metadata_file: str) -> bool:
@@ -284,8 +291,9 @@ class SharedReferences:
                 with self._reading(followed):
                     self._look_beside(followed)
 
-    def spare_seen(self, name: str, folders: Iterable[str], reason: str) -> None:
-        """Spare the (normalised) folders in which an unreadable table, kept apart by rules, was seen to have files.
+    def spare_seen(self, name: str, folders: Iterable[str], reason: str, because: str = "cannot be read") -> None:
+        """Spare the (normalised) folders in which a table was seen to have files that is missing, or that is unreadable
+        and kept apart by rules.
 
         A folder below the cleaned table is spared completely.  Of a folder that contains the cleaned table (for example
         a shared ``write.data.path``), only the files directly in it and in its partition and hash folders are spared.
@@ -294,7 +302,7 @@ class SharedReferences:
         below = sorted({one for one in folders for home in homes if one != home and may_be_under(one, home)})
         self._seen_below.add(below)
         self._seen_roots.update(folders)
-        sentence = f"what lies in {' and '.join(below)} stays: {name} was seen to have files there, and cannot be read"
+        sentence = f"what lies in {' and '.join(below)} stays: {name} was seen to have files there, and {because}"
         if below and sentence not in self.left:
             log.warning("%s: %s: %s", self._context.table, sentence, reason)
             self.left.append(sentence)

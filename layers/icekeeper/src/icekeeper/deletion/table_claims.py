@@ -16,7 +16,14 @@ from typing import Any, TypeVar
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
 from icekeeper.deletion.neighbours import owned_locations, table_folders
-from icekeeper.errors import MaintenanceError, MetadataUnreadable, OperationRefused, PolicyError, is_gone
+from icekeeper.errors import (
+    MaintenanceError,
+    MetadataUnreadable,
+    OperationRefused,
+    PolicyError,
+    TableNotFound,
+    is_gone,
+)
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_read import portions
 from icekeeper.metadata.table_reader import References, TableReader
@@ -146,19 +153,23 @@ def head_of(loaded: LoadedTable) -> SeenHead:
     number = max((one.sequence_number for one in snapshots), default=0)
     ids = frozenset(one.snapshot_id for one in snapshots if one.sequence_number in (0, number))
     return SeenHead(
-        metadata_file=normalise(loaded.metadata_location),
+        metadata_file=loaded.metadata_location,
         updated_ms=loaded.metadata.last_updated_ms,
         sequence_number=number,
         snapshots=ids if len(ids) <= _MOST_SEEN_SNAPSHOTS else frozenset(),
     )
 
 
-def follows(loaded: LoadedTable, seen: SeenHead) -> bool:
+def _follows(loaded: LoadedTable, seen: SeenHead) -> bool:
     """Whether a head is the current one of a table, or is in its metadata log."""
     metadata = loaded.metadata
     logged = ((str(entry["metadata-file"]), int(entry["timestamp-ms"])) for entry in metadata.metadata_log)
     states = ((loaded.metadata_location, metadata.last_updated_ms), *logged)
-    return any((normalise(file), at_ms) == (seen.metadata_file, seen.updated_ms) for file, at_ms in states)
+    return any(at_ms == seen.updated_ms and _is_same(file, seen.metadata_file) for file, at_ms in states)
+
+
+def _is_same(one: str, other: str) -> bool:
+    return one == other or normalise(one) == normalise(other)
 
 
 def _goes_on(loaded: LoadedTable, seen: SeenHead) -> bool:
@@ -168,7 +179,7 @@ def _goes_on(loaded: LoadedTable, seen: SeenHead) -> bool:
     """
     snapshots = loaded.metadata.snapshots.values()
     newest = (one for one in snapshots if one.sequence_number == seen.sequence_number)
-    return any(one.snapshot_id in seen.snapshots for one in newest) or follows(loaded, seen)
+    return any(one.snapshot_id in seen.snapshots for one in newest) or _follows(loaded, seen)
 
 
 _NOT_RECORDED = "%s: where it has files could not be recorded: %s"
@@ -198,11 +209,11 @@ def begin_claims(context: OperationContext, loaded: LoadedTable) -> None:
 
 
 def is_seen(claims: TableClaims | None, loaded: LoadedTable) -> bool:
-    """Whether the claims include the manifests of the table's newest state."""
-    if claims is None or claims.uuid != (loaded.metadata.uuid or ""):
+    """Whether the claims include the manifests of the table's newest state, and do not call it missing."""
+    if claims is None or claims.uuid != (loaded.metadata.uuid or "") or claims.missing_ms != -1:
         return False
-    head = normalise(loaded.metadata_location), loaded.metadata.last_updated_ms
-    return (claims.seen.metadata_file, claims.seen.updated_ms) == head
+    seen = claims.seen
+    return seen.updated_ms == loaded.metadata.last_updated_ms and _is_same(seen.metadata_file, loaded.metadata_location)
 
 
 def look_into(context: OperationContext, catalog: Catalog, loaded: LoadedTable) -> frozenset[str]:
@@ -299,7 +310,28 @@ def _record(
         now = replace(now, seen=seen)
     if now != entry:
         state.claims.record(now, replaces=entry)
+    if seen is not None and not (entry is not None and entry.is_looked_into):
+        _forget_former_names(state, catalog, loaded, before)
     return now
+
+
+def _forget_former_names(
+    state: StateStore, catalog: Catalog, loaded: LoadedTable, before: Iterable[TableClaims]
+) -> None:
+    """Forget the names that a table, which is seen under a new name, was renamed from (rule: gone-is-proven-twice).
+
+    A second entry that was known beside the first one is no new name, so it proves nothing about the first.
+    """
+    here = catalog.name, catalog.warehouse
+    for one in before:
+        if one.entry[:2] != here or one.table == loaded.name or not (one.uuid and _follows(loaded, one.seen)):
+            continue
+        try:
+            catalog.load(one.table)
+        except TableNotFound:
+            state.claims.forget(one.entry)
+        except MaintenanceError as error:
+            log.warning("%s may have been renamed to %s: %s", one.table, loaded.name, error)
 
 
 def _recorded(
@@ -364,7 +396,7 @@ def forget_claims(
 ) -> TableClaims:
     """Forget the claim of an entry whose catalog is gone, and record in the journal of the handle's table who did it.
 
-    ``force``: even if its catalog is configured, but does not answer or has no table of that name (perhaps renamed).
+    ``force``: even if its catalog is configured, but does not answer.
 
     Raises:
         PolicyError: no such claim, or several.
@@ -395,7 +427,8 @@ def exclude_entry(catalog: Catalog, table: TableName, state: StateStore) -> Tabl
         OperationRefused: it can be read, or was read before, so that its needs are known.
         StorageError: the state store failed.
     """
-    table = _as_listed(catalog, table)
+    listed = [*catalog.list_tables()]
+    table = _as_listed(listed, table)
     excluded = TableClaims(catalog=catalog.name, warehouse=catalog.warehouse, table=table, uuid="", location="")
     recorded = state.claims.of_entry(excluded.entry)
     if recorded is not None and recorded.is_looked_into:
@@ -404,20 +437,19 @@ def exclude_entry(catalog: Catalog, table: TableName, state: StateStore) -> Tabl
         loaded = catalog.load(table)
         reader = TableReader(loaded.metadata, Storage(loaded.io_properties).read)
         deque(References().follow(reader, loaded.metadata.snapshots.values()), maxlen=0)
-    except PolicyError:
-        raise
-    except (MaintenanceError, AttributeError, KeyError, TypeError, ValueError):
+    except (MaintenanceError, AttributeError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, PolicyError) and not (isinstance(error, TableNotFound) and table in listed):
+            raise
         state.claims.record(excluded)
         return excluded
     raise OperationRefused(f"{table} can be read, so every pass knows what it needs; nothing was changed")
 
 
-def _as_listed(catalog: Catalog, table: TableName) -> TableName:
+def _as_listed(listed: Sequence[TableName], table: TableName) -> TableName:
     """The listed table whose name has this text: a person cannot type every name part by part."""
-    if table.is_plain:
+    if table.is_plain or table in listed:
         return table
-    listed = catalog.list_tables()
-    return table if table in listed else next((one for one in listed if str(one) == str(table)), table)
+    return next((one for one in listed if str(one) == str(table)), table)
 
 
 def _near(handle: TableHandle, loaded: LoadedTable) -> Sequence[TableClaims]:
@@ -434,12 +466,14 @@ def _require_gone(claims: TableClaims, open_other: OpenCatalog, *, force: bool) 
         if other is None:
             return
         other.load(claims.table)
+    except TableNotFound:
+        return  # passes wait for more proof; a person decides at once
     except MaintenanceError as error:
         if force:
             return
         raise OperationRefused(
-            f"whether {name} is gone is not known: {error}; every pass asks a catalog that answers, and forgets "
-            "what is gone; else take the catalog out of the configuration, or repeat this with --force"
+            f"whether {name} is gone is not known: {error}; take the catalog out of the configuration, or repeat this "
+            "with --force"
         ) from error
     raise OperationRefused(
         f"{name} is still there, and may need files at this table's location; nothing was forgotten; drop it from its "

@@ -19,7 +19,7 @@ from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
 from icekeeper.catalogs.pointer import keeping_documents
 from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.commit.transaction import Committed, CommitTerms, commit_with_retries
-from icekeeper.errors import MaintenanceError, MetadataUnreadable, OperationRefused, PolicyError, StorageError
+from icekeeper.errors import MaintenanceError, MetadataUnreadable, OperationRefused, StorageError
 from icekeeper.machine.clock import HOUR_MS, TOLD_SKEW_MS, Clock, ahead_ms, steady_s
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import is_metadata_file, parse_document
@@ -527,8 +527,6 @@ def metadata_of_other_entries(
                 yield there.metadata_location
                 yield from (str(entry["metadata-file"]) for entry in there.metadata.metadata_log)
                 continue
-        except PolicyError:
-            continue  # the entry was dropped
-        except MaintenanceError:
+        except MaintenanceError:  # also if it is missing: it may be hidden
             pass
         yield from (str(entry["metadata-file"]) for entry in head.metadata.metadata_log)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from typing import Any, TypeAlias
@@ -24,6 +24,9 @@ from typing import Any, TypeAlias
 from icekeeper.machine.clock import HOUR_MS, iso_utc
 from icekeeper.model import TableName
 from icekeeper.state.items import KEPT_MS, Item, Records, catalog_key, named_key, sort_key, understood
+
+GONE_AFTER_MS = 8 * 24 * HOUR_MS
+"""So long a missing table keeps its claims: by default, Unity Catalog restores a dropped one for seven days."""
 
 Entry: TypeAlias = tuple[str, str, str]
 """A catalog entry: catalog, warehouse and the table's :attr:`.TableName.key`."""
@@ -37,7 +40,7 @@ class SeenHead:
     """
 
     metadata_file: str = ""
-    """Its normalised metadata file; empty: no manifest was read."""
+    """Its metadata file, as the catalog spells it; empty: no manifest was read."""
     updated_ms: int = -1
     """Its ``last-updated-ms``: after a restore, some catalogs write another file of the same name."""
     sequence_number: int = -1
@@ -63,6 +66,9 @@ class TableClaims:
     """Folders inside the location in which data files of the table were ever found."""
     seen: SeenHead = SeenHead()
     """The folders include those of all manifests up to this head."""
+    missing_ms: int = -1
+    """Since when the table is missing (epoch milliseconds): its catalog answered that there is no such table, and a
+    complete listing that began afterwards lacked it; -1: it was read since, or never missing."""
 
     @property
     def entry(self) -> Entry:
@@ -82,6 +88,12 @@ class TableClaims:
     def is_excluded(self) -> bool:
         """Whether a person has declared that an unreadable entry needs no protection."""
         return not self.location
+
+    def missing_again(self, now_ms: int) -> TableClaims | None:
+        """The claims when the table is missing now; ``None``: it is gone for good (rule: gone-is-proven-twice)."""
+        if self.missing_ms == -1 or self.missing_ms > now_ms:  # a clock that was ahead proves nothing
+            return replace(self, missing_ms=now_ms)
+        return self if now_ms - self.missing_ms < GONE_AFTER_MS else None
 
     def touch(self, folder: str) -> bool:
         """Whether a normalised folder equals, contains or is inside one of the table's folders."""
@@ -283,6 +295,7 @@ def _entry_item(claims: TableClaims) -> Item:
                 sorted(claims.seen.snapshots),
             ]
         ),
+        "missing_ms": claims.missing_ms,
     }
 
 
@@ -347,6 +360,7 @@ def _claims(item: Item) -> TableClaims:
                 sequence_number=int(sequence_number),
                 snapshots=frozenset(map(int, snapshots)),
             ),
+            missing_ms=item["missing_ms"],
         )
 
 

@@ -154,7 +154,7 @@ _TYPES: Mapping[str, type] = {
     name: kind
     for kind, names in {
         int: "until_ms changed_ms run_out_ms seen_ms counted_ms ended_ms observed_ms requested_ms started_ms "
-        "finished_ms first_seen_ms tried_ms cut_ms snapshot_id file_count turn sightings times",
+        "finished_ms first_seen_ms tried_ms cut_ms missing_ms snapshot_id file_count turn sightings times",
         str: "name holder kind origin state prefixes list_id metadata_location fingerprint idle_since version "
         "entry folder folders data_roots seen uuid location counters warnings policy metrics settings table_name "
         "catalog warehouse verdict timeline facts schedule run_id status summary engine path why schema_digest look "
