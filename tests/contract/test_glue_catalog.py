@@ -16,7 +16,7 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.glue import GlueCatalog
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.engines.engine import EngineName
-from icekeeper.errors import CommitConflict, MetadataUnreadable, PolicyError, StorageError
+from icekeeper.errors import CommitConflict, MetadataUnreadable, PartlyListed, PolicyError, StorageError
 from icekeeper.model import TableName
 from icekeeper.report.outcome import PassStatus
 from icekeeper.runtime import Runtime, open_engine
@@ -159,8 +159,14 @@ def test_every_page_is_read_and_what_vanishes_meanwhile_is_passed_over(catalog: 
         glue.add_response("get_databases", {"DatabaseList": [{"Name": "gone"}, {"Name": "b.c"}]})
         glue.add_client_error("get_tables", "EntityNotFoundException")
         glue.add_response("get_tables", {"TableList": [{"Name": "z", **iceberg}]})
+        glue.add_response("get_databases", {"DatabaseList": [{"Name": "a"}, {"Name": "b.c"}]})
         assert [str(table) for table in catalog.list_tables()] == ["a.x", "a.y", "b.c.z"]
         glue.assert_no_pending_responses()
+        glue.add_response("get_databases", {"DatabaseList": [{"Name": "gone"}]})
+        glue.add_client_error("get_tables", "EntityNotFoundException")
+        glue.add_response("get_databases", {"DatabaseList": [{"Name": "gone"}]})  # so it is hidden
+        with pytest.raises(PartlyListed, match=r"1 database\(s\) must not be listed \(gone\)"):
+            list(catalog.list_tables())
         glue.add_client_error("get_databases", "AccessDeniedException", "no")
         with pytest.raises(StorageError, match=r"catalog lake \(Glue Data Catalog\) was refused by the store"):
             list(catalog.list_tables())

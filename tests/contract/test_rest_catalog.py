@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import traceback
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -24,8 +26,10 @@ from icekeeper.errors import (
     CommitStateUnknown,
     MaintenanceError,
     MetadataUnreadable,
+    PartlyListed,
     PolicyError,
     StorageError,
+    TableNotFound,
 )
 from icekeeper.pipeline.deployment import parse_catalog_file
 from icekeeper.pyiceberg_private.rest_session import BoundedRestCatalog
@@ -188,11 +192,12 @@ class _Foreign(ScriptedRest):
     """Answers one path in its own way."""
 
     path = "nothing"
+    status = 200
     body = b""
 
     def answer(self, method: str, path: str, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
         if path.startswith("/v1/namespaces") and path.endswith(self.path):
-            return 200, {}, self.body
+            return self.status, {}, self.body
         if path.startswith("/v1/namespaces") and path.partition("?")[0] == "/v1/namespaces":
             return 200, {}, b'{"namespaces": [["ns"]]}'
         return super().answer(method, path, body)
@@ -215,6 +220,106 @@ def test_a_listing_that_is_none_is_told(foreign: _Foreign, path: str, body: byte
         list(catalog.list_tables())
     told = f"what answers at {foreign.url} is not an Iceberg REST catalog; look for a proxy that answers in its place"
     assert str(caught.value) == told
+
+
+NO_SUCH = error_document(404, "NoSuchTabularError")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"<html>404 page not found</html>",
+        b'{"message": "no route"}',
+        json.dumps(NO_SUCH).encode()[:-3],
+        json.dumps(error_document(403, "ForbiddenException")).encode(),
+        json.dumps({"error": {"message": "no", "type": "NoSuchTableException"}}).encode(),
+    ],
+)
+def test_only_a_catalog_says_that_a_table_is_missing(foreign: _Foreign, body: bytes) -> None:
+    """With Iceberg's error document, of any type; anything else may come from a proxy."""
+    catalog = foreign.open()
+    foreign.path, foreign.status, foreign.body = "/tables/t", 404, body
+    with pytest.raises(StorageError, match="whether the table exists is not known"):
+        catalog.load(NAME)
+    foreign.body = json.dumps(NO_SUCH).encode()
+    with pytest.raises(TableNotFound, match=r"there is no table ns\.t in catalog scripted"):
+        catalog.load(NAME)
+
+
+class _Nested(ScriptedRest):
+    """Namespaces ``a`` with ``a.sub``, and ``b``, each with one table; ``said`` replaces answers, each once."""
+
+    said: Mapping[str, list[tuple[int, Any]]] = MappingProxyType({})
+    nested = True
+
+    def answer(self, method: str, path: str, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
+        where, _, query = path.removeprefix("/v1/namespaces").partition("?")
+        parent = query.removeprefix("parent=")
+        asked = f"parent={parent}" if path.startswith("/v1/namespaces") and not where else where.lstrip("/")
+        if asked.startswith("parent=") or asked.endswith("/tables"):
+            status, document = self.said[asked].pop(0) if self.said.get(asked) else self._said(asked)
+            return status, {}, document if isinstance(document, bytes) else json.dumps(document).encode()
+        return super().answer(method, path, body)
+
+    def _said(self, asked: str) -> tuple[int, Any]:
+        if asked.endswith("/tables"):
+            namespace = asked.removesuffix("/tables").split("%1F")
+            return 200, {"identifiers": [{"namespace": namespace, "name": "t"}]}
+        if asked != "parent=" and not self.nested:
+            return 400, error_document(400, "BadRequestException")
+        return 200, {"namespaces": {"parent=": [["a"], ["b"]], "parent=a": [["a", "sub"]]}.get(asked, [])}
+
+
+GONE = (404, error_document(404, "NoSuchNamespaceException"))
+WITHOUT_B = (200, {"namespaces": [["a"]]})
+ROOT = (200, {"namespaces": [["a"], ["b"]]})
+ALL = ["a.sub.t", "a.t", "b.t"]
+
+
+@pytest.mark.parametrize(
+    ("said", "listed", "is_whole"),
+    [
+        ({}, ALL, True),
+        # Dropped meanwhile: its own catalog says so, and so does a listing that began afterwards.
+        ({"b/tables": [GONE], "parent=": [ROOT, WITHOUT_B]}, ["a.sub.t", "a.t"], True),
+        (
+            {"a%1Fsub/tables": [GONE], "parent=a": [(200, {"namespaces": [["a", "sub"]]}), (200, {"namespaces": []})]},
+            ["a.t", "b.t"],
+            True,
+        ),
+        ({"parent=b": [GONE], "parent=": [ROOT, WITHOUT_B]}, ALL, True),
+        # Hidden, or not known.
+        ({"b/tables": [GONE]}, ["a.sub.t", "a.t"], False),
+        ({"b/tables": [GONE], "parent=": [ROOT, (503, b"")]}, ["a.sub.t", "a.t"], False),
+        ({"b/tables": [(404, b"<html>")], "parent=": [ROOT, WITHOUT_B]}, ["a.sub.t", "a.t"], False),
+        ({"b/tables": [(404, b"")], "parent=": [ROOT, WITHOUT_B]}, ["a.sub.t", "a.t"], False),
+        ({"parent=b": [GONE]}, ALL, False),
+        ({"parent=b": [(404, b"<html>")], "parent=": [ROOT, WITHOUT_B]}, ALL, False),
+        ({"parent=b": [(400, error_document(400))]}, ALL, False),
+        ({"parent=a": [(400, b"")]}, ["a.t", "b.t"], False),
+    ],
+)
+def test_a_namespace_is_passed_over_only_if_it_is_proven_to_be_dropped(
+    local_catalog: SqlCatalog,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    said: dict[str, list[tuple[int, Any]]],
+    listed: list[str],
+    *,
+    is_whole: bool,
+) -> None:
+    """Also one of which only the parent is denied (rule: partial-listings-delete-nothing)."""
+    monkeypatch.setattr("support.scripted_rest.ScriptedRest", _Nested)
+    with scripted_rest(new_table(local_catalog, tmp_path).catalog) as server:
+        assert isinstance(server, _Nested)
+        catalog, found = server.open(), list[str]()
+        server.said = {asked: [*answers] for asked, answers in said.items()}
+        with nullcontext() if is_whole else pytest.raises(PartlyListed):
+            found.extend(map(str, catalog.list_tables()))
+        server.said, server.nested = {}, False
+        assert sorted(map(str, catalog.list_tables())) == ["a.t", "b.t"]  # no server of nested namespaces
+    assert sorted(found) == listed
 
 
 @pytest.mark.parametrize("more", [{"storage-credentials": 1}, {"storage-credentials": [{"hello": 1}]}, {"config": 7}])

@@ -84,11 +84,12 @@ class GlueCatalog:
 
     def list_tables(self) -> Iterator[TableName]:
         refused: list[str] = []
+        missing: list[str] = []
         try:
-            for page in self._pages("get_databases"):
-                for database in page["DatabaseList"]:
-                    if "TargetDatabase" not in database:
-                        yield from self._tables_of(database["Name"], refused)
+            for database in self._databases():
+                yield from self._tables_of(database, refused, missing)
+            if missing:  # dropped meanwhile, if a listing that begins now lacks it
+                refused += {*missing}.intersection(self._databases())
         except AWS_ERRORS as error:
             raise self._unusable(error) from error
         if refused:
@@ -165,8 +166,13 @@ class GlueCatalog:
         entry: dict[str, Any] = answer["Table"]
         return entry
 
-    def _tables_of(self, database: str, refused: list[str]) -> Iterator[TableName]:
-        """The tables of one database; its name is added to ``refused`` where they must not be listed."""
+    def _databases(self) -> Iterator[str]:
+        for page in self._pages("get_databases"):
+            yield from (database["Name"] for database in page["DatabaseList"] if "TargetDatabase" not in database)
+
+    def _tables_of(self, database: str, refused: list[str], missing: list[str]) -> Iterator[TableName]:
+        """The tables of one database; its name is added to ``refused`` where they must not be listed, and to
+        ``missing`` where Glue answers that there is no such database."""
         try:
             for page in self._pages("get_tables", DatabaseName=database):
                 for entry in page["TableList"]:
@@ -175,7 +181,9 @@ class GlueCatalog:
         except ClientError as error:
             if is_refused(error):
                 refused.append(database)
-            elif not GLUE.is_missing(error):  # a missing one was dropped meanwhile
+            elif GLUE.is_missing(error):
+                missing.append(database)
+            else:
                 raise
 
     def _pages(self, operation: str, **arguments: str) -> Any:

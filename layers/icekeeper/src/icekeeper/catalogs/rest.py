@@ -43,7 +43,12 @@ TABLE = "namespaces/{namespace}/tables/{table}"
 # NotImplementedError: the server does not offer an endpoint.
 REST_ERRORS = (pyiceberg.exceptions.RESTError, pyiceberg.exceptions.OAuthError, NotImplementedError)
 # Raised while PyIceberg sends requests and parses answers, which may not be a catalog's.
-LISTING_ERRORS = (requests.RequestException, *REST_ERRORS, ValidationError)
+LISTING_ERRORS = (
+    requests.RequestException,
+    *REST_ERRORS,
+    pyiceberg.exceptions.NoSuchNamespaceError,
+    ValidationError,
+)
 # More than any catalog has; a hostile server could list without end.
 _MOST_NAMESPACES, _MOST_LEVELS = 100_000, 64
 # Errors about one namespace, which say nothing about the others.
@@ -51,6 +56,7 @@ OF_ONE_NAMESPACE = (
     pyiceberg.exceptions.ServerError,
     pyiceberg.exceptions.ForbiddenError,
     pyiceberg.exceptions.BadRequestError,
+    pyiceberg.exceptions.NoSuchNamespaceError,
     ValidationError,
 )
 # Raised before a request is sent: there is no token, or no credentials to sign it with.
@@ -89,7 +95,8 @@ class RestCatalog:
     def list_tables(self) -> Iterator[TableName]:
         pending, seen = self._children(()), set[tuple[str, ...]]()
         hidden: dict[tuple[str, ...], Exception] = {}
-        below = False
+        unparented: dict[tuple[str, ...], Exception] = {}
+        below = has_parents = False
         while pending:
             namespace = pending.pop(0)
             if namespace in seen:
@@ -102,20 +109,27 @@ class RestCatalog:
                 )
             try:
                 tables = self._client.list_tables(namespace)
-            except pyiceberg.exceptions.NoSuchNamespaceError:
-                continue  # dropped meanwhile
             except LISTING_ERRORS as error:
+                if self._is_dropped(namespace, error):
+                    continue
                 if not isinstance(error, OF_ONE_NAMESPACE):
                     raise self._unusable(error) from error
                 hidden[namespace], tables = error, []
             yield from (TableName(tuple(table[:-1]), table[-1]) for table in tables if len(table) > 1)
             try:
                 pending = [*self._children(namespace), *pending]
+                has_parents = True
             except StorageError as error:
-                if not isinstance(error.__cause__, OF_ONE_NAMESPACE):
-                    raise
-                hidden.setdefault(namespace, error.__cause__)
-                below = True
+                why = error.__cause__
+                if isinstance(why, pyiceberg.exceptions.BadRequestError):
+                    unparented[namespace] = why
+                elif not (isinstance(why, Exception) and self._is_dropped(namespace, why)):
+                    if not isinstance(why, OF_ONE_NAMESPACE):
+                        raise
+                    hidden.setdefault(namespace, why)
+                    below = True
+        if has_parents and unparented:  # a server without nested namespaces answers 400 for all of them
+            hidden, below = {**unparented, **hidden}, True
         if hidden and hidden.keys() == seen:
             why = next(iter(hidden.values()))
             raise self._unusable(why) from why
@@ -197,14 +211,20 @@ class RestCatalog:
     def _children(self, parent: tuple[str, ...]) -> list[tuple[str, ...]]:
         try:
             found = self._client.list_namespaces(parent)
-        except (pyiceberg.exceptions.NoSuchNamespaceError, pyiceberg.exceptions.BadRequestError) as error:
-            if parent:
-                return []  # dropped meanwhile, or a server without nested namespaces
-            raise self._unusable(error) from error
         except LISTING_ERRORS as error:
             raise self._unusable(error) from error
         # A server without nested namespaces may ignore the parent and list the top level again.
         return [tuple(child) for child in found if len(child) > len(parent) and tuple(child[: len(parent)]) == parent]
+
+    def _is_dropped(self, namespace: tuple[str, ...], error: Exception) -> bool:
+        """Whether the catalog itself said that there is no such namespace, and listings begun afterwards lack it."""
+        answered = error.__cause__
+        if not (isinstance(answered, requests.HTTPError) and _says_missing(answered.response)):
+            return False
+        try:  # at the top, too (platform: seaweedfs-nested-namespaces)
+            return all(namespace not in self._children(parent) for parent in {namespace[:-1], ()})
+        except StorageError:
+            return False
 
     def _ask(self, table: TableName) -> requests.Response:
         try:
