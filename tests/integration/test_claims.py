@@ -377,6 +377,27 @@ def test_the_list_shows_who_was_seen_at_the_tables_folders(command: Command) -> 
     assert "ns.guest" in command("claims", "list", "ns.t").out
 
 
+def test_the_list_shows_what_is_recorded_of_a_table_that_cannot_be_read(command: Command) -> None:
+    table = command.table()
+    path = Path(normalise(table.metadata_location))
+    document = path.read_text()
+    path.write_text("{")
+    unknown = command("claims", "list", "ns.t")
+    assert (unknown.code, str(path) in one_sentence(unknown.err)) == (1, True)
+    assert command("claims", "exclude", "ns.t").code == 0
+    shown = command("claims", "list", "ns.t")
+    assert (shown.code, "ns.t" in shown.out, "excluded until it can be read" in shown.out) == (0, True, True)
+    listed = command("claims", "list", "ns.t", "--json").json
+    assert [(one["table"], one["location"], one["folders"]) for one in listed["claims"]] == [("ns.t", "", [])]
+
+    path.write_text(document)
+    command(*EXPIRE)  # now it is looked into
+    claim(f"{table.location()}/data")
+    Path(normalise(table.refresh().metadata_location)).write_text("{")
+    listed = command("claims", "list", "ns.t", "--json").json
+    assert [(one["catalog"], one["table"]) for one in listed["claims"]] == [("gone", "ns.guest")]
+
+
 def test_a_table_that_is_still_there_is_not_forgotten(command: Command) -> None:
     """It would lose the files that it needs."""
     location = command.table().location()

@@ -378,11 +378,22 @@ OpenCatalog = Callable[[str, str], Catalog | None]
 def claims_near(handle: TableHandle) -> Sequence[TableClaims]:
     """The claims of other entries, of any catalog, that touch the table's folders.
 
+    Of a table that cannot be read, the recorded folders count; of an excluded one, its own entry is all that is known.
+
     Raises:
         PolicyError: there is no such table.
-        StorageError: catalog or state store failed.
+        StorageError: catalog or state store failed, and nothing is recorded of the table.
     """
-    return _near(handle, handle.load())
+    try:
+        loaded = handle.load()
+    except MaintenanceError:
+        recorded = handle.state.claims.of_entry((handle.catalog.name, handle.catalog.warehouse, handle.table.key))
+        if recorded is None:
+            raise
+        if recorded.is_excluded:
+            return [recorded]
+        return _touching(handle.state, recorded.entry, (recorded.location, *recorded.folders))
+    return _near(handle, loaded)
 
 
 def forget_claims(
@@ -453,9 +464,12 @@ def _as_listed(listed: Sequence[TableName], table: TableName) -> TableName:
 
 
 def _near(handle: TableHandle, loaded: LoadedTable) -> Sequence[TableClaims]:
-    own = entry_of(handle.catalog, loaded)
     folders = map(normalise, owned_locations(loaded.metadata))
-    near = {one.entry: one for folder in folders for one in handle.state.claims.touching(folder)}
+    return _touching(handle.state, entry_of(handle.catalog, loaded), folders)
+
+
+def _touching(state: StateStore, own: Entry, folders: Iterable[str]) -> Sequence[TableClaims]:
+    near = {one.entry: one for folder in folders for one in state.claims.touching(folder)}
     return [one for entry, one in sorted(near.items()) if entry != own]
 
 

@@ -337,7 +337,8 @@ def print_claims(console: Console, claims: Sequence[Mapping[str, Any]]) -> None:
     """Print the entries of ``claims list --json``: catalog, table, and the folders of its files."""
     rows = []
     for one in claims:
-        where = f"of warehouse {one['warehouse']}, in {', '.join((one['location'], *one['folders']))}"
+        places = ", ".join((one["location"], *one["folders"]))
+        where = f"of warehouse {one['warehouse']}, {f'in {places}' if places else 'excluded until it can be read'}"
         rows.append((Text(one["catalog"]), Text(one["table"], style="bold"), Text(where)))
     print_rows(console, rows, "no other table was seen to have files there")
 
