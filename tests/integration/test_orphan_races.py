@@ -374,7 +374,10 @@ def test_a_catalog_that_cannot_list_its_tables_is_refused(old_table: MaintainedT
 
 # Tables of other formats in a folder of ours: no metadata of Iceberg tells of their files.
 
-MARKERS = ["_delta_log/00000000000000000000.json", ".hoodie/hoodie.properties", "schema/schema-0"]
+MARKERS = [
+    *("_delta_log/00000000000000000000.json", ".hoodie/hoodie.properties", "schema/schema-0"),
+    *("_versions/1.manifest", "_versions/latest_version_hint.json"),  # Lance
+]
 
 
 @pytest.mark.parametrize("marker", MARKERS)

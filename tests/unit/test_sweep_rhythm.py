@@ -248,6 +248,7 @@ def test_a_sweep_that_is_due_is_the_least_of_reasons() -> None:
     [
         (old(), {}, {"ns.t": (NEVER,)}),
         (table(snapshots=0), {}, {}),  # nothing is known of its age
+        (TableMetadata({**table(snapshots=0).document, "last-updated-ms": NOW_MS - 99 * DAY_MS}), {}, {}),  # no history
         (table(age_hours=50), {}, {}),
         (old(gc_enabled="false"), {}, {}),
         (old(), {"ICEKEEPER_ORPHAN_SWEEP_ENABLED": "false"}, {}),

@@ -259,7 +259,6 @@ def plan(
 
     chosen, runtime = overrides(settings, operations, unsafe=unsafe), Runtime.open(catalog)
     names = chosen_tables(runtime.catalog, table, all_tables=all_tables, tell=tell)
-    is_fleet = all_tables or is_pattern(table)
     with engine_and_progress(engine, as_json=as_json) as (started, progress):
 
         def planned(name: TableName) -> tuple[SavedTable | None, PassOutcome]:
@@ -268,7 +267,7 @@ def plan(
                 return runtime.plan_to_save(name, chosen, started, **more)
             return None, runtime.maintain(name, chosen, started, dry_run=True, names_table=not is_fleet, **more)
 
-        if is_fleet:
+        if is_fleet := all_tables or is_pattern(table):
             return plan_each(catalog, names, planned, save, as_json=as_json)
         name = names[0]
         saved, answers = planned(name)

@@ -179,12 +179,9 @@ def plan_orphans(
     """
     owned, others = tuple(map(compared, (metadata.location, *elsewhere))), PathSet(other_tables)
     formats, folders = PathSet(other_formats), PathSet(swept, protects=False)
-    oldest_ms = _oldest_of_history_ms(metadata)
-    like_hidden = partition_folders_like_hidden(metadata)
+    oldest_ms, like_hidden = _oldest_of_history_ms(metadata), partition_folders_like_hidden(metadata)
     orphans: list[ListedObject] = []
-    in_other_folders: list[str] = []
-    of_other_formats: list[str] = []
-    of_other_names: list[str] = []
+    kept = in_other_folders, of_other_formats, of_other_names = list[str](), list[str](), list[str]()
     left = of_other_tables = 0
     for found in unreferenced:
         path = compared(found.path)
@@ -212,8 +209,7 @@ def plan_orphans(
         else:
             orphans.append(found)
     orphans.sort(key=lambda found: found.path)
-    kept = (tuple(sorted(paths)) for paths in (in_other_folders, of_other_formats, of_other_names))
-    return OrphanPlan(tuple(orphans), left, of_other_tables, *kept)
+    return OrphanPlan(tuple(orphans), left, of_other_tables, *(tuple(sorted(paths)) for paths in kept))
 
 
 def kept_for_damaged(metadata: TableMetadata, damaged: Iterable[ListedObject]) -> tuple[list[str], int | None]:

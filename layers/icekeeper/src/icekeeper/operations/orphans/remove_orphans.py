@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -35,11 +36,6 @@ from icekeeper.storage.paths import any_spelling, is_under
 from icekeeper.storage.storage import FileSource, ListedLocations, SourcePart, Storage
 
 _OPERATION = Operation.REMOVE_ORPHANS
-# (rule: sweep-iceberg-tables-only)
-_NO_HISTORY = (
-    "nothing was ever committed to {table}, so nothing shows that the files in its folder are Iceberg's; "
-    "icekeeper maintain {table} --operations remove_orphans sweeps it"
-)
 
 
 def remove_orphans(
@@ -82,8 +78,13 @@ def why_skipped(context: OperationContext, table: LoadedTable, *, only_lists: bo
     if not gc_enabled(table.metadata):
         return skipped(_OPERATION, GC_DISABLED)
     refuse_other_type(table.metadata, context.policy.orphan_table_types)
-    if not table.metadata.has_history and _OPERATION not in context.asked_by_name:
-        return skipped(_OPERATION, _NO_HISTORY.format(table=table.name))
+    if not table.metadata.has_history and _OPERATION not in context.asked_by_name:  # (rule: sweep-iceberg-tables-only)
+        asking = ("icekeeper", "maintain", str(table.name), "--catalog", context.catalog.name)
+        return skipped(
+            _OPERATION,
+            f"nothing was ever committed to {table.name}, so nothing shows that the files in its folder are Iceberg's; "
+            f"if they are, run {shlex.join(asking)} --operations {_OPERATION.value}",
+        )
     storage, location = context.storage(table), table.metadata.location
     refuse_if_left_to_collector(storage, table)
     can_be_read = context.policy.orphan_inventory is not None or storage.can_list(location)
