@@ -91,19 +91,73 @@ def test_a_pass_by_a_plan_does_not_hide_what_is_due(command: Command) -> None:
     assert [one["table"] for one in command("detect", "--json").json["proposals"]] == ["ns.t"]
 
 
-def test_an_expiry_that_would_delete_more_is_refused(command: Command) -> None:
+def test_an_expiry_keeps_to_the_snapshots_of_the_plan(command: Command) -> None:
+    """One more falls beyond the count with each append (rule: apply-only-what-was-reviewed)."""
     table = command.table(appends=3, properties=OLD)
+    planned = [snapshot.snapshot_id for snapshot in table.snapshots()[:2]]
     path, plan = save(command, "--operations", "expire_snapshots")
     (operation,) = plan["tables"][0]["operations"]
     assert operation["summary"].startswith("would expire 2 snapshot(s)")
+    assert (operation["snapshots"], operation["refs"]) == (planned, [])
     table.append(table.scan(limit=1).to_arrow())
-    seen = command.contents()
+    before = rows(command)
     answer = apply(command, path, "--json")
-    told = answer.json["tables"][0]["operations"][0]
-    assert (answer.code, told["status"]) == (1, "refused")
-    assert "it would now change 1 file(s) that the plan does not name, such as file://" in told["reason"]
-    assert told["reason"].endswith("nothing was changed; save a new plan")
-    assert command.contents() == seen
+    done = answer.json["tables"][0]["operations"][0]
+    assert (answer.code, done["status"]) == (0, "succeeded")
+    told = "1 more snapshot has become due since the plan; save a new plan"
+    assert done["summary"].startswith("expired 2 snapshot(s), deleted 2 unreferenced file(s)")
+    assert told in done["summary"]
+    assert {*done["files"]["deleted"]} == {*operation["files"]}
+    left = [snapshot.snapshot_id for snapshot in command.catalog.load_table("ns.t").snapshots()]
+    assert (len(left), {*left} & {*planned}, rows(command)) == (2, set(), before)
+    table.refresh()
+    table.append(table.scan(limit=1).to_arrow())
+    again = apply(command, path, "--json").json["tables"][0]["operations"][0]
+    assert (again["status"], again["summary"].partition("; left")[0]) == (
+        "skipped",
+        f"no snapshots to expire; {told}",  # the newest is younger than the plan
+    )
+    assert apply(command, save(command, "--operations", "expire_snapshots")[0]).code == 0
+    assert len(command.catalog.load_table("ns.t").snapshots()) == 1
+
+
+def test_a_ref_that_has_become_due_keeps_its_snapshots_from_a_plan(tmp_path: Path) -> None:
+    """A catalog drops a ref together with its snapshot, so a tag that nobody reviewed would be lost."""
+    settings: dict[str, Any] = {key: EAGER[key] for key in ("snapshot_retention_hours", "max_snapshots_to_keep")}
+    with maintained_table(tmp_path) as made:
+        made.create(properties={f"icekeeper.{key}": value for key, value in settings.items()})
+        made.fill(4)
+        oldest, tagged, third, head = (one.snapshot_id for one in made.table.snapshots())
+        made.table.manage_snapshots().create_tag(oldest, "reviewed").set_current_snapshot(head).commit()
+        made.rewrite_document(lambda document: document["refs"]["reviewed"].update({"max-ref-age-ms": 1}))
+        saved, _ = made.runtime.plan_to_save(NAME, {"operations": "expire_snapshots"}, made.engine, unsafe=True)
+        (operation,) = saved.operations
+        assert (operation.snapshots, operation.refs) == ((oldest, tagged, third), ("reviewed",))
+        made.table.manage_snapshots().create_tag(tagged, "late").commit()
+        made.rewrite_document(lambda document: document["refs"]["late"].update({"max-ref-age-ms": 1}))
+        (done,) = made.runtime.apply(saved, made.engine, unsafe=True).operations
+        assert done.summary.startswith("expired 1 snapshot(s)")
+        assert "2 more snapshots have become due since the plan; save a new plan" in done.summary
+        assert made.metadata.snapshots.keys() == {oldest, tagged, head}
+        assert made.metadata.refs.keys() == {"main", "late"}
+        made.assert_sound()
+
+
+def test_metadata_files_that_the_plans_own_commits_leave_wait_for_another_plan(tmp_path: Path) -> None:
+    """Each commit drops one from the log, and without a grace it is an orphan at once."""
+    log = {"write.metadata.previous-versions-max": "1"}
+    with maintained_table(tmp_path) as made:
+        made.create(properties={f"icekeeper.{key}": value for key, value in EAGER.items()} | log)
+        made.fill(6)
+        made.plant("data/orphan.parquet")
+        asked = {"operations": "compact,expire_snapshots,remove_orphans"}
+        saved, _ = made.runtime.plan_to_save(NAME, asked, made.engine, unsafe=True)
+        planned = {*saved.operations[2].files}
+        _, _, removal = made.runtime.apply(saved, made.engine, unsafe=True).operations
+        assert removal.status is Status.SUCCEEDED
+        assert {*removal.files_deleted} == planned
+        assert "metadata file(s) that the plan does not name" in removal.summary
+        made.assert_sound()
 
 
 def test_ages_count_until_the_plan_was_made(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ from icekeeper.maintenance.saved_plan import SavedTable
 from icekeeper.model import TableName
 from icekeeper.operation_facts import FACTS
 from icekeeper.operations.clean_staging import clean_staged_files
-from icekeeper.pass_context.context import OperationContext
+from icekeeper.pass_context.context import OperationContext, Reviewed
 from icekeeper.pass_context.planned_table import PlannedTable
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.policy.due import PolicyPart, due_parts, forced_part, why_not_now
@@ -420,7 +420,7 @@ def run_pass(context: OperationContext, schedule: str | None = None, saved: Save
                 if waiting := why_waiting(context, part, operation, runs):
                     outcome = skipped(operation, waiting)
                 elif saved is not None:
-                    outcome = _reviewed(operation, settings, saved.files_of(operation, part.schedule))
+                    outcome = _reviewed(operation, settings, saved.of(operation, part.schedule))
                 elif context.dry_run:
                     outcome = _planned(operation, settings, planned)
                 else:
@@ -487,13 +487,13 @@ def _planned(operation: Operation, context: OperationContext, planned: PlannedTa
 
 
 def _reviewed(
-    operation: Operation, context: OperationContext, files: frozenset[str] | OperationOutcome
+    operation: Operation, context: OperationContext, planned: Reviewed | OperationOutcome
 ) -> OperationOutcome:
     """Run an operation of a saved plan, which may change only the plan's files; say how many of them it left."""
-    if not isinstance(files, frozenset):
-        return files
-    done = run_operation(operation, replace(context, reviewed=files))
-    left = len(files.difference(done.files_planned))
+    if not isinstance(planned, Reviewed):
+        return planned
+    done = run_operation(operation, replace(context, reviewed=planned))
+    left = len(planned.files.difference(done.files_planned))
     if not left or done.status not in (Status.SUCCEEDED, Status.SKIPPED):
         return done
     note = f"left {left} file(s) of the plan alone: they are gone, done already, or needed now"

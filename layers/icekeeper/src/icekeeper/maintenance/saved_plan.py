@@ -19,6 +19,7 @@ from pydantic import ConfigDict, StringConstraints, TypeAdapter, ValidationError
 from icekeeper.errors import PlanStale, PolicyError
 from icekeeper.machine.clock import HOUR_MS, iso_utc
 from icekeeper.operation_facts import Operation
+from icekeeper.pass_context.context import Reviewed
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status, skipped
 from icekeeper.text import masked_document
 
@@ -41,6 +42,10 @@ class SavedOperation:
     summary: str
     files: tuple[str, ...]
     """All files that it may rewrite or delete; those that an earlier operation will write have no name yet."""
+    snapshots: tuple[int, ...]
+    """The snapshots that it may expire."""
+    refs: tuple[str, ...]
+    """The branches and tags that it may expire."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,12 +78,12 @@ class SavedTable:
         if policy != self.policy:
             raise PlanStale(f"the policy of {self.table} has changed since the plan was saved; save a new plan")
 
-    def files_of(self, operation: Operation, schedule: str | None) -> frozenset[str] | OperationOutcome:
-        """The files that an operation may rewrite or delete, or the outcome if the plan has nothing for it."""
+    def of(self, operation: Operation, schedule: str | None) -> Reviewed | OperationOutcome:
+        """What an operation may do, or the outcome if the plan has nothing for it."""
         for one in self.operations:
             if (one.operation, one.schedule) == (operation.value, schedule):
                 if one.status == Status.SUCCEEDED:
-                    return frozenset(one.files)
+                    return Reviewed(frozenset(one.files), frozenset(one.snapshots), frozenset(one.refs))
                 return skipped(operation, f"not in the plan, where it was {one.status}: {one.summary}")
         return skipped(operation, "not in the plan")
 
@@ -149,6 +154,8 @@ def saved_table(
                 status=one.status.value,
                 summary=one.summary,
                 files=one.files_planned,
+                snapshots=one.expiring,
+                refs=one.expiring_refs,
             )
             for one in outcome.operations
         ),

@@ -71,6 +71,15 @@ class SharedRun:
         """Two names of S3 buckets → whether both name one bucket (rule: second-names-of-buckets)."""
 
 
+@dataclass(frozen=True, slots=True)
+class Reviewed:
+    """What a saved plan allows an operation: files to rewrite or delete, snapshots and refs to expire."""
+
+    files: frozenset[str]
+    snapshots: frozenset[int] = frozenset()
+    refs: frozenset[str] = frozenset()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationContext:
     """One pass over one table, as every operation gets it; ``Runtime.context`` makes it.
@@ -129,8 +138,8 @@ class OperationContext:
     """Whether only detection proposed the pass; then work with its own interval waits until it is due."""
     asked_by_name: frozenset[str] = frozenset()
     """The operations that a person asked for by name, for this table alone; ``all`` names none."""
-    reviewed: frozenset[str] | None = None
-    """The files that the operation may rewrite or delete by a saved plan; ``None``: there is no such plan."""
+    reviewed: Reviewed | None = None
+    """What the operation may do by a saved plan; ``None``: there is no such plan."""
 
     @property
     def policy(self) -> Policy:
@@ -215,7 +224,7 @@ class OperationContext:
         """
         if self.reviewed is None:
             return
-        extra = set(paths) - self.reviewed
+        extra = set(paths) - self.reviewed.files
         if extra and (extra := extra - set(self._written_by_run(head))):
             raise OperationRefused(
                 f"it would now change {len(extra)} file(s) that the plan does not name, such as {min(extra)}; nothing "

@@ -65,6 +65,10 @@ class OperationOutcome:
     metrics: Metrics = field(default_factory=dict)
     files_planned: tuple[str, ...] = ()
     files_deleted: tuple[str, ...] = ()
+    expiring: tuple[int, ...] = ()
+    """In a dry run: the snapshots that would expire."""
+    expiring_refs: tuple[str, ...] = ()
+    """In a dry run: the branches and tags that would expire."""
     plan: Mapping[str, Any] | None = None
     """Details of a dry run's plan, ready for JSON."""
     schedule: str | None = None

@@ -166,7 +166,7 @@ def _file_scope(context: OperationContext, metadata: TableMetadata) -> FileScope
     by_policy, reviewed = file_scope(context.policy, metadata, context.started_ms), context.reviewed
     if reviewed is None:
         return by_policy
-    return lambda file, spec_id: file.file_path in reviewed and by_policy(file, spec_id)
+    return lambda file, spec_id: file.file_path in reviewed.files and by_policy(file, spec_id)
 
 
 def _count_replaced(tally: LayoutTally, plan: CompactionPlan, outcomes: GroupOutcomes) -> None:

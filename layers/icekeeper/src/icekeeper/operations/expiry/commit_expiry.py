@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.commit.attempt import PreparedCommit
+from icekeeper.commit.attempt import PreparedCommit, snapshots_of_run
 from icekeeper.commit.transaction import Committed
 from icekeeper.deletion.delete import DeletedFiles
 from icekeeper.deletion.file_needs import GC_DISABLED, FileNeeds
@@ -39,6 +39,7 @@ from icekeeper.operations.expiry.retention import (
     NOTHING_TO_EXPIRE,
     ExpiryPlan,
     expiry_at,
+    only_reviewed,
     refuse_broken_chains,
     refuse_protected,
 )
@@ -149,6 +150,8 @@ class ExpiryAttempts:
         """False once the catalog has refused to remove unused specs and schemas."""
         self.kept_for_writers = 0
         """The number of snapshots kept only because a streaming writer finds its last commit by them."""
+        self.due_since_plan = 0
+        """The number of snapshots that are due and not in the saved plan."""
         self.lost_refs: tuple[LostRef, ...] = ()
         """Refs that the catalog dropped with the commit without being asked to."""
         self.unchecked: str | None = None
@@ -264,6 +267,11 @@ class ExpiryAttempts:
         refuse_broken_chains(metadata, policy, now_ms)
         plan = expiry_at(metadata, policy, now_ms=now_ms, pinned=pinned)
         self.kept_for_writers = plan.kept_for_writers
+        if (reviewed := self._context.reviewed) is not None:
+            known = reviewed.snapshots.union(snapshots_of_run(self._context.run_id, metadata))
+            part = only_reviewed(metadata, plan, known, reviewed.refs)
+            self.due_since_plan = len(plan.snapshot_ids) - len(part.snapshot_ids)
+            plan = part
         if not plan:
             return Nothing(NOTHING_TO_EXPIRE)
         if self.expiry is None and not policy.named_snapshots[1] and (why := self._why_waiting(head)) is not None:

@@ -7,6 +7,7 @@ list that matters cannot be read, nothing is committed and nothing is deleted.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from icekeeper.commit.attempt import PreparedCommit
@@ -21,6 +22,7 @@ from icekeeper.operations.expiry.unreferenced import UnusedMetadata
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation, gc_enabled
 from icekeeper.report.outcome import OperationOutcome, refused_besides, skipped, succeeded
+from icekeeper.text import counted
 
 _OPERATION = Operation.EXPIRE_SNAPSHOTS
 
@@ -49,8 +51,11 @@ def expire_snapshots(context: OperationContext) -> OperationOutcome:
             preview = _preview(
                 prepared if attempts.expiry is None else attempts.expiry, left, attempts.kept_for_writers
             )
-            floor = {} if attempts.expiry is None else _floor(context, attempts.expiry)
-            return replace(preview, metrics={**preview.metrics, **floor})
+            if attempts.expiry is None:
+                return preview
+            plan, floor = attempts.expiry.plan, _floor(context, attempts.expiry)
+            metrics: Mapping[str, int | float] = {**preview.metrics, **floor}
+            return replace(preview, metrics=metrics, expiring=plan.snapshot_ids, expiring_refs=plan.refs)
         context.require_reviewed(loaded, left.files)
         resumed = resume(context, loaded, left)
         expiry = attempts.land(loaded)
@@ -59,7 +64,7 @@ def expire_snapshots(context: OperationContext) -> OperationOutcome:
         else:
             outcome = _expired(context, expiry, resumed, attempts)
         lost = (*resumed.lost, *attempts.lost_refs)
-        metrics: dict[str, int | float] = {
+        metrics = {
             **outcome.metrics,
             "expire_snapshots.snapshots_kept_for_writers": attempts.kept_for_writers,
             **({"expire_snapshots.files_resumed": len(resumed.deleted.deleted)} if left.files else {}),
@@ -74,7 +79,7 @@ def expire_snapshots(context: OperationContext) -> OperationOutcome:
 
 def _nothing_expired(nothing: Nothing, resumed: Resumed, attempts: ExpiryAttempts) -> OperationOutcome:
     """The outcome if no snapshot or ref expired: skipped, unless an interrupted run left files."""
-    sentences = [*resumed.sentences, *_of_writers(attempts.kept_for_writers)]
+    sentences = [*resumed.sentences, *_of_writers(attempts.kept_for_writers), *_of_plan(attempts.due_since_plan)]
     if not resumed.files:
         return skipped(_OPERATION, "; ".join([nothing.reason, *sentences]))
     metrics = {"expire_snapshots.files_failed": len(resumed.deleted.failed)}
@@ -99,6 +104,7 @@ def _expired(context: OperationContext, expiry: Expiry, resumed: Resumed, attemp
         *deleted.failures,
         *resumed.sentences,
         *_of_writers(attempts.kept_for_writers),
+        *_of_plan(attempts.due_since_plan),
     ]
     if attempts.unchecked is not None:
         sentences.append(f"its files stay until it can be told which refs went with the commit: {attempts.unchecked}")
@@ -166,6 +172,11 @@ def _of_unread(expiry: Expiry) -> list[str]:
 
 def _of_writers(kept: int) -> list[str]:
     return [f"kept {kept} snapshot(s) only because streaming writers find their last commit by them"] if kept else []
+
+
+def _of_plan(due: int) -> list[str]:
+    verb = "has" if due == 1 else "have"
+    return [f"{counted(due, 'more snapshot')} {verb} become due since the plan; save a new plan"] if due else []
 
 
 def _of_metadata(verb: str, unused: UnusedMetadata) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
 from icekeeper.errors import OperationRefused, PolicyError
@@ -138,6 +138,20 @@ def expiry_at(metadata: TableMetadata, policy: Policy, *, now_ms: int, pinned: I
     if policy.snapshot_expire_limit is not None:
         expired = expired[: policy.snapshot_expire_limit]
     return ExpiryPlan(tuple(expired), refs_to_drop, len(for_writers))
+
+
+def only_reviewed(
+    metadata: TableMetadata, plan: ExpiryPlan, snapshot_ids: Collection[int], refs: Collection[str]
+) -> ExpiryPlan:
+    """The part of a plan with these snapshots and refs only; what another ref of the plan needs stays with it
+    (rule: apply-only-what-was-reviewed)."""
+    staying = [metadata.refs[name].snapshot_id for name in plan.refs if name not in refs]
+    needed = {one.snapshot_id for head in staying for one in metadata.ancestors(head)}
+    return replace(
+        plan,
+        snapshot_ids=tuple(i for i in plan.snapshot_ids if i in snapshot_ids and i not in needed),
+        refs=tuple(name for name in plan.refs if name in refs),
+    )
 
 
 def oldest_readable_ms(metadata: TableMetadata, branch: str, plan: ExpiryPlan) -> int | None:

@@ -35,6 +35,7 @@ from icekeeper.deletion.table_claims import known_data_roots
 from icekeeper.errors import OperationRefused, StorageError
 from icekeeper.machine.metering import WorkThreads
 from icekeeper.metadata.document import Snapshot, TableMetadata
+from icekeeper.metadata.document_files import is_metadata_file
 from icekeeper.metadata.table_reader import References, TableReader, manifests_of, reachable_paths
 from icekeeper.model import LiveFile, ManifestFile
 from icekeeper.operations.orphans.orphan_rules import (
@@ -194,6 +195,7 @@ def _delete(
     if context.dry_run:
         summary = f"would remove {len(paths)} orphan file(s){left}"
         return _with_copies(succeeded(_OPERATION, summary, metrics=metrics, files_planned=paths), plan, missing)
+    paths, left = _reviewed(context, paths, left)
     context.require_reviewed(table, paths)
     # If one sighting is enough, the counts of earlier passes with another setting are cleared.
     context.memory.remember_orphans(context.run_id, plan.paths if policy.orphan_min_sightings > 1 else ())
@@ -216,6 +218,17 @@ def _delete(
         files_deleted=result.deleted,
     )
     return _with_copies(outcome, plan, missing)
+
+
+def _reviewed(context: OperationContext, paths: tuple[str, ...], left: str) -> tuple[tuple[str, ...], str]:
+    """The paths without metadata files that a saved plan does not name, which the plan's own commits drop from the log;
+    these are added to what is ``left``."""
+    if context.reviewed is None:
+        return paths, left
+    known = context.reviewed.files
+    named = tuple(path for path in paths if path in known or not is_metadata_file(path))
+    waiting = len(paths) - len(named)
+    return named, f"{left}; left {waiting} metadata file(s) that the plan does not name" if waiting else left
 
 
 def _deleted_metrics(ripe: Iterable[ListedObject], result: DeletedFiles) -> dict[str, int]:
