@@ -337,6 +337,36 @@ def test_when_every_group_was_overtaken_nothing_is_committed(table: MaintainedTa
     sound(table)
 
 
+@pytest.mark.parametrize("by", ["java", "java_its_child_too", "pyiceberg"])
+def test_a_foreign_expiry_of_the_planning_snapshot(table: MaintainedTable, by: str) -> None:
+    """An engine that knows no pins expires it after an append: the rewrite goes on while what came since is known.
+
+    PyIceberg takes the parent's id out of its child, too.
+    """
+    planned = table.metadata.refs["main"].snapshot_id
+    before = ids(table)
+
+    def expire() -> None:
+        gone = [planned]
+        for number in (7, 8):
+            table.table.append(rows_of(number, 1, "us"))
+            gone.append(table.metadata.refs["main"].snapshot_id)
+        gone = gone[: 2 if by == "java_its_child_too" else 1]
+        if by == "pyiceberg":
+            table.table.maintenance.expire_snapshots().by_id(planned).commit()
+        else:
+            table.catalog.inner.commit(table.loaded, [], [{"action": "remove-snapshots", "snapshot-ids": gone}])
+        assert table.metadata.snapshots.keys().isdisjoint(gone)
+
+    table.engine.during = expire
+    outcome = compacted(table)
+    assert outcome.status is (Status.SUCCEEDED if by == "java" else Status.FAILED)
+    assert ("its history was expired meanwhile" in outcome.summary) is (by != "java")
+    assert ids(table) == before + Counter([7, 8])
+    table.assert_sound()
+    assert {Path(path).name.partition("-")[0] for path in table.unreferenced()} == {"snap"}, "left by that expiry"
+
+
 def test_after_a_rollback_nothing_is_committed(table: MaintainedTable) -> None:
     """Rows that came back must stay; the files of the plan are still there, but its snapshot is not in the line."""
     earlier = table.table.snapshots()[-3].snapshot_id

@@ -228,8 +228,40 @@ def test_another_table_and_another_line_of_history_are_stale() -> None:
     orphaned = {**SNAPSHOT_H, "parent-snapshot-id": 77}
     with pytest.raises(PlanStale, match="rolled back"):
         decide(lake, claim("a"), head=document(SNAPSHOT_S, orphaned, head=H))
-    with pytest.raises(PlanStale):
+    with pytest.raises(PlanStale, match="rolled back"):
         decide(lake, claim("a"), head=document(head=-1, refs={}))
+
+
+def child(snapshot_id: int, parent_id: int | None, sequence: int = H_SEQUENCE) -> dict[str, Any]:
+    return snapshot(snapshot_id, format_version=2, sequence_number=sequence, parent_id=parent_id)
+
+
+def test_a_planning_snapshot_that_another_engine_expired_is_still_the_parent() -> None:
+    """The parent id of the oldest snapshot that is left proves it, and nothing else does."""
+    lake = lake_with("a")
+    of_h = {**SNAPSHOT_H, "parent-snapshot-id": 50}
+    assert decide(lake, claim("a"), head=document(SNAPSHOT_H, head=H)).kept == {0}
+    assert decide(lake, claim("a"), head=document(child(50, S), of_h, head=H)).kept == {0}
+    # Also if a snapshot of another line is left.
+    assert decide(lake, claim("a"), head=document(child(60, 59, 9), child(50, S), of_h, head=H)).kept == {0}
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        [child(H, 50)],
+        [child(H, None)],
+        [child(50, 49), child(H, 50)],
+        # Another line descends from it, this one need not.
+        [child(60, S), child(H, 50)],
+        # A circle has no oldest snapshot.
+        [child(50, H), child(H, 50)],
+    ],
+)
+def test_a_history_that_was_expired_proves_nothing(left: list[dict[str, Any]]) -> None:
+    """Whatever its sequence numbers are: the table may have been rolled back before the snapshots that are left."""
+    with pytest.raises(PlanStale, match="its history was expired meanwhile; plan again"):
+        decide(lake_with("a"), claim("a"), head=document(*left, head=H))
 
 
 def test_a_new_manifest_that_cannot_be_read_decides_nothing() -> None:

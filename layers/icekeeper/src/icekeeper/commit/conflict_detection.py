@@ -143,8 +143,8 @@ def rebase(
     is shared by the attempts at one commit.
 
     Raises:
-        PlanStale: the table was replaced, or the planning snapshot is no ancestor of the head (a rollback), so
-            that rows may be back that no group contains (rule: same-table-same-history).
+        PlanStale: the table was replaced, or the planning snapshot is not certainly an ancestor of the head (a
+            rollback, an expiry), so that rows may be back that no group contains (rule: same-table-same-history).
         MetadataUnreadable: the head's manifests cannot be read.
     """
     manifests = reader.manifests(_later_snapshot(planned, head, branch))
@@ -191,15 +191,23 @@ def rebase(
 def _later_snapshot(planned: PlanningState, head: TableMetadata, branch: str) -> Snapshot:
     """The snapshot that ``branch`` points at on ``head``.
 
+    The planning snapshot itself may have been expired by another engine: what came since then is the head's history,
+    all of which can be seen if its oldest snapshot names the planning snapshot as its parent.
+
     Raises:
-        PlanStale: it does not descend from the planning snapshot.
+        PlanStale: it does not certainly descend from the planning snapshot.
     """
     if head.uuid != planned.metadata.uuid:
         raise PlanStale("the table was replaced by another one of the same name; nothing was changed")
-    snapshot = head.head(branch)
-    if snapshot is None or all(s.snapshot_id != planned.snapshot_id for s in head.ancestors(snapshot.snapshot_id)):
-        raise PlanStale(f"the table was rolled back past snapshot {planned.snapshot_id}; plan again")
-    return snapshot
+    snapshot, wanted = head.head(branch), planned.snapshot_id
+    line = () if snapshot is None else tuple(head.ancestors(snapshot.snapshot_id))
+    if snapshot is not None and (line[-1].parent_id == wanted or any(one.snapshot_id == wanted for one in line)):
+        return snapshot
+    if snapshot is None or wanted in head.snapshots:
+        raise PlanStale(f"the table was rolled back past snapshot {wanted}; plan again")
+    raise PlanStale(
+        f"what came since snapshot {wanted} is not known, because its history was expired meanwhile; plan again"
+    )
 
 
 @dataclass(frozen=True, slots=True)
