@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pyiceberg.catalog
@@ -400,6 +402,65 @@ class TestHonestSetUps:
         outcomes = lake.maintain()
         assert refusals(outcomes) == []
         assert outcomes["compact"].status is Status.SUCCEEDED
+
+
+def keep_the_slash(lake: Lake, name: str) -> None:
+    """Move a table to keys as Spark writes them below a location that ends in a slash: ``t//data``, ``t//metadata``."""
+    table = lake.theirs.load_table(f"ns.{name}")
+    home, store, lengths = table.location(), lake.store, dict[str, int]()
+
+    def respelled(value: Any) -> Any:
+        if isinstance(value, dict):
+            if value.get("manifest_path") in lengths:
+                value["manifest_length"] = lengths[value["manifest_path"]]
+            return {key: respelled(one) for key, one in value.items()}
+        return value.replace(f"{home}/", f"{home}//") if isinstance(value, str) else value
+
+    found = sorted((item.path for item in store.list(home)), key=lambda path: "/snap-" in path)
+    for path in found:
+        data = store.read(path)
+        if path.endswith(".avro"):  # manifests before their lists
+            reader, target = fastavro.reader(io.BytesIO(data)), io.BytesIO()
+            metadata = {key: value for key, value in reader.metadata.items() if not key.startswith("avro.")}
+            fastavro.writer(target, reader.writer_schema, map(respelled, reader), "deflate", metadata=metadata)
+            data = target.getvalue()
+            lengths[path] = len(data)
+        elif path.endswith(".json"):
+            data = data.replace(f"{home}/".encode(), f"{home}//".encode())
+            data = data.replace(f'"{home}"'.encode(), f'"{home}/"'.encode())
+        store.write(respelled(path), data)
+    store.delete(found)
+    lake.point(respelled(table.metadata_location), name)
+
+
+def test_keys_with_an_empty_part_are_maintained_as_others(lake: Lake) -> None:
+    """S3's keys are text; another object has the key with one slash (rule: keys-are-text)."""
+    home = lake.table().location()
+    lake.table("ns.beside")
+    keep_the_slash(lake, "t")
+    store, before = lake.store, lake.keys()
+    live = [path for path in before if path.startswith(f"{home}//data/")]
+    orphans = {f"{home}{key}/orphan.parquet" for key in ("//data", "/data", "/data/")}
+    twin = live[0].replace("//data", "/data")
+    for path in {*orphans, twin}:
+        store.write(path, PARQUET)
+    assert lake.runtime().verify(NAME).problems == ()
+
+    swept = lake.maintain(operations="remove_orphans")["remove_orphans"]
+    assert (swept.status, set(swept.files_deleted)) == (Status.SUCCEEDED, orphans)
+    assert lake.keys() == before | {twin}, "a reference to its namesake protects it"
+
+    outcomes = lake.maintain()
+    assert [name for name, part in outcomes.items() if part.status in (Status.REFUSED, Status.FAILED)] == []
+    assert outcomes["compact"].metrics["compact.files_merged"] == 3
+    assert set(live) <= set(outcomes["expire_snapshots"].files_deleted)
+    assert outcomes["remove_orphans"].files_deleted == (twin,), "whose namesake is gone"
+    left = lake.keys()
+    assert left & {*live, twin} == set()
+    assert lake.runtime().verify(NAME).problems == ()
+    (merged,) = (path for path in left - before if path.startswith(f"{home}/data/"))
+    assert sorted(pq.read_table(pa.BufferReader(store.read(merged)))["id"].to_pylist()) == sorted([*range(4)] * 3)
+    assert lake.maintain("ns.beside")["remove_orphans"].status is not Status.REFUSED
 
 
 def test_a_glue_table_takes_no_bucket_by_naming_it(moto_server: MotoServer, tmp_path: Path) -> None:

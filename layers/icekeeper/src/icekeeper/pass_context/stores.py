@@ -31,7 +31,7 @@ from icekeeper.state.store import PassRecord, StateStore
 from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.allowed_locations import ALLOWED_LOCATIONS, AllowedLocations
 from icekeeper.storage.listing import LISTING_THREADS, ListedObject
-from icekeeper.storage.paths import authority, is_under, may_be_under, normalise
+from icekeeper.storage.paths import authority, compared, is_under, may_be_under, normalise
 from icekeeper.storage.storage import Storage, StoreClock, store_now_ms
 
 _MAGIC = b"Obj\x01"
@@ -410,10 +410,13 @@ class TableHandle:
 def metadata_folders(metadata: TableMetadata) -> tuple[str, ...]:
     """The folders of the table's metadata files: ``write.metadata.path`` and the default one.
 
-    Another head of the table may have set or removed the property.
+    Another head of the table may have set or removed the property.  Some writers keep the slash at the end of a
+    location, and the default folder of their files is another one in S3 (rule: keys-are-text).
     """
     own, usual = metadata.metadata_directory, f"{metadata.location}/metadata"
-    return (own,) if normalise(own) == normalise(usual) else (own, usual)
+    literal = f"{metadata.document['location']}/metadata"
+    by_key = {(place.authority, place.key): one for one in (literal, usual, own) for place in [compared(one)]}
+    return tuple(reversed(by_key.values()))
 
 
 def listed_metadata(

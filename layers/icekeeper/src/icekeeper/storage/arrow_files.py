@@ -87,7 +87,7 @@ class _CountedUpload(WriteOnly):
 # Ranges of S3 objects, each read with one request, if the object has the expected ETag.  They serve code that knows
 # where to read: Arrow's streams ask for the size first and read one range at a time.  They also replace Arrow's streams
 # where an answer may redirect to any address: Arrow follows it (platform: pyarrow-follows-redirects), boto3 raises an
-# error.
+# error; and for keys that Arrow refuses.
 
 _ATTEMPTS = 3
 
@@ -346,7 +346,7 @@ class ArrowFiles:
         """
         if is_local(path):
             return self._local.open_input_file(os.path.abspath(split_path(path).key))
-        if self._may_redirect(path):
+        if self._needs_boto3(path):
             note_request(RequestKind.GET)  # for the size
             opened: list[Any] = [RangedObject(self._s3, path)]
             return whole_reads(lambda: opened.pop() if opened else None, path)
@@ -375,7 +375,7 @@ class ArrowFiles:
             key = os.path.abspath(split_path(path).key)
             self._local.create_dir(os.path.dirname(key), recursive=True)
             return self._local.open_output_stream(key)
-        if self._may_redirect(path):
+        if self._needs_boto3(path):
             stream = pa.PythonFile(_UploadAtClose(self._s3, path), mode="w")
         else:
             # opening_late cannot copy a retry strategy.
@@ -396,10 +396,11 @@ class ArrowFiles:
             made = self._made = _FileSystems(arrow_file_io(self._properties, keys), keys)
         return made
 
-    def _may_redirect(self, path: str) -> bool:
-        """Whether a server chose the store, which may then redirect PyArrow to any address."""
+    def _needs_boto3(self, path: str) -> bool:
+        """Whether a server chose the store, which may then redirect PyArrow to any address; or the key has an empty
+        part (platform: pyarrow-refuses-empty-parts)."""
         is_theirs = self._properties.get(ENDPOINT_OF_SERVER) == "true"
-        return self.is_plain and is_theirs and is_s3(path)
+        return self.is_plain and is_s3(path) and (is_theirs or "//" in _key(path))
 
     @cached_property
     def _s3(self) -> Any:

@@ -260,7 +260,8 @@ def _tidied(path: str) -> str:
     key = parts.plain_key
     if parts.scheme in LOCAL_SCHEMES:
         return real_path(key) if key else ""
-    return f"{parts.store}/{key.strip('/')}".rstrip("/")
+    key = key.strip("/")
+    return f"{parts.store}/{key}" if key else parts.store
 
 
 def authority(path: str) -> str:

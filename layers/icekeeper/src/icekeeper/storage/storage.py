@@ -395,13 +395,9 @@ class Storage:
         return client
 
     def uses_boto3(self, path: str) -> bool:
-        """Whether boto3 reads and writes an object; else PyArrow does.
-
-        PyArrow does it where a FileIO is configured or boto3 finds no credentials.  It also gets keys with an empty
-        part, which it refuses: boto3 could read them, but large objects of that name could not be written.
-        """
-        parts = split_path(path)
-        return parts.scheme in S3_SCHEMES and "//" not in parts.key and self._boto_may_read
+        """Whether boto3 reads and writes an object; else PyArrow does, where a FileIO is configured or boto3 finds no
+        credentials."""
+        return is_s3(path) and self._boto_may_read
 
     @cached_property
     def _boto_may_read(self) -> bool:

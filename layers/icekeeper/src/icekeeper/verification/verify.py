@@ -14,7 +14,7 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.statistics import StatisticsFile, statistics_by_snapshot
 from icekeeper.metadata.table_reader import TableReader, deletes_standing_elsewhere, statistics_files
 from icekeeper.model import ManifestFile
-from icekeeper.storage.paths import normalise
+from icekeeper.storage.paths import compared
 from icekeeper.storage.storage import Storage
 from icekeeper.verification.checks import (
     Problem,
@@ -184,23 +184,29 @@ def _duplicate(path: str, manifest_path: str) -> Problem:
     return Problem(ProblemKind.DUPLICATE_FILE, path, f"a snapshot lists it twice, once more in {manifest_path}")
 
 
+def _object(path: str) -> tuple[str, str]:
+    """What a path names: keys of S3 that normalise alike are two objects (rule: keys-are-text)."""
+    place = compared(path)
+    return place.authority, place.key
+
+
 def _missing_or_wrong(loaded: LoadedTable, storage: Storage, sizes: dict[str, int | None]) -> Iterator[Problem]:
     """Compare the sizes in metadata with those of the files; those under the table's locations come from a listing."""
-    known: dict[str, int] = {}
+    known: dict[tuple[str, str], int] = {}
     locations = owned_locations(loaded.metadata)
     if storage.allows(loaded.metadata.location) and storage.can_list(loaded.metadata.location):
         for location in filter(storage.allows, locations):
-            known.update((normalise(found.path), found.size) for found in storage.list(location))
+            known.update((_object(found.path), found.size) for found in storage.list(location))
     outside = [path for path in sizes if not storage.allows(path)]
     yield from (_not_allowed(storage, path) for path in outside)
     for path in outside:
         del sizes[path]
-    ask = [path for path in sizes if normalise(path) not in known]
+    ask = [path for path in sizes if _object(path) not in known]
     with WorkThreads(_PARALLEL_REQUESTS, thread_name_prefix="verify") as pool:
         size_of: Callable[[str], int | None] = storage.size
         asked = dict(zip(ask, pool.map(size_of, ask), strict=True))
     for path, stated in sizes.items():
-        found = asked[path] if path in asked else known[normalise(path)]
+        found = asked[path] if path in asked else known[_object(path)]
         if found is None:
             yield Problem(ProblemKind.MISSING_FILE, path, "it is referenced but does not exist")
         elif stated is not None and stated != found:
