@@ -455,7 +455,8 @@ DOCUMENTS: dict[str, Schema] = {
                         "name": text("NAMESPACE.TABLE"),
                         "state": one_of("in trouble, with work due, or well", "trouble", "work", "well"),
                         "priority": number("0 to 1; it grows with each reason, and runs begin with the highest"),
-                        "observed_ms": whole("the scan that saw it so, in epoch milliseconds"),
+                        "observed_ms": whole("since when the shown values hold, in epoch milliseconds"),
+                        "age_seconds": whole("for how long the shown values hold"),
                         "counters": by_key("amounts by name; docs/detection.md has them all", number()),
                     },
                     {

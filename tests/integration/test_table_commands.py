@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import SortDirection, SortField, SortOrder
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform
 from pyiceberg.types import ListType, LongType, NestedField, StringType, StructType, TimestampType
 
-from support.command import Command, local_path, one_sentence
+from support.command import LOCAL, Command, local_path, one_sentence
 
 
 def test_the_list_is_that_of_the_last_scan_most_urgent_first(command: Command) -> None:
@@ -33,6 +35,55 @@ def test_the_list_is_that_of_the_last_scan_most_urgent_first(command: Command) -
         ["ns.few", "well", "1"],
     ]
     assert "8 data files of" in rows[1]
+
+
+def listed(command: Command) -> dict[str, dict[str, Any]]:
+    return {one["name"]: one for one in command("list", "--json").json["tables"]}
+
+
+def test_the_list_follows_pauses_and_passes(command: Command) -> None:
+    """What a scan has recorded of other tables stays as it was."""
+    command.table("ns.t", appends=8)
+    command.table("ns.other", appends=8)
+    assert command("detect").code == 0
+    before = listed(command)
+    work = {"state": "work", "left_alone": None}
+    assert {key: before["ns.t"].get(key) for key in work} == work
+    assert command("pause", "ns.t", "--until", "2999-01-01T00:00:00Z").code == 0
+    paused = listed(command)
+    told = "the table is paused until 2999-01-01T00:00:00Z (table property icekeeper.paused_until)"
+    assert (paused["ns.t"]["state"], paused["ns.t"].get("left_alone")) == ("well", told)
+    assert paused["ns.t"]["observed_ms"] > before["ns.t"]["observed_ms"]
+    assert command("resume", "ns.t").code == 0
+    resumed = listed(command)
+    assert (resumed["ns.t"]["state"], resumed["ns.t"]["reasons"]) == ("work", before["ns.t"]["reasons"])
+    assert command("maintain", "ns.t", *LOCAL, "--dry-run").code == 0
+    assert listed(command)["ns.t"]["state"] == "work"
+    assert command("maintain", "ns.t", *LOCAL).code == 0
+    done = listed(command)
+    assert (done["ns.t"]["state"], done["ns.t"]["counters"]["lake_data_files"]) == ("well", 1)
+    kept = {key: value for key, value in done["ns.other"].items() if key != "age_seconds"}
+    assert kept.items() <= before["ns.other"].items()
+    after = command("detect", "--json").json
+    assert [one["table"] for one in after["proposals"]] == ["ns.other"]
+    again = listed(command)["ns.t"]
+    assert again["observed_ms"] == done["ns.t"]["observed_ms"], "the next scan sees nothing new"
+
+
+def test_a_row_says_since_when_it_holds(command: Command) -> None:
+    command.table(appends=1)
+    assert command("detect").code == 0
+    (row,) = listed(command).values()
+    assert 0 <= row["age_seconds"] < 600
+    heading, line = command("list").out.splitlines()
+    assert "age" in heading.split()
+    assert "0 minutes" in line
+
+
+def test_passes_over_tables_that_no_scan_has_seen_record_nothing_of_them(command: Command) -> None:
+    command.table(appends=8)
+    assert command("maintain", "ns.t", *LOCAL).code == 0
+    assert one_sentence(command("list").err).startswith("no scan of catalog C is recorded")
 
 
 def test_a_table_is_shown_as_its_metadata_has_it(command: Command) -> None:

@@ -188,9 +188,29 @@ class Runtime:
 
         named = [name.strip() for name in overrides.get("operations", "").split(",")] if names_table else ()
         turn = None if dry_run else turn or Turn()
-        return maintain_table(
+        outcome = maintain_table(
             AskedPass(self.catalog, self.state, table, overrides, make_context, turn, schedule, saved)
         )
+        if turn is not None:
+            self.look_again(table, overrides if turn.is_proposed else {}, unsafe=unsafe and turn.is_proposed)
+        return outcome
+
+    def look_again(self, table: TableName, overrides: Mapping[str, str] | None = None, *, unsafe: bool = False) -> None:
+        """Bring what a scan has recorded of a table up to date, for ``icekeeper list``; a failure is only logged."""
+        from icekeeper.detection.detect import look_again
+
+        try:
+            look_again(
+                self.catalog,
+                self.state,
+                self._policies,
+                table,
+                overrides=overrides or {},
+                unsafe=unsafe,
+                clock=self.clock,
+            )
+        except Exception as error:  # the pass is done, and the next scan records the same
+            log.warning("%s: what the last scan recorded is not brought up to date: %s", table, error)
 
     def plan_to_save(
         self,

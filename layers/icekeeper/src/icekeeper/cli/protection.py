@@ -282,6 +282,7 @@ def pause(
     runtime = Runtime.open(catalog)
     until_ms = _until_ms(until, runtime.clock())
     paused = set_pause(runtime.table(table_name(table)), until_ms, lambda loaded: runtime.policy(loaded, {}), reason)
+    runtime.look_again(table_name(table))
     console = answer({**about(table, catalog), "paused_until": paused}, as_json=as_json)
     console.print(f"{table} is paused until {paused}; icekeeper resume {table} ends it earlier", soft_wrap=True)
     return EXIT_OK
@@ -294,6 +295,7 @@ def resume(table: Table, catalog: CatalogName, as_json: AsJson = False) -> int:
 
     runtime = Runtime.open(catalog)
     ended = end_pause(runtime.table(table_name(table)), lambda loaded: runtime.policy(loaded, {}))
+    runtime.look_again(table_name(table))
     console = answer({**about(table, catalog), "was_paused_until": ended}, as_json=as_json)
     told = "was not paused" if ended is None else f"is maintained again; it was paused until {ended}"
     console.print(f"{table} {told}", soft_wrap=True)

@@ -10,7 +10,7 @@ from icekeeper.cli.arguments import AsJson, CatalogName, Catalogs, Table, table_
 from icekeeper.cli.console import EXIT_OK, about, answer
 from icekeeper.cli.reports import recorded_catalog
 from icekeeper.machine.clock import iso_utc, system_clock
-from icekeeper.text import size_text
+from icekeeper.text import age_text, size_text
 
 if TYPE_CHECKING:
     from icekeeper.metadata.document import Snapshot, TableMetadata
@@ -48,12 +48,16 @@ def list_tables(
     documents = [recorded_catalog(state, name, now_ms) for name in dict.fromkeys(catalogs)]
     kept = ("name", "state", "priority", "observed_ms", "counters", "trouble", "reasons", "left_alone")
     tables = [
-        {"catalog": document["catalog"], **{key: table[key] for key in kept if key in table}}
+        {
+            "catalog": document["catalog"],
+            **{key: table[key] for key in kept if key in table},
+            "age_seconds": max(0, now_ms - table["observed_ms"]) // 1000,
+        }
         for document in documents
         for table in document["tables"]
     ]
     console = answer({"status": "succeeded", "tables": tables}, as_json=as_json)
-    heading = [Text(word, style="dim") for word in ("table", "state", *_COLUMNS, "why")]
+    heading = [Text(word, style="dim") for word in ("table", "state", *_COLUMNS, "age", "why")]
     rows = [
         [
             Text(table["name"] if len(documents) == 1 else f"{table['catalog']} {table['name']}"),
@@ -62,6 +66,7 @@ def list_tables(
                 Text(_NONE if key not in table["counters"] else shown(table["counters"][key]))
                 for key, shown in _COLUMNS.values()
             ),
+            Text(age_text(table["age_seconds"] * 1000)),
             Text(table.get("trouble") or "; ".join(table.get("reasons", ())) or table.get("left_alone", "")),
         ]
         for table in tables

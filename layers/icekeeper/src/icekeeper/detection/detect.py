@@ -16,6 +16,7 @@ from icekeeper.machine.clock import Clock, system_clock
 from icekeeper.machine.resources import search_cycles_seldom
 from icekeeper.metadata.avro_files import open_avro
 from icekeeper.metadata.document import Snapshot
+from icekeeper.model import TableName
 from icekeeper.pass_context.table_policy import TablePolicies
 from icekeeper.state.store import Gathered, StateStore
 from icekeeper.storage.allowed_locations import ALLOWED_LOCATIONS, AllowedLocations
@@ -71,6 +72,36 @@ def detect(
         except StorageError as error:
             log.warning("the times of first sweeps could not be recorded; the next scan decides them again: %s", error)
     return report
+
+
+def look_again(
+    catalog: Catalog,
+    state: StateStore,
+    policies: TablePolicies,
+    table: TableName,
+    *,
+    overrides: Mapping[str, str],
+    unsafe: bool,
+    clock: Clock,
+) -> None:
+    """Record how a table looks now, as the next scan would, if a scan has recorded it before.
+
+    A table whose UUID another table has is left to the next scan, which knows both.
+
+    Raises:
+        MaintenanceError: the table or the state cannot be read, or settings are wrong.
+    """
+    recorded = state.lake_stats.of_name(catalog.name, catalog.warehouse, table)
+    if not recorded or any("uuid_twice" in one.warnings for one in recorded):
+        return
+    Scanner(
+        policies.deployment(overrides, unsafe=unsafe).policy,
+        state,
+        clock(),
+        resolve_policy=lambda catalog, loaded: policies.of(catalog, loaded, overrides, unsafe=unsafe),
+        plan_sweep=lambda identity, due: None,
+        count_manifests=_manifest_counter(),
+    ).look_again(catalog, table, recorded)
 
 
 def _manifest_counter() -> ManifestCounter:

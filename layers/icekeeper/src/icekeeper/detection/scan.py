@@ -51,7 +51,7 @@ from icekeeper.state.claims import (
 from icekeeper.state.findings import CatalogScan, Verdict
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.requests import UNSERVED_MS, MaintenanceRequest
-from icekeeper.state.store import Gathered, Glance, PassRecord, StateStore
+from icekeeper.state.store import Gathered, Glance, LakeStats, PassRecord, StateStore
 from icekeeper.text import counted, masked
 
 log = logging.getLogger(__name__)
@@ -164,7 +164,8 @@ class _Place:
     selected: tuple[TableName, ...]
     health: LakeLog
     twins: Twins
-    seen: SeenTables
+    seen: SeenTables | None
+    """``None``: one table only is looked at."""
     whole: frozenset[TableName] | None
     """Every table of the catalog; ``None``: some are not listed."""
     requested: Sequence[TableName]
@@ -282,6 +283,35 @@ class Scanner:
         )
         return report
 
+    def look_again(self, catalog: Catalog, table: TableName, recorded: Sequence[LakeStats]) -> None:
+        """Record how a table looks after a pass or a change of its settings; ``recorded`` are its stats so far.
+
+        Raises:
+            MaintenanceError: the table cannot be read, or its settings are wrong; the latter is recorded.
+        """
+        name, warehouse = catalog.name, catalog.warehouse
+        scan, cuts = self.store.scans.of_catalog(name, warehouse), self.store.cut_offs.of_catalog(name, warehouse)
+        place = _Place(
+            catalog,
+            (table,),
+            LakeLog(self.store, name, warehouse, recorded),
+            Twins(),
+            seen=None,
+            whole=None,
+            requested=(),
+            filed=(),
+            pending=(),
+            fleet=1 if scan is None else scan.listed,
+            not_looked_at={},
+            not_maintained=waiting_cuts(cuts, CutWork.PASS, self.now_ms),
+            looked_at_again=frozenset(),
+        )
+        loaded = catalog.load(table)
+        try:
+            self._assess(place, loaded, identity_of(catalog, loaded), is_requested=False)
+        finally:
+            place.health.finish()
+
     def _look_at(self, place: _Place, entry: FleetTable, *, is_selected: bool) -> _Found:
         """Load and assess a table, unless it waits because this took too long before."""
         waiting = place.not_looked_at.get(entry.table.key)
@@ -304,7 +334,8 @@ class Scanner:
         except PolicyError as error:  # the catalog no longer has the table
             return _Found(_unfit(entry, str(error)), stale=filed_here)
         except Exception as error:
-            place.seen.failed(entry.table, error)
+            if place.seen is not None:
+                place.seen.failed(entry.table, error)
             skip = _skip_of(entry, error)
             place.health.unread(entry.table, skip.reason, self.now_ms)
             return _Found(skip)
@@ -394,7 +425,8 @@ class Scanner:
         verdict: Verdict,
         manifests: int | MaintenanceError | None = None,
     ) -> None:
-        place.seen.observe(loaded)
+        if place.seen is not None:
+            place.seen.observe(loaded)
         stats = examine(
             identity,
             loaded.metadata,
@@ -442,7 +474,8 @@ class Scanner:
         for place in places.values():
             place.health.finish()
             self._count(place)
-            place.seen.finish(place.whole, self.run, self.now_ms)
+            if place.seen is not None:
+                place.seen.finish(place.whole, self.run, self.now_ms)
             self._note_scan(place, counts[place.catalog.name])
         # No run will serve the requests for tables that no longer exist, unless under another name.
         served = {found.request.identity.lease_key for _, found in reached.done if found.request is not None}

@@ -49,8 +49,11 @@ class _Known(NamedTuple):
 class LakeLog:
     """The lake stats of one catalog during one scan; :meth:`observe` may be called from several threads."""
 
-    def __init__(self, state: StateStore, catalog: str, warehouse: str) -> None:
-        """Read the recorded stats; on an error, log it and write nothing in this scan."""
+    def __init__(
+        self, state: StateStore, catalog: str, warehouse: str, recorded: Iterable[LakeStats] | None = None
+    ) -> None:
+        """Read the recorded stats, unless these are given as ``recorded``; on an error, log it and write nothing in
+        this scan."""
         self._store: LakeStatsStore | None = state.lake_stats
         self._trends = state.trends
         self._catalog, self._warehouse = catalog, warehouse
@@ -58,7 +61,7 @@ class LakeLog:
         self._known: dict[_Entry, _Known] = {}
         self._news = Gathered(self._record)
         try:
-            for stats in state.lake_stats.of_catalog(catalog, warehouse):
+            for stats in state.lake_stats.of_catalog(catalog, warehouse) if recorded is None else recorded:
                 self._known[_entry(stats.identity)] = _Known(
                     _digest(stats),
                     frozenset(stats.warnings),

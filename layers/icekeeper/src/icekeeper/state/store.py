@@ -187,9 +187,12 @@ class LakeStatsStore(Records):
     def of_catalog(self, catalog: str, warehouse: str) -> Iterator[LakeStats]:
         """The stats of all tables of a catalog, ordered by name; uses few requests."""
         for item in self.table.query(catalog_key("lake", catalog, warehouse)):
-            with understood(item):
-                table, location = TableName.recorded(item["table_name"]), item["location"]
-            yield _stats(TableIdentity(catalog, warehouse, table, item["uuid"], location), item)
+            yield _stats_of(catalog, warehouse, item)
+
+    def of_name(self, catalog: str, warehouse: str, table: TableName) -> tuple[LakeStats, ...]:
+        """The stats of all tables that had this name."""
+        found = self.table.query(catalog_key("lake", catalog, warehouse), sort_key("", f"{table.key}\x1f"))
+        return tuple(_stats_of(catalog, warehouse, item) for item in found)
 
     def forget(self, identity: TableIdentity) -> None:
         self.table.delete(*_stats_key(identity))
@@ -199,6 +202,12 @@ def _stats_key(identity: TableIdentity) -> tuple[str, str]:
     # The separator sorts before every character of a name, so that tables are ordered by name.
     sk = sort_key("", f"{identity.table.key}\x1f{identity.uuid}")
     return catalog_key("lake", identity.catalog, identity.warehouse), sk
+
+
+def _stats_of(catalog: str, warehouse: str, item: Item) -> LakeStats:
+    with understood(item):
+        table, location = TableName.recorded(item["table_name"]), item["location"]
+    return _stats(TableIdentity(catalog, warehouse, table, item["uuid"], location), item)
 
 
 def _stats(identity: TableIdentity, item: Item) -> LakeStats:
