@@ -85,11 +85,9 @@ def assess_table(
     found: Proposal | Skip | None = _why_filters_misfit(loaded, resolved)
     if found is None:
         rest = next((part.resolved for part in parts if part.schedule is None), resolved.unscheduled())
-        plan, failed_loads, due = ExpiryPlan((), ()), 0, tuple[Signal, ...]()
-        if not loaded.versioned_by:  # else passes refuse to delete (rule: branches-outside-need-everything)
-            due = due_sweep(plan_sweep, identity, metadata, rest, turns, fleet=fleet, now_ms=now_ms)
-            plan, grace_ms = _expirable(metadata, rest.policy, memory, now_ms), rest.policy.orphan_older_than_ms
-            failed_loads = sum(load.can_be_cleaned(now_ms, grace_ms) for load in memory.loads)
+        deletes = not loaded.versioned_by  # else passes refuse to (rule: branches-outside-need-everything)
+        plan = _expirable(metadata, rest.policy, memory, now_ms) if deletes else ExpiryPlan((), ())
+        grace_ms = rest.policy.orphan_older_than_ms
         found = assess(
             str(loaded.name),
             metadata,
@@ -98,8 +96,8 @@ def assess_table(
             expirable=len(plan.snapshot_ids),
             expirable_refs=len(plan.refs),
             last_seen=memory.last_seen,
-            failed_loads=failed_loads,
-            due=due,
+            failed_loads=sum(load.can_be_cleaned(now_ms, grace_ms) for load in memory.loads) if deletes else 0,
+            due=due_sweep(plan_sweep, identity, metadata, rest, turns, fleet=fleet, now_ms=now_ms) if deletes else (),
             clustering=wanted_clustering(metadata, rest.policy) if rest.runs(Operation.COMPACT) else None,
             has_unreadable=bool(memory.unreadable),
             manifests=manifests,
