@@ -434,7 +434,7 @@ def test_files_found_unlike_their_partition_are_remembered(
     before = made.seen(table)
     outcome = table.run(Operation.COMPACT, **settings)
     assert outcome.status is Status.SUCCEEDED, outcome
-    found = "keeps its partition spec, because its column region differs from its partition, so readers disagree"
+    found = "stays as it is, because its column region differs from its identity partition, so readers disagree"
     assert "left 3 file(s) out: file:" in outcome.summary
     assert outcome.summary.endswith(found)
     assert files(table) == {(0, ("us",)): 3, (1, ()): 1}
@@ -456,6 +456,25 @@ def test_rows_unlike_their_partition_are_not_dealt_out(java_tables: JavaTables, 
     assert outcome.summary.startswith("compacted 3 files into 1 (across 1 bins)")
     assert files(table) == {(0, ("us",)): 1}
     assert made.seen(table) == before
+
+
+@pytest.mark.parametrize("operation", [Operation.COMPACT, Operation.REWRITE_POSITION_DELETES])
+def test_equality_deletes_by_a_column_unlike_its_partition_are_not_applied(
+    operation: Operation, java_tables: JavaTables, tmp_path: Path
+) -> None:
+    """Java compares their keys with the partition's value: it deletes row 0 and keeps row 1.  DuckDB does the
+    opposite."""
+    made = InUs(java_tables, tmp_path)
+    made.add(["old", "old"], ["us", "us"], ["us", "us"])
+    keys = [{"1": 0, "2": "us"}, {"1": 1, "2": "old"}, {"1": 2, "2": "us"}]
+    made.java.row_delta(deletes=[made.java.equality_deletes(keys, [1, 2], 0, ["us"], "parquet")])
+    table = registered_table(made.java.metadata_location, tmp_path)
+    before = made.seen(table)
+    assert [sorted(row_id for row_id, _ in rows) for rows in before] == [[1, 3, 4, 5], [0, 3, 4, 5]]
+    outcome = table.run(operation, convert_equality_deletes="true")
+    assert "left 1 file(s) out: " in outcome.summary, outcome
+    assert made.seen(table) == before
+    assert table.live_deletes()["EQUALITY_DELETES"] == 1
 
 
 def test_files_without_the_column_move_with_the_value_of_their_partition(

@@ -349,7 +349,7 @@ def test_a_table_is_not_proposed_for_first_statistics_that_cannot_be_made(table:
     table.table.append(rows_of(1000, 10, "us"))
     found = table.runtime.detect(settings)
     assert found.proposals == ()
-    assert "could not be read" in (found.skipped[0].warning or "")
+    assert "1 file is left alone, but for a try a week" in (found.skipped[0].warning or "")
 
 
 # Which files statistics are computed from again, and that nothing that was deleted is counted.

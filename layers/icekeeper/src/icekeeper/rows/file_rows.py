@@ -67,7 +67,7 @@ def projected_rows(
                 rows = projection.apply(batch)
                 if file.must_agree and (name := projection.column_unlike_partition(rows)) is not None:
                     raise TableUnsupported(
-                        f"{file.path} keeps its partition spec, because its column {name} differs from its partition, "
+                        f"{file.path} stays as it is, because its column {name} differs from its identity partition, "
                         "so readers disagree"
                     )
                 yield rows

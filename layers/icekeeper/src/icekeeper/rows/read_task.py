@@ -36,8 +36,8 @@ class ReadableFile:
     identity_values: Mapping[int, PartitionValue] = field(default_factory=dict)
     """Column id → raw partition value of identity fields, for columns that the file does not hold."""
     must_agree: bool = False
-    """Whether the columns of ``identity_values`` that the file does hold must have these values
-    (rule: leave-identity-only-with-equal-values)."""
+    """Whether the columns of ``identity_values`` that the file does hold must have these values, because its rows
+    leave the partition (rule: leave-identity-only-with-equal-values), or equality deletes compare them."""
     name_mapping: Sequence[Mapping[str, Any]] | None = None
     """The table's ``schema.name-mapping.default``, for a file without field ids; ``None``: the table has none."""
     by_position: Sequence[Mapping[str, Any]] = ()
@@ -255,7 +255,9 @@ def make_read_task(
                 file_format=planned.file_format,
                 sequence_number=planned.sequence_number,
                 deletes=tuple(numbers[entry.file.key] for entry in planned.deletes),
-                identity_values=_identity_values(metadata, planned),
+                identity_values=(values := _identity_values(metadata, planned)),
+                # Iceberg-Java compares keys with the partition's value (platform: readers-disagree-on-identity).
+                must_agree=any(not values.keys().isdisjoint(e.file.equality_ids or ()) for e in planned.deletes),
                 first_row_id=planned.first_row_id,
                 partition_number=partitions.setdefault(
                     partition_key(planned.spec_id, planned.partition), len(partitions)

@@ -334,7 +334,8 @@ def _task(
     rows = make_read_task(metadata, group.files, schema, loaded.io_properties, verify_checksums=verify)
     leaving = [candidate.destination[0] != candidate.spec_id for candidate in group.files]
     if any(leaving):
-        checked = (replace(one, must_agree=leaves) for one, leaves in zip(rows.inputs, leaving, strict=True))
+        asked = zip(rows.inputs, leaving, strict=True)
+        checked = (replace(one, must_agree=one.must_agree or leaves) for one, leaves in asked)
         rows = replace(rows, inputs=tuple(checked))
     keeps_row_maps = (plan.recipe is not None or to is not None) and _expects_row_deletes(metadata, plan)
     if keeps_row_maps:
