@@ -273,7 +273,7 @@ COSTS = fields(
                 {
                     **snapshot_id("its id"),
                     "timestamp_ms": whole("its commit, in epoch milliseconds"),
-                    "refs": each("branches and tags that reach it", text()),
+                    "refs": each("branches and tags that reach it, by name, at most 20", text()),
                     "files_only_here": whole("files that only it references"),
                     "bytes_only_here": whole("their size"),
                 },

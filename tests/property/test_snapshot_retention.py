@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -175,6 +176,60 @@ def test_branch_settings_keep_their_ancestors(case: Case) -> None:
             if distance >= (ref.min_snapshots_to_keep or 1) and not young:
                 break
             assert ancestor.snapshot_id not in planned.snapshot_ids
+
+
+def kept_one_by_one(case: Case) -> set[int]:
+    """What branches keep, each walked for itself."""
+    kept: set[int] = set()
+    for ref in case.metadata.refs.values():
+        least = max(ref.min_snapshots_to_keep or 1, case.settings.max_snapshots_to_keep) if ref.type == "branch" else 1
+        age_ms = ref.max_snapshot_age_ms if ref.type == "branch" else None
+        for distance, ancestor in enumerate(case.metadata.ancestors(ref.snapshot_id)):
+            if distance >= least and (age_ms is None or case.now_ms - ancestor.timestamp_ms > age_ms):
+                break
+            kept.add(ancestor.snapshot_id)
+    return kept
+
+
+@given(cases())
+def test_walking_branches_together_keeps_what_walking_each_does(case: Case) -> None:
+    document = {
+        **case.metadata.document,
+        "refs": {
+            name: {key: value for key, value in ref.items() if key != "max-ref-age-ms"}
+            for name, ref in case.metadata.document["refs"].items()
+        },
+    }
+    case = Case(TableMetadata(document), case.settings, (), case.now_ms)
+    changes = {"snapshot_retention_hours": -1_000, "writer_mark_retention_hours": 0, "snapshot_expire_limit": None}
+    kept = kept_one_by_one(case) | set(newest_first(case)[: case.settings.max_snapshots_to_keep])
+    assert set(expire(case, **changes).snapshot_ids) == case.metadata.snapshots.keys() - kept
+
+
+@given(cases())
+def test_too_many_branches_keep_more_and_never_less(case: Case) -> None:
+    unlimited = {"snapshot_expire_limit": None}
+    one_by_one = expire(case, **unlimited)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("icekeeper.operations.expiry.retention.MOST_STEPS", 0)
+        together = expire(case, **unlimited)
+    assert set(together.snapshot_ids) <= set(one_by_one.snapshot_ids)
+    assert together.refs == one_by_one.refs
+
+
+@pytest.mark.parametrize("of_branch", [{"max-snapshot-age-ms": 900 * HOUR_MS}, {"min-snapshots-to-keep": 1}])
+def test_thousands_of_branches_are_planned_in_seconds(of_branch: dict[str, int]) -> None:
+    """Each snapshot is visited once, not once for each branch."""
+    count = 3_000
+    refs = {f"b{number}": {"type": "branch", "snapshot-id": count, **of_branch} for number in range(count)}
+    refs |= {f"c{number}": {"type": "branch", "snapshot-id": number, "max-ref-age-ms": 1} for number in range(1, count)}
+    metadata = history([800] * count, refs=refs, marks={5: flink_mark("a", 1, carried_age_h=1)})
+    started_s = time.process_time()
+    planned = plan_expiry(metadata, policy(max_snapshots_to_keep=1), now_ms=NOW_MS)
+    assert time.process_time() - started_s < 5
+    assert isinstance(planned, ExpiryPlan)
+    assert planned.snapshot_ids == (() if "max-snapshot-age-ms" in of_branch else (1, 2, 3, 4))
+    assert len(planned.refs) == count - 1
 
 
 @given(cases())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import tracemalloc
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from icekeeper.errors import CommitConflict, MetadataUnreadable, OperationRefused
 from icekeeper.metadata.document import TableMetadata, apply_updates, check_requirements
 from icekeeper.operations.expiry.commit_expiry import removal_of
-from icekeeper.operations.expiry.ref_costs import TableCosts, cost_of_refs
+from icekeeper.operations.expiry.ref_costs import TableCosts, cost_of_refs, weigh
 from icekeeper.operations.expiry.retention import ExpiryPlan
 from icekeeper.operations.expiry.unreferenced import (
     Candidates,
@@ -241,6 +242,66 @@ def test_a_tag_holds_its_snapshot_and_not_what_came_before() -> None:
     assert costs["two"] == (1, 3, FILE_BYTES + sizes(table, "m2", "snap-2"))
 
 
+@st.composite
+def trees(draw: st.DrawFn) -> TableMetadata:
+    """Snapshots 1, 2, …, each a child of one before or of none, and refs on them."""
+    count = draw(st.integers(1, 8))
+    parents = [draw(st.sampled_from([None, *range(1, number)])) for number in range(1, count + 1)]
+    document = new_document("s3://b/t", 2)
+    document["snapshots"] = [
+        snapshot(number, format_version=2, sequence_number=number, parent_id=parent)
+        for number, parent in enumerate(parents, start=1)
+    ]
+    kinds = st.tuples(st.sampled_from(["branch", "tag"]), st.integers(1, count + 1))
+    refs = draw(st.lists(kinds, max_size=6))
+    document["refs"] = {f"r{i}": {"type": kind, "snapshot-id": at} for i, (kind, at) in enumerate(refs)}
+    return TableMetadata(document)
+
+
+@given(trees(), st.dictionaries(st.integers(0, 255), st.tuples(st.integers(1, 9), st.integers(1, 99)), max_size=12))
+def test_the_costs_are_those_of_walking_each_ref(metadata: TableMetadata, weights: dict[int, tuple[int, int]]) -> None:
+    bits = {i: 1 << place for place, i in enumerate(metadata.snapshots)}
+    weights = {mask & sum(bits.values()): weight for mask, weight in weights.items()}
+    held_by = {
+        name: sum(bits[one.snapshot_id] for one in metadata.ancestors(ref.snapshot_id))
+        if ref.type == "branch"
+        else bits.get(ref.snapshot_id, 0)
+        for name, ref in metadata.refs.items()
+    }
+    holders = {mask: [name for name, held in held_by.items() if held & mask] for mask in weights}
+    costs = weigh(metadata, weights)
+    assert by_ref(costs) == {
+        name: (
+            held.bit_count(),
+            *(sum(weights[mask][part] for mask in weights if holders[mask] == [name]) for part in (0, 1)),
+        )
+        for name, held in held_by.items()
+    }
+    assert by_snapshot(costs) == {
+        i: (tuple(sorted(name for name, held in held_by.items() if held & bit)), *weights.get(bit, (0, 0)))
+        for i, bit in bits.items()
+    }
+    assert costs.bytes_without_ref == sum(weights[mask][1] for mask in weights if not holders[mask])
+
+
+def test_thousands_of_refs_are_weighed_in_seconds() -> None:
+    """Each ancestor is walked once, not once for each ref, and a snapshot names twenty refs at most."""
+    count = 3_000
+    document = new_document("s3://b/t", 2)
+    document["snapshots"] = [
+        snapshot(i, format_version=2, sequence_number=i, parent_id=i - 1 or None) for i in range(1, count + 1)
+    ]
+    document["refs"] = {f"b{i:04}": {"type": "branch", "snapshot-id": i} for i in range(1, count + 1)}
+    metadata = TableMetadata(document)
+    started_s = time.process_time()
+    costs = weigh(metadata, {1 << place: (1, 7) for place in range(count)})
+    assert time.process_time() - started_s < 3
+    assert by_ref(costs)["b3000"] == (3_000, 1, 7)
+    assert by_ref(costs)["b0001"] == (1, 0, 0)
+    assert by_snapshot(costs)[1][0] == tuple(f"b{i:04}" for i in range(1, 21))
+    assert by_snapshot(costs)[2_999][0] == ("b2999", "b3000")
+
+
 def test_each_manifest_is_read_once_for_all_that_list_it() -> None:
     table = ListedManifests()
     manifests = [table.manifest(f"m{number}", [f"data/{number}"]) for number in range(5)]
@@ -343,6 +404,21 @@ def test_snapshots_go_with_their_statistics_and_aged_refs() -> None:
 
 
 # Which files an expiry frees: what no kept snapshot holds, and what saves a file.
+
+
+def test_thousands_of_statistics_go_in_seconds() -> None:
+    document = new_document("s3://b/t", 2, **{"table-uuid": "u"})
+    document["snapshots"] = [snapshot(i, format_version=2, sequence_number=i) for i in range(1, 9_002)]
+    document["statistics"] = [
+        {"snapshot-id": i, "statistics-path": f"s3://b/t/metadata/{i}.stats"} for i in range(1, 9_002)
+    ]
+    metadata = TableMetadata(document)
+    commit = removal_of(metadata, ExpiryPlan(tuple(range(1, 9_001)), ()), UnusedMetadata())
+    started_s = time.process_time()
+    after = apply_updates(metadata, commit.updates, metadata_location=None, now_ms=1)
+    assert time.process_time() - started_s < 2
+    assert [one["snapshot-id"] for one in after.statistics] == [9_001]
+    assert list(after.snapshots) == [9_001]
 
 
 def test_a_past_is_not_given_up_for_a_present_that_cannot_be_read() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import time
 from collections.abc import Iterable
 from fractions import Fraction
 
@@ -143,6 +144,19 @@ def test_metadata_files_newer_than_the_oldest_snapshot_stay(name: str) -> None:
     older = found(f"{LOCATION}/metadata/{name}", OLDEST_SNAPSHOT_MS - 1)
     assert plan([newer]).protected == 1
     assert plan([older]).orphans == (older,)
+
+
+def test_thousands_of_branches_without_main_are_walked_once() -> None:
+    count = 3_000
+    snapshots = [
+        snapshot(n, format_version=2, timestamp_ms=500_000 + n, parent_id=n - 1 or None) for n in range(1, count + 1)
+    ]
+    refs = {f"b{n}": {"type": "branch", "snapshot-id": n} for n in range(1, count + 1)}
+    metadata = TableMetadata({**table(snapshots=snapshots).document, "refs": refs, "current-snapshot-id": -1})
+    started_s = time.process_time()
+    left = plan([found(f"{LOCATION}/data/a.parquet")], metadata=metadata)
+    assert time.process_time() - started_s < 1
+    assert [one.path for one in left.orphans] == [f"{LOCATION}/data/a.parquet"]
 
 
 @pytest.mark.parametrize("branch", ["main", "other"])

@@ -15,6 +15,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import groupby
 from typing import Any
 
 from icekeeper.errors import CommitConflict, MetadataUnreadable, PolicyError, TableUnsupported
@@ -488,7 +489,7 @@ def apply_updates(
     previous_update_ms = metadata.last_updated_ms
     updated_ms = max(now_ms, previous_update_ms)
     added: set[int] = set()
-    for update in updates:
+    for update in _joined(updates):
         if update["action"] == "add-snapshot":
             _add_snapshot(document, dict(update["snapshot"]))
             added.add(update["snapshot"]["snapshot-id"])
@@ -507,6 +508,15 @@ def apply_updates(
     return TableMetadata(document)
 
 
+def _joined(updates: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """The updates, with neighbours that remove statistics as one: an expiry has one for each snapshot."""
+    for action, run in groupby(updates, key=lambda update: update["action"]):
+        if action in ("remove-statistics", "remove-partition-statistics"):
+            yield {"action": action, "snapshot-ids": {update["snapshot-id"] for update in run}}
+        else:
+            yield from run
+
+
 def _apply(document: JsonObject, update: Mapping[str, Any]) -> None:
     match update["action"]:
         case "remove-snapshot-ref":
@@ -519,7 +529,7 @@ def _apply(document: JsonObject, update: Mapping[str, Any]) -> None:
             document[key] = [*others, dict(update[key])]
         case "remove-statistics" | "remove-partition-statistics" as action:
             key = action.removeprefix("remove-")
-            document[key] = _without(document.get(key), "snapshot-id", [update["snapshot-id"]])
+            document[key] = _without(document.get(key), "snapshot-id", update["snapshot-ids"])
         case "set-properties":
             document["properties"] = {**(document.get("properties") or {}), **update["updates"]}
         case "remove-properties":

@@ -104,11 +104,13 @@ def restore_refs(context: OperationContext, base: TableMetadata, plan: ExpiryPla
         CommitConflict: a dropped ref cannot be restored.
     """
 
+    aged = set(plan.refs)
+
     def lost(metadata: TableMetadata) -> Mapping[str, Ref]:
         return {
             name: ref
             for name, ref in base.refs.items()
-            if name not in plan.refs and name not in metadata.refs and ref.snapshot_id in metadata.snapshots
+            if name not in aged and name not in metadata.refs and ref.snapshot_id in metadata.snapshots
         }
 
     def prepare(head: LoadedTable) -> PreparedCommit | Nothing:

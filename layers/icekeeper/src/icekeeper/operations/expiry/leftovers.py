@@ -185,8 +185,9 @@ def hold_lost_refs(memory: TableMemory, swap: Swap, dropped: Collection[str]) ->
     """
     gone = swap.before.snapshots.keys() - swap.after.snapshots.keys()
     lost: list[LostRef] = []
-    for name, ref in swap.before.refs.items():
-        if name not in dropped and ref.snapshot_id in gone:
+    for name in swap.before.refs.keys() - dropped:
+        ref = swap.before.refs[name]
+        if ref.snapshot_id in gone:
             pin = Pin(
                 identity=memory.identity,
                 # With a colon, so that no reader's pin can have this name.

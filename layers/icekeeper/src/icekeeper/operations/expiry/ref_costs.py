@@ -10,7 +10,8 @@ metadata.  A Puffin file counts once with its whole size, however many deletion 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TypeAlias
 
@@ -18,6 +19,9 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.operations.expiry.unreferenced import listed_manifests
 from icekeeper.storage.paths import normalise
+
+MOST_NAMES = 20
+"""How many refs are named for a snapshot: all for each would be refs times snapshots."""
 
 Weights: TypeAlias = Mapping[int, tuple[int, int]]
 """Bit mask of snapshots, in the document's order → number and bytes of the files that exactly these reach."""
@@ -37,7 +41,10 @@ class RefCost:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotCost:
-    """A snapshot, and the files and bytes that no other snapshot reaches; ``refs`` have it in their history."""
+    """A snapshot, and the files and bytes that no other snapshot reaches.
+
+    ``refs``: those that have it in their history, by name and at most ``MOST_NAMES``.
+    """
 
     snapshot_id: int
     timestamp_ms: int
@@ -94,34 +101,39 @@ def cost_of_refs(reader: TableReader) -> TableCosts:
 
 def weigh(metadata: TableMetadata, weights: Weights) -> TableCosts:
     """Compute the costs from the files' weights; reads nothing."""
-    bit_of = {snapshot_id: 1 << place for place, snapshot_id in enumerate(metadata.snapshots)}
-    held_by = {
-        name: sum(bit_of[snapshot.snapshot_id] for snapshot in metadata.ancestors(ref.snapshot_id))
-        if ref.type == "branch"
-        else bit_of.get(ref.snapshot_id, 0)
-        for name, ref in metadata.refs.items()
-    }
-    alone: dict[str, list[int]] = {name: [0, 0] for name in held_by}
+    held_by, depths = _holders(metadata)
+    ids, held, shared = list(metadata.snapshots), 0, 0
+    only: dict[str, int] = defaultdict(int)
+    for place, snapshot_id in enumerate(ids):
+        names = held_by.get(snapshot_id, ())
+        held |= bool(names) << place
+        shared |= (len(names) > 1) << place
+        if len(names) == 1:
+            only[names[0]] |= 1 << place
+    alone: dict[str, list[int]] = {name: [0, 0] for name in metadata.refs}
     without_ref = 0
     for mask, (count, size) in weights.items():
-        holders = [name for name, held in held_by.items() if held & mask]
-        if len(holders) == 1:
-            alone[holders[0]][0] += count
-            alone[holders[0]][1] += size
-        elif not holders:
+        mask &= held
+        if not mask:
             without_ref += size
+        elif not mask & shared:
+            (name,) = held_by[ids[(mask & -mask).bit_length() - 1]]
+            if not mask & ~only[name]:
+                alone[name][0] += count
+                alone[name][1] += size
     refs = [
-        RefCost(name, ref.type, ref.snapshot_id, held_by[name].bit_count(), *alone[name])
+        RefCost(
+            name,
+            ref.type,
+            ref.snapshot_id,
+            depths.get(ref.snapshot_id, 0) if ref.type == "branch" else int(ref.snapshot_id in metadata.snapshots),
+            *alone[name],
+        )
         for name, ref in metadata.refs.items()
     ]
     snapshots = [
-        SnapshotCost(
-            snapshot_id,
-            metadata.snapshots[snapshot_id].timestamp_ms,
-            tuple(sorted(name for name, held in held_by.items() if held & bit)),
-            *weights.get(bit, (0, 0)),
-        )
-        for snapshot_id, bit in bit_of.items()
+        SnapshotCost(snapshot_id, snapshot.timestamp_ms, held_by.get(snapshot_id, ()), *weights.get(1 << place, (0, 0)))
+        for place, (snapshot_id, snapshot) in enumerate(metadata.snapshots.items())
     ]
     return TableCosts(
         tuple(sorted(refs, key=lambda ref: (-ref.bytes_only_here, ref.name))),
@@ -130,6 +142,36 @@ def weigh(metadata: TableMetadata, weights: Weights) -> TableCosts:
         sum(count for count, _ in weights.values()),
         sum(size for _, size in weights.values()),
     )
+
+
+def _holders(metadata: TableMetadata) -> tuple[Mapping[int, tuple[str, ...]], Mapping[int, int]]:
+    """For each snapshot the refs in whose history it is, and the length of its own history; visits each once."""
+    parents = {i: s.parent_id for i, s in metadata.snapshots.items() if s.parent_id in metadata.snapshots}
+    children = Counter(parents.values())
+    children_first = [snapshot_id for snapshot_id in metadata.snapshots if not children[snapshot_id]]
+    for snapshot_id in children_first:  # grows; snapshots that are their own ancestors never enter
+        parent = parents.get(snapshot_id)
+        children[parent] -= 1
+        if parent is not None and not children[parent]:
+            children_first.append(parent)
+    of_type: dict[tuple[int, bool], list[str]] = defaultdict(list)
+    for name, ref in sorted(metadata.refs.items()):
+        of_type[ref.snapshot_id, ref.type == "branch"].append(name)
+    lines: dict[int | None, tuple[str, ...]] = {}
+    held_by: dict[int, tuple[str, ...]] = {}
+    for snapshot_id in children_first:
+        line = _named(lines.pop(snapshot_id, ()), of_type.get((snapshot_id, True), ()))
+        held_by[snapshot_id] = _named(line, of_type.get((snapshot_id, False), ()))
+        parent = parents.get(snapshot_id)
+        lines[parent] = _named(lines.get(parent, ()), line)
+    depths: dict[int | None, int] = {}
+    for snapshot_id in reversed(children_first):
+        depths[snapshot_id] = depths.get(parents.get(snapshot_id), 0) + 1
+    return held_by, {i: depths[i] for i in children_first}
+
+
+def _named(some: tuple[str, ...], more: Sequence[str]) -> tuple[str, ...]:
+    return tuple(sorted({*some, *more})[:MOST_NAMES]) if more else some
 
 
 class _Reached:

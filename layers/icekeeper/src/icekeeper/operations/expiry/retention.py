@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
+from itertools import chain, repeat, takewhile
 
 from icekeeper.errors import OperationRefused, PolicyError
 from icekeeper.metadata.document import MAIN, Ref, Snapshot, TableMetadata, marks_of
 from icekeeper.model import Nothing
 from icekeeper.policy import Policy
+
+MOST_STEPS = 500_000
+"""Branches times snapshots up to which each branch's own history is walked, which takes about a second.
+
+Beyond it each snapshot is visited once for all branches, and more are kept: each branch keeps as many and as old ones
+as any, and every recent mark of a streaming writer counts, not only the newest one of its branch.
+"""
 
 # Which snapshots streaming writers need to find their last commit (rule: keep-path-to-streaming-marks).
 #
@@ -27,10 +35,13 @@ def writer_chains(metadata: TableMetadata, refs: Iterable[Ref], policy: Policy, 
     chains: dict[int, str] = {}
     if policy.writer_mark_retention_ms == 0:
         return chains
-    for ref in refs:
-        if ref.type == "branch":
-            for snapshot_id, writer in _chains_of(metadata, ref, now_ms - policy.writer_mark_retention_ms).items():
-                chains.setdefault(snapshot_id, writer)
+    oldest_ms = now_ms - policy.writer_mark_retention_ms
+    heads = dict.fromkeys(ref.snapshot_id for ref in refs if ref.type == "branch")
+    if len(heads) * len(metadata.snapshots) > MOST_STEPS:
+        return _chains_of_all(metadata, heads, oldest_ms)
+    for head in heads:
+        for snapshot_id, writer in _chains_of(metadata, head, oldest_ms).items():
+            chains.setdefault(snapshot_id, writer)
     return chains
 
 
@@ -53,11 +64,11 @@ def refuse_broken_chains(metadata: TableMetadata, policy: Policy, now_ms: int) -
             )
 
 
-def _chains_of(metadata: TableMetadata, branch: Ref, oldest_ms: int) -> dict[int, str]:
+def _chains_of(metadata: TableMetadata, head: int, oldest_ms: int) -> dict[int, str]:
     chains: dict[int, str] = {}
     seen: set[str] = set()
     way: list[int] = []
-    for snapshot in metadata.ancestors(branch.snapshot_id):
+    for snapshot in metadata.ancestors(head):
         way.append(snapshot.snapshot_id)
         for writer, committed_ms in marks_of(snapshot).items():
             # Only the newest mark of a writer counts: older ones are never reached.
@@ -66,6 +77,17 @@ def _chains_of(metadata: TableMetadata, branch: Ref, oldest_ms: int) -> dict[int
                 way = []
             seen.add(writer)
     return chains
+
+
+def _chains_of_all(metadata: TableMetadata, heads: Iterable[int], oldest_ms: int) -> dict[int, str]:
+    """The snapshots between any of the heads and any recent mark of a writer; each is visited once."""
+    below: dict[int | None, str | None] = {}
+    for head in heads:
+        way = list(takewhile(lambda one: one.snapshot_id not in below, metadata.ancestors(head)))
+        for snapshot in reversed(way):
+            marks = (writer for writer, committed_ms in marks_of(snapshot).items() if committed_ms >= oldest_ms)
+            below[snapshot.snapshot_id] = next(marks, below.get(snapshot.parent_id))
+    return {i: writer for i, writer in below.items() if i is not None and writer is not None}
 
 
 # The retention rules.  A snapshot is kept if any of these keeps it (rule: retention-keeps-if-anything-does):
@@ -117,11 +139,9 @@ def expiry_at(metadata: TableMetadata, policy: Policy, *, now_ms: int, pinned: I
     if policy.named_snapshots[1]:
         return _plan_named(metadata, policy, now_ms, pinned)
     refs_to_drop = aged_refs(metadata, now_ms)
-    refs = [ref for name, ref in metadata.refs.items() if name not in refs_to_drop]
-    keep = {ref.snapshot_id for ref in refs}
-    for ref in refs:
-        if ref.type == "branch":
-            keep.update(_kept_by_branch(metadata, ref, policy, now_ms))
+    gone = set(refs_to_drop)
+    refs = [ref for name, ref in metadata.refs.items() if name not in gone]
+    keep = {ref.snapshot_id for ref in refs} | _kept_by_branches(metadata, refs, policy, now_ms)
     oldest_first, retention_ms = metadata.in_commit_order, policy.snapshot_retention_ms
     # A child may be dated before its parent: what is among the newest by either order is kept
     # (rule: order-by-ancestry-not-time).
@@ -263,7 +283,7 @@ def _recency(snapshot: Snapshot) -> tuple[int, int]:
     return snapshot.timestamp_ms, snapshot.sequence_number
 
 
-def _is_young(snapshot: Snapshot, now_ms: int, max_age_ms: int) -> bool:
+def _is_young(snapshot: Snapshot, now_ms: int, max_age_ms: float) -> bool:
     return now_ms - snapshot.timestamp_ms <= max_age_ms
 
 
@@ -275,14 +295,28 @@ def _ref_is_too_old(metadata: TableMetadata, ref: Ref, now_ms: int, default_age_
     return not _is_young(metadata.snapshots[ref.snapshot_id], now_ms, age_ms)
 
 
-def _kept_by_branch(metadata: TableMetadata, branch: Ref, policy: Policy, now_ms: int) -> set[int]:
-    """The newest ancestors, up to the first one beyond both the branch's count and its age."""
-    least = max(branch.min_snapshots_to_keep or 1, policy.max_snapshots_to_keep)
-    kept: set[int] = set()
-    for snapshot in metadata.ancestors(branch.snapshot_id):
-        # Without its own setting the branch follows the table's age rule, which a cap may override.
-        young = branch.max_snapshot_age_ms is not None and _is_young(snapshot, now_ms, branch.max_snapshot_age_ms)
-        if len(kept) >= least and not young:
-            break
-        kept.add(snapshot.snapshot_id)
-    return kept
+def _kept_by_branches(metadata: TableMetadata, refs: Iterable[Ref], policy: Policy, now_ms: int) -> set[int]:
+    """The newest ancestors of each branch, up to the first one beyond both the branch's count and its age."""
+    # Without its own setting the branch follows the table's age rule, which a cap may override.
+    walks = {
+        (
+            -math.inf if ref.max_snapshot_age_ms is None else ref.max_snapshot_age_ms,
+            max(ref.min_snapshots_to_keep or 1, policy.max_snapshots_to_keep),
+            ref.snapshot_id,
+        )
+        for ref in refs
+        if ref.type == "branch"
+    }
+    if len(walks) * len(metadata.snapshots) > MOST_STEPS:
+        ages_ms, counts, heads = zip(*walks, strict=True)
+        walks = {(max(ages_ms), max(counts), head) for head in heads}
+    kept: dict[int, int] = {}
+    """By id, how many snapshots were still to be counted from there on."""
+    for age_ms, count, head in sorted(walks, reverse=True):
+        for left, snapshot in zip(chain(range(count, 0, -1), repeat(0)), metadata.ancestors(head), strict=False):
+            if left == 0 and not _is_young(snapshot, now_ms, age_ms):
+                break
+            if kept.get(snapshot.snapshot_id, -1) >= left:  # a branch of no lower age has kept all that this one would
+                break
+            kept[snapshot.snapshot_id] = left
+    return set(kept)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Protocol
 
 from icekeeper.deletion.foreign_tables import WAIVER, other_format_at
@@ -248,9 +248,11 @@ def _oldest_of_history_ms(metadata: TableMetadata) -> int:
 
     Tags do not count: a tag that is kept for years would keep every metadata file since.
     """
-    lines = (metadata.ancestors(head) for head in metadata.head_ids)
-    history = [snapshot for line in lines for snapshot in line] or metadata.snapshots.values()
-    return min((snapshot.timestamp_ms for snapshot in history), default=metadata.last_updated_ms)
+    times_ms: dict[int, int] = {}
+    for head in metadata.head_ids:
+        way = takewhile(lambda one: one.snapshot_id not in times_ms, metadata.ancestors(head))
+        times_ms.update((snapshot.snapshot_id, snapshot.timestamp_ms) for snapshot in way)
+    return min(times_ms.values() or metadata.snapshot_times_ms, default=metadata.last_updated_ms)
 
 
 def without_copies(plan: OrphanPlan, resembles: Callable[[ListedObject], bool]) -> OrphanPlan:
