@@ -103,6 +103,16 @@ def test_pins_hold_until_they_expire(open_store: OpenStore) -> None:
     assert store.pins(IDENTITY, now_ms=200) == ()
 
 
+def test_the_records_of_expired_pins_go_after_a_week(open_store: OpenStore) -> None:
+    """Those of killed jobs.  DynamoDB does that itself; a file has no TTL."""
+    store, week_ms = open_store(), 7 * 24 * HOUR_MS
+    for name, expires_ms in (("killed", 100), ("late", 101), ("held", UNTIL_REMOVED_MS)):
+        store.add_pin(a_pin(name, expires_ms))
+    store.forget_expired_pins(IDENTITY, now_ms=100 + week_ms)
+    left = [pin.name for pin in store.pins(IDENTITY, now_ms=0)]
+    assert left == ["held", "late"] if store.table.is_local else ["held", "killed", "late"]
+
+
 def test_adding_a_pin_again_prolongs_it(open_store: OpenStore) -> None:
     store = open_store()
     store.add_pin(a_pin("p", 100))

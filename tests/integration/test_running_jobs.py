@@ -480,6 +480,26 @@ def test_a_rewrite_killed_after_its_commit_loses_nothing(table: MaintainedTable)
     assert table.verify().ok
 
 
+def test_a_pass_removes_the_pin_of_a_killed_job_a_week_after_it_expired(table: MaintainedTable) -> None:
+    """A process that is killed removes nothing; a clock that is ahead by less removes no pin that holds."""
+    memory = handle_of(table).memory(table.loaded)
+    now_ms, day_ms = system_clock(), 24 * HOUR_MS
+    for name, expires_ms in (("dead", now_ms), ("reader", now_ms + 9 * day_ms)):
+        table.state.add_pin(
+            Pin(
+                identity=memory.identity,
+                name=name,
+                snapshot_id=1,
+                metadata_location=table.metadata_location,
+                expires_ms=expires_ms,
+                kind=PinKind.JOB,
+            )
+        )
+    for days, left in ((6, ["dead", "reader"]), (8, ["reader"])):
+        later(table, by_ms=days * day_ms)
+        assert [pin.name for pin in table.state.pins(memory.identity, now_ms=0)] == left
+
+
 def test_files_of_every_attempt_are_protected_and_later_cleaned_from_the_record(
     table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:

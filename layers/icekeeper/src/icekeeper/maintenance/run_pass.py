@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from time import monotonic, sleep
 
@@ -474,6 +474,8 @@ def _recorded(
     log.info("pass over %s %s: %s", context.table, outcome.status.value, outcome.summary)
     if context.dry_run:
         return outcome
+    with suppress(StorageError):  # the next pass tries again
+        context.memory.forget_expired_pins()
     return conclude(context.state, started, outcome, parts, context.engine.name, context.clock())
 
 

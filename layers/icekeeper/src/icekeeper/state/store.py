@@ -596,6 +596,14 @@ class StateStore:
         """The pins that hold at ``now_ms``, by name."""
         return _pins(identity, self.table.query(table_key(identity), _PINS), now_ms)
 
+    def forget_expired_pins(self, identity: TableIdentity, *, now_ms: int) -> None:
+        """Remove the pins that expired a week ago, as those of killed jobs, where the store has no TTL that does it."""
+        key = table_key(identity)
+        if self.table.is_local:
+            with self.table.together():
+                items, expired_ms = self.table.query(key, _PINS), now_ms - _PINS_KEPT_MS
+                self.table.delete_all(key, [item["sk"] for item in items if item["until_ms"] <= expired_ms])
+
     def remove_pin(self, identity: TableIdentity, name: str) -> bool:
         """Remove a pin; false if there is none of that name."""
         return self.table.change(

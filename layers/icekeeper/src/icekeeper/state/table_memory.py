@@ -34,6 +34,10 @@ class TableMemory:
         """The pins that hold now, read again with each call."""
         return self.store.pins(self.identity, now_ms=self.clock())
 
+    def forget_expired_pins(self) -> None:
+        """As :meth:`.StateStore.forget_expired_pins`, by the clock of the table's store, by which pins hold."""
+        self.store.forget_expired_pins(self.identity, now_ms=self.clock())
+
     def pinned_metadata(self) -> Iterator[str]:
         """The metadata files that pins keep now."""
         return (pin.metadata_location for pin in self.pins())
