@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import itertools
 import pickle
@@ -581,3 +582,42 @@ def test_a_table_with_vended_keys_and_endpoint_is_maintained_as_any_other(
     assert len(table.data_files()) == 1
     found = table.table.scan().to_arrow()["id"].to_pylist()
     assert sorted(found) == sorted([1, 2, 0, 1, 2, *range(100_000)])
+
+
+# A store that deletes batches only with Content-MD5, which boto3 does not send of itself.
+
+NO_MD5 = (
+    ("MissingContentMD5", "Missing required header for this request: Content-Md5."),
+    ("InvalidRequest", "DeleteObjects requires one valid Content-MD5 header"),
+)
+
+
+@pytest.mark.parametrize(("code", "message"), NO_MD5)
+def test_a_store_that_demands_content_md5_gets_it_from_then_on(store: HostileStore, code: str, message: str) -> None:
+    """(platform: some-stores-demand-content-md5)."""
+    refused: list[StoreRequest] = []
+
+    def demand(request: StoreRequest) -> Answer | None:
+        if request.method != "POST" or "delete" not in request.query:
+            return None
+        digest = base64.b64encode(hashlib.md5(request.body, usedforsecurity=False).digest()).decode()
+        if request.headers.get("content-md5") == digest:
+            return None
+        refused.append(request)
+        return Answer(400, f"<Error><Code>{code}</Code><Message>{message}</Message></Error>".encode())
+
+    store.script = demand
+    paths = [f"{AT}/{number}" for number in range(1500)]
+    store.objects.update({path.removeprefix("s3:/"): b"x" for path in paths})
+    storage = Storage(store.properties)
+    assert storage.can_delete(AT)
+    report = storage.delete(paths)
+    assert (set(report.deleted), report.failed, store.objects) == (set(paths), {}, {})
+    assert len(refused) == 1, "learned once, by asking whether it deletes"
+
+
+def test_another_refusal_is_not_tried_again_with_content_md5(store: HostileStore) -> None:
+    store.script = lambda request: Answer(400, b"<Error><Code>InvalidRequest</Code></Error>")
+    report = Storage(store.properties).delete([f"{AT}/a"])
+    assert list(report.failed) == [f"{AT}/a"]
+    assert [request.headers.get("content-md5") for request in store.requests] == [None]

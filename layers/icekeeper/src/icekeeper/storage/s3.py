@@ -11,6 +11,8 @@ boto3 also reads an error or a listing whole, however long it is.  Here it ends 
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import random
 import re
 import time
@@ -255,7 +257,33 @@ def _request_deletion(client: Any, bucket: str, keys: Sequence[str]) -> Sequence
         client.delete_object(Bucket=bucket, Key=keys[0])
         return ()
     request = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
-    return client.delete_objects(Bucket=bucket, Delete=request).get("Errors") or ()
+    return delete_objects(client, bucket, request).get("Errors") or ()
+
+
+def delete_objects(client: Any, bucket: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The answer to one DeleteObjects request; raises what boto3 raises.
+
+    A store that asks for Content-MD5 gets it in this and all later requests of the client: boto3 sends a CRC32 instead
+    (platform: some-stores-demand-content-md5).
+    """
+    try:
+        answer: Mapping[str, Any] = client.delete_objects(Bucket=bucket, Delete=request)
+    except ClientError as error:
+        if not _asks_for_md5(error.response["Error"]):
+            raise
+        client.meta.events.register("before-call.s3.DeleteObjects", _send_md5, unique_id=_send_md5.__name__)
+        answer = client.delete_objects(Bucket=bucket, Delete=request)
+    return answer
+
+
+def _asks_for_md5(error: Mapping[str, str]) -> bool:
+    return error.get("Code") == "MissingContentMD5" or "content-md5" in error.get("Message", "").lower()
+
+
+def _send_md5(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
+    digest = hashlib.md5(params["body"], usedforsecurity=False).digest()
+    params["headers"]["Content-MD5"] = base64.b64encode(digest).decode()
+    context.get("checksum", {}).pop("request_algorithm", None)
 
 
 def _delete_batch(client: Any, bucket: str, keys: Sequence[str]) -> tuple[Reasons, Reasons]:

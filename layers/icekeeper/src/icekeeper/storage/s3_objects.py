@@ -174,9 +174,11 @@ def can_delete_s3(client: Any, bucket: str, directory: str) -> bool:
         ClientError: the bucket does not exist, or the credentials are wrong.
         BotoCoreError: the endpoint does not answer.
     """
+    from icekeeper.storage.s3 import delete_objects  # imports boto3
+
     never_existed = {"Key": f"{directory}metadata/{uuid.uuid4()}.avro", "ETag": "*"}
     try:
-        answer = client.delete_objects(Bucket=bucket, Delete={"Objects": [never_existed]})
+        answer = delete_objects(client, bucket, {"Objects": [never_existed]})
     except ClientError as error:
         if not is_refused(error):
             raise
