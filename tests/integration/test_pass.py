@@ -59,6 +59,15 @@ def test_a_table_dropped_in_the_middle_keeps_its_report(table: MaintainedTable) 
     assert record.status == "partial"
 
 
+def test_log_lines_say_how_much_of_the_pass_is_done(table: MaintainedTable, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "icekeeper.activity")
+    table.maintain("compact,rewrite_manifests")
+    lines = [vars(record) for record in caplog.records if vars(record)["event"] == "progress"]
+    assert lines
+    assert [line["percent"] for line in lines] == sorted(line["percent"] for line in lines)
+    assert lines[-1]["percent"] >= 80, "compaction has most of it"
+
+
 def test_one_operation_that_breaks_does_not_stop_the_others(
     table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,7 +49,7 @@ def progressed(total: int, seconds_each: float, *, steps: int | None = None) -> 
     def and_then(*what: Any) -> None:
         passed.append(what)
 
-    progress = progress_of("ns.t", "compact", "run-1", and_then, monotonic_s=lambda: now_s[0])
+    progress = progress_of("ns.t", "compact", "run-1", and_then, PassShare(), monotonic_s=lambda: now_s[0])
     for done in range((total if steps is None else steps) + 1):
         progress("compact: file groups", done, total)
         now_s[0] += seconds_each
@@ -61,6 +61,19 @@ def test_a_line_for_each_tenth_of_the_work(caplog: pytest.LogCaptureFixture) -> 
     assert [vars(record)["done"] for record in caplog.records] == list(range(100, 1001, 100))
     assert caplog.records[0].getMessage() == "ns.t: compact: file groups 100 of 1000"
     assert vars(caplog.records[0])["event"] == "progress"
+
+
+def test_a_line_says_how_much_of_the_pass_is_done(caplog: pytest.LogCaptureFixture) -> None:
+    """As the console does; an operation that runs alone in a function knows of no pass."""
+    for begun in ((), (PASS + "compact,expire_snapshots", 0, 0)):
+        share = PassShare()
+        if begun:
+            share.note(*begun)
+        progress_of("ns.t", "compact", "run-1", lambda *what: None, share)(REWRITING, 2**30, 2**30)
+    alone, whole = caplog.records
+    assert (alone.getMessage(), vars(alone)["percent"]) == ("ns.t: compact: rewriting 1 GB of 1 GB", 0)
+    told = "ns.t: compact: rewriting 1 GB of 1 GB, 96 % of the pass"
+    assert (whole.getMessage(), vars(whole)["percent"]) == (told, 96)
 
 
 def shares_of(*steps: tuple[str, int, int]) -> list[int]:

@@ -204,7 +204,7 @@ def run_operation(
     names = str(context.table), operation.value, context.run_id
     operation_started(*names)
     started_s = time.perf_counter()
-    context = replace(context, progress=progress_of(*names, context.progress))
+    context = replace(context, progress=progress_of(*names, context.progress, context.share))
     context.progress(f"{operation.value}: planning", 0, 0)
     with counting() as sent, keeping_documents():
         try:

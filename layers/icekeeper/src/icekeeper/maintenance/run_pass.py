@@ -413,7 +413,7 @@ def run_pass(context: OperationContext, schedule: str | None = None, saved: Save
         log.info("pass over %s started, run %s", context.table, context.run_id)
         done: list[OperationOutcome] = []
         planned, steps = PlannedTable(), [(part, operation) for part in parts for operation in part.operations]
-        context.progress(PASS + ",".join(operation.value for _, operation in steps), 0, 0)
+        _announce(context, [operation for _, operation in steps])
         try:
             for part, operation in steps:
                 settings = of_part(context, part.resolved, part.schedule)
@@ -445,6 +445,12 @@ def run_pass(context: OperationContext, schedule: str | None = None, saved: Save
     )
     # What a saved plan leaves alone may be due, so its pass is no evidence that the table needs nothing.
     return _recorded(context, started, whole, _done_parts(context, parts, schedule) if saved is None else ())
+
+
+def _announce(context: OperationContext, operations: Sequence[Operation]) -> None:
+    """Say what percentages of progress refer to."""
+    for note in (context.progress, context.share.note):
+        note(PASS + ",".join(operation.value for operation in operations), 0, 0)
 
 
 def _about_settings(resolved: ResolvedPolicy) -> Iterator[str]:

@@ -44,7 +44,7 @@ from icekeeper.pass_context.stores import (
     newer_metadata,
 )
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
-from icekeeper.report.activity import Progress
+from icekeeper.report.activity import PassShare, Progress
 from icekeeper.state.claims import TableClaims
 from icekeeper.state.leases import HeldLease
 from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
@@ -112,6 +112,8 @@ class OperationContext:
     planned: PlannedTable | None = None
     """In a dry run, the table as earlier operations would leave it; ``None``: plan on the table as it is."""
     progress: Progress
+    share: PassShare = field(default_factory=PassShare)
+    """How much of the pass is done, for log lines."""
     sleep: Callable[[float], None]
     monotonic_s: Callable[[], float]
     """A steady clock in seconds; it advances while ``sleep`` sleeps."""

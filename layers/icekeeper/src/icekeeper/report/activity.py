@@ -117,15 +117,22 @@ def swap_lost(table: str, attempt: int, why: str, wait_s: float) -> None:
 
 
 def progress_of(
-    table: str, operation: str, run_id: str, and_then: Progress, *, monotonic_s: Callable[[], float] = time.monotonic
+    table: str,
+    operation: str,
+    run_id: str,
+    and_then: Progress,
+    share: PassShare,
+    *,
+    monotonic_s: Callable[[], float] = time.monotonic,
 ) -> Progress:
     """A progress callback that logs every tenth of the work, and passes each call on to ``and_then``.
 
-    Lines are at least three seconds apart, except the last one.
+    Lines are at least three seconds apart, except the last one.  They say how much of the pass is done, by ``share``.
     """
     logged: dict[str, tuple[int, float]] = {}
 
     def progress(what: str, done: int, total: int) -> None:
+        share.note(what, done, total)
         now_s = monotonic_s()
         step, at_s = logged.setdefault(what, (0, now_s))
         reached, silent_s = done * _STEPS // max(total, 1), now_s - at_s
@@ -133,8 +140,9 @@ def progress_of(
         if total and (is_news or silent_s >= _LONGEST_SILENCE_S):
             logged[what] = max(reached, step), now_s
             fields = {"table": table, "operation": operation, "run_id": run_id, "work": what}
-            shown = (table, what, amount_text(what, done, total))
-            _tell("progress", "%s: %s %s", *shown, **fields, done=done, total=total)
+            of_pass = f", {share.percent} % of the pass" if share.percent else ""
+            shown = (table, what, amount_text(what, done, total), of_pass)
+            _tell("progress", "%s: %s %s%s", *shown, **fields, done=done, total=total, percent=share.percent)
         and_then(what, done, total)
 
     return progress
