@@ -219,7 +219,8 @@ class RestCatalog:
     def _is_dropped(self, namespace: tuple[str, ...], error: Exception) -> bool:
         """Whether the catalog itself said that there is no such namespace, and listings begun afterwards lack it."""
         answered = error.__cause__
-        if not (isinstance(answered, requests.HTTPError) and _says_missing(answered.response)):
+        response = answered.response if isinstance(answered, requests.HTTPError) else None
+        if response is None or not _says_missing(response):
             return False
         try:  # at the top, too (platform: seaweedfs-nested-namespaces)
             return all(namespace not in self._children(parent) for parent in {namespace[:-1], ()})

@@ -226,7 +226,7 @@ def part_entry(entry: DataFile, part: CopyableFile, leaves: Sequence[LeafColumn]
         if leaf.repeated:
             continue
         i, chunks = leaf.field_id, [group.column(number) for group in groups]
-        statistics = [chunk.statistics if is_right else None for chunk in chunks]
+        statistics: list[Any] = [chunk.statistics if is_right else None for chunk in chunks]
         values[i] = sum(chunk.num_values for chunk in chunks)
         all_values, all_nulls = ((counts or {}).get(i) for counts in (entry.value_counts, entry.null_value_counts))
         if all(stats is not None and stats.has_null_count for stats in statistics):
