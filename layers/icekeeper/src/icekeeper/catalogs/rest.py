@@ -219,8 +219,7 @@ class RestCatalog:
     def _is_dropped(self, namespace: tuple[str, ...], error: Exception) -> bool:
         """Whether the catalog itself said that there is no such namespace, and listings begun afterwards lack it."""
         answered = error.__cause__
-        response = answered.response if isinstance(answered, requests.HTTPError) else None
-        if response is None or not _says_missing(response):
+        if not (isinstance(answered, requests.HTTPError) and _says_missing(answered.response)):
             return False
         try:  # at the top, too (platform: seaweedfs-nested-namespaces)
             return all(namespace not in self._children(parent) for parent in {namespace[:-1], ()})
@@ -316,10 +315,12 @@ class RestCatalog:
         return StorageError(f"catalog {self.name} at {self._uri} cannot be used: {reason}")
 
 
-def _says_missing(response: requests.Response) -> bool:
+def _says_missing(response: requests.Response | None) -> bool:
     """Whether the catalog itself says that there is no such table or namespace: proxies also answer 404."""
+    if response is None or response.status_code != 404:
+        return False
     error = read_error(_json(response))
-    return response.status_code == 404 and error is not None and error.code == 404
+    return error is not None and error.code == 404
 
 
 def _json(response: requests.Response) -> Any:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.deletion.neighbours import behind_authority, has_its_own_bucket, owned_locations
@@ -48,17 +48,20 @@ def refuse_second_names(context: OperationContext, own: LoadedTable) -> None:
 
 def _refuse_in(context: OperationContext, own: LoadedTable, home: str) -> None:
     run, here = context.run, store_of(home)
-    if run.claims is None:
-        state = context.state.claims
-        run.claims = [one for look in state.looks() for one in state.of_catalog(*look.key) if one.location]
+    looks = context.state.claims.looks()
+    looked_ms = {look.key: look.looked_ms for look in looks}
+    if run.claims is None or run.claims[0] != looked_ms:
+        found_claims = chain.from_iterable(context.state.claims.of_catalog(*look.key) for look in looks)
+        run.claims = looked_ms, [one for one in found_claims if one.location]
+    all_claims = run.claims[1]
     near: dict[str, list[TableClaims]] = {}
-    for one in run.claims:
+    for one in all_claims:
         for there in {store_of(folder) for folder in _folders(one) if _has_same_keys(folder, home)}:
             near.setdefault(there, []).append(one)
     for there, claims in sorted(near.items()):
         names, first, why = (here, there), claims[0], ""
         if names not in run.same_buckets:
-            others = (one for one in run.claims if any(store_of(folder) == there for folder in _folders(one)))
+            others = (one for one in all_claims if any(store_of(folder) == there for folder in _folders(one)))
             asked = list({one.entry: one for one in (*claims, *others)}.values())[:_MOST_TABLES]
             found, why = _are_same(context, own, names, asked)
             if found is not None:
@@ -103,7 +106,7 @@ def _are_same(
         ask = partial(_ask, context, context.storage(own).operators(), names, catalog, claims.table)
         try:
             found = LimitedLooks(context, catalog).look(claims.table, ask)
-        except MaintenanceError as error:
+        except (MaintenanceError, AttributeError, KeyError, TypeError, ValueError) as error:  # or no valid metadata
             why = str(error)
             continue
         if found is not None:

@@ -65,8 +65,8 @@ class SharedRun:
         """A long-lived process uses another name for each of its detections."""
         self.lock = Lock()
         """Held by the pass that looks at the tables; other passes of this process wait."""
-        self.claims: Sequence[TableClaims] | None = None
-        """The claims of all tables after the look; ``None``: not read yet."""
+        self.claims: tuple[Mapping[tuple[str, str], int], Sequence[TableClaims]] | None = None
+        """When each catalog was looked at, and the claims of all tables after that; ``None``: not read yet."""
         self.same_buckets: dict[tuple[str, str], bool] = {}
         """Two names of S3 buckets → whether both name one bucket (rule: second-names-of-buckets)."""
 
