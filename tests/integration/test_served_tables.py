@@ -359,6 +359,18 @@ class TestUnreadable:
         assert "its tables cannot be listed: it does not answer; nothing was deleted" in str(refused.reason)
         assert ids(clone) == [0, 1, 10, 11, 20, 21]
 
+    def test_a_listing_that_lacks_the_table_itself_is_not_complete(
+        self, owner: MaintainedTable, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """An empty page of a proxy, or no right to list (rule: empty-listings-prove-nothing)."""
+        clone = owner.pyiceberg.create_table("ns.clone", schema=ID_AND_PART)
+        clone.add_files(files_of(owner.table))
+        monkeypatch.setattr(OurSqlCatalog, "list_tables", lambda catalog: iter(()))
+        outcome = maintain(owner, owner.pyiceberg, "ns.t")["expire_snapshots"]
+        assert outcome.status is Status.REFUSED
+        assert "the listing of catalog local lacks ns.t, which can be loaded" in str(outcome.reason)
+        assert ids(clone) == [0, 1, 10, 11, 20, 21]
+
     @pytest.mark.parametrize("operation", ["expire_snapshots", "remove_orphans"])
     def test_one_whose_metadata_file_is_gone_stops_nothing(
         self, owner: MaintainedTable, lost: Callable[[bytes | None], None], operation: str

@@ -248,6 +248,7 @@ def _look(context: OperationContext, before: CatalogLook, run: str) -> CatalogLo
             listed: list[TableName] = []
             try:
                 listed += catalog.list_tables()
+                _require_own(context, catalog, listed)
             except PartlyListed as error:
                 failure, hidden = f"its tables cannot be listed: {error}", error.hidden
             unseen += _look_at_tables(context, catalog, listed)
@@ -261,6 +262,28 @@ def _look(context: OperationContext, before: CatalogLook, run: str) -> CatalogLo
         small = replace(look, unseen=(), failure=failure, hidden=())
     context.state.claims.record_look(small)
     return small
+
+
+def _require_own(context: OperationContext, catalog: Catalog, listed: Iterable[TableName]) -> None:
+    """Raises StorageError if a listing lacks the table of this pass, which was loaded
+    (rule: empty-listings-prove-nothing); some catalogs spell names in their own case."""
+    is_own = (catalog.name, catalog.warehouse) == (context.catalog.name, context.catalog.warehouse)
+    if is_own and all(one.key.lower() != context.table.key.lower() for one in listed):
+        raise StorageError(
+            f"the listing of catalog {catalog.name} lacks {context.table}, which can be loaded, so other tables may be "
+            "missing as well; have the right to list granted, or the server repaired"
+        )
+
+
+def _listed_anew(context: OperationContext, catalog: Catalog) -> Sequence[TableName]:
+    """Every table of a catalog, by a listing that begins now.
+
+    Raises:
+        StorageError: it is not complete.
+    """
+    listed = [*catalog.list_tables()]
+    _require_own(context, catalog, listed)
+    return listed
 
 
 def _served(context: OperationContext, name: str, warehouse: str) -> Catalog | None:
@@ -285,7 +308,7 @@ def _look_at_tables(context: OperationContext, catalog: Catalog, tables: Sequenc
         seen = list(pool.map(partial(_look_at_table, context, looks, known, missing), tables))
     if missing:
         try:
-            missing.difference_update([*catalog.list_tables()])
+            missing.difference_update(_listed_anew(context, catalog))
         except StorageError as error:
             log.warning("%s: whether catalog %s still lists its missing tables: %s", context.table, catalog.name, error)
             missing.clear()
@@ -672,7 +695,7 @@ def _loaded_by_claims(
     is_missing = not found.tables
     if is_missing and claims.missing_again(context.clock()) == claims:
         return CatalogTables((), (), missing=_why_missing(claims))
-    recorded, listed = recorded_claims(context.state, catalog), [*catalog.list_tables()]
+    recorded, listed = recorded_claims(context.state, catalog), _listed_anew(context, catalog)
     if is_missing and claims.table in listed:
         context.state.claims.record(replace(claims, missing_ms=-1), replaces=claims)
         return CatalogTables((), ((claims.table, _DENIED),))
