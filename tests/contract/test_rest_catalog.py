@@ -7,7 +7,6 @@ import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -36,7 +35,15 @@ from icekeeper.pyiceberg_private.rest_session import BoundedRestCatalog
 from icekeeper.text import masked
 from support.maintained_table import NAME, new_table
 from support.proxies import faulty_proxy
-from support.scripted_rest import CommitScript, ScriptedRest, error_document, scripted_rest
+from support.scripted_rest import (
+    Answer,
+    CommitScript,
+    ScriptedRest,
+    asked_rest,
+    error_document,
+    listed_namespaces,
+    scripted_rest,
+)
 
 # The REST adapter's commits against a server that answers anything: sent once, followed nowhere, judged alike.
 
@@ -247,33 +254,8 @@ def test_only_a_catalog_says_that_a_table_is_missing(foreign: _Foreign, body: by
         catalog.load(NAME)
 
 
-class _Nested(ScriptedRest):
-    """Namespaces ``a`` with ``a.sub``, and ``b``, each with one table; ``said`` replaces answers, each once."""
-
-    said: Mapping[str, list[tuple[int, Any]]] = MappingProxyType({})
-    nested = True
-
-    def answer(self, method: str, path: str, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
-        where, _, query = path.removeprefix("/v1/namespaces").partition("?")
-        parent = query.removeprefix("parent=")
-        asked = f"parent={parent}" if path.startswith("/v1/namespaces") and not where else where.lstrip("/")
-        if asked.startswith("parent=") or asked.endswith("/tables"):
-            status, document = self.said[asked].pop(0) if self.said.get(asked) else self._said(asked)
-            return status, {}, document if isinstance(document, bytes) else json.dumps(document).encode()
-        return super().answer(method, path, body)
-
-    def _said(self, asked: str) -> tuple[int, Any]:
-        if asked.endswith("/tables"):
-            namespace = asked.removesuffix("/tables").split("%1F")
-            return 200, {"identifiers": [{"namespace": namespace, "name": "t"}]}
-        if asked != "parent=" and not self.nested:
-            return 400, error_document(400, "BadRequestException")
-        return 200, {"namespaces": {"parent=": [["a"], ["b"]], "parent=a": [["a", "sub"]]}.get(asked, [])}
-
-
 GONE = (404, error_document(404, "NoSuchNamespaceException"))
-WITHOUT_B = (200, {"namespaces": [["a"]]})
-ROOT = (200, {"namespaces": [["a"], ["b"]]})
+WITHOUT_B, ROOT = (200, listed_namespaces("a")), (200, listed_namespaces("a", "b"))
 ALL = ["a.sub.t", "a.t", "b.t"]
 
 
@@ -282,20 +264,20 @@ ALL = ["a.sub.t", "a.t", "b.t"]
     [
         ({}, ALL, True),
         # Dropped meanwhile: its own catalog says so, and so does a listing that began afterwards.
-        ({"b/tables": [GONE], "parent=": [ROOT, WITHOUT_B]}, ["a.sub.t", "a.t"], True),
+        ({"b/tables": [GONE], "namespaces": [ROOT, WITHOUT_B]}, ["a.sub.t", "a.t"], True),
         (
-            {"a%1Fsub/tables": [GONE], "parent=a": [(200, {"namespaces": [["a", "sub"]]}), (200, {"namespaces": []})]},
+            {"a.sub/tables": [GONE], "parent=a": [(200, listed_namespaces("a.sub")), (200, listed_namespaces())]},
             ["a.t", "b.t"],
             True,
         ),
-        ({"parent=b": [GONE], "parent=": [ROOT, WITHOUT_B]}, ALL, True),
+        ({"parent=b": [GONE], "namespaces": [ROOT, WITHOUT_B]}, ALL, True),
         # Hidden, or not known.
         ({"b/tables": [GONE]}, ["a.sub.t", "a.t"], False),
-        ({"b/tables": [GONE], "parent=": [ROOT, (503, b"")]}, ["a.sub.t", "a.t"], False),
-        ({"b/tables": [(404, b"<html>")], "parent=": [ROOT, WITHOUT_B]}, ["a.sub.t", "a.t"], False),
-        ({"b/tables": [(404, b"")], "parent=": [ROOT, WITHOUT_B]}, ["a.sub.t", "a.t"], False),
+        ({"b/tables": [GONE], "namespaces": [ROOT, (503, b"")]}, ["a.sub.t", "a.t"], False),
+        ({"b/tables": [(404, b"<html>")], "namespaces": [ROOT, WITHOUT_B]}, ["a.sub.t", "a.t"], False),
+        ({"b/tables": [(404, b"")], "namespaces": [ROOT, WITHOUT_B]}, ["a.sub.t", "a.t"], False),
         ({"parent=b": [GONE]}, ALL, False),
-        ({"parent=b": [(404, b"<html>")], "parent=": [ROOT, WITHOUT_B]}, ALL, False),
+        ({"parent=b": [(404, b"<html>")], "namespaces": [ROOT, WITHOUT_B]}, ALL, False),
         ({"parent=b": [(400, error_document(400))]}, ALL, False),
         ({"parent=a": [(400, b"")]}, ["a.t", "b.t"], False),
     ],
@@ -303,21 +285,19 @@ ALL = ["a.sub.t", "a.t", "b.t"]
 def test_a_namespace_is_passed_over_only_if_it_is_proven_to_be_dropped(
     local_catalog: SqlCatalog,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    said: dict[str, list[tuple[int, Any]]],
+    said: dict[str, list[Answer]],
     listed: list[str],
     *,
     is_whole: bool,
 ) -> None:
-    """Also one of which only the parent is denied (rule: partial-listings-delete-nothing)."""
-    monkeypatch.setattr("support.scripted_rest.ScriptedRest", _Nested)
-    with scripted_rest(new_table(local_catalog, tmp_path).catalog) as server:
-        assert isinstance(server, _Nested)
+    """Also one of which only the children are denied (rule: partial-listings-delete-nothing)."""
+    inner, namespaces = new_table(local_catalog, tmp_path).catalog, {"a": ["t"], "a.sub": ["t"], "b": ["t"]}
+    with asked_rest(inner, **namespaces) as server:
         catalog, found = server.open(), list[str]()
         server.said = {asked: [*answers] for asked, answers in said.items()}
         with nullcontext() if is_whole else pytest.raises(PartlyListed):
             found.extend(map(str, catalog.list_tables()))
-        server.said, server.nested = {}, False
+        server.said, server.is_nested = {}, False
         assert sorted(map(str, catalog.list_tables())) == ["a.t", "b.t"]  # no server of nested namespaces
     assert sorted(found) == listed
 

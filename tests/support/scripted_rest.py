@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
+from urllib.parse import unquote
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.catalogs.load import open_catalog
@@ -131,6 +133,63 @@ class HostileRest(ScriptedRest):
         return status, headers, text
 
 
+Answer: TypeAlias = tuple[int | None, Any]
+"""A status, and what becomes the body: bytes, or JSON.  Without a status the answer is late."""
+
+
+@dataclass
+class AskedRest(ScriptedRest):
+    """A server whose answers to single questions are replaced.
+
+    A question is ``namespaces``, ``parent=a.b``, ``a.b/tables`` (which tables are there?) or ``a.b/tables/t``.
+    """
+
+    said: dict[str, list[Answer]] = field(default_factory=dict)
+    """The next answers to a question; the last one stays."""
+    late_s: float = 0.3
+    namespaces: dict[str, list[str]] = field(default_factory=dict)
+    """The names of its tables by namespace; those of the inner catalog if it is empty."""
+    is_nested: bool = True
+    """Else every question for the children of a namespace is a bad request."""
+
+    def answer(self, method: str, path: str, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
+        question = unquote(path).removeprefix("/v1/namespaces").replace("\x1f", ".")
+        if question == path or method != "GET":
+            return super().answer(method, path, body)
+        question = question.lstrip("/?") or "namespaces"
+        if question in self.said:
+            left = self.said[question]
+            status, document = left.pop(0) if len(left) > 1 else left[0]
+        elif question.partition("/tables/")[2]:
+            return super().answer(method, path, body)
+        else:
+            status, document = self._known(question)
+        if status is None:
+            time.sleep(self.late_s)
+            status = 200
+        return status, {}, document if isinstance(document, bytes) else json.dumps(document).encode()
+
+    def _known(self, question: str) -> Answer:
+        known = self.namespaces or {".".join(table.namespace): [table.name] for table in self.inner.list_tables()}
+        if question.endswith("/tables"):
+            namespace = question.removesuffix("/tables")
+            return 200, listed_tables(namespace, *known.get(namespace, ()))
+        if question != "namespaces" and not self.is_nested:
+            return 400, error_document(400, "BadRequestException")
+        parent = question.removeprefix("parent=") if question != "namespaces" else ""
+        return 200, listed_namespaces(*(name for name in known if name.rpartition(".")[0] == parent))
+
+
+def listed_tables(namespace: str, *names: str) -> dict[str, Any]:
+    """``ListTablesResponse``"""
+    return {"identifiers": [{"namespace": namespace.split("."), "name": name} for name in names]}
+
+
+def listed_namespaces(*names: str) -> dict[str, Any]:
+    """``ListNamespacesResponse``"""
+    return {"namespaces": [name.split(".") for name in names]}
+
+
 def _as_table(table: LoadedTable) -> bytes:
     answer = {"metadata-location": table.metadata_location, "metadata": dict(table.metadata.document), "config": {}}
     return json.dumps(answer).encode()
@@ -139,6 +198,12 @@ def _as_table(table: LoadedTable) -> bytes:
 @contextmanager
 def scripted_rest(inner: Catalog) -> Iterator[ScriptedRest]:
     with _served(ScriptedRest(inner)) as catalog:
+        yield catalog
+
+
+@contextmanager
+def asked_rest(inner: Catalog, **namespaces: list[str]) -> Iterator[AskedRest]:
+    with _served(AskedRest(inner, namespaces=namespaces)) as catalog:
         yield catalog
 
 
@@ -167,5 +232,6 @@ def _served(catalog: Rest) -> Iterator[Rest]:
         def log_message(self, format: str, *args: Any) -> None:
             """Says nothing."""
 
-    with served_by(Handler, one_by_one=True) as catalog.url:
+    # A late answer holds up no other one.
+    with served_by(Handler, one_by_one=not isinstance(catalog, AskedRest)) as catalog.url:
         yield catalog
