@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -20,6 +21,7 @@ from icekeeper.errors import (
     MaintenanceError,
     MetadataUnreadable,
     OperationRefused,
+    PartlyListed,
     PolicyError,
     TableNotFound,
     is_gone,
@@ -438,8 +440,7 @@ def exclude_entry(catalog: Catalog, table: TableName, state: StateStore) -> Tabl
         OperationRefused: it can be read, or was read before, so that its needs are known.
         StorageError: the state store failed.
     """
-    listed = [*catalog.list_tables()]
-    table = _as_listed(listed, table)
+    table = _as_listed(catalog, table)
     excluded = TableClaims(catalog=catalog.name, warehouse=catalog.warehouse, table=table, uuid="", location="")
     recorded = state.claims.of_entry(excluded.entry)
     if recorded is not None and recorded.is_looked_into:
@@ -449,18 +450,26 @@ def exclude_entry(catalog: Catalog, table: TableName, state: StateStore) -> Tabl
         reader = TableReader(loaded.metadata, Storage(loaded.io_properties).read)
         deque(References().follow(reader, loaded.metadata.snapshots.values()), maxlen=0)
     except (MaintenanceError, AttributeError, KeyError, TypeError, ValueError) as error:
-        if isinstance(error, PolicyError) and not (isinstance(error, TableNotFound) and table in listed):
+        if isinstance(error, PolicyError) and not (isinstance(error, TableNotFound) and table in _listed(catalog)):
             raise
         state.claims.record(excluded)
         return excluded
     raise OperationRefused(f"{table} can be read, so every pass knows what it needs; nothing was changed")
 
 
-def _as_listed(listed: Sequence[TableName], table: TableName) -> TableName:
+def _as_listed(catalog: Catalog, table: TableName) -> TableName:
     """The listed table whose name has this text: a person cannot type every name part by part."""
-    if table.is_plain or table in listed:
+    if table.is_plain or table in (listed := _listed(catalog)):
         return table
     return next((one for one in listed if str(one) == str(table)), table)
+
+
+def _listed(catalog: Catalog) -> Sequence[TableName]:
+    """The tables that a catalog lists, perhaps not all of them."""
+    listed: list[TableName] = []
+    with suppress(PartlyListed):
+        listed.extend(catalog.list_tables())
+    return listed
 
 
 def _near(handle: TableHandle, loaded: LoadedTable) -> Sequence[TableClaims]:
