@@ -6,7 +6,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from icekeeper.administration.pins import declare_load, stage_load
+from icekeeper.administration.settings import safety_bounds
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import LocationRefused
@@ -680,6 +681,13 @@ class TestBranchesOutside:
         after = table.maintain("expire_snapshots", max_snapshots_to_keep="9")
         assert (len(after.operations[0].files_deleted), after.staged is not None) == (1, True)
         assert not any(Path(file).exists() for file in files)
+
+    def test_a_program_that_executes_the_plan_is_told_to_delete_nothing(self, table: MaintainedTable) -> None:
+        resolved = table.runtime.policy(table.loaded, {})
+        memory = table.runtime.context(table.loaded, resolved, table.engine).memory
+        for by, may_delete in (("", True), ("Nessie", False)):
+            bounds = safety_bounds(replace(table.loaded, versioned_by=by), resolved, memory, 0, lambda name, files: "")
+            assert bounds["gc_enabled"] is may_delete
 
     def test_a_sweep_of_the_bucket_refuses_its_tables(self, table: MaintainedTable) -> None:
         orphan = table.plant("data/orphan.parquet")

@@ -174,7 +174,7 @@ def safety_bounds(
     return {
         "now_ms": now_ms,
         "metadata_location": loaded.metadata_location,
-        "gc_enabled": gc_enabled(metadata),
+        "gc_enabled": gc_enabled(metadata) and not loaded.versioned_by,
         "oldest_pinned_snapshot_id": oldest,
         "pinned_metadata": sorted({pin.metadata_location for pin in pins}),
         "staged": staged,
