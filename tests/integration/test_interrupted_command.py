@@ -1,4 +1,4 @@
-"""Ctrl-C during a pass, in Python and in Spark."""
+"""Ctrl-C and SIGTERM during a pass, in Python and in Spark (rule: end-within-the-grace)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -32,12 +31,28 @@ from support.interrupted_process import (
 )
 from support.readers import duckdb_rows
 
-# Ctrl-C during a pass: a real process with workers, to all of which the terminal sends SIGINT.
+# A signal during a pass: a real process with workers, to all of which the terminal or systemd sends it.
 
 EXIT_INTERRUPTED = 130
+SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 AT_ONCE_S = 5.0  # a group takes as long as its files are large
 WORKERS = 2
 PARTITIONS = 7
+
+
+def data_files(command: Command) -> set[str]:
+    return {str(path) for path in command.warehouse.rglob("*.parquet")}
+
+
+def unreferenced(command: Command) -> set[str]:
+    """The data files that the head does not reference."""
+    files = command.catalog.load_table("ns.t").scan().plan_files()
+    return data_files(command) - {task.file.file_path.removeprefix("file://") for task in files}
+
+
+def sorted_rows(metadata_location: str) -> list[dict[str, Any]]:
+    """As DuckDB reads them, which keeps no order of files."""
+    return sorted(duckdb_rows(metadata_location), key=str)
 
 
 def workers_of(pid: int) -> list[int]:
@@ -49,22 +64,25 @@ def workers_of(pid: int) -> list[int]:
 @pytest.mark.skipif(
     sys.platform != "linux" or (os.cpu_count() or 1) < WORKERS, reason="one core: the engine starts no processes"
 )
-def test_an_interrupt_during_a_compaction_is_told_at_once(command: Command) -> None:
+@SIGNALS
+def test_an_interrupt_during_a_compaction_is_told_at_once(command: Command, number: signal.Signals) -> None:
     table = partitioned(command, PARTITIONS)
+    before, files = sorted_rows(table.metadata_location), data_files(command)
     stall(table)
     with running("maintain", "ns.t", "--engine", "local", "--json", with_workers=True) as process:
         wait_for(lambda: len(workers_of(process.pid)) == WORKERS)
         workers = workers_of(process.pid)
         wait_for(lambda: all(map(waits_for_a_pipe, workers)))
-        started = time.monotonic()
-        os.killpg(process.pid, signal.SIGINT)
+        started, children = time.monotonic(), processes_below(process.pid)
+        os.killpg(process.pid, number)
+        process.send_signal(number)  # as timeout(1) does
         out, err = process.communicate(timeout=30)
         seconds = time.monotonic() - started
-    assert process.returncode == EXIT_INTERRUPTED
+    assert process.returncode == 128 + number
     told = one_sentence(err)
     assert told == (
         "interrupted during compact; nothing landed, the table is unchanged; "
-        "what was written of 7 output file(s) is on record, and a later pass deletes it"
+        "those of its 7 output file(s) that no snapshot has are removed, now or by a later pass"
     )
     assert seconds < AT_ONCE_S
     document = json.loads(out)
@@ -73,18 +91,99 @@ def test_an_interrupt_during_a_compaction_is_told_at_once(command: Command) -> N
     statuses = [part["status"] for part in document["operations"]]
     assert statuses == ["failed", "skipped", "skipped", "skipped", "skipped"]
     assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
+    wait_for(lambda: all(map(has_ended, children)))
+    unstall(table)
+    assert data_files(command) == files, "its own files are gone"
     assert command.catalog.load_table("ns.t").metadata_location == table.metadata_location
     (one,) = command("history", "ns.t", "--json").json["passes"]
     assert (one["run_id"], one["status"]) == (document["run_id"], "failed")
     assert one["summary"].startswith("compact: interrupted; nothing landed, the table is unchanged; ")
+    again = command("maintain", "ns.t", "--engine", "local", "--json")  # the lease was given back
+    assert next(part["status"] for part in again.json["operations"]) == "succeeded"
+    assert sorted_rows(command.catalog.load_table("ns.t").metadata_location) == before
 
 
-@pytest.fixture(autouse=True)
-def own_handler() -> Iterator[None]:
-    """A command that was interrupted leaves the next Ctrl-C to the system."""
-    before = signal.getsignal(signal.SIGINT)
-    yield
-    signal.signal(signal.SIGINT, before)
+# Signals that a process sends to itself at a named moment.
+
+_AT_A_MOMENT = """
+import os, signal, sys, time
+from icekeeper_command import main
+from icekeeper.deletion import delete
+from support.moments import Moment, at
+
+delete._BATCH = 1
+
+def act():
+    os.kill(os.getpid(), signal.SIGTERM)
+    ACT
+
+with at(Moment.MOMENT, act):
+    sys.exit(main())
+"""
+
+
+def terminated_at(command: Command, moment: str, *arguments: str, act: str = "") -> tuple[int, str, float]:
+    """Exit code, sentence and seconds of ``maintain ns.t`` that gets SIGTERM at a moment and then does ``act``."""
+    script = _AT_A_MOMENT.replace("MOMENT", moment, 1).replace("ACT", act)
+    script = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n{script}"
+    begun = time.monotonic()
+    with started([sys.executable, "-c", script, "maintain", "ns.t", "--catalog", "C", *arguments]) as process:
+        _, err = process.communicate(timeout=60)
+    return process.returncode, one_sentence(err) if err else "", time.monotonic() - begun
+
+
+def test_a_commit_that_is_under_way_is_made(command: Command) -> None:
+    table = command.table()
+    before = sorted_rows(table.metadata_location)
+    assert terminated_at(command, "BEFORE_COMMIT", "--set", "min_input_files=2")[:2] == (
+        143,
+        "interrupted during compact; 1 commit(s) of it landed, every one of them whole; "
+        "those of its 1 output file(s) that no snapshot has are removed, now or by a later pass",
+    )
+    head = command.catalog.load_table("ns.t")
+    assert len(list(head.scan().plan_files())) == 1
+    assert sorted_rows(head.metadata_location) == before
+    assert len(data_files(command)) == 7
+
+
+def test_deletions_that_were_terminated_are_finished_by_the_next_pass(command: Command) -> None:
+    table = command.table()
+    before = sorted_rows(table.metadata_location)
+    assert command("maintain", "ns.t", "--operations", "compact", "--set", "min_input_files=2").code == 0
+    settings = (*EVERYTHING_IS_OLD, "--set", "delete_threads=1", "--operations", "expire_snapshots")
+    assert terminated_at(command, "AFTER_DELETION", *settings)[:2] == (
+        143,
+        "interrupted during expire_snapshots; the commit that expired snapshots landed; the next expire_snapshots "
+        "deletes the files that are no longer referenced",
+    )
+    head = command.catalog.load_table("ns.t")
+    assert sorted_rows(head.metadata_location) == before
+    assert command("verify", "ns.t").code == 0
+    assert unreferenced(command) != set()
+    again = command("maintain", "ns.t", *settings, "--json")
+    assert again.code == 0
+    assert again.json["metrics"]["expire_snapshots.files_resumed"] > 0
+    assert unreferenced(command) == set()
+
+
+def test_a_process_that_hangs_ends_when_the_grace_is_over(command: Command) -> None:
+    table = command.table()
+    code, told, seconds = terminated_at(
+        command, "BEFORE_COMMIT", "--set", "min_input_files=2", "--grace", "2s", act="time.sleep(30)"
+    )
+    assert (code, told) == (143, "interrupted; the command did not finish within 2 s (--grace)")
+    assert seconds < 20
+    head = command.catalog.load_table("ns.t")
+    assert head.metadata_location == table.metadata_location
+
+
+def test_a_second_signal_ends_the_process_at_once(command: Command) -> None:
+    table = command.table()
+    act = "time.sleep(1.1); os.kill(os.getpid(), signal.SIGTERM); time.sleep(30)"
+    code, told, seconds = terminated_at(command, "BEFORE_COMMIT", "--set", "min_input_files=2", act=act)
+    assert (code, told) == (143, "")
+    assert seconds < 20
+    assert command.catalog.load_table("ns.t").metadata_location == table.metadata_location
 
 
 def interrupt_in(monkeypatch: pytest.MonkeyPatch, operation: Operation, *, after: bool) -> None:
@@ -157,13 +256,9 @@ def test_an_interrupted_dry_run_changed_nothing(command: Command, monkeypatch: p
 # (platform: pyspark-sigint-handler).
 
 
-def sorted_rows(metadata_location: str) -> list[dict[str, Any]]:
-    """As DuckDB reads them, which keeps no order of files."""
-    return sorted(duckdb_rows(metadata_location), key=lambda row: (int(row["id"]), int(row["p"])))
-
-
 @pytest.mark.usefixtures("java_and_servers")
-def test_an_interrupt_ends_the_work_of_spark(command: Command) -> None:
+@SIGNALS
+def test_an_interrupt_ends_the_work_of_spark(command: Command, number: signal.Signals) -> None:
     """Without a word of Java or of its workers; none of them is left."""
     table = partitioned(command)
     before = sorted_rows(table.metadata_location)
@@ -171,13 +266,13 @@ def test_an_interrupt_ends_the_work_of_spark(command: Command) -> None:
     with running("maintain", "ns.t", "--engine", "spark", "--json") as process:
         wait_for(lambda: any(map(waits_for_a_pipe, processes_below(process.pid, b"pyspark.daemon"))), seconds=120)
         started = processes_below(process.pid)
-        os.killpg(process.pid, signal.SIGINT)
+        process.send_signal(number) if number == signal.SIGTERM else os.killpg(process.pid, number)
         out, err = process.communicate(timeout=60)
-    assert process.returncode == EXIT_INTERRUPTED
+    assert process.returncode == 128 + number
     told = one_sentence(err)
     assert told == (
         "interrupted during compact; nothing landed, the table is unchanged; "
-        "what was written of 2 output file(s) is on record, and a later pass deletes it"
+        "those of its 2 output file(s) that no snapshot has are removed, now or by a later pass"
     )
     document = json.loads(out)
     assert document["error"] == {"type": "Interrupted", "message": told}
@@ -210,15 +305,18 @@ sys.exit(icekeeper_command.main())
 
 @pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
 @pytest.mark.parametrize("held", ["typer", "icekeeper.detection.detect"])
-def test_an_interrupt_of_the_start_is_one_sentence(command: Command, held: str, as_json: bool) -> None:
+@SIGNALS
+def test_an_interrupt_of_the_start_is_one_sentence(
+    command: Command, held: str, as_json: bool, number: signal.Signals
+) -> None:
     """While the command is imported, and while it imports what its work needs."""
     arguments = ["detect", "--catalog", "C", *(["--json"] if as_json else [])]
     sentence = "interrupted; the command did not finish"
     with started([sys.executable, "-c", _START.replace("HELD", repr(held)), *arguments]) as process:
         assert process.stderr is not None
         assert process.stderr.readline() == "held\n"
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         out, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (130, f"error: {sentence}\n")
+    assert (process.returncode, err) == (128 + number, f"error: {sentence}\n")
     if as_json:
         assert json.loads(out) == {"error": {"type": "Interrupted", "message": sentence}}

@@ -14,7 +14,7 @@ import pytest
 
 from icekeeper.errors import StorageError
 from icekeeper.maintenance.pass_steps import run_operation
-from icekeeper.maintenance.run_pass import Turn
+from icekeeper.maintenance.run_pass import PassInterrupted, Turn
 from icekeeper.model import TableName
 from icekeeper.operations.compaction import rounds
 from icekeeper.policy import Operation
@@ -253,6 +253,26 @@ def test_groups_behind_the_end_are_left_and_what_is_ready_is_committed(
     )
     assert engine.rounds == [1]
     assert (len(table.data_files()), region_rows(table)) == (4, before)
+
+
+@pytest.mark.usefixtures("small_rounds")
+def test_an_interrupt_of_a_round_commits_what_earlier_ones_have_finished(table: MaintainedTable) -> None:
+    """And removes the files of the interrupted one (rule: end-within-the-grace)."""
+    before, engine = region_rows(table), SlowEngine(table, 1.0)
+
+    def interrupt() -> None:
+        if len(engine.rounds) == 2:
+            raise KeyboardInterrupt
+
+    engine.during = interrupt
+    settings = {"operations": "compact", "min_input_files": "2"}
+    with pytest.raises(PassInterrupted) as stopped:
+        table.runtime_with().maintain(TableName(("ns",), "t"), settings, engine)
+    assert str(stopped.value) == (
+        "interrupted during compact; 1 commit(s) of it landed, every one of them whole; "
+        "those of its 2 output file(s) that no snapshot has are removed, now or by a later pass"
+    )
+    assert (len(table.data_files()), region_rows(table), table.unreferenced()) == (4, before, set())
 
 
 @pytest.mark.usefixtures("small_rounds")

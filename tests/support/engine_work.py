@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,13 @@ def double(number: int) -> int:
 def end_process(number: int) -> int:
     """As if the system had killed the worker."""
     os._exit(number)
+
+
+def end_process_or_sleep(seconds: float) -> None:
+    """As :func:`end_process` for 0 seconds."""
+    time.sleep(seconds or 1)
+    if not seconds:
+        os._exit(1)
 
 
 def digits(number: int) -> Iterator[tuple[int, tuple[int, bytes]]]:

@@ -84,7 +84,7 @@ def waits_for_a_pipe(pid: int) -> bool:
 # Little work starts no processes, and small groups share a task; here every work does, and each group has its own.
 _WITH_WORKERS = """
 import sys
-from icekeeper.cli import main
+from icekeeper_command import main
 from icekeeper.engines import local_engine
 from icekeeper.operations.compaction import rounds
 local_engine.SMALL_WORK_BYTES = rounds._SMALL_BYTES = 0

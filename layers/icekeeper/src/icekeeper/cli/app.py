@@ -2,7 +2,7 @@
 
 Exit codes: 0 every operation succeeded or was skipped; 1 the pass is failed or partial, damage was found, or
 something cannot be reached or read; 2 the call is wrong; 3 with ``--exit-code``: a dry run found work; 130 a person
-interrupted it.
+interrupted it, 143 SIGTERM did.
 
 A command imports its modules when it runs, so that help and usage errors appear without delay.
 """
@@ -28,6 +28,7 @@ from icekeeper.cli.arguments import (
     Unsafe,
     overrides,
     table_name,
+    time_ms,
 )
 from icekeeper.cli.console import (
     EXIT_FAILED,
@@ -55,6 +56,7 @@ from icekeeper.cli.saved_plans import apply
 from icekeeper.cli.tables import list_tables, show
 from icekeeper.engines.engine import EngineName, product_engine
 from icekeeper.errors import MaintenanceError, PolicyError
+from icekeeper.machine.interrupts import set_grace
 from icekeeper.report.activity import JsonLines, is_json
 from icekeeper.text import MaskingFormatter, counted
 
@@ -110,12 +112,18 @@ def icekeeper(
         bool, typer.Option("--verbose", "-v", help="log each step and commit on standard error")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="show no progress; errors and results stay")] = False,
+    grace: Annotated[
+        str | None,
+        typer.Option("--grace", metavar="TIME", help="after Ctrl-C or SIGTERM end within this time, by default 25s"),
+    ] = None,
 ) -> None:
     """Keeps Apache Iceberg tables healthy: compaction, expiry, orphan removal, manifests, statistics."""
     if verbose and quiet:
         raise PolicyError("--verbose and --quiet contradict each other; give one of them")
     logging.getLogger("icekeeper").setLevel(logging.DEBUG if verbose else logging.NOTSET)
     be_quiet(quiet=quiet)
+    if grace is not None:
+        set_grace(time_ms(grace, "--grace") / 1000)
 
 
 @app.command()
@@ -204,10 +212,14 @@ def _require_text(given: Sequence[str]) -> None:
 
 
 def _options_first(given: Sequence[str]) -> list[str]:
-    """The arguments with ``-v`` and ``-q`` in front, where they hold for every command."""
+    """The arguments with ``-v``, ``-q`` and ``--grace TIME`` in front, where they hold for every command."""
     end = given.index("--") if "--" in given else len(given)
-    ours = [one for one in given[:end] if one in ("-v", "--verbose", "-q", "--quiet")]
-    return [*ours, *(one for one in given[:end] if one not in ours), *given[end:]]
+    ours, others, takes_value = list[str](), list[str](), False
+    for one in given[:end]:
+        is_ours = takes_value or one in ("-v", "--verbose", "-q", "--quiet", "--grace") or one.startswith("--grace=")
+        (ours if is_ours else others).append(one)
+        takes_value = one == "--grace" and not takes_value
+    return [*ours, *others, *given[end:]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

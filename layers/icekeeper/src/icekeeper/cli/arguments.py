@@ -219,7 +219,7 @@ EXIT_CODES = (
     "1 failed or partial, unreachable, or damage found",
     "2 unknown table, catalog or key, or malformed value",
     "3 something is due (maintain --dry-run --exit-code)",
-    "130 interrupted (Ctrl-C)",
+    "130 interrupted (Ctrl-C); 143: by SIGTERM",
 )
 
 EXAMPLES: Mapping[str, tuple[str, str]] = {

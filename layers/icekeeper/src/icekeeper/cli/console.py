@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ import typer
 
 from icekeeper.errors import PolicyError
 from icekeeper.machine.clock import steady_s
+from icekeeper.machine.interrupts import exit_code
 from icekeeper.report.activity import PASS, PassShare, amount_text, pace_text, silent
 from icekeeper.report.activity import Progress as ProgressCallback
 from icekeeper.text import escaped, masked, masked_document, printable_json
@@ -37,8 +37,6 @@ EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_DUE = 3
-# As shells report a command that SIGINT ended: 128 and the signal's number.
-EXIT_INTERRUPTED = 130
 
 INTERRUPTED = "Interrupted"
 
@@ -218,7 +216,7 @@ def print_interrupted(sentence: str, document: Mapping[str, Any] | None = None, 
         print_json({**document, "error": {"type": INTERRUPTED, "message": sentence}})
         as_json = False
     print_error(INTERRUPTED, sentence, as_json=as_json)
-    return EXIT_INTERRUPTED
+    return exit_code()
 
 
 def print_failed(sentence: str) -> int:
@@ -356,11 +354,7 @@ def engine_and_progress(name: EngineName, *, as_json: bool) -> Iterator[tuple[En
                 yield engine, progress
         except PassInterrupted as stopped:
             document = stopped.outcome.to_json(listings()) if as_json else None
-            code = print_interrupted(str(stopped), document, as_json=as_json)
-            signal.signal(
-                signal.SIGINT, signal.SIG_DFL
-            )  # a second Ctrl-C ends the process without waiting for the engine
-            raise typer.Exit(code) from None
+            raise typer.Exit(print_interrupted(str(stopped), document, as_json=as_json)) from None
 
 
 @contextmanager

@@ -28,6 +28,7 @@ from icekeeper.errors import (
     StorageError,
 )
 from icekeeper.machine.clock import steady_s
+from icekeeper.machine.interrupts import uninterrupted
 from icekeeper.model import Nothing
 from icekeeper.report.activity import swap_lost
 
@@ -181,7 +182,8 @@ def _swap(
     try:
         pinned = replace(base, pinned_metadata=frozenset(terms.pinned_metadata()))
         terms.renew()
-        after = catalog.commit(pinned, prepared.requirements, prepared.updates)
+        with uninterrupted():
+            after = catalog.commit(pinned, prepared.requirements, prepared.updates)
     except (CommitConflict, CommitRefused) as no:
         return resolver.after_no(base, prepared, no, is_repeated=is_repeated)
     # A catalog whose response is no table metadata may have made the commit.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from icekeeper.engines.engine import Done, results_of, total_input_bytes
-from icekeeper.engines.worker_processes import worker_pool, workers_ignore_interrupts
+from icekeeper.engines.worker_processes import worker_pool, workers_ignore_signals
 from icekeeper.machine.metering import counting
 from icekeeper.machine.resources import on_cores, this_machine, with_spare_bytes
 from icekeeper.storage.local_files import scratch_folder
@@ -107,7 +107,7 @@ class LocalEngine:
                     done.append((result, sent.counts))
                     on_done(number)
             return results_of(done)
-        with workers_ignore_interrupts():
+        with workers_ignore_signals():
             futures = [pool.submit(_in_worker, function, cores, task) for task in tasks]
         for number, _ in enumerate(as_completed(futures), start=1):
             on_done(number)

@@ -12,6 +12,7 @@ import atexit
 import logging
 import multiprocessing
 import multiprocessing.forkserver
+import multiprocessing.resource_tracker
 import os
 import signal
 import sys
@@ -28,6 +29,7 @@ from icekeeper.machine.resources import search_cycles_seldom
 from icekeeper.text import MaskingFormatter
 
 _SAFE_PATH = "PYTHONSAFEPATH"
+_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 
 
 @contextmanager
@@ -49,14 +51,15 @@ def worker_pool(processes: int, function: Callable[..., Any]) -> Iterator[Proces
     pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_begin_worker, initargs=(dict(os.environ),))
     try:
         yield pool
-    except BrokenProcessPool as error:
-        raise StorageError("a worker process died, probably for lack of memory; nothing was committed") from error
-    except KeyboardInterrupt:
-        # Their results are not needed any more; files that they started to write are in the job's record.
+    except (BrokenProcessPool, KeyboardInterrupt) as end:
+        # Their results are not needed any more; files that they started to write are in the job's record.  The pool
+        # would terminate them and wait, but they ignore SIGTERM.
         for worker in multiprocessing.active_children():
             if worker not in others:
-                worker.terminate()
-        raise
+                worker.kill()
+        if isinstance(end, KeyboardInterrupt):
+            raise
+        raise StorageError("a worker process died, probably for lack of memory; nothing was committed") from end
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -69,7 +72,8 @@ def _start_server() -> None:
     before = os.environ.get(_SAFE_PATH)
     os.environ[_SAFE_PATH] = "1"
     try:
-        with workers_ignore_interrupts():
+        multiprocessing.resource_tracker.ensure_running()  # it ignores both signals, and unblocks them here
+        with workers_ignore_signals():
             multiprocessing.forkserver.ensure_running()
     finally:
         if before is None:
@@ -79,13 +83,13 @@ def _start_server() -> None:
 
 
 @contextmanager
-def workers_ignore_interrupts() -> Iterator[None]:
-    """Processes that start within the block never receive SIGINT, which a terminal sends to them, too.
+def workers_ignore_signals() -> Iterator[None]:
+    """Processes that start within the block never receive SIGINT and SIGTERM, which terminals and systemd send to all.
 
-    A process inherits the blocked signals of the thread that starts it.  An interrupt still reaches this process: after
+    A process inherits the blocked signals of the thread that starts it.  A signal still reaches this process: after
     the block, or at once in another thread.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         yield
     finally:
@@ -111,7 +115,7 @@ def _begin_worker(environment: Mapping[str, str]) -> None:
 
     The worker ends when its parent ends; otherwise it would wait for ever after its parent was killed.
     """
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # also if another program started the server
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # also if another program started the server
     search_cycles_seldom()
     if logging.lastResort is not None:  # logging is not set up in workers, so this prints warnings of libraries
         logging.lastResort.setFormatter(MaskingFormatter(logging.Formatter("%(message)s")))

@@ -61,6 +61,7 @@ from icekeeper.state.claims import CutWork, forget_cut
 from icekeeper.state.identity import STATE_VARIABLE, TableIdentity
 from icekeeper.state.leases import HeldLease, holder_name, kept_alive
 from icekeeper.state.requests import MaintenanceRequest
+from icekeeper.state.staging import LoadState
 from icekeeper.state.store import StateStore
 
 log = logging.getLogger(__name__)
@@ -357,8 +358,9 @@ def _left_to_clean(context: OperationContext) -> str:
     except StorageError as error:
         return f"what is left to clean cannot be read ({error})"
     left = []
-    if loads:
-        count = sum(load.file_count for load in loads)
+    if count := sum(load.file_count for load in loads if load.state is LoadState.FAILED):
+        left.append(f"those of its {count} output file(s) that no snapshot has are removed, now or by a later pass")
+    if count := sum(load.file_count for load in loads if load.state is LoadState.PENDING):
         left.append(f"what was written of {count} output file(s) is on record, and a later pass deletes it")
     if lists:
         left.append("the next expire_snapshots deletes the files that are no longer referenced")

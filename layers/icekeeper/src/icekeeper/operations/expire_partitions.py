@@ -14,6 +14,7 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.errors import OperationRefused
 from icekeeper.machine.clock import HOUR_MS, stopwatch
+from icekeeper.machine.interrupts import uninterrupted
 from icekeeper.metadata.delete_scope import PartitionKey, is_unpartitioned, partition_key
 from icekeeper.metadata.document import TableMetadata, branch_head, require_writable
 from icekeeper.metadata.manifest_write import partition_types
@@ -88,7 +89,8 @@ def expire_partitions(context: OperationContext, matching: ChoiceOf | None = Non
         if context.dry_run:
             context.would_commit(_OPERATION, lambda: context.commit(loaded, attempts.prepare))
             return _outcome(planned, "would expire", "drop", (), elapsed_ms())
-        committed = context.commit(context.load(), attempts.prepare)
+        with uninterrupted():
+            committed = context.commit(context.load(), attempts.prepare)
         if isinstance(committed, Nothing):
             return _outcome(committed, "", "", (), elapsed_ms())
         return _outcome(attempts.last, "expired", "dropped", (committed.prepared.snapshot_id or 0,), elapsed_ms())

@@ -330,6 +330,8 @@ class OperationContext:
         if self.running is not None:
             self.running.renew()
         self.require_lease()
+        if self.running is not None:
+            self.running.is_swapping = True
 
     def commit_outputs(
         self,
@@ -339,8 +341,8 @@ class OperationContext:
     ) -> Committed | Nothing:
         """Commit the ``outputs`` that workers report for a rewrite of ``planned``.
 
-        They are removed if nothing landed, and kept if they may be live.  Files of earlier attempts at a task are
-        cleaned from the job's record.
+        They are removed if nothing landed, also after an interrupt, and kept if they may be live.  Files of earlier
+        attempts at a task are cleaned from the job's record.
 
         Raises:
             MaintenanceError: as :func:`commit_with_retries` does.
@@ -350,7 +352,7 @@ class OperationContext:
         left_s = None if self.time_left_s is None else self.time_left_s()
         work_s = 0.0 if self.running is None else self.monotonic_s() - self.running.began_s
         try:
-            return self.commit(self.load(), prepare, patience_of(work_s, left_s))
+            committed = self.commit(self.load(), prepare, patience_of(work_s, left_s))
         except CommitStateUnknown:
             if self.running is not None:
                 self.running.may_have_landed()
@@ -358,6 +360,16 @@ class OperationContext:
         except MaintenanceError:
             self.discard(planned, outputs)
             raise
+        except KeyboardInterrupt:
+            if self.running is not None and self.running.is_swapping:
+                self.running.may_have_landed()
+            elif self.running is not None:
+                self.discard(planned, outputs)
+            raise
+        else:
+            if self.running is not None:
+                self.running.is_swapping = False
+            return committed
         finally:
             if is_repeated(outputs):
                 self.leaves_files()
@@ -465,6 +477,8 @@ class Job:
         self._lease_ms = lease_ms
         self._load: StagedLoad | None = None
         self._leaves_files = self._may_have_landed = False
+        self.is_swapping = False
+        """Whether a commit of the files was sent whose outcome is not known yet."""
         self.began_s = began_s
         """By the context's ``monotonic_s``."""
 
@@ -472,16 +486,15 @@ class Job:
     def protected(self) -> Iterator[None]:
         """Pin the planning snapshot until the block ends.
 
-        The job's record is removed if the block succeeds, and marked as failed after an error.  It stays pending if a
-        commit may have landed, and after anything but a MaintenanceError (an interrupt, a bug), because workers may
-        still be writing.
+        The job's record is removed if the block succeeds, and marked as failed after an error or an interrupt.  It
+        stays pending if a commit may have landed, and after a bug, because workers may still be writing.
         """
         self._memory.store.add_pin(self._pin)
         try:
             yield
         except CommitStateUnknown:
             raise
-        except MaintenanceError:
+        except (MaintenanceError, KeyboardInterrupt):
             self.leaves_files()
             self._settle()
             raise

@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter, deque
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import accumulate
@@ -16,6 +17,7 @@ from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.errors import MaintenanceError, SwitchedOff
+from icekeeper.machine.interrupts import uninterrupted
 from icekeeper.machine.metering import WorkThreads
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import DataFile
@@ -84,20 +86,29 @@ class _Rewriting:
         self._committed_s = context.monotonic_s()
 
     def run(self) -> tuple[CompactionPlan, GroupOutcomes]:
-        """See :func:`rewrite_and_commit`."""
-        for step in (self._rewrite_all, self._commit):  # after an error of the engine, what is ready is committed
-            try:
-                step()
-            except MaintenanceError as error:
-                if not self._ready and not self._outcomes.snapshot_ids:
-                    raise
-                if isinstance(error, SwitchedOff):
-                    self._outcomes.groups_left += self._at_hand + self._stop()
-                    self._outcomes.why_left = f"as {error}"
-                    continue
-                self._outcomes.errors.append(f"{type(error).__name__}: {error}")
-                self._outcomes.failed_groups += self._at_hand + self._stop()
+        """See :func:`rewrite_and_commit`; after an interrupt, what is ready is committed."""
+        try:
+            for step in (self._rewrite_all, self._commit):  # after an error of the engine, what is ready is committed
+                try:
+                    step()
+                except MaintenanceError as error:
+                    if not self._ready and not self._outcomes.snapshot_ids:
+                        raise
+                    self._note_end(error)
+        except KeyboardInterrupt:
+            with suppress(MaintenanceError):
+                self._commit()
+            raise
         return self._plan_now(), self._outcomes
+
+    def _note_end(self, error: MaintenanceError) -> None:
+        """Note why no more groups begin, and that those at hand are not committed."""
+        if isinstance(error, SwitchedOff):
+            self._outcomes.groups_left += self._at_hand + self._stop()
+            self._outcomes.why_left = f"as {error}"
+            return
+        self._outcomes.errors.append(f"{type(error).__name__}: {error}")
+        self._outcomes.failed_groups += self._at_hand + self._stop()
 
     def _rewrite_all(self) -> None:
         while works := self._next_round():
@@ -170,11 +181,12 @@ class _Rewriting:
     def _commit(self) -> None:
         if not self._ready:
             return
-        results, self._ready = self._ready, []
-        self._at_hand, began_s = sum(result.error is None for result in results), self._context.monotonic_s()
-        commit_results(self._context, self._loaded, self._plan_now(), results, self._outcomes)
-        self._at_hand, self._committed_s = 0, self._context.monotonic_s()
-        self._pace.note_commit(self._committed_s, self._committed_s - began_s)
+        with uninterrupted():
+            results, self._ready = self._ready, []
+            self._at_hand, began_s = sum(result.error is None for result in results), self._context.monotonic_s()
+            commit_results(self._context, self._loaded, self._plan_now(), results, self._outcomes)
+            self._at_hand, self._committed_s = 0, self._context.monotonic_s()
+            self._pace.note_commit(self._committed_s, self._committed_s - began_s)
 
     def _ask_for_row_ids(self) -> None:
         """After a commit to a table that was upgraded to v3, go on with the ids that it has given to all rows."""
@@ -277,7 +289,7 @@ def rewrite_groups(
             on_done=lambda done: context.progress(REWRITING, all_bytes - ends[-1] + ends[done], all_bytes),
         )
         return overtaken + results + clustered
-    except MaintenanceError:
+    except (MaintenanceError, KeyboardInterrupt):
         # Remove the files of finished groups.  Attempts may still write; their files are removed by the job's record.
         context.discard(loaded, (path for task in small for file in planned_files(task) for path in file.paths))
         raise

@@ -25,6 +25,7 @@ from icekeeper.errors import (
     StorageError,
     is_damage,
 )
+from icekeeper.machine.interrupts import uninterrupted
 from icekeeper.metadata.document import (
     Ref,
     TableMetadata,
@@ -187,25 +188,28 @@ class ExpiryAttempts:
             MaintenanceError: nothing was committed.
             CommitStateUnknown: it is unknown whether the commit landed; a later pass finds out by the references.
         """
-        try:
-            # Planning may take minutes.  A catalog that checks only the assertions would drop a tag that was created
-            # meanwhile with its snapshot.  So the commit is made for the newest head (rule: assert-refs-on-expiry).
-            planned = self.prepare(loaded)
-            committed = planned if isinstance(planned, Nothing) else self._commit(self._context.load())
-        except CommitStateUnknown:
-            raise
-        except MaintenanceError:
-            self._forget()
-            raise
-        if isinstance(committed, Nothing):
-            self._forget()
-            return committed
-        if self.expiry is None:
-            return Nothing(NOTHING_TO_EXPIRE)
-        if self._refused is not None:
-            self._context.memory.forget_refused_expiry()
-        self._look_after_refs(committed, self.expiry)
-        return self.expiry
+        # Planning may take minutes.  A catalog that checks only the assertions would drop a tag that was created
+        # meanwhile with its snapshot.  So the commit is made for the newest head (rule: assert-refs-on-expiry).
+        planned = self.prepare(loaded)
+        if isinstance(planned, Nothing):
+            return planned
+        with uninterrupted():  # between the commit and the refs that it must give back
+            try:
+                committed = self._commit(self._context.load())
+            except CommitStateUnknown:
+                raise
+            except MaintenanceError:
+                self._forget()
+                raise
+            if isinstance(committed, Nothing):
+                self._forget()
+                return committed
+            if self.expiry is None:
+                return Nothing(NOTHING_TO_EXPIRE)
+            if self._refused is not None:
+                self._context.memory.forget_refused_expiry()
+            self._look_after_refs(committed, self.expiry)
+            return self.expiry
 
     def delete(self, expiry: Expiry) -> DeletedFiles:
         """Delete the files that the commit freed, if the store allows deletions.

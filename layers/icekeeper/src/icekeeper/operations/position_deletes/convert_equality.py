@@ -368,7 +368,7 @@ def _looked_up(
     context.progress(_WHAT, 0, len(tasks))
     try:
         results = context.engine.map(convert_group, tasks, lambda done: context.progress(_WHAT, done, len(tasks)))
-    except MaintenanceError:
+    except (MaintenanceError, KeyboardInterrupt):
         context.discard(loaded, [path for task in tasks for path in task.output.paths])
         raise
     for result in results:

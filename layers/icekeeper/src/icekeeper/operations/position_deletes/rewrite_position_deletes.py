@@ -14,6 +14,7 @@ from icekeeper.commit.snapshot import FileReplacement
 from icekeeper.commit.transaction import Committed
 from icekeeper.errors import MaintenanceError, PlanStale, SwitchedOff
 from icekeeper.machine.clock import stopwatch
+from icekeeper.machine.interrupts import uninterrupted
 from icekeeper.metadata.delete_scope import named_file
 from icekeeper.metadata.document import TableMetadata, require_writable, schema_digest
 from icekeeper.model import ManifestContent, Nothing
@@ -186,7 +187,8 @@ def _merge_and_commit(context: OperationContext, loaded: LoadedTable, plan: Posi
         try:
             portion, results = _without_unreadable(context, loaded, portion, outcomes)
             outcomes.given_up += len(groups) - len(portion.groups)
-            _commit(context, loaded, portion, results, outcomes)
+            with uninterrupted():
+                _commit(context, loaded, portion, results, outcomes)
         except MaintenanceError as error:
             if not outcomes.snapshot_ids:
                 raise
@@ -254,7 +256,7 @@ def _merged(context: OperationContext, loaded: LoadedTable, plan: PositionDelete
     context.progress(_WHAT, 0, len(tasks))
     try:
         return context.engine.map(merge_deletes, tasks, lambda done: context.progress(_WHAT, done, len(tasks)))
-    except MaintenanceError:
+    except (MaintenanceError, KeyboardInterrupt):
         context.discard(loaded, [path for task in tasks for path in task.output.paths])
         raise
 

@@ -180,7 +180,7 @@ def _write(
             _write_partition_statistics(context, loaded, reader, plan.snapshot_id, written)
         if plan.blobs:
             _write_table_statistics(context, loaded, plan, fetched, bases, written)
-    except MaintenanceError:
+    except (MaintenanceError, KeyboardInterrupt):
         context.discard(loaded, written.paths)
         raise
     return written
