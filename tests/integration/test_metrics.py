@@ -7,9 +7,10 @@ import re
 import socket
 import stat
 import sys
+import time
 import urllib.error
 import urllib.request
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -199,6 +200,61 @@ def test_a_client_that_sends_nothing_holds_nobody(
         assert get(f"{url}/healthz")[0] == 200
         assert silent.recv(1) == b""
     assert capsys.readouterr().err == ""
+
+
+def asked_as(url: str, host: str) -> int:
+    request = urllib.request.Request(f"{url}/healthz", headers={"Host": host})
+    try:
+        return int(urllib.request.urlopen(request, timeout=10).status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+@pytest.mark.parametrize(("address", "of_others"), [("127.0.0.1", 421), ("0.0.0.0", 200)])
+def test_a_page_that_renames_itself_to_this_machine_reads_nothing(tmp_path: Path, address: str, of_others: int) -> None:
+    """DNS rebinding; beyond loopback a server has names that only its clients know."""
+    with served(address, 0, StateMetrics(a_state(tmp_path, 1)), CycleHealth(60)) as url:
+        url = url.replace("0.0.0.0", "127.0.0.1")
+        port = url.rpartition(":")[2]
+        for host in (f"127.0.0.1:{port}", "localhost", f"LOCALHOST:{port}", f"[::1]:{port}"):
+            assert asked_as(url, host) == 200, host
+        for host in (f"evil.example:{port}", "127.0.0.1.evil.example", "evil.example", "[", ""):
+            assert asked_as(url, host) == of_others, host
+
+
+def test_a_client_that_drips_bytes_is_hung_up_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_server, "_DEADLINE_S", 0.5)
+    with ExitStack() as stack:
+        url = stack.enter_context(served("127.0.0.1", 0, StateMetrics(a_state(tmp_path, 1)), CycleHealth(60)))
+        slow = stack.enter_context(socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=10))
+        started_s = time.monotonic()
+        with suppress(OSError):  # a reset or a broken pipe
+            while time.monotonic() - started_s < 8:
+                slow.sendall(b"G")
+                time.sleep(0.05)
+        assert 0.4 < time.monotonic() - started_s < 8
+
+
+def test_no_more_than_sixteen_clients_are_served_at_once(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        url = stack.enter_context(served("127.0.0.1", 0, StateMetrics(a_state(tmp_path, 1)), CycleHealth(60)))
+        address = "127.0.0.1", int(url.rpartition(":")[2])
+        held = [stack.enter_context(socket.create_connection(address, timeout=5)) for _ in range(16)]
+        one_more = stack.enter_context(socket.create_connection(address, timeout=5))
+        assert one_more.recv(1) == b""
+        for one in held:
+            one.close()
+        deadline_s = time.monotonic() + 10
+        while asked_or_closed(f"{url}/healthz") != 200 and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+        assert get(f"{url}/healthz")[0] == 200
+
+
+def asked_or_closed(url: str) -> int:
+    try:
+        return get(url)[0]
+    except OSError:
+        return 0
 
 
 def test_the_file_for_collectors_is_written_as_a_whole(command: Command) -> None:

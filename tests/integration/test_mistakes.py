@@ -143,6 +143,7 @@ def age(command: Command, plan: Path) -> None:
     document = json.loads(plan.read_text())
     del document["digest"]
     document["saved_ms"] -= 24 * HOUR_MS
+    document["tables"][0]["planned_ms"] -= 24 * HOUR_MS
     plan.write_text(json.dumps({**document, "digest": digest_of(document)}))
 
 

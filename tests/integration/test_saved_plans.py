@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -369,6 +371,38 @@ def test_a_changed_plan_does_no_more_than_the_policy(
     answer = apply(command, path)
     assert (answer.code, told in one_sentence(answer.err)) == (1, True), answer.err
     assert command.contents() == seen
+
+
+def test_a_plan_as_of_a_time_to_come_is_refused(command: Command) -> None:
+    """Ages count until the time of the plan: more would be old enough to delete."""
+    command.table(appends=6)
+    path, plan = save(command)
+    assert plan["tables"][0]["planned_ms"] <= plan["saved_ms"]
+
+    def ahead(document: dict[str, Any]) -> None:
+        document["tables"][0]["planned_ms"] = document["saved_ms"] + 1
+
+    forge(path, ahead)
+    answer = apply(command, path)
+    told = (
+        f"{path} has a plan for ns.t that is of a time after it was saved; save a new plan with icekeeper plan --save"
+    )
+    assert (answer.code, one_sentence(answer.err)) == (2, told)
+
+
+def test_a_plan_is_for_its_owner_only(command: Command) -> None:
+    """It names every file (rule: state-is-private)."""
+    command.table(appends=6)
+    before = os.umask(0o022)
+    try:
+        path, _ = save(command)
+        command("detect")
+        page = command.folder / "page.html"
+        page.write_text("a page that others could read")
+        assert command("report", "--output", str(page)).code == 0
+    finally:
+        os.umask(before)
+    assert [stat.filemode(one.stat().st_mode) for one in (path, page)] == ["-rw-------", "-rw-------"]
 
 
 def test_files_that_are_added_to_a_plan_are_not_deleted(command: Command) -> None:

@@ -139,8 +139,11 @@ def print_text(text: str) -> None:
         raise OutputLost(error.strerror or str(error)) from error
 
 
-def write_output(option: str, output: Path, text: str) -> None:
-    """Write the whole file that an option names or, with a PolicyError, nothing; ``-`` is standard output."""
+def write_output(option: str, output: Path, text: str, *, mode: int = 0o600) -> None:
+    """Write the whole file that an option names or, with a PolicyError, nothing; ``-`` is standard output.
+
+    By default only its owner may read it, because it names tables and files (rule: state-is-private).
+    """
     from icekeeper.storage.local_files import write_whole
 
     if str(output) == "-":
@@ -150,7 +153,7 @@ def write_output(option: str, output: Path, text: str) -> None:
         raise PolicyError(f"{option} {output} cannot be written: it is no ordinary file; choose another file")
     try:
         output.parent.stat()  # a missing folder is probably a typing error; do not create it
-        write_whole(str(output.absolute()), text.encode())
+        write_whole(str(output.absolute()), text.encode(), mode=mode)
     except OSError as error:
         raise PolicyError(
             f"{option} {output} cannot be written: {error.strerror or error}; choose another file"

@@ -51,7 +51,7 @@ def metrics(
     if output is None:
         print_text(text)
     else:
-        write_output("--output", output, text)
+        write_output("--output", output, text, mode=0o644)  # node_exporter runs as another user
     return EXIT_OK
 
 

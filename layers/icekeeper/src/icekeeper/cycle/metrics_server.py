@@ -6,11 +6,13 @@ It runs in the process that supervises the worker, so it answers also while the 
 from __future__ import annotations
 
 import logging
+import re
+import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from socketserver import ThreadingMixIn
-from threading import Thread
+from threading import BoundedSemaphore, Thread, Timer
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
@@ -22,8 +24,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# A client that sends nothing must not hold a thread.
+# A client that sends nothing, or a byte now and then, must not hold a thread.
 _TIMEOUT_S = 10
+_DEADLINE_S = 30.0
+_MOST_HANDLERS = 16
+# What a browser calls this machine.  Under any other name a page of somebody else asks, which resolves its own name to
+# this machine so that it may read the answer (DNS rebinding).
+_LOOPBACK = ("127.0.0.1", "[::1]", "localhost")
 _LATE_S = 300.0
 
 
@@ -51,9 +58,38 @@ class CycleHealth:
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
+    def __init__(self, *arguments: Any) -> None:
+        self._free = BoundedSemaphore(_MOST_HANDLERS)
+        super().__init__(*arguments)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # no thread can be started
+            self._free.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        deadline = Timer(_DEADLINE_S, _hang_up, [request])
+        deadline.daemon = True
+        deadline.start()
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            deadline.cancel()
+            self._free.release()
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log a client that went away or sent nothing; the library would print a traceback."""
         log.debug("a request of %s broke", client_address, exc_info=True)
+
+
+def _hang_up(request: socket.socket) -> None:
+    with suppress(OSError):  # it has just ended
+        request.shutdown(socket.SHUT_RDWR)
 
 
 class _Handler(WSGIRequestHandler):
@@ -74,8 +110,12 @@ def served(address: str, port: int, metrics: StateMetrics, health: CycleHealth) 
     from prometheus_client import make_wsgi_app
 
     expose = make_wsgi_app(registry)
+    is_local = address == "localhost" or address.startswith("127.")
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        host = re.sub(r":[0-9]+$", "", environ.get("HTTP_HOST", "")).lower()
+        if is_local and host not in (*_LOOPBACK, address):
+            return _text(start_response, "421 Misdirected Request", f"ask for it as {address}")
         path = environ.get("PATH_INFO")
         if path == "/metrics":
             try:

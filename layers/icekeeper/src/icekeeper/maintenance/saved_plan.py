@@ -166,7 +166,8 @@ def read_plan(text: str | bytes, name: str) -> SavedPlan:
     """Read the file ``name`` of a saved plan.
 
     Raises:
-        PolicyError: it is no saved plan, or was changed after it was saved.
+        PolicyError: it is no saved plan, was changed after it was saved, or plans as of a later time, when more would
+            be old enough to delete.
     """
     hint = "save a new plan with icekeeper plan --save"
     try:
@@ -175,6 +176,9 @@ def read_plan(text: str | bytes, name: str) -> SavedPlan:
         plan = _ADAPTER.validate_json(json.dumps(document))
     except (ValueError, ValidationError, KeyError, AttributeError, TypeError, RecursionError):
         raise PolicyError(f"{name} is no saved plan; {hint}") from None
+    # Both find mistakes.  The digest is no signature: a writer of the file can write its digest, too.
     if digest != digest_of(document):
         raise PolicyError(f"{name} was changed after it was saved; {hint}")
+    if late := next((table for table in plan.tables if table.planned_ms > plan.saved_ms), None):
+        raise PolicyError(f"{name} has a plan for {late.table} that is of a time after it was saved; {hint}")
     return plan

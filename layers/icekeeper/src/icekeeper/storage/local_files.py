@@ -160,13 +160,13 @@ def is_empty(folder: str) -> bool:
         return False
 
 
-def write_whole(path: str, data: bytes) -> None:
+def write_whole(path: str, data: bytes, *, mode: int = 0o666) -> None:
     """Write a file, and the folders above it, so that no reader ever sees part of it
     (rule: write-local-documents-whole).
 
     Part of a metadata file would stop sweeps, because nobody knows which table it belongs to
     (rule: unknown-metadata-stops-sweeps).  A process that is killed leaves at most a file of another name, an orphan
-    like any other.
+    like any other.  The umask takes bits from ``mode``.
 
     Raises:
         OSError: it cannot be written; nothing remains.
@@ -175,7 +175,7 @@ def write_whole(path: str, data: bytes) -> None:
     os.makedirs(folder, exist_ok=True)
     unfinished = os.path.join(folder, f".{name}.{uuid.uuid4().hex}.unfinished")
     try:
-        with open(unfinished, "xb") as stream:
+        with open(unfinished, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as stream:
             stream.write(data)
         os.replace(unfinished, path)
     except OSError:
