@@ -87,7 +87,7 @@ def loads() -> Iterator[Row]:
     for days, permits in ((None, False), (0, False), (7.9, False), (8.1, True), (-9, False)):
         yield Row(f"missing for {days} days", {**gone, LOAD: [DENIED]}, permits, missing_days=days)
     yield Row("readable and not listed", gone)
-    yield Row("readable again after a denial", {**gone, LOAD: [DENIED, (503, b"")]}, permits=True)
+    yield Row("denied, and not asked again", {**gone, LOAD: [DENIED, (503, b"")]}, permits=True)
 
 
 def listings() -> Iterator[Row]:
