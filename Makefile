@@ -11,10 +11,10 @@ STAMP := $(VENV)/.installed-$(shell cat pyproject.toml constraints.txt | cksum |
 # What builds for a deployment needs what is locked only (rule: deploy-pinned-packages): no Spark, no Java, no server.
 BUILD_VENV := .venv-artifacts
 BUILD_STAMP := $(BUILD_VENV)/.installed-$(shell cksum < artifacts/locked/build.txt | tr ' ' '-')
-# What tells of the locked packages which they are, and what is known against them.
-SUPPLY_PACKAGES := cyclonedx-bom==7.5.0 pip-audit==2.10.1
+# What tells of the locked packages which they are, and what is known against them; it is locked like them.
+SUPPLY_LOCK := artifacts/locked/supply.txt
 SUPPLY := build/supply-chain
-SUPPLY_STAMP := $(SUPPLY)/.installed-$(subst ==,-,$(subst $() ,-,$(SUPPLY_PACKAGES)))
+SUPPLY_STAMP := $(SUPPLY)/.installed-$(shell cksum < $(SUPPLY_LOCK) | tr ' ' '-')
 # Behind a proxy that inspects TLS only the system's certificates are right; uv brings its own unless told.
 ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt),)
 export UV_SYSTEM_CERTS ?= true
@@ -137,7 +137,7 @@ $(SAM_STAMP): $(STAMP)
 $(SUPPLY_STAMP): $(BUILD_STAMP)
 	@echo "setting up $(SUPPLY)"
 	@$(BUILD_VENV)/bin/uv venv --quiet --clear --python $(BUILD_VENV)/bin/python $(SUPPLY)
-	@$(BUILD_VENV)/bin/uv pip install --quiet --python $(SUPPLY)/bin/python $(SUPPLY_PACKAGES)
+	@$(BUILD_VENV)/bin/uv pip install --quiet --python $(SUPPLY)/bin/python --require-hashes -r $(SUPPLY_LOCK)
 	@touch $@
 
 $(RUNTIME_STAMP): $(STAMP)

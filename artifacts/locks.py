@@ -23,7 +23,11 @@ LAYER_LOCK = _FOLDER / "layer.txt"
 GLUE_LOCK = _FOLDER / "glue.txt"
 BUILD_LOCK = _FOLDER / "build.txt"
 """What builds: uv, and the backend that makes the package's wheel."""
-LOCKS = (LAYER_LOCK, GLUE_LOCK, BUILD_LOCK)
+SUPPLY_LOCK = _FOLDER / "supply.txt"
+"""What makes bills of materials and asks for known vulnerabilities (:mod:`artifacts.supply_chain`)."""
+LOCKS = (LAYER_LOCK, GLUE_LOCK, BUILD_LOCK, SUPPLY_LOCK)
+SUPPLY_PACKAGES = ("cyclonedx-bom==7.5.0", "pip-audit==2.10.1")
+"""They need other versions than ours, so they have an environment of their own."""
 
 _HEADER = "# Written by: make lock\n"
 
@@ -36,13 +40,15 @@ def lock(folder: Path = _FOLDER) -> None:
     """
     package = str(ROOT / "pyproject.toml")
     with tempfile.TemporaryDirectory() as scratch:
-        for_glue, to_build = Path(scratch) / "glue.txt", Path(scratch) / "build.in"
+        for_glue, to_build, to_audit = (Path(scratch) / name for name in ("glue.txt", "build.in", "supply.in"))
         pins = pins_for_glue(read_pins(CONSTRAINTS), read_pins(GLUE_PACKAGES))
         for_glue.write_text("".join(f"{name}=={pinned}\n" for name, pinned in sorted(pins.items())))
         to_build.write_text("uv\nhatchling\n")
+        to_audit.write_text("\n".join(SUPPLY_PACKAGES))
         _lock(folder / LAYER_LOCK.name, CONSTRAINTS, LAYER_PYTHON, "--extra", "functions", package)
         _lock(folder / GLUE_LOCK.name, for_glue, GLUE_PYTHON, package)
         _lock(folder / BUILD_LOCK.name, CONSTRAINTS, GLUE_PYTHON, str(to_build))
+        _lock(folder / SUPPLY_LOCK.name, to_audit, GLUE_PYTHON, str(to_audit))
 
 
 def _lock(path: Path, constraints: Path, python: str, *wanted: str) -> None:

@@ -15,6 +15,9 @@ GLUE_PACKAGES = Path(__file__).parent / f"glue-{GLUE_VERSION}.txt"
 
 NEWER_THAN_GLUE = ("pyarrow", "typing-extensions")
 """What Glue has, too, but older than this package (PyArrow) or one of those that it needs (pydantic) bears."""
+SECURITY_RELEASES = {"pygments": "2.20.0", "urllib3": "2.6.3"}
+"""What Glue has with known vulnerabilities, and the first version without: CVE-2026-4539; CVE-2025-66418,
+CVE-2025-66471, CVE-2026-21441."""
 
 
 def version() -> str:
@@ -38,7 +41,8 @@ def pins_for_glue(ours: Mapping[str, str], glues: Mapping[str, str]) -> dict[str
     """What is pinned for a Glue job: Glue's own version where Glue has the package.
 
     Others of Glue's packages were made for that version (aiobotocore bears one botocore), so only what is too old for
-    us is replaced under their feet: :data:`NEWER_THAN_GLUE`.
+    us is replaced under their feet, and what has known vulnerabilities.
     """
-    kept = {name: pinned for name, pinned in glues.items() if name in ours and name not in NEWER_THAN_GLUE}
+    replaced = {*NEWER_THAN_GLUE, *SECURITY_RELEASES}
+    kept = {name: pinned for name, pinned in glues.items() if name in ours and name not in replaced}
     return {**ours, **kept}

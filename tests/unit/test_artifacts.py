@@ -19,16 +19,18 @@ from typing import Any
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.version import Version
 
 from artifacts import glue_wheels, layer, wheel
 from artifacts.glue_wheels import REQUIREMENTS, pack, platform_tags, zip_name
-from artifacts.locks import BUILD_LOCK, GLUE_LOCK, GLUE_PYTHON, LAYER_LOCK, LAYER_PYTHON, LOCKS
+from artifacts.locks import BUILD_LOCK, GLUE_LOCK, GLUE_PYTHON, LAYER_LOCK, LAYER_PYTHON, LOCKS, SUPPLY_LOCK
 from artifacts.pins import (
     CONSTRAINTS,
     GLUE_PACKAGES,
     GLUE_VERSION,
     NEWER_THAN_GLUE,
     ROOT,
+    SECURITY_RELEASES,
     normalized,
     pins_for_glue,
     read_pins,
@@ -78,6 +80,11 @@ class TestPins:
         for name, found in asked.items():
             assert any(glues[name] not in one.specifier for one in found), f"Glue's {name} would do"
             assert all(ours[name] in one.specifier for one in found)
+
+    @pytest.mark.parametrize(("name", "least"), SECURITY_RELEASES.items())
+    def test_what_has_known_vulnerabilities_is_replaced_in_every_lock(self, name: str, least: str) -> None:
+        assert Version(read_pins(GLUE_PACKAGES)[name]) < Version(least), f"Glue's {name} would do"
+        assert [lock.name for lock in LOCKS if Version(read_pins(lock).get(name, least)) < Version(least)] == []
 
     def test_every_package_gets_what_it_asks_for(self) -> None:
         """uv says so too when the zip is built; here it is known before, and without a network."""
@@ -264,6 +271,8 @@ def needed_by(wanted: str, python: str) -> set[str]:
 def test_the_version_of_every_package_of_the_layer_is_looked_at() -> None:
     assert {"boto3", "pyarrow", "pyiceberg", "aws-lambda-powertools", "deflate"} <= read_pins(LAYER_LOCK).keys()
     assert {"uv", "hatchling"} <= read_pins(BUILD_LOCK).keys()
+    assert {"cyclonedx-bom", "pip-audit"} <= read_pins(SUPPLY_LOCK).keys()
+    assert sorted(BUILD_LOCK.parent.iterdir()) == sorted(LOCKS)
 
 
 def small_wheel(folder: Path, name: str, pinned: str) -> Path:
@@ -324,7 +333,10 @@ def test_what_builds_the_wheel_is_locked_too(tmp_path: Path, monkeypatch: pytest
     (words,) = calls
     assert words[words.index("--build-constraints") + 1] == str(BUILD_LOCK)
     assert "--require-hashes" in words
-    assert "--require-hashes -r artifacts/locked/build.txt" in (ROOT / "Makefile").read_text()
+    makefile = (ROOT / "Makefile").read_text()
+    assert "--require-hashes -r artifacts/locked/build.txt" in makefile
+    assert "--require-hashes -r $(SUPPLY_LOCK)" in makefile
+    assert f"SUPPLY_LOCK := {SUPPLY_LOCK.relative_to(ROOT)}" in makefile
 
 
 # -- what is known against it
@@ -409,20 +421,52 @@ def test_a_release_is_checked_by_its_checksums(tmp_path: Path) -> None:
     assert (CHECKSUMS, (release / CHECKSUMS).read_text()) == ("SHA256SUMS", listed)
 
 
+RIGHTS = {
+    "publish": {"contents": "write", "id-token": "write", "attestations": "write"},
+    "index": {"id-token": "write"},
+    "analyze": {"contents": "read", "security-events": "write"},
+}
+"""Jobs that may do more than read the repository."""
+PUBLISHING = ("publish", "index")
+
+
+def test_what_may_publish_runs_nothing_of_the_repository_and_of_packages() -> None:
+    """It takes what the job before has built, with no more than read rights."""
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]
+    assert [(name, job.get("needs")) for name, job in jobs.items()] == [
+        ("build", None),
+        ("publish", "build"),
+        ("index", "publish"),
+    ]
+    assert [step["run"].split()[0] for name in PUBLISHING for step in jobs[name]["steps"] if "run" in step] == [
+        "sha256sum",
+        "gh",
+        "mkdir",
+    ]
+    used = [step["uses"].partition("@")[0] for name in PUBLISHING for step in jobs[name]["steps"] if "uses" in step]
+    assert used == [
+        "actions/download-artifact",
+        "actions/attest-build-provenance",
+        "actions/download-artifact",
+        "pypa/gh-action-pypi-publish",
+    ]
+    assert "secrets." not in (ROOT / ".github" / "workflows" / "release.yml").read_text()
+
+
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
 def test_actions_are_pinned_by_commit_and_get_no_more_rights_than_they_need(workflow: Path) -> None:
     text = workflow.read_text()
     used = re.findall(r"uses: (.+)", text)
     assert used
-    assert [
-        one for one in used if not re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40} # v[0-9]+\.[0-9]+\.[0-9]+", one)
-    ] == []
+    whose = "actions/[a-z-]+|github/codeql-action/[a-z]+|pypa/gh-action-pypi-publish"
+    pinned = re.compile(rf"({whose})@[0-9a-f]{{40}} # v[0-9]+\.[0-9]+\.[0-9]+")
+    assert [one for one in used if not pinned.fullmatch(one)] == []
     document = yaml.safe_load(text)
     assert document["permissions"] == {"contents": "read"}
     for name, job in document["jobs"].items():
-        assert job.get("permissions", {"contents": "read"}) == {"contents": "write" if name == "release" else "read"}
+        assert job.get("permissions", {"contents": "read"}) == RIGHTS.get(name, {"contents": "read"})
         checkouts = [step for step in job["steps"] if step.get("uses", "").startswith("actions/checkout@")]
-        assert [step["with"]["persist-credentials"] for step in checkouts] == [False]
+        assert [step["with"]["persist-credentials"] for step in checkouts] == [False] * (name not in PUBLISHING)
     # Whoever opens a pull request must not run code with the rights of the repository.
     assert "pull_request_target" not in text
     assert "${{ github.event" not in text
@@ -434,7 +478,7 @@ def test_one_commit_stands_for_one_tag_in_all_workflows() -> None:
 
 
 def test_known_vulnerabilities_are_asked_for_in_every_run_and_before_every_release() -> None:
-    for workflow in WORKFLOWS:
+    for workflow in (one for one in WORKFLOWS if one.name != "codeql.yml"):
         steps = [step for job in yaml.safe_load(workflow.read_text())["jobs"].values() for step in job["steps"]]
         assert {"run": "make audit"} in steps, workflow.name
 
