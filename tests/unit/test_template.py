@@ -686,6 +686,27 @@ def test_a_key_of_the_state_table_is_used_by_all_who_use_the_table_and_through_i
     assert table["SSESpecification"] == {"SSEEnabled": True, "SSEType": "KMS"}
 
 
+@pytest.mark.parametrize(
+    ("parameter", "service"),
+    [
+        ("ControlBucketKmsKeyArn", "s3."),
+        ("StateTableKmsKeyArn", "dynamodb."),
+        ("QueueKmsKeyArn", "sqs."),
+        ("ArtifactKmsKeyArn", "s3.*."),
+    ],
+)
+def test_a_key_of_the_stack_is_used_through_its_service_only(parameter: str, service: str) -> None:
+    """Nobody decrypts with it directly."""
+    stack = render({parameter: SINGLE[parameter]})
+    policies = [*stack.of_type("AWS::IAM::Role").values(), *stack.of_type("AWS::IAM::ManagedPolicy").values()]
+    found = [one for policy in policies for one in statements(policy) if one.get("Resource") == SINGLE[parameter]]
+    assert found
+    for one in found:
+        ((keys),) = one["Condition"].values()
+        assert list(keys) == ["kms:ViaService"]
+        assert str(keys["kms:ViaService"]).startswith(service)
+
+
 def test_a_key_of_the_queue_is_used_by_the_schedule_alone() -> None:
     """Who sends to a queue that is encrypted with a key asks for a data key, and decrypts it."""
     key = SINGLE["QueueKmsKeyArn"]

@@ -110,12 +110,35 @@ class TestRights:
         (statement,) = statements(RESOURCES["AssumeRolesPolicy"])
         assert (statement["Action"], statement["Resource"]) == ("sts:AssumeRole", {"Ref": "AssumableRoleArns"})
 
-    def test_glue_may_take_the_roles_of_jobs_without_naming_the_account(self) -> None:
-        """No page of AWS says that Glue sends ``aws:SourceAccount``; where it does, only this account counts."""
-        for _, properties in JOBS.values():
-            (statement,) = role_of(properties)["AssumeRolePolicyDocument"]["Statement"]
-
-            assert statement["Condition"] == {"StringEqualsIfExists": {"aws:SourceAccount": {"Ref": "AWS::AccountId"}}}
+    def test_other_services_take_a_role_only_for_what_is_of_this_stack(self) -> None:
+        """Scheduler and Step Functions document the keys for trust policies.  No page says that Lambda sends
+        ``aws:SourceArn`` each time, nor that Glue sends ``aws:SourceAccount``; where they do, only ours count."""
+        arn = "arn:${{AWS::Partition}}:{0}:${{AWS::Region}}:${{AWS::AccountId}}:{1}".format
+        account = {"aws:SourceAccount": {"Ref": "AWS::AccountId"}}
+        machine = {"Fn::Sub": arn("states", "stateMachine:${AWS::StackName}-maintain-tables*")}
+        function = {"Fn::Sub": arn("lambda", "function:${AWS::StackName}-*")}
+        expected = {
+            "scheduler": {
+                "StringEquals": account,
+                "ArnEquals": {"aws:SourceArn": {"Fn::Sub": arn("scheduler", "schedule-group/default")}},
+            },
+            "states": {"StringEquals": account, "ArnLike": {"aws:SourceArn": machine}},
+            "lambda": {"ArnLikeIfExists": {"aws:SourceArn": function}},
+            "glue": {"StringEqualsIfExists": account},
+        }
+        assert "GroupName" not in RESOURCES["Schedule"]["Properties"], "without it the schedule is of the group default"
+        seen = set()
+        for name, role in of_type("AWS::IAM::Role").items():
+            (statement,) = role["AssumeRolePolicyDocument"]["Statement"]
+            service = statement["Principal"]["Service"].partition(".")[0]
+            assert statement["Condition"] == expected[service], name
+            seen.add(service)
+        assert seen == expected.keys()
+        for role_name, (_, properties) in FUNCTIONS.items():
+            assert properties["FunctionName"]["Fn::Sub"].startswith("${AWS::StackName}-"), role_name
+        assert RESOURCES["MaintainTablesStateMachine"]["Properties"]["Name"] == {
+            "Fn::Sub": "${AWS::StackName}-maintain-tables"
+        }
 
     def test_only_one_policy_allows_to_delete_files(self) -> None:
         deleting = {
