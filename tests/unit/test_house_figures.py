@@ -283,10 +283,10 @@ def test_the_code_stays_within_its_bounds() -> None:
     lines_of_tests = sum(len(module.lines) for module in read_modules(REPOSITORY / "tests").values())
     data_classes = source["dataclasses"] + source["named_tuples"] + source["typed_dicts"]
     found = source["files"], source["lines"], data_classes, lines_of_tests, docs["bytes_of_docs_and_readme"]
-    bounds = 286, 70_320, 351, 100_250, 391_500
+    bounds = 289, 72_250, 355, 103_450, 417_300
     assert [f"{count} > {bound}" for count, bound in zip(found, bounds, strict=True) if count > bound] == []
 
 
 def test_a_compaction_calls_functions_of_few_files() -> None:
     called = call(REPOSITORY, "compact")
-    assert (called.files <= 103, called.depth <= 34) == (True, True), (called.files, called.deepest)
+    assert (called.files <= 104, called.depth <= 34) == (True, True), (called.files, called.deepest)
