@@ -18,7 +18,9 @@ from icekeeper.policy import Policy
 from icekeeper.state.open import open_state
 from support.command import CATALOG, Command
 
-GOOD = "rules:\n- settings:\n    min_input_files: {}\n    max_snapshots_to_keep: 100\n"
+GOOD = (
+    "rules:\n- settings:\n    min_input_files: {}\n    min_manifests_to_rewrite: 100\n    max_snapshots_to_keep: 100\n"
+)
 HOLD = "; until that is mended, the last good settings hold"
 
 

@@ -385,6 +385,7 @@ METHODS: dict[str, Callable[[Storage, str], object]] = {
     "status": lambda s, path: s.status(path),
     "can_list": lambda s, path: s.can_list(path),
     "can_delete": lambda s, path: s.can_delete(path),
+    "is_in_lakefs": lambda s, path: s.is_in_lakefs(f"s3://elsewhere/{path}"),
     "require": lambda s, path: s.require([path]),
     "s3_at": lambda s, path: s.s3_at(path),
     "bounded_output": lambda s, path: bounded_output(s, path).__enter__(),

@@ -242,6 +242,7 @@ OF_ICEBERG = (
     *("5d4b-0_0_data.0.parq", "00000-0-6f1c-deletes.puffin", "20240101_000000_00001_abcde-6f1c.stats"),
     *("000000_0", "000012_0_copy_3", "0000000123_14", "snap-1-1-6f1c.avro", "6f1c-m0.avro", "version-hint.text"),
     *("00001-6f1c.metadata.json", "00001-6f1c.gz.metadata.json", "v1.metadata.json.gz", "6f1c-version-hint.temp"),
+    ".00001-6f1c.metadata.json.0123456789abcdef0123456789abcdef.unfinished",  # ours
 )
 OF_OTHERS = {
     "1011.lance": ".lance",
@@ -250,6 +251,7 @@ OF_OTHERS = {
     "f.PARQUET": ".PARQUET",
     "f.parquet.crc": ".crc",  # Hadoop's begins with a dot
     ".f.lance.crc": ".crc",
+    ".f.parquet.0123.unfinished": ".unfinished",
     "model.bin": ".bin",
     "notes.txt": ".txt",
     "00000000000000000000.json": ".json",
@@ -284,8 +286,9 @@ def test_only_names_that_writers_of_iceberg_tables_give_are_swept() -> None:
 def test_the_name_alone_decides_and_further_endings_only_add(name: str, folder: str, further: list[str]) -> None:
     permitted = is_of_iceberg(name)
     assert is_of_iceberg(f"{folder}/{name}") == permitted
-    assert name.endswith(".crc") or is_of_iceberg(f"{folder}/.{name}.crc") == permitted
-    added = any(name.endswith(f".{ending.removeprefix('.')}") for ending in further)
+    assert name.endswith((".crc", ".unfinished")) or is_of_iceberg(f"{folder}/.{name}.crc") == permitted
+    bare = name[1:-4] if name.startswith(".") and name.endswith(".crc") else name
+    added = any(bare.endswith(f".{ending.removeprefix('.')}") for ending in further)
     assert is_of_iceberg(name, further) == (permitted or added)
 
 

@@ -202,9 +202,10 @@ def judged_table(
     before = _row_groups(table)
     (outcome,) = table.maintain(operations=name, **settings).operations
     assert outcome.status is Status.SUCCEEDED, outcome
-    if "min_row_group_copy_bytes" in settings:
+    # Footers of polars are not believed, so what its entries lack is decoded (rule: footer-bounds-by-known-writers).
+    if "min_row_group_copy_bytes" in settings and {*writers} != {"polars"}:
         assert outcome.metrics["compact.bytes_copied"] > 0, outcome
-    if operation == "copy":  # of every file, else some row groups would have become one
+    if operation == "copy" and "polars" not in writers:  # of every file, else some row groups would have become one
         assert _row_groups(table) == before >= len(FILES), outcome
     gone = _DELETED if deletes else ()
     rows = [row for number in range(len(FILES)) for row in file_rows(number) if row["id"] not in gone]

@@ -53,15 +53,16 @@ _ENDINGS = (
 )
 # Hive, Utilities.COPY_FILE_NAME_TO_TASK_ID_REGEX: files of migrated tables.
 _OF_HIVE = re.compile(r"[0-9]{6,}_[0-9]+(?:_copy_[0-9]+)?")
-_CHECKSUM = ".crc"  # Hadoop, ChecksumFileSystem.getChecksumFile: ``.NAME.crc``
+# Hadoop, ChecksumFileSystem.getChecksumFile: ``.NAME.crc``; ours, ``storage.local_files.write_whole``.
+_BESIDE = re.compile(r"\.(.+)(?:\.crc|\.[0-9a-f]{32}\.unfinished)", re.DOTALL)
 _LONGEST_ENDING = 12
 
 
 def is_of_iceberg(path: str, endings: Iterable[str] = ()) -> bool:
     """Whether a writer of Iceberg tables can have given this name; ``endings``: further ones, with or without a dot."""
     name = path.rpartition("/")[2]
-    if name.startswith(".") and name.endswith(_CHECKSUM):
-        name = name[1 : -len(_CHECKSUM)]
+    beside = _BESIDE.fullmatch(name)
+    name = name if beside is None else beside[1]
     further = tuple(f".{ending.removeprefix('.')}" for ending in endings)
     return name.endswith((*_ENDINGS, *further)) or name == VERSION_HINT or _OF_HIVE.fullmatch(name) is not None
 

@@ -334,6 +334,7 @@ _FIRST_EXACT: dict[str, tuple[int, int, int]] = {
     # Decimals (PARQUET-1655) before 4; null counts (ARROW-12513) and bounds (arrow 15042, 34106) of dictionaries.
     "parquet-cpp-arrow": (12, 0, 0),
     "parquet-rs": (56, 0, 0),  # arrow-rs 1532, 2015, 7593; 10860 is about decimals of variable length, never copied
+    "datafusion": (50, 0, 0),  # it writes by parquet-rs 56 and later (datafusion 17275)
     "duckdb": (1, 5, 5),  # measured: tests/unit/test_copied_parts.py
     "icekeeper": (1, 0, 0),  # see common_writer
 }

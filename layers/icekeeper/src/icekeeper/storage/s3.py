@@ -277,7 +277,7 @@ def delete_objects(client: Any, bucket: str, request: Mapping[str, Any]) -> Mapp
 
 
 def _asks_for_md5(error: Mapping[str, str]) -> bool:
-    return error.get("Code") == "MissingContentMD5" or "content-md5" in error.get("Message", "").lower()
+    return error.get("Code") == "MissingContentMD5" or "content-md5" in (error.get("Message") or "").lower()
 
 
 def _send_md5(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
