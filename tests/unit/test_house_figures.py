@@ -283,7 +283,7 @@ def test_the_code_stays_within_its_bounds() -> None:
     lines_of_tests = sum(len(module.lines) for module in read_modules(REPOSITORY / "tests").values())
     data_classes = source["dataclasses"] + source["named_tuples"] + source["typed_dicts"]
     found = source["files"], source["lines"], data_classes, lines_of_tests, docs["bytes_of_docs_and_readme"]
-    bounds = 289, 72_250, 355, 103_450, 417_300
+    bounds = 290, 72_300, 355, 103_480, 417_300
     assert [f"{count} > {bound}" for count, bound in zip(found, bounds, strict=True) if count > bound] == []
 
 

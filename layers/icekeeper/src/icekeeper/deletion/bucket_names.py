@@ -14,8 +14,9 @@ from functools import partial
 from itertools import chain, islice
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
+from icekeeper.deletion.near_tables import opened
 from icekeeper.deletion.neighbours import behind_authority, has_its_own_bucket, owned_locations
-from icekeeper.deletion.other_tables import LimitedLooks, opened, rules_to_write
+from icekeeper.deletion.other_tables import LimitedLooks, rules_to_write
 from icekeeper.errors import MaintenanceError, OperationRefused, StorageError
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import TableName

@@ -16,6 +16,7 @@ from icekeeper.catalogs.catalog import LoadedTable, identity_of
 from icekeeper.catalogs.server_settings import LAKEFS, NESSIE
 from icekeeper.deletion.bucket_names import refuse_second_names
 from icekeeper.deletion.foreign_tables import find_other_formats
+from icekeeper.deletion.near_tables import NearTables, near_tables
 from icekeeper.deletion.neighbours import (
     StrayMetadata,
     folders_left_alone,
@@ -23,7 +24,7 @@ from icekeeper.deletion.neighbours import (
     owned_locations,
     refuse_other_head,
 )
-from icekeeper.deletion.other_tables import NearTables, near_tables, rules_to_write
+from icekeeper.deletion.other_tables import rules_to_write
 from icekeeper.deletion.shared_references import (
     HeldFiles,
     SharedReferences,

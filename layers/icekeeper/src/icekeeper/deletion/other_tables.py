@@ -1,10 +1,10 @@
-"""Finds and reads the tables of all served catalogs that may need files of the table that is cleaned.
+"""The look: it brings up to date in which folders each table of all served catalogs has files.
 
 Any table may have adopted files of another one (``add_files``), and only its manifests show it.  So before the first
 deletion, each run looks once at every table of every served catalog (rule: look-at-every-served-table): it loads the
 tables whose head is new, reads their new manifests and records the folders that they name (their *claims*).  Then only
-tables whose claims touch the cleaned table are loaded, and their references read.  An entry that cannot be read is
-known by its last look.  An entry that nobody has ever read stops the deletions in its bucket until a person excludes it
+tables whose claims touch the cleaned table are loaded (``near_tables``).  An entry that cannot be read is known by its
+last look.  An entry that nobody has ever read stops the deletions in its bucket until a person excludes it
 (rule: never-seen-tables-stop-their-bucket).
 """
 
@@ -16,14 +16,13 @@ import re
 import shlex
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
-from itertools import chain
 from typing import TypeVar
 
-from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
-from icekeeper.deletion.neighbours import TableFolders, has_its_own_bucket, owned_locations, table_folders
-from icekeeper.deletion.table_claims import entry_of, first_look, is_seen, look_into, record_first_look, recorded_claims
+from icekeeper.catalogs.catalog import Catalog, LoadedTable
+from icekeeper.deletion.neighbours import has_its_own_bucket, owned_locations
+from icekeeper.deletion.table_claims import entry_of, first_look, is_seen, look_into, recorded_claims
 from icekeeper.errors import (
     LocationRefused,
     MaintenanceError,
@@ -33,12 +32,11 @@ from icekeeper.errors import (
     TableNotFound,
     is_gone,
 )
-from icekeeper.machine.clock import HOUR_MS, at_work, in_limited_time, iso_utc
+from icekeeper.machine.clock import HOUR_MS, at_work, in_limited_time
 from icekeeper.machine.metering import WorkThreads
 from icekeeper.model import TableName
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.state.claims import (
-    GONE_AFTER_MS,
     LATEST_LOOK_S,
     LEAST_LIMIT_S,
     CatalogLook,
@@ -55,7 +53,7 @@ from icekeeper.state.claims import (
 )
 from icekeeper.state.store import StateStore
 from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES
-from icekeeper.storage.paths import is_under, may_be_under, normalise
+from icekeeper.storage.paths import normalise
 
 log = logging.getLogger(__name__)
 
@@ -238,7 +236,7 @@ def _look(context: OperationContext, before: CatalogLook, run: str) -> CatalogLo
     unseen: list[UnseenEntry] = []
     failure, hidden = "", tuple[tuple[str, ...], ...]()
     try:
-        catalog = None if before.warehouse == UNKNOWN_WAREHOUSE else _served(context, before.catalog, before.warehouse)
+        catalog = None if before.warehouse == UNKNOWN_WAREHOUSE else served(context, before.catalog, before.warehouse)
         if catalog is None:  # no longer served: the recorded claims of its tables are spared
             return CatalogLook(catalog=before.catalog, warehouse=before.warehouse)
         if is_begun:
@@ -275,7 +273,7 @@ def _require_own(context: OperationContext, catalog: Catalog, listed: Iterable[T
         )
 
 
-def _listed_anew(context: OperationContext, catalog: Catalog) -> Sequence[TableName]:
+def listed_anew(context: OperationContext, catalog: Catalog) -> Sequence[TableName]:
     """Every table of a catalog, by a listing that begins now.
 
     Raises:
@@ -286,7 +284,7 @@ def _listed_anew(context: OperationContext, catalog: Catalog) -> Sequence[TableN
     return listed
 
 
-def _served(context: OperationContext, name: str, warehouse: str) -> Catalog | None:
+def served(context: OperationContext, name: str, warehouse: str) -> Catalog | None:
     """The catalog of that name and warehouse; ``None``: it is no longer served."""
     if (name, warehouse) == (context.catalog.name, context.catalog.warehouse):
         return context.catalog
@@ -308,7 +306,7 @@ def _look_at_tables(context: OperationContext, catalog: Catalog, tables: Sequenc
         seen = list(pool.map(partial(_look_at_table, context, looks, known, missing), tables))
     if missing:
         try:
-            missing.difference_update(_listed_anew(context, catalog))
+            missing.difference_update(listed_anew(context, catalog))
         except StorageError as error:
             log.warning("%s: whether catalog %s still lists its missing tables: %s", context.table, catalog.name, error)
             missing.clear()
@@ -344,13 +342,14 @@ def _look_at_table(
                 context.state.claims.record(replace(recorded, missing_ms=-1), replaces=recorded)
             return None  # ``near_tables`` asks again
         missing.add(name)
-        return unseen_entry(name, recorded, StorageError(_DENIED))
+        return unseen_entry(name, recorded, StorageError(DENIED))
     except Exception as error:  # a document that breaks the specification must not stop the other tables
         log.warning("%s: %s cannot be looked at: %s", context.table, name, error)
         return unseen_entry(name, recorded, error, location)
 
 
-_DENIED = "its catalog lists it, and answers that there is no such table"
+DENIED = "its catalog lists it, and answers that there is no such table"
+"""Why a table that was never looked at stops deletions while it is listed."""
 
 
 def unseen_entry(table: TableName, recorded: TableClaims | None, error: Exception, location: str = "") -> UnseenEntry:
@@ -463,261 +462,3 @@ def _bucket(folder: str, warehouse: str) -> str:
         return store
     place = normalise(warehouse) if "://" in warehouse or warehouse.startswith("/") else store
     return place if touches(place, folder) and len(place) <= len(folder) else store
-
-
-_PARALLEL_LOADS = 8
-
-
-@dataclass(frozen=True, slots=True)
-class CatalogTables:
-    """Loaded tables of a catalog with their folders, and those that cannot be loaded, with the reason."""
-
-    tables: tuple[TableFolders, ...]
-    unreadable: tuple[tuple[TableName, str], ...]
-    is_gone: bool = False
-    """The metadata file of every unreadable table is gone."""
-    missing: str = ""
-    """Why the recorded claims of a missing table still count."""
-
-
-@dataclass(frozen=True, slots=True)
-class NearTables:
-    """Tables that may have files in some folders, and entries that may but cannot be read, with the reason."""
-
-    tables: tuple[TableFolders, ...] = ()
-    unreadable: tuple[tuple[TableClaims, str], ...] = ()
-    given_up: tuple[tuple[TableClaims, str], ...] = ()
-    """Unreadable for good: the metadata file is gone, or the catalog is no longer served."""
-    missing: tuple[tuple[TableClaims, str], ...] = ()
-    """Missing in their catalog, but not proven to be gone (rule: gone-is-proven-twice)."""
-    kept_apart: tuple[tuple[TableClaims, str], ...] = ()
-    """Unreadable or given up, but kept apart by the operator's rules (rule: separated-tables-stop-nothing)."""
-    pointers: tuple[str, ...] = ()
-    """Metadata files in the cleaned table's folders to which entries of kept apart tables point, or at which missing
-    entries of the cleaned table stood."""
-
-
-def load_all(
-    catalog: Catalog, names: Iterable[TableName], state: StateStore, known: Mapping[TableName, TableClaims]
-) -> CatalogTables:
-    """Load tables in parallel, and record the folders of new ones; missing tables are left out.
-
-    Raises:
-        StorageError: the names cannot be listed, or the state store failed.
-    """
-
-    # By UUID: a table may have had another name when it was looked at.
-    seen_in: defaultdict[str, set[str]] = defaultdict(set)
-    for claims in known.values():
-        seen_in[claims.uuid] |= claims.folders
-
-    lost: list[bool] = []
-
-    def load(name: TableName) -> TableFolders | tuple[TableName, str] | None:
-        try:
-            loaded = catalog.load(name)
-            return table_folders(catalog, loaded, seen_in.get(identity_of(catalog, loaded).uuid, ()))
-        except TableNotFound:
-            return None
-        except MaintenanceError as error:
-            lost.append(is_lost(error))
-            return name, str(error)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            lost.append(False)
-            return name, f"its metadata does not follow the specification: {type(error).__name__} {error}"
-
-    with WorkThreads(_PARALLEL_LOADS, thread_name_prefix="table-load") as pool:
-        found = list(pool.map(load, names))
-    readable = tuple(one for one in found if isinstance(one, TableFolders))
-    for one in readable:
-        if one.table.name not in known:
-            same = [claims for claims in known.values() if claims.uuid == _uuid_of(one)]
-            record_first_look(state, catalog, one.table, same)
-    return CatalogTables(
-        readable,
-        tuple(one for one in found if isinstance(one, tuple)),
-        is_gone=bool(lost) and all(lost),
-    )
-
-
-def near_tables(context: OperationContext, own: LoadedTable, folders: Sequence[str]) -> NearTables:
-    """Every other table of all served catalogs that may have files in the (normalised) folders.
-
-    Raises:
-        OperationRefused: for some table this is unknown.
-        StorageError: the state store failed.
-    """
-    looks = know_every_table(context, own)
-    claimed: dict[tuple[str, str, str], TableClaims] = {}
-    for folder in folders:
-        for one in context.state.claims.touching(folder):
-            claimed.setdefault(one.entry, one)
-    own_entry = entry_of(context.catalog, own)
-    claimed.pop(own_entry, None)
-    lost = (one for one in lost_entries(looks) if any(one[0].touch(folder) for folder in folders))
-    near = [NearTables(given_up=(one,)) for one in lost if _counts(context, own, one[0])]
-    failed = {(*look.key, one.table.key): one for look in looks for one in look.unseen if one.is_known}
-    catalogs = {entry[:2]: opened(context, one) for entry, one in claimed.items()}
-    # One object for each catalog, so that tables that hang shorten the time of the others there.
-    ways = {
-        key: catalog if catalog is None or isinstance(catalog, str) else LimitedLooks(context, catalog)
-        for key, catalog in catalogs.items()
-    }
-    with WorkThreads(_PARALLEL_LOADS, thread_name_prefix="table-load") as pool:
-        entries = sorted(claimed)
-        near += pool.map(
-            lambda entry: _near_one(context, own, ways[entry[:2]], claimed[entry], folders, failed.get(entry)),
-            entries,
-        )
-    # A renamed table is found twice.
-    found = _joined(near)
-    others = {entry_of(table.catalog, table.table): table for table in found.tables}
-    homes = owned_locations(own.metadata)
-    pointers = {
-        one.pointer
-        for look in looks
-        for one in look.unseen
-        if any(is_under(one.pointer, home) for home in homes) and own.is_kept_apart_from(look.catalog, one.table)
-    }
-    tables = tuple(table for entry, table in others.items() if entry != own_entry)
-    # A missing entry of the table itself needs the history of its head, and nothing else here.
-    uuid, copy = own.metadata.uuid, identity_of(context.catalog, own).copy
-    same = [claims for claims, _ in found.missing if uuid and claims.copy == copy]
-    pointers.update(claims.seen.metadata_file for claims in same if claims.is_looked_into)
-    missing = tuple(one for one in found.missing if one[0] not in same)
-    return replace(found, tables=tables, missing=missing, pointers=tuple(sorted(pointers)))
-
-
-def _near_one(
-    context: OperationContext,
-    own: LoadedTable,
-    way: LimitedLooks | str | None,
-    claims: TableClaims,
-    folders: Sequence[str],
-    failed: UnseenEntry | None,
-) -> NearTables:
-    """Load the table of one entry; ``way``: the looks at its catalog, or the result of :func:`opened` without one.
-
-    ``failed``: the failed look of this run, which is not repeated for each pass, because it may take long.
-    """
-    is_kept_apart = partial(own.is_kept_apart_from, claims.catalog)
-
-    def lost(reason: str, table: TableName = claims.table, *, is_gone: bool = False) -> NearTables:
-        entry = ((claims, reason),)
-        if is_kept_apart(claims.table) and is_kept_apart(table):
-            return NearTables(kept_apart=entry)
-        return NearTables(given_up=entry) if is_gone else NearTables(unreadable=entry)
-
-    if failed is not None:
-        return lost(failed.reason, is_gone=failed.is_gone)
-    if way is None:
-        return lost(f"catalog {claims.catalog} cannot be opened from here", is_gone=True)
-    if isinstance(way, str):
-        return lost(way)
-
-    def look() -> tuple[CatalogTables, list[tuple[TableFolders, MaintenanceError | None]]]:
-        found = _loaded_by_claims(context, own, way.catalog, claims)
-        return found, [_looked_into(context, table, claims) for table in found.tables]
-
-    try:
-        found, looked = way.look(claims.table, look)
-    except MaintenanceError as error:
-        return lost(str(error))
-    near = [lost(reason, table, is_gone=found.is_gone) for table, reason in found.unreadable]
-    if found.missing:
-        near.append(NearTables(missing=((claims, found.missing),)))
-    for table, unread in looked:
-        if unread is not None:
-            near.append(lost(str(unread), table.table.name))
-        if any(map(table.overlap, folders)):
-            apart = is_kept_apart(table.table.name)  # files that it names are kept, but it owns no folder here
-            near.append(NearTables((replace(table, folders={}, is_kept_apart=True) if apart else table,)))
-    return _joined(near)
-
-
-def _counts(context: OperationContext, own: LoadedTable, lost: TableClaims) -> bool:
-    """Whether the location of a lost entry that was never read is spared.
-
-    Not if the operator's rules keep it apart, or if it contains ``own`` and a person has excluded the entry.
-    """
-    if own.is_kept_apart_from(lost.catalog, lost.table):
-        return False
-    if not may_be_under(own.metadata.location, lost.location):
-        return True
-    recorded = context.state.claims.of_entry(lost.entry)
-    return recorded is None or not recorded.is_excluded
-
-
-def _joined(near: Sequence[NearTables]) -> NearTables:
-    return NearTables(
-        tuple(chain.from_iterable(one.tables for one in near)),
-        tuple(chain.from_iterable(one.unreadable for one in near)),
-        tuple(chain.from_iterable(one.given_up for one in near)),
-        tuple(chain.from_iterable(one.missing for one in near)),
-        tuple(chain.from_iterable(one.kept_apart for one in near)),
-    )
-
-
-def _looked_into(
-    context: OperationContext, one: TableFolders, recorded: TableClaims
-) -> tuple[TableFolders, MaintenanceError | None]:
-    """A table with all folders in which it has files now; and the error if its manifests cannot be read."""
-    if one.table.name == recorded.table and is_seen(recorded, one.table):
-        return one, None
-    try:
-        return replace(one, files_in=one.files_in | look_into(context, one.catalog, one.table)), None
-    except MaintenanceError as error:
-        return one, error
-
-
-def opened(context: OperationContext, claims: TableClaims) -> Catalog | str | None:
-    """The catalog of an entry; ``None``: it is no longer served; a text: why it cannot be opened."""
-    try:
-        return _served(context, claims.catalog, claims.warehouse)
-    except MaintenanceError as error:
-        return f"catalog {claims.catalog} cannot be opened from here: {error}"
-
-
-def _loaded_by_claims(
-    context: OperationContext, own: LoadedTable, catalog: Catalog, claims: TableClaims
-) -> CatalogTables:
-    """The table that was seen under a name, or under its new name.
-
-    The claims of a missing table count, until it is proven to be gone; then they are forgotten
-    (rule: gone-is-proven-twice).
-
-    Raises:
-        StorageError: the catalog cannot be listed, or the state store failed.
-    """
-    found = load_all(catalog, [claims.table], context.state, {claims.table: claims})
-    if found.unreadable or any(_uuid_of(one) == claims.uuid for one in found.tables):
-        return found
-    is_missing = not found.tables
-    if is_missing and claims.missing_again(context.clock()) == claims:
-        return CatalogTables((), (), missing=_why_missing(claims))
-    recorded, listed = recorded_claims(context.state, catalog), _listed_anew(context, catalog)
-    if is_missing and claims.table in listed:
-        context.state.claims.record(replace(claims, missing_ms=-1), replaces=claims)
-        return CatalogTables((), ((claims.table, _DENIED),))
-    renamed = load_all(catalog, [name for name in listed if name not in recorded], context.state, recorded)
-    missing = ""
-    if is_missing and not renamed.unreadable and all(_uuid_of(one) != claims.uuid for one in renamed.tables):
-        now = claims.missing_again(context.clock())
-        if now is None:
-            context.state.claims.forget(claims.entry)
-        else:
-            context.state.claims.record(now, replaces=claims)
-            missing = _why_missing(now)
-    # A table that cannot be loaded may be the renamed one.
-    lost = [(name, f"it may be {name}, which cannot be loaded: {why}") for name, why in renamed.unreadable]
-    near = [one for one in lost if not own.is_kept_apart_from(catalog.name, one[0])]
-    return CatalogTables((*found.tables, *renamed.tables), tuple((near or lost)[:1]), renamed.is_gone, missing)
-
-
-def _why_missing(claims: TableClaims) -> str:
-    since, until = iso_utc(claims.missing_ms), iso_utc(claims.missing_ms + GONE_AFTER_MS)
-    return f"its catalog has not shown it since {since}; it counts as dropped if that is still so after {until}"
-
-
-def _uuid_of(one: TableFolders) -> str:
-    return identity_of(one.catalog, one.table).uuid

@@ -14,7 +14,7 @@ from itertools import islice
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.deletion.foreign_tables import ForeignMetadata, foreign_metadata, metadata_owner
-from icekeeper.deletion.other_tables import CatalogTables, load_all
+from icekeeper.deletion.near_tables import CatalogTables, load_all
 from icekeeper.deletion.referenced_paths import ReferencedPaths, UnlistedPaths
 from icekeeper.deletion.table_claims import recorded_claims
 from icekeeper.errors import LeaseHeld, MaintenanceError, PartlyListed, PolicyError, StorageError

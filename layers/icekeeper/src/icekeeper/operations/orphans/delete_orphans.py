@@ -21,13 +21,13 @@ from icekeeper.deletion.foreign_tables import (
     refuse_foreign,
     unexplained,
 )
+from icekeeper.deletion.near_tables import near_tables
 from icekeeper.deletion.neighbours import (
     find_prefix_mismatch,
     has_its_own_bucket,
     owned_locations,
     prefix_mismatch_error,
 )
-from icekeeper.deletion.other_tables import near_tables
 from icekeeper.deletion.referenced_paths import Hashes, ReferencedPaths, UnlistedPaths, path_hash
 from icekeeper.deletion.shared_references import SharedReferences
 from icekeeper.deletion.sweep_permission import ending_of

@@ -1,0 +1,290 @@
+"""The tables that may need files in some folders: those that can be loaded, and why the others cannot.
+
+Claims say which tables these are; the look of this run (``other_tables``) has brought the claims up to date.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
+
+from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
+from icekeeper.deletion.neighbours import TableFolders, owned_locations, table_folders
+from icekeeper.deletion.other_tables import (
+    DENIED,
+    LimitedLooks,
+    is_lost,
+    know_every_table,
+    listed_anew,
+    lost_entries,
+    served,
+)
+from icekeeper.deletion.table_claims import entry_of, is_seen, look_into, record_first_look, recorded_claims
+from icekeeper.errors import MaintenanceError, TableNotFound
+from icekeeper.machine.clock import iso_utc
+from icekeeper.machine.metering import WorkThreads
+from icekeeper.model import TableName
+from icekeeper.pass_context.context import OperationContext
+from icekeeper.state.claims import GONE_AFTER_MS, TableClaims, UnseenEntry
+from icekeeper.state.store import StateStore
+from icekeeper.storage.paths import is_under, may_be_under
+
+_PARALLEL_LOADS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogTables:
+    """Loaded tables of a catalog with their folders, and those that cannot be loaded, with the reason."""
+
+    tables: tuple[TableFolders, ...]
+    unreadable: tuple[tuple[TableName, str], ...]
+    is_gone: bool = False
+    """The metadata file of every unreadable table is gone."""
+    missing: str = ""
+    """Why the recorded claims of a missing table still count."""
+
+
+@dataclass(frozen=True, slots=True)
+class NearTables:
+    """Tables that may have files in some folders, and entries that may but cannot be read, with the reason."""
+
+    tables: tuple[TableFolders, ...] = ()
+    unreadable: tuple[tuple[TableClaims, str], ...] = ()
+    given_up: tuple[tuple[TableClaims, str], ...] = ()
+    """Unreadable for good: the metadata file is gone, or the catalog is no longer served."""
+    missing: tuple[tuple[TableClaims, str], ...] = ()
+    """Missing in their catalog, but not proven to be gone (rule: gone-is-proven-twice)."""
+    kept_apart: tuple[tuple[TableClaims, str], ...] = ()
+    """Unreadable or given up, but kept apart by the operator's rules (rule: separated-tables-stop-nothing)."""
+    pointers: tuple[str, ...] = ()
+    """Metadata files in the cleaned table's folders to which entries of kept apart tables point, or at which missing
+    entries of the cleaned table stood."""
+
+
+def load_all(
+    catalog: Catalog, names: Iterable[TableName], state: StateStore, known: Mapping[TableName, TableClaims]
+) -> CatalogTables:
+    """Load tables in parallel, and record the folders of new ones; missing tables are left out.
+
+    Raises:
+        StorageError: the names cannot be listed, or the state store failed.
+    """
+
+    # By UUID: a table may have had another name when it was looked at.
+    seen_in: defaultdict[str, set[str]] = defaultdict(set)
+    for claims in known.values():
+        seen_in[claims.uuid] |= claims.folders
+
+    lost: list[bool] = []
+
+    def load(name: TableName) -> TableFolders | tuple[TableName, str] | None:
+        try:
+            loaded = catalog.load(name)
+            return table_folders(catalog, loaded, seen_in.get(identity_of(catalog, loaded).uuid, ()))
+        except TableNotFound:
+            return None
+        except MaintenanceError as error:
+            lost.append(is_lost(error))
+            return name, str(error)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            lost.append(False)
+            return name, f"its metadata does not follow the specification: {type(error).__name__} {error}"
+
+    with WorkThreads(_PARALLEL_LOADS, thread_name_prefix="table-load") as pool:
+        found = list(pool.map(load, names))
+    readable = tuple(one for one in found if isinstance(one, TableFolders))
+    for one in readable:
+        if one.table.name not in known:
+            same = [claims for claims in known.values() if claims.uuid == _uuid_of(one)]
+            record_first_look(state, catalog, one.table, same)
+    return CatalogTables(
+        readable,
+        tuple(one for one in found if isinstance(one, tuple)),
+        is_gone=bool(lost) and all(lost),
+    )
+
+
+def near_tables(context: OperationContext, own: LoadedTable, folders: Sequence[str]) -> NearTables:
+    """Every other table of all served catalogs that may have files in the (normalised) folders.
+
+    Raises:
+        OperationRefused: for some table this is unknown.
+        StorageError: the state store failed.
+    """
+    looks = know_every_table(context, own)
+    claimed: dict[tuple[str, str, str], TableClaims] = {}
+    for folder in folders:
+        for one in context.state.claims.touching(folder):
+            claimed.setdefault(one.entry, one)
+    own_entry = entry_of(context.catalog, own)
+    claimed.pop(own_entry, None)
+    lost = (one for one in lost_entries(looks) if any(one[0].touch(folder) for folder in folders))
+    near = [NearTables(given_up=(one,)) for one in lost if _counts(context, own, one[0])]
+    failed = {(*look.key, one.table.key): one for look in looks for one in look.unseen if one.is_known}
+    catalogs = {entry[:2]: opened(context, one) for entry, one in claimed.items()}
+    # One object for each catalog, so that tables that hang shorten the time of the others there.
+    ways = {
+        key: catalog if catalog is None or isinstance(catalog, str) else LimitedLooks(context, catalog)
+        for key, catalog in catalogs.items()
+    }
+    with WorkThreads(_PARALLEL_LOADS, thread_name_prefix="table-load") as pool:
+        entries = sorted(claimed)
+        near += pool.map(
+            lambda entry: _near_one(context, own, ways[entry[:2]], claimed[entry], folders, failed.get(entry)),
+            entries,
+        )
+    # A renamed table is found twice.
+    found = _joined(near)
+    others = {entry_of(table.catalog, table.table): table for table in found.tables}
+    homes = owned_locations(own.metadata)
+    pointers = {
+        one.pointer
+        for look in looks
+        for one in look.unseen
+        if any(is_under(one.pointer, home) for home in homes) and own.is_kept_apart_from(look.catalog, one.table)
+    }
+    tables = tuple(table for entry, table in others.items() if entry != own_entry)
+    # A missing entry of the table itself needs the history of its head, and nothing else here.
+    uuid, copy = own.metadata.uuid, identity_of(context.catalog, own).copy
+    same = [claims for claims, _ in found.missing if uuid and claims.copy == copy]
+    pointers.update(claims.seen.metadata_file for claims in same if claims.is_looked_into)
+    missing = tuple(one for one in found.missing if one[0] not in same)
+    return replace(found, tables=tables, missing=missing, pointers=tuple(sorted(pointers)))
+
+
+def _near_one(
+    context: OperationContext,
+    own: LoadedTable,
+    way: LimitedLooks | str | None,
+    claims: TableClaims,
+    folders: Sequence[str],
+    failed: UnseenEntry | None,
+) -> NearTables:
+    """Load the table of one entry; ``way``: the looks at its catalog, or the result of :func:`opened` without one.
+
+    ``failed``: the failed look of this run, which is not repeated for each pass, because it may take long.
+    """
+    is_kept_apart = partial(own.is_kept_apart_from, claims.catalog)
+
+    def lost(reason: str, table: TableName = claims.table, *, is_gone: bool = False) -> NearTables:
+        entry = ((claims, reason),)
+        if is_kept_apart(claims.table) and is_kept_apart(table):
+            return NearTables(kept_apart=entry)
+        return NearTables(given_up=entry) if is_gone else NearTables(unreadable=entry)
+
+    if failed is not None:
+        return lost(failed.reason, is_gone=failed.is_gone)
+    if way is None:
+        return lost(f"catalog {claims.catalog} cannot be opened from here", is_gone=True)
+    if isinstance(way, str):
+        return lost(way)
+
+    def look() -> tuple[CatalogTables, list[tuple[TableFolders, MaintenanceError | None]]]:
+        found = _loaded_by_claims(context, own, way.catalog, claims)
+        return found, [_looked_into(context, table, claims) for table in found.tables]
+
+    try:
+        found, looked = way.look(claims.table, look)
+    except MaintenanceError as error:
+        return lost(str(error))
+    near = [lost(reason, table, is_gone=found.is_gone) for table, reason in found.unreadable]
+    if found.missing:
+        near.append(NearTables(missing=((claims, found.missing),)))
+    for table, unread in looked:
+        if unread is not None:
+            near.append(lost(str(unread), table.table.name))
+        if any(map(table.overlap, folders)):
+            apart = is_kept_apart(table.table.name)  # files that it names are kept, but it owns no folder here
+            near.append(NearTables((replace(table, folders={}, is_kept_apart=True) if apart else table,)))
+    return _joined(near)
+
+
+def _counts(context: OperationContext, own: LoadedTable, lost: TableClaims) -> bool:
+    """Whether the location of a lost entry that was never read is spared.
+
+    Not if the operator's rules keep it apart, or if it contains ``own`` and a person has excluded the entry.
+    """
+    if own.is_kept_apart_from(lost.catalog, lost.table):
+        return False
+    if not may_be_under(own.metadata.location, lost.location):
+        return True
+    recorded = context.state.claims.of_entry(lost.entry)
+    return recorded is None or not recorded.is_excluded
+
+
+def _joined(near: Sequence[NearTables]) -> NearTables:
+    return NearTables(
+        tuple(chain.from_iterable(one.tables for one in near)),
+        tuple(chain.from_iterable(one.unreadable for one in near)),
+        tuple(chain.from_iterable(one.given_up for one in near)),
+        tuple(chain.from_iterable(one.missing for one in near)),
+        tuple(chain.from_iterable(one.kept_apart for one in near)),
+    )
+
+
+def _looked_into(
+    context: OperationContext, one: TableFolders, recorded: TableClaims
+) -> tuple[TableFolders, MaintenanceError | None]:
+    """A table with all folders in which it has files now; and the error if its manifests cannot be read."""
+    if one.table.name == recorded.table and is_seen(recorded, one.table):
+        return one, None
+    try:
+        return replace(one, files_in=one.files_in | look_into(context, one.catalog, one.table)), None
+    except MaintenanceError as error:
+        return one, error
+
+
+def opened(context: OperationContext, claims: TableClaims) -> Catalog | str | None:
+    """The catalog of an entry; ``None``: it is no longer served; a text: why it cannot be opened."""
+    try:
+        return served(context, claims.catalog, claims.warehouse)
+    except MaintenanceError as error:
+        return f"catalog {claims.catalog} cannot be opened from here: {error}"
+
+
+def _loaded_by_claims(
+    context: OperationContext, own: LoadedTable, catalog: Catalog, claims: TableClaims
+) -> CatalogTables:
+    """The table that was seen under a name, or under its new name.
+
+    The claims of a missing table count, until it is proven to be gone; then they are forgotten
+    (rule: gone-is-proven-twice).
+
+    Raises:
+        StorageError: the catalog cannot be listed, or the state store failed.
+    """
+    found = load_all(catalog, [claims.table], context.state, {claims.table: claims})
+    if found.unreadable or any(_uuid_of(one) == claims.uuid for one in found.tables):
+        return found
+    is_missing = not found.tables
+    if is_missing and claims.missing_again(context.clock()) == claims:
+        return CatalogTables((), (), missing=_why_missing(claims))
+    recorded, listed = recorded_claims(context.state, catalog), listed_anew(context, catalog)
+    if is_missing and claims.table in listed:
+        context.state.claims.record(replace(claims, missing_ms=-1), replaces=claims)
+        return CatalogTables((), ((claims.table, DENIED),))
+    renamed = load_all(catalog, [name for name in listed if name not in recorded], context.state, recorded)
+    missing = ""
+    if is_missing and not renamed.unreadable and all(_uuid_of(one) != claims.uuid for one in renamed.tables):
+        now = claims.missing_again(context.clock())
+        if now is None:
+            context.state.claims.forget(claims.entry)
+        else:
+            context.state.claims.record(now, replaces=claims)
+            missing = _why_missing(now)
+    # A table that cannot be loaded may be the renamed one.
+    lost = [(name, f"it may be {name}, which cannot be loaded: {why}") for name, why in renamed.unreadable]
+    near = [one for one in lost if not own.is_kept_apart_from(catalog.name, one[0])]
+    return CatalogTables((*found.tables, *renamed.tables), tuple((near or lost)[:1]), renamed.is_gone, missing)
+
+
+def _why_missing(claims: TableClaims) -> str:
+    since, until = iso_utc(claims.missing_ms), iso_utc(claims.missing_ms + GONE_AFTER_MS)
+    return f"its catalog has not shown it since {since}; it counts as dropped if that is still so after {until}"
+
+
+def _uuid_of(one: TableFolders) -> str:
+    return identity_of(one.catalog, one.table).uuid
