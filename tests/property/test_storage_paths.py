@@ -61,6 +61,7 @@ def test_what_is_surely_under_is_also_possibly_under(path: str, location: str) -
         assert may_be_under(path, location)
 
 
+@example("", ["a:/"])
 @given(
     st.one_of(AWKWARD, st.text(), PLAIN.map("/".join)),
     st.lists(st.one_of(AWKWARD, st.text(), PLAIN.map(lambda parts: "/".join(parts[:1]))), max_size=4),

@@ -481,7 +481,9 @@ class PathSet:
     def _contains(self, inner: str) -> bool:
         if self._stems and self._is_planned(inner):
             return True
-        if inner in self._paths or (inner.startswith("/") and "/" in self._paths):
+        scheme, is_remote, _ = inner.partition("://")
+        root = f"{scheme}://" if is_remote else "/" if inner.startswith("/") else inner
+        if inner in self._paths or root in self._paths:
             return True
         slash = inner.find("/")
         while slash >= 0:
