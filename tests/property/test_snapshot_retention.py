@@ -125,8 +125,9 @@ def expire(case: Case, **changes: Any) -> ExpiryPlan:
 
 
 def newest_first(case: Case) -> list[int]:
-    found = case.metadata.snapshots.values()
-    return [s.snapshot_id for s in sorted(found, key=lambda s: (s.timestamp_ms, s.sequence_number), reverse=True)]
+    """By time; of equals, the one that was committed last comes first."""
+    snapshots = case.metadata.snapshots
+    return sorted(committed_last_first(case), key=lambda i: snapshots[i].timestamp_ms, reverse=True)
 
 
 def committed_last_first(case: Case) -> list[int]:

@@ -142,10 +142,10 @@ def expiry_at(metadata: TableMetadata, policy: Policy, *, now_ms: int, pinned: I
     gone = set(refs_to_drop)
     refs = [ref for name, ref in metadata.refs.items() if name not in gone]
     keep = {ref.snapshot_id for ref in refs} | _kept_by_branches(metadata, refs, policy, now_ms)
-    oldest_first, retention_ms = metadata.in_commit_order, policy.snapshot_retention_ms
+    committed_last_first, retention_ms = metadata.in_commit_order[::-1], policy.snapshot_retention_ms
     # A child may be dated before its parent: what is among the newest by either order is kept
     # (rule: order-by-ancestry-not-time).
-    for newest_first in oldest_first[::-1], sorted(oldest_first, key=_recency, reverse=True):
+    for newest_first in committed_last_first, sorted(committed_last_first, key=_recency, reverse=True):
         keep.update(s.snapshot_id for s in newest_first[: policy.max_snapshots_to_keep])
         among_newest = newest_first[: policy.snapshot_retain_max]
         keep.update(s.snapshot_id for s in among_newest if _is_young(s, now_ms, retention_ms))
@@ -154,7 +154,7 @@ def expiry_at(metadata: TableMetadata, policy: Policy, *, now_ms: int, pinned: I
     if not keep.issuperset(metadata.snapshots):
         for_writers = writer_chains(metadata, refs, policy, now_ms).keys() - keep
         keep |= for_writers
-    expired = [s.snapshot_id for s in oldest_first if s.snapshot_id not in keep]
+    expired = [s.snapshot_id for s in metadata.in_commit_order if s.snapshot_id not in keep]
     if policy.snapshot_expire_limit is not None:
         expired = expired[: policy.snapshot_expire_limit]
     return ExpiryPlan(tuple(expired), refs_to_drop, len(for_writers))
