@@ -356,8 +356,8 @@ class Storage:
 
     def is_in_lakefs(self, location: str) -> bool:
         """Whether lakeFS serves the table's files; S3 is asked once per location (is_lakefs_s3), AWS's own never."""
-        is_own_store = split_path(location).scheme in S3_SCHEMES and bool(self._properties.get(S3_ENDPOINT))
-        return is_own_store and self._allowed(location, is_lakefs_s3)
+        has_endpoint = bool(self._properties.get(S3_ENDPOINT))
+        return has_endpoint and is_s3(location) and self._allowed(location, is_lakefs_s3)
 
     def _allowed(self, location: str, ask: Callable[[Any, str, str], bool]) -> bool:
         parts = split_path(location)

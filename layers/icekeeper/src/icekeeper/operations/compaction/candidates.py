@@ -324,8 +324,9 @@ class _CandidateMaker:
         is_clustered: bool,
     ) -> tuple[GroupKey, Candidate]:
         file, spec_id = live.entry.file, live.manifest.partition_spec_id
-        home, to = self._shared.home(spec_id, file.partition, self._destinations.destination(file, spec_id))
-        if why := self._destinations.why_kept(file, spec_id):
+        destination = self._destinations.destination(file, spec_id)
+        home, to = self._shared.home(spec_id, file.partition, destination)
+        if destination[0] == spec_id and (why := self._destinations.why_kept(file, spec_id)):
             self._kept.add(file, f"{file.file_path}, {why}")
         is_fit = self._has_fit_row_groups(file, lacks)
         may_be_copied, is_likely_copied = is_fit and not _touch_all(deletes, file), is_fit and not deletes
