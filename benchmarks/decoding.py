@@ -30,10 +30,10 @@ import pyarrow.parquet as pq
 
 from benchmarks.decoding_cases import KINDS, Case, cases
 from benchmarks.merge import SCHEMA, make_file
-from icekeeper.operations.compaction.clustering import work as clustering
-from icekeeper.operations.compaction.rewrite import rewrite_group
-from icekeeper.operations.compaction.rewrite_task import RewriteTask
-from icekeeper.operations.compaction.write_properties import writer_options
+from icekeeper.operations.compaction.terms.rewrite_task import RewriteTask
+from icekeeper.operations.compaction.terms.write_properties import writer_options
+from icekeeper.operations.compaction.work import sort_files as clustering
+from icekeeper.operations.compaction.work.rewrite import rewrite_group
 from icekeeper.rows.arrow_schema import leaf_columns
 
 BATCH_ROWS = 128 * 1024

@@ -15,7 +15,7 @@ import random
 import sys
 from collections.abc import Callable, Sequence
 
-from icekeeper.operations.compaction.clustering.plan_clustering import Piece, run_depth, runs_to_merge
+from icekeeper.operations.compaction.plan.plan_clustering import Piece, run_depth, runs_to_merge
 
 ROWS, OUTPUT_ROWS = 1000, 10_000
 KEYS: dict[str, Callable[[random.Random, int], tuple[float, float]]] = {

@@ -29,8 +29,8 @@ import pyarrow.parquet as pq
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.engines.spark import SparkEngine, local_session
 from icekeeper.engines.worker_processes import end_worker_server
-from icekeeper.operations.compaction.rewrite import rewrite_group
-from icekeeper.operations.compaction.rewrite_task import OutputNames, RewriteTask
+from icekeeper.operations.compaction.terms.rewrite_task import OutputNames, RewriteTask
+from icekeeper.operations.compaction.work.rewrite import rewrite_group
 from icekeeper.rows.read_task import InputFile
 
 PROCESSES = 2

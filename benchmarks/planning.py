@@ -41,9 +41,9 @@ from icekeeper.metadata.manifest_read import decode_manifest
 from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_list
 from icekeeper.metadata.table_reader import TableReader, delete_index
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
-from icekeeper.operations.compaction.candidates import TableState
-from icekeeper.operations.compaction.plan_groups import CompactionPlan, plan_compaction
-from icekeeper.operations.compaction.plan_on_workers import plan_on_workers
+from icekeeper.operations.compaction.plan.candidates import TableState
+from icekeeper.operations.compaction.plan.plan_groups import CompactionPlan, plan_compaction
+from icekeeper.operations.compaction.plan.plan_on_workers import plan_on_workers
 from icekeeper.storage.storage import Storage
 from support.plans import policy
 from support.tables import new_document, snapshot

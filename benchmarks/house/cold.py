@@ -22,7 +22,7 @@ STARTS: Mapping[str, str] = {
     "function plan": "import plan.handler",
     "function report": "import report.handler",
     "icekeeper --help": "from icekeeper.cli import main; main(['--help'])",
-    "Spark worker": "import icekeeper.operations.compaction.rewrite",
+    "Spark worker": "import icekeeper.operations.compaction.work.rewrite",
 }
 """What is measured, and the program."""
 _PROGRAM = "import sys; sys.path.insert(0, {functions!r})\n{start}\nprint(len(sys.modules), file=sys.stderr)"

@@ -20,7 +20,7 @@ from pyiceberg.types import LongType, NestedField, StringType, StructType
 
 from icekeeper.metadata.delete_scope import partition_key
 from icekeeper.model import EntryStatus, FileContent, ManifestContent, ManifestEntry
-from icekeeper.operations.compaction.rewrite import rewrite_group
+from icekeeper.operations.compaction.work.rewrite import rewrite_group
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.rows import equality_keys

@@ -26,8 +26,8 @@ from icekeeper.engines.spark import SparkEngine
 from icekeeper.errors import PolicyError
 from icekeeper.health.examine import lake_counters
 from icekeeper.operations.compaction import run_groups as dispatch
-from icekeeper.operations.compaction.clustering import exchange
-from icekeeper.operations.compaction.clustering import work as cluster_work
+from icekeeper.operations.compaction.work import exchange
+from icekeeper.operations.compaction.work import sort_files as cluster_work
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.storage.paths import normalise

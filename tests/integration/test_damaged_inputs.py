@@ -24,8 +24,8 @@ from icekeeper.catalogs.catalog import identity_of
 from icekeeper.errors import StorageError
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.model import DataFile
-from icekeeper.operations.compaction.clustering import exchange
-from icekeeper.operations.compaction.rewrite import rewrite_group
+from icekeeper.operations.compaction.work import exchange
+from icekeeper.operations.compaction.work.rewrite import rewrite_group
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassStatus, Status
 from icekeeper.rows.file_rows import projected_rows

@@ -22,10 +22,10 @@ from icekeeper.catalogs.catalog import identity_of
 from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata.delete_scope import named_file
 from icekeeper.model import DataFile, FileContent
-from icekeeper.operations.compaction import forward_deletes
-from icekeeper.operations.compaction.clustering import exchange
-from icekeeper.operations.compaction.forward_deletes import places_in_outputs
-from icekeeper.operations.compaction.rewrite_task import RowRun, Section
+from icekeeper.operations.compaction.land import forward_deletes
+from icekeeper.operations.compaction.land.forward_deletes import places_in_outputs
+from icekeeper.operations.compaction.terms.rewrite_task import RowRun, Section
+from icekeeper.operations.compaction.work import exchange
 from icekeeper.report.outcome import PassStatus, Status
 from support.deletes import (
     commit_deletes,

@@ -17,9 +17,9 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.engines.engine import Engine
-from icekeeper.operations.compaction import plan_on_workers
-from icekeeper.operations.compaction.rewrite import rewrite_group
-from icekeeper.operations.compaction.rewrite_task import OutputNames, RewriteTask
+from icekeeper.operations.compaction.plan import plan_on_workers
+from icekeeper.operations.compaction.terms.rewrite_task import OutputNames, RewriteTask
+from icekeeper.operations.compaction.work.rewrite import rewrite_group
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassStatus, Status
 from icekeeper.rows.read_task import InputFile
@@ -161,7 +161,7 @@ def _peak_kb(task: RewriteTask) -> int:
     """Largest resident set of a fresh process that runs one task, in KB."""
     script = (
         "import pickle, resource, sys\n"
-        "from icekeeper.operations.compaction.rewrite import rewrite_group\n"
+        "from icekeeper.operations.compaction.work.rewrite import rewrite_group\n"
         "result = rewrite_group(pickle.load(sys.stdin.buffer))\n"
         "assert result.error is None, result.error\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)\n"
@@ -262,7 +262,7 @@ def test_what_a_writer_corrupts_is_seen(name: str, level: str, tmp_path: Path, m
 
 
 def test_a_file_that_cannot_be_read_back_is_not_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("icekeeper.operations.compaction.proof.pq.read_metadata", _fails)
+    monkeypatch.setattr("icekeeper.operations.compaction.work.proof.pq.read_metadata", _fails)
     result = rewrite_group(task(PROVEN_SCHEMA, [input_file(tmp_path / "in.parquet", ROWS)], tmp_path))
     assert result.written == ()
     assert "what was written cannot be read back" in (result.error or "")

@@ -18,11 +18,11 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.errors import PolicyError
-from icekeeper.operations.compaction.candidates import SIZES_KEY
-from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn
-from icekeeper.operations.compaction.rewrite import rewrite_group
-from icekeeper.operations.compaction.rewrite_task import RewriteResult
-from icekeeper.operations.compaction.write_properties import misread_columns, writer_options
+from icekeeper.operations.compaction.plan.candidates import SIZES_KEY
+from icekeeper.operations.compaction.terms.recipe import ClusterRecipe, KeyColumn
+from icekeeper.operations.compaction.terms.rewrite_task import RewriteResult
+from icekeeper.operations.compaction.terms.write_properties import misread_columns, writer_options
+from icekeeper.operations.compaction.work.rewrite import rewrite_group
 from icekeeper.policy import Operation, Strategy
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.rows.arrow_schema import leaf_columns

@@ -16,7 +16,7 @@ from icekeeper.errors import StorageError
 from icekeeper.maintenance.pass_steps import run_operation
 from icekeeper.maintenance.run_pass import PassInterrupted, Turn
 from icekeeper.model import TableName
-from icekeeper.operations.compaction import rounds
+from icekeeper.operations.compaction.land import rounds
 from icekeeper.policy import Operation
 from icekeeper.report.activity import REWRITING
 from icekeeper.report.outcome import OperationOutcome, PassStatus, Status

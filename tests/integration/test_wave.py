@@ -19,7 +19,7 @@ from icekeeper.engines.spark import SparkEngine
 from icekeeper.errors import LeaseLost, StorageError
 from icekeeper.machine.metering import WorkThreads
 from icekeeper.operation_facts import Stage
-from icekeeper.operations.compaction import rounds
+from icekeeper.operations.compaction.land import rounds
 from icekeeper.pipeline import glue_job as wave_module
 from icekeeper.pipeline.control_bucket import ControlBucket, Work
 from icekeeper.pipeline.glue_job import NO_TIME, End, run_job, run_work

@@ -12,7 +12,7 @@ import pytest
 
 from icekeeper.engines.local_engine import SMALL_WORK_BYTES, LocalEngine
 from icekeeper.engines.worker_processes import end_worker_server, worker_pool
-from icekeeper.operations.compaction.rewrite import rewrite_group
+from icekeeper.operations.compaction.work.rewrite import rewrite_group
 from support.engine_work import Reads, burn, process_of, threads_of_server, variable
 
 

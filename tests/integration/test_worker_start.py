@@ -10,7 +10,7 @@ import pytest
 
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.engines.worker_processes import end_worker_server, worker_pool
-from icekeeper.operations.compaction.rewrite import rewrite_group
+from icekeeper.operations.compaction.work.rewrite import rewrite_group
 from support.engine_work import has_module, process_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers are no forks")

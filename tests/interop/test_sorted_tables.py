@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from icekeeper.operations.compaction.clustering import exchange
+from icekeeper.operations.compaction.work import exchange
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from support.iceberg_java import IcebergJava

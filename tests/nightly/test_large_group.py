@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn
-from icekeeper.operations.compaction.rewrite_task import OutputNames, RewriteTask
+from icekeeper.operations.compaction.terms.recipe import ClusterRecipe, KeyColumn
+from icekeeper.operations.compaction.terms.rewrite_task import OutputNames, RewriteTask
 from icekeeper.policy import Strategy
 from icekeeper.rows.read_task import InputFile
 
@@ -32,8 +32,8 @@ SCHEMA = {
 RUN = """
 import pickle, sys
 from icekeeper.engines.local_engine import LocalEngine
-from icekeeper.operations.compaction.clustering.exchange import cluster_groups
-from icekeeper.operations.compaction.rewrite import rewrite_group
+from icekeeper.operations.compaction.work.exchange import cluster_groups
+from icekeeper.operations.compaction.work.rewrite import rewrite_group
 
 if __name__ == "__main__":
     with open(sys.argv[1], "rb") as file:

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import DataFile, LiveEntry, Nothing
-from icekeeper.operations.compaction.bins import FileGroup
-from icekeeper.operations.compaction.plan_groups import CompactionPlan, plan_compaction
-from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn, choose_recipe
+from icekeeper.operations.compaction.plan.bins import FileGroup
+from icekeeper.operations.compaction.plan.plan_groups import CompactionPlan, plan_compaction
+from icekeeper.operations.compaction.terms.recipe import ClusterRecipe, KeyColumn, choose_recipe
 from icekeeper.policy import Policy, Strategy
 from support.examples import examples
 from support.plans import HEAD, HEAD_MS, MB, data_file, live_file, policy, position_delete, table, table_state

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.model import LiveEntry, ManifestContent, ManifestFile, Nothing
-from icekeeper.operations.compaction.bins import FileGroup
-from icekeeper.operations.compaction.candidates import TableState
-from icekeeper.operations.compaction.plan_groups import CompactionPlan, plan_compaction
+from icekeeper.operations.compaction.plan.bins import FileGroup
+from icekeeper.operations.compaction.plan.candidates import TableState
+from icekeeper.operations.compaction.plan.plan_groups import CompactionPlan, plan_compaction
 from icekeeper.policy import Policy
 from support.plans import HEAD, HEAD_MS, HEAD_SEQUENCE, MB, data_file, live_file, manifest, policy, table, table_state
 

@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 
 from icekeeper.machine.resources import on_cores
 from icekeeper.model import DataFile
-from icekeeper.operations.compaction import side_by_side
-from icekeeper.operations.compaction import write_file as row_group_writer
-from icekeeper.operations.compaction.proof import COUNTS, RowProof
-from icekeeper.operations.compaction.side_by_side import column_runs, encoded_columns
-from icekeeper.operations.compaction.write_file import write_data_file
+from icekeeper.operations.compaction.work import side_by_side
+from icekeeper.operations.compaction.work import write_file as row_group_writer
+from icekeeper.operations.compaction.work.proof import COUNTS, RowProof
+from icekeeper.operations.compaction.work.side_by_side import column_runs, encoded_columns
+from icekeeper.operations.compaction.work.write_file import write_data_file
 from icekeeper.row_group_copy.footer import read_footer
 from icekeeper.row_group_copy.footer_structs import CannotCopy
 from icekeeper.rows.read_task import with_lineage

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icekeeper.operations.compaction.copy_row_groups import column_ranges, worth_a_look
+from icekeeper.operations.compaction.work.copy_row_groups import column_ranges, worth_a_look
 from icekeeper.rows.arrow_schema import arrow_type, leaf_columns
 from icekeeper.rows.equality_deletes import EqualityLookup, keys_within
 from support.examples import examples

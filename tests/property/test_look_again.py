@@ -13,8 +13,8 @@ from icekeeper.detection.assess import assess
 from icekeeper.detection.proposal import Proposal
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.model import Nothing
-from icekeeper.operations.compaction.plan_groups import CompactionPlan
-from icekeeper.operations.compaction.recipe import choose_recipe
+from icekeeper.operations.compaction.plan.plan_groups import CompactionPlan
+from icekeeper.operations.compaction.terms.recipe import choose_recipe
 from icekeeper.policy import ResolvedPolicy
 from icekeeper.state.store import LastSeen
 from support.examples import examples

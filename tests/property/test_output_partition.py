@@ -18,9 +18,9 @@ from pyiceberg.transforms import parse_transform
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.types import decimal_unscaled, encode, truncated_lower, truncated_upper
 from icekeeper.model import PartitionValue
-from icekeeper.operations.compaction.output_partition import OutputPartitions
-from icekeeper.operations.compaction.rewrite import PartitionRouter
-from icekeeper.operations.compaction.rewrite_task import Routing
+from icekeeper.operations.compaction.terms.output_partition import OutputPartitions
+from icekeeper.operations.compaction.terms.rewrite_task import Routing
+from icekeeper.operations.compaction.work.rewrite import PartitionRouter
 from icekeeper.rows.arrow_schema import arrow_schema
 from support.plans import data_file
 from support.tables import new_document

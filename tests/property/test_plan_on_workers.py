@@ -18,13 +18,13 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_list
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import DataFile, EntryStatus, ManifestContent, ManifestEntry, ManifestFile, Nothing
-from icekeeper.operations.compaction import group_entries
-from icekeeper.operations.compaction import plan_on_workers as workers
-from icekeeper.operations.compaction.bins import FileGroup
-from icekeeper.operations.compaction.candidates import TableState
-from icekeeper.operations.compaction.group_entries import GroupEntries
-from icekeeper.operations.compaction.plan_groups import CompactionPlan, plan_compaction
-from icekeeper.operations.compaction.plan_on_workers import may_be_planned_on_workers, plan_on_workers
+from icekeeper.operations.compaction.land import group_entries
+from icekeeper.operations.compaction.land.group_entries import GroupEntries
+from icekeeper.operations.compaction.plan import plan_on_workers as workers
+from icekeeper.operations.compaction.plan.bins import FileGroup
+from icekeeper.operations.compaction.plan.candidates import TableState
+from icekeeper.operations.compaction.plan.plan_groups import CompactionPlan, plan_compaction
+from icekeeper.operations.compaction.plan.plan_on_workers import may_be_planned_on_workers, plan_on_workers
 from icekeeper.policy import Policy
 from icekeeper.storage.storage import Storage
 from support.examples import examples

@@ -26,7 +26,7 @@ from icekeeper.metadata.overlap_depth import (
     measure_depth,
     total_depth,
 )
-from icekeeper.operations.compaction.clustering.plan_clustering import Piece, run_depth, runs_to_merge, tier_of
+from icekeeper.operations.compaction.plan.plan_clustering import Piece, run_depth, runs_to_merge, tier_of
 from support.plans import data_file
 
 # Which sorted runs are merged: never more often than the tiers' formula, and never piled up deeper than it says.

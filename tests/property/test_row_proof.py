@@ -15,9 +15,9 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icekeeper.operations.compaction.proof import COUNTS, FULL, Evidence, RowProof, proof_of_file, row_checksum
-from icekeeper.operations.compaction.write_file import write_data_file
-from icekeeper.operations.compaction.write_properties import metrics_modes
+from icekeeper.operations.compaction.terms.write_properties import metrics_modes
+from icekeeper.operations.compaction.work.proof import COUNTS, FULL, Evidence, RowProof, proof_of_file, row_checksum
+from icekeeper.operations.compaction.work.write_file import write_data_file
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.storage.storage import Storage
 from support.examples import examples

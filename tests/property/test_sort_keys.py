@@ -26,14 +26,14 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from icekeeper.operations.compaction.clustering.sort_keys import (
+from icekeeper.operations.compaction.terms.recipe import KeyColumn
+from icekeeper.operations.compaction.work.sort_keys import (
     SortKeys,
     choose_bounds,
     cut,
     integer_order,
     sorted_indices,
 )
-from icekeeper.operations.compaction.recipe import KeyColumn
 from icekeeper.rows.arrow_schema import arrow_schema
 from support.examples import examples
 

@@ -19,7 +19,7 @@ from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import DateType, DecimalType, IntegerType, LongType, StringType, TimestampType
 
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.operations.compaction.where import row_filter, whole_partitions
+from icekeeper.operations.compaction.plan.where import row_filter, whole_partitions
 from support.examples import examples
 from support.plans import data_file
 from support.tables import new_document

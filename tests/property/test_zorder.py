@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icekeeper.operations.compaction.clustering.sort_keys import CURVE_BITS, SortKeys, fit_curve
-from icekeeper.operations.compaction.recipe import KeyColumn
+from icekeeper.operations.compaction.terms.recipe import KeyColumn
+from icekeeper.operations.compaction.work.sort_keys import CURVE_BITS, SortKeys, fit_curve
 from icekeeper.rows.arrow_schema import arrow_schema
 from property.test_sort_keys import TYPES, batch_of, plain_key, schema_of
 

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from icekeeper.model import DataFile
-from icekeeper.operations.compaction.clustering import exchange
-from icekeeper.operations.compaction.clustering import work as cluster_work
+from icekeeper.operations.compaction.work import exchange
+from icekeeper.operations.compaction.work import sort_files as cluster_work
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.storage.paths import normalise

@@ -9,8 +9,8 @@ from typing import Any
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import Snapshot, TableMetadata, table_digest
 from icekeeper.model import LiveEntry, Nothing, PartitionValue
-from icekeeper.operations.compaction.candidates import TableState
-from icekeeper.operations.compaction.plan_groups import CompactionPlan, plan_compaction
+from icekeeper.operations.compaction.plan.candidates import TableState
+from icekeeper.operations.compaction.plan.plan_groups import CompactionPlan, plan_compaction
 from icekeeper.policy import Policy, ResolvedPolicy
 from icekeeper.state.store import IdleSince, LastSeen
 from support.plans import HEAD, HEAD_MS, data_file, live_file, manifest, table

@@ -86,7 +86,7 @@ _WITH_WORKERS = """
 import sys
 from icekeeper_command import main
 from icekeeper.engines import local_engine
-from icekeeper.operations.compaction import rounds
+from icekeeper.operations.compaction.land import rounds
 local_engine.SMALL_WORK_BYTES = rounds._SMALL_BYTES = 0
 sys.exit(main())
 """

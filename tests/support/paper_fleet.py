@@ -29,7 +29,7 @@ from icekeeper.model import (
     PartitionFieldSummary,
     TableName,
 )
-from icekeeper.operations.compaction.recipe import choose_recipe
+from icekeeper.operations.compaction.terms.recipe import choose_recipe
 from icekeeper.operations.expiry.retention import plan_expiry
 from icekeeper.operations.manifests.plan_manifests import plan_manifests
 from icekeeper.operations.position_deletes.plan_merges import plan_position_deletes

@@ -13,9 +13,9 @@ from icekeeper.commit.snapshot import RECIPE_KEY
 from icekeeper.metadata.delete_scope import DeleteIndex, DeleteIndexBuilder
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import EntryStatus, FileContent, LiveEntry, ManifestEntry, Nothing, PartitionValue
-from icekeeper.operations.compaction.bins import FileGroup
-from icekeeper.operations.compaction.candidates import TableState
-from icekeeper.operations.compaction.plan_groups import CompactionPlan, plan_compaction
+from icekeeper.operations.compaction.plan.bins import FileGroup
+from icekeeper.operations.compaction.plan.candidates import TableState
+from icekeeper.operations.compaction.plan.plan_groups import CompactionPlan, plan_compaction
 from icekeeper.policy import Policy
 from support.plans import data_file, live_file, manifest
 from support.tables import new_document, snapshot

@@ -18,8 +18,8 @@ from icekeeper.model import (
     ManifestFile,
     PartitionValue,
 )
-from icekeeper.operations.compaction.candidate import Candidate, Condition, Extents, Home, Origin
-from icekeeper.operations.compaction.candidates import TableState
+from icekeeper.operations.compaction.plan.candidate import Candidate, Condition, Extents, Home, Origin
+from icekeeper.operations.compaction.plan.candidates import TableState
 from icekeeper.policy import Policy
 from icekeeper.policy.partition_time import PartitionTimes, partition_times
 from support.settings import policy as resolved_policy

@@ -8,10 +8,12 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
+from http import HTTPStatus
+from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from socketserver import ThreadingMixIn
 from typing import Any, NamedTuple, TypeAlias
@@ -36,7 +38,11 @@ class WireRequest(NamedTuple):
 
 @dataclass
 class CountingProxy:
-    """The address to use in place of the server's, and every request that came."""
+    """The address to use in place of the server's, and every request that came and was answered.
+
+    One that the server failed to answer, or whose client was gone, does not count: the client's library sends it again,
+    and how often a busy machine lets that happen is no property of ours.
+    """
 
     address: str
     requests: list[WireRequest] = field(default_factory=list)
@@ -64,14 +70,25 @@ class Forwarder(ProxyHandler):
     """Sends every request on as it came, and counts it."""
 
     counted: CountingProxy
+    now: WireRequest | None = None
+    """The request that is being forwarded."""
 
     def serve(self) -> None:
         self.forward(self.body())
 
     def forward(self, body: bytes) -> None:
         """Record the request and send it to the server, with the ``body`` that was read from the client."""
-        self.count()
-        self.send_on_as_it_came(body)
+        self.now = request = self.count()
+        try:
+            self.send_on_as_it_came(body)
+        except (OSError, HTTPException):
+            self.counted.requests.remove(request)
+            raise
+
+    def answer(self, status: int, headers: Iterable[tuple[str, str]], body: bytes, length: str | None) -> None:
+        if status >= HTTPStatus.INTERNAL_SERVER_ERROR and self.now is not None:
+            self.counted.requests.remove(self.now)
+        super().answer(status, headers, body, length)
 
     def count(self) -> WireRequest:
         """Record the request."""

@@ -18,9 +18,9 @@ from icekeeper.cli.passes import plan_lines
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import DataFile, EntryStatus, LiveEntry, ManifestEntry, Nothing
 from icekeeper.operations.compaction import run_groups as group_batches
-from icekeeper.operations.compaction.bins import FileGroup, Reason
-from icekeeper.operations.compaction.candidate import Condition
-from icekeeper.operations.compaction.candidates import (
+from icekeeper.operations.compaction.plan.bins import FileGroup, Reason
+from icekeeper.operations.compaction.plan.candidate import Condition
+from icekeeper.operations.compaction.plan.candidates import (
     AS_THEY_ARE,
     SIZES_KEY,
     OutputSizes,
@@ -29,16 +29,16 @@ from icekeeper.operations.compaction.candidates import (
     pieces,
     recorded_sizes,
 )
-from icekeeper.operations.compaction.output_partition import target_fields
-from icekeeper.operations.compaction.plan_groups import (
+from icekeeper.operations.compaction.plan.plan_groups import (
     CompactionPlan,
     NothingToCompact,
     plan_compaction,
 )
-from icekeeper.operations.compaction.preview import assumptions, left_document, plan_document
-from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn, choose_recipe
-from icekeeper.operations.compaction.rewrite_task import OutputNames, RewriteTask
+from icekeeper.operations.compaction.plan.preview import assumptions, left_document, plan_document
 from icekeeper.operations.compaction.run_groups import RewriteBatch, in_batches, rewrite_batch
+from icekeeper.operations.compaction.terms.output_partition import target_fields
+from icekeeper.operations.compaction.terms.recipe import ClusterRecipe, KeyColumn, choose_recipe
+from icekeeper.operations.compaction.terms.rewrite_task import OutputNames, RewriteTask
 from icekeeper.policy import Operation, Strategy
 from icekeeper.report.outcome import skipped, succeeded
 from icekeeper.rows.read_task import OPEN_FILE_BYTES, InputFile

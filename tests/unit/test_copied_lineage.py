@@ -15,7 +15,7 @@ import pytest
 
 from icekeeper.errors import StorageError
 from icekeeper.model import DataFile
-from icekeeper.operations.compaction.rewrite import rewrite_group
+from icekeeper.operations.compaction.work.rewrite import rewrite_group
 from icekeeper.row_group_copy import lineage as new_lineage
 from icekeeper.row_group_copy import lineage as write_lineage
 from icekeeper.row_group_copy import write_copy as write_tail

@@ -19,8 +19,8 @@ import pytest
 
 from icekeeper.metadata.types import encode
 from icekeeper.model import DataFile
-from icekeeper.operations.compaction.copy_row_groups import column_ranges
-from icekeeper.operations.compaction.rewrite import rewrite_group
+from icekeeper.operations.compaction.work.copy_row_groups import column_ranges
+from icekeeper.operations.compaction.work.rewrite import rewrite_group
 from icekeeper.row_group_copy.copyable import CopyableFile
 from icekeeper.row_group_copy.footer import read_footer
 from icekeeper.row_group_copy.footer_decisions import common_writer, has_right_statistics, hides_bounds

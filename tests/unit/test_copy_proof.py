@@ -16,7 +16,7 @@ from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeou
 
 from icekeeper.errors import OutputUnproved, RowsNotKept, StorageError
 from icekeeper.model import DataFile
-from icekeeper.operations.compaction.rewrite import rewrite_group
+from icekeeper.operations.compaction.work.rewrite import rewrite_group
 from icekeeper.row_group_copy import merge_files as merge
 from icekeeper.row_group_copy.copyable import Layout, lay_out
 from icekeeper.row_group_copy.footer_structs import FileMetaData, NotCopyable

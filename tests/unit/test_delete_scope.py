@@ -19,7 +19,7 @@ from icekeeper.metadata.delete_scope import (
     partition_key,
 )
 from icekeeper.model import EntryStatus, FileContent, ManifestEntry
-from icekeeper.operations.compaction.candidates import path_hash, well_spelled
+from icekeeper.operations.compaction.plan.candidates import path_hash, well_spelled
 from icekeeper.rows.apply_deletes import SpelledFiles
 from support.plans import data_file
 

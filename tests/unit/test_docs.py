@@ -19,7 +19,7 @@ import typer.main
 
 from icekeeper.cli.app import app, main
 from icekeeper.deletion.file_needs import GC_DISABLED
-from icekeeper.operations.compaction.plan_groups import DELETES_DISABLED, NO_SNAPSHOT, NOTHING_ELIGIBLE
+from icekeeper.operations.compaction.plan.plan_groups import DELETES_DISABLED, NO_SNAPSHOT, NOTHING_ELIGIBLE
 from icekeeper.operations.expiry.retention import NOTHING_TO_EXPIRE
 from icekeeper.operations.manifests.plan_manifests import NO_ENTRIES
 from icekeeper.operations.old_partitions import NO_RETENTION

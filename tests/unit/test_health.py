@@ -28,8 +28,8 @@ from icekeeper.model import (
     ManifestFile,
     TableName,
 )
-from icekeeper.operations.compaction.clustering.plan_clustering import ClusteringDepth, Layout
-from icekeeper.operations.compaction.recipe import KeyColumn
+from icekeeper.operations.compaction.plan.plan_clustering import ClusteringDepth, Layout
+from icekeeper.operations.compaction.terms.recipe import KeyColumn
 from icekeeper.policy import ResolvedPolicy
 from icekeeper.state.findings import Verdict
 from icekeeper.state.identity import TableIdentity

@@ -66,9 +66,9 @@ HEAVY = (
 @pytest.mark.parametrize(
     ("module", "most"),
     [
-        ("icekeeper.operations.compaction.rewrite", 395),
-        ("icekeeper.operations.compaction.clustering.work", 394),
-        ("icekeeper.operations.compaction.where", 299),
+        ("icekeeper.operations.compaction.work.rewrite", 395),
+        ("icekeeper.operations.compaction.work.sort_files", 394),
+        ("icekeeper.operations.compaction.plan.where", 299),
         ("icekeeper.operations.statistics.sketch_task", 363),
         ("icekeeper.operations.position_deletes.merge", 361),
         ("icekeeper.engines.worker_processes", 163),

@@ -32,9 +32,9 @@ from icekeeper.machine.resources import (
     with_spare_bytes,
 )
 from icekeeper.model import FileContent
-from icekeeper.operations.compaction import write_file as write
-from icekeeper.operations.compaction.clustering import work as sorted_files
-from icekeeper.operations.compaction.side_by_side import side_by_side_writer
+from icekeeper.operations.compaction.work import sort_files as sorted_files
+from icekeeper.operations.compaction.work import write_file as write
+from icekeeper.operations.compaction.work.side_by_side import side_by_side_writer
 from icekeeper.row_group_copy import write_copy as stream
 from icekeeper.row_group_copy.footer import Piece, data_pages, read_footer
 from icekeeper.rows import file_rows as parquet_reader

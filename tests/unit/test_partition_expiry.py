@@ -11,7 +11,7 @@ from icekeeper.errors import OperationRefused
 from icekeeper.metadata.delete_scope import DELETE_FILE_PATH_ID, PartitionKey, partition_key
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import DataFile, FileContent, Nothing, PartitionValue
-from icekeeper.operations.compaction.where import whole_partitions
+from icekeeper.operations.compaction.plan.where import whole_partitions
 from icekeeper.operations.old_partitions import (
     LivePartitions,
     chosen_partitions,

@@ -16,9 +16,9 @@ from icekeeper.errors import PolicyError
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import Nothing, PartitionValue
-from icekeeper.operations.compaction.candidates import TableState
-from icekeeper.operations.compaction.plan_groups import plan_compaction
-from icekeeper.operations.compaction.where import file_scope
+from icekeeper.operations.compaction.plan.candidates import TableState
+from icekeeper.operations.compaction.plan.plan_groups import plan_compaction
+from icekeeper.operations.compaction.plan.where import file_scope
 from icekeeper.policy.partition_time import NO_TIME_FIELD, partition_times
 from icekeeper.policy.relative_time import end_by_pattern, parse_time_pattern
 from support.plans import HEAD_MS, MB, data_file, live_file, ms, partitioned, policy, spec, times

@@ -28,7 +28,7 @@ from icekeeper.metadata.puffin import (
 )
 from icekeeper.metadata.statistics import NOMINAL, ThetaSketch, decode_theta, encode_theta, sketch_of, union
 from icekeeper.model import FileContent
-from icekeeper.operations.compaction.rewrite import rewrite_group
+from icekeeper.operations.compaction.work.rewrite import rewrite_group
 from icekeeper.operations.statistics.column_sketch import ColumnSketch, hash_bytes, hash_words
 from icekeeper.rows.read_task import DeleteFile
 from support.corpus import require_corpus

@@ -18,8 +18,8 @@ from icekeeper.errors import FileUnreadable, MaintenanceError, MetadataUnreadabl
 from icekeeper.machine.metering import WorkThreads
 from icekeeper.machine.resources import on_cores
 from icekeeper.model import FileContent
-from icekeeper.operations.compaction.proof import write_proven
-from icekeeper.operations.compaction.rewrite_task import RewriteResult, RewriteTask
+from icekeeper.operations.compaction.terms.rewrite_task import RewriteResult, RewriteTask
+from icekeeper.operations.compaction.work.proof import write_proven
 from icekeeper.rows import read as decoding
 from icekeeper.rows.apply_deletes import DeletedRows, deleted_rows_of
 from icekeeper.rows.file_rows import reading

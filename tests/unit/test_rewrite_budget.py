@@ -12,9 +12,9 @@ from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.delete_scope import DeleteIndexBuilder
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import EntryStatus, FileContent, LiveEntry, ManifestEntry, Nothing
-from icekeeper.operations.compaction.candidates import TableState, Tally, select_candidates
-from icekeeper.operations.compaction.payback import RewriteHistory
-from icekeeper.operations.compaction.plan_groups import CompactionPlan, NothingToCompact, plan_compaction
+from icekeeper.operations.compaction.plan.candidates import TableState, Tally, select_candidates
+from icekeeper.operations.compaction.plan.payback import RewriteHistory
+from icekeeper.operations.compaction.plan.plan_groups import CompactionPlan, NothingToCompact, plan_compaction
 from icekeeper.policy import Policy
 from support.paper_table import ROW_BYTES, Arrival, PaperTable
 from support.plans import HEAD, HEAD_MS, MB, data_file, live_file, manifest, policy, position_delete, table, table_state

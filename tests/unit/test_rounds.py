@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icekeeper.operations.compaction.bins import FileGroup
-from icekeeper.operations.compaction.candidate import Candidate, Condition, Home, Origin
-from icekeeper.operations.compaction.rounds import Pace, Work, in_commits, opened_bytes
+from icekeeper.operations.compaction.land.rounds import Pace, Work, in_commits, opened_bytes
+from icekeeper.operations.compaction.plan.bins import FileGroup
+from icekeeper.operations.compaction.plan.candidate import Candidate, Condition, Home, Origin
 from icekeeper.rows.read_task import OPEN_FILE_BYTES
 
 MB, GB = 1024**2, 1024**3

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from icekeeper.errors import FileUnreadable, StorageError
 from icekeeper.metadata.types import encode
 from icekeeper.model import DataFile
-from icekeeper.operations.compaction.copied_outputs import CopyableInput, assign, plan_outputs
-from icekeeper.operations.compaction.rewrite import rewrite_group
-from icekeeper.operations.compaction.rewrite_task import Copying
+from icekeeper.operations.compaction.terms.rewrite_task import Copying
+from icekeeper.operations.compaction.work.copied_outputs import CopyableInput, assign, plan_outputs
+from icekeeper.operations.compaction.work.rewrite import rewrite_group
 from icekeeper.row_group_copy.copyable import CODECS, CopyableFile, judge_file
 from icekeeper.row_group_copy.footer import (
     PageWalk,

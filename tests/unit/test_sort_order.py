@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from icekeeper.errors import PolicyError, TableUnsupported
-from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn, choose_recipe
+from icekeeper.operations.compaction.terms.recipe import ClusterRecipe, KeyColumn, choose_recipe
 from icekeeper.policy import Strategy
 from icekeeper.policy.values import SortTerm, parse_sort_order
 from support.plans import MB, policy, table

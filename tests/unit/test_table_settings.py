@@ -13,10 +13,10 @@ import pytest
 from icekeeper.commit.snapshot import manifest_target_bytes, portions
 from icekeeper.errors import PolicyError, TableUnsupported
 from icekeeper.model import EntryStatus, ManifestEntry
-from icekeeper.operations.compaction import write_file as write
-from icekeeper.operations.compaction.recipe import MAX_SORT_COLUMNS, choose_recipe
-from icekeeper.operations.compaction.write_file import write_data_file
-from icekeeper.operations.compaction.write_properties import metrics_modes, output_properties, writer_options
+from icekeeper.operations.compaction.terms.recipe import MAX_SORT_COLUMNS, choose_recipe
+from icekeeper.operations.compaction.terms.write_properties import metrics_modes, output_properties, writer_options
+from icekeeper.operations.compaction.work import write_file as write
+from icekeeper.operations.compaction.work.write_file import write_data_file
 from icekeeper.policy import POLICY_KEYS, Operation, ResolvedPolicy, layers_for, resolve
 from icekeeper.policy.keys import DEPLOYMENT_KEYS
 from icekeeper.policy.layers import BOUND_KEYS, SCHEDULE_KEYS, Layer

@@ -12,7 +12,7 @@ import pytest
 from icekeeper.errors import PolicyError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import PartitionValue
-from icekeeper.operations.compaction.where import row_filter
+from icekeeper.operations.compaction.plan.where import row_filter
 from icekeeper.policy.relative_time import parse_relative
 from support.plans import data_file, partitioned_by
 from support.tables import new_document

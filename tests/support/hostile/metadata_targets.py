@@ -58,8 +58,8 @@ from icekeeper.model import (
     ManifestFile,
     PartitionFieldSummary,
 )
-from icekeeper.operations.compaction.recipe import choose_recipe
-from icekeeper.operations.compaction.write_properties import output_properties
+from icekeeper.operations.compaction.terms.recipe import choose_recipe
+from icekeeper.operations.compaction.terms.write_properties import output_properties
 from icekeeper.operations.expiry.retention import expiry_at
 from icekeeper.operations.expiry.unreferenced import unused_metadata
 from icekeeper.operations.statistics.compute_statistics import StatisticsFileUnusable, stored_sketch

@@ -564,7 +564,7 @@ class Runtime:
         from icekeeper.health.examine import health_head
         from icekeeper.health.layout import MOST_REFS, MOST_SNAPSHOTS, layout_facts
         from icekeeper.metadata.table_reader import TableReader
-        from icekeeper.operations.compaction.write_properties import partition_path
+        from icekeeper.operations.compaction.terms.write_properties import partition_path
         from icekeeper.operations.expiry.ref_costs import cost_of_refs
         from icekeeper.state.findings import Part, TableLayout
 

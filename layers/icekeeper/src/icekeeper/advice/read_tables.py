@@ -32,7 +32,7 @@ from icekeeper.metadata.puffin import THETA_SKETCH
 from icekeeper.metadata.statistics import statistics_by_snapshot
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import DataFile, LiveEntry, ManifestContent, PartitionValue, TableName
-from icekeeper.operations.compaction.recipe import choose_recipe
+from icekeeper.operations.compaction.terms.recipe import choose_recipe
 from icekeeper.policy import Policy, ResolvedPolicy
 from icekeeper.rows.arrow_schema import LeafColumn, leaf_columns
 from icekeeper.storage.storage import Storage

@@ -40,7 +40,7 @@ from icekeeper.metadata.document import (
     history_digest,
     table_digest,
 )
-from icekeeper.operations.compaction.where import why_not_rewritten
+from icekeeper.operations.compaction.plan.where import why_not_rewritten
 from icekeeper.operations.expiry.retention import ExpiryPlan, expiry_at
 from icekeeper.operations.policy_fit import check_fit
 from icekeeper.policy import Operation, Policy, ResolvedPolicy, gc_enabled

@@ -1,7 +1,8 @@
 """Iceberg's partition and sort transforms: names, source types, result types, order (pure).
 
-A new transform needs its name here, its function in ``operations/compaction/output_partition.py`` (values) and
-``clustering/sort_keys.py`` (columns), and tests.  Transforms are spelled as in table metadata: ``bucket[16]``, ``day``.
+A new transform needs its name here, its function in ``operations/compaction/terms/output_partition.py`` (values) and
+``operations/compaction/work/sort_keys.py`` (columns), and tests.  Transforms are spelled as in table metadata:
+``bucket[16]``, ``day``.
 Source: specification, "Partition Transforms".
 """
 

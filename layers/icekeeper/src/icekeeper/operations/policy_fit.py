@@ -11,8 +11,8 @@ from itertools import combinations
 
 from icekeeper.errors import PolicyError, TableUnsupported
 from icekeeper.metadata.document import TableMetadata, branch_head
-from icekeeper.operations.compaction.recipe import choose_recipe
-from icekeeper.operations.compaction.where import file_scope
+from icekeeper.operations.compaction.plan.where import file_scope
+from icekeeper.operations.compaction.terms.recipe import choose_recipe
 from icekeeper.operations.expiry.retention import check_retention
 from icekeeper.operations.statistics.plan_statistics import statistics_columns
 from icekeeper.policy import Operation, Policy, ResolvedPolicy

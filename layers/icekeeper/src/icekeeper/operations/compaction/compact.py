@@ -22,19 +22,20 @@ from icekeeper.machine.clock import stopwatch
 from icekeeper.metadata.document import Snapshot, TableMetadata, branch_head, require_writable, schema_digest
 from icekeeper.metadata.table_reader import TableReader, delete_index
 from icekeeper.model import LiveEntry, ManifestContent, ManifestFile, Nothing
-from icekeeper.operations.compaction.candidates import FileScope, TableState, Tally
-from icekeeper.operations.compaction.commit_groups import GroupOutcomes, commit_results
-from icekeeper.operations.compaction.group_entries import OVERTAKEN, GroupEntries
-from icekeeper.operations.compaction.payback import rewrite_price
-from icekeeper.operations.compaction.plan_groups import (
+from icekeeper.operations.compaction.land.commit_groups import GroupOutcomes, commit_results
+from icekeeper.operations.compaction.land.group_entries import OVERTAKEN, GroupEntries
+from icekeeper.operations.compaction.land.rounds import in_commits
+from icekeeper.operations.compaction.plan.candidates import FileScope, TableState, Tally
+from icekeeper.operations.compaction.plan.payback import rewrite_price
+from icekeeper.operations.compaction.plan.plan_groups import (
     CompactionPlan,
     NothingToCompact,
     done_depth,
     plan_compaction,
     planned_depth,
 )
-from icekeeper.operations.compaction.plan_on_workers import may_be_planned_on_workers, plan_on_workers
-from icekeeper.operations.compaction.preview import (
+from icekeeper.operations.compaction.plan.plan_on_workers import may_be_planned_on_workers, plan_on_workers
+from icekeeper.operations.compaction.plan.preview import (
     assumptions,
     cut_row_groups,
     cut_sentence,
@@ -43,12 +44,11 @@ from icekeeper.operations.compaction.preview import (
     left_document,
     plan_document,
 )
-from icekeeper.operations.compaction.recipe import ClusterRecipe, choose_recipe, has_order, table_recipe
-from icekeeper.operations.compaction.rewrite_task import RewriteResult
-from icekeeper.operations.compaction.rounds import in_commits
+from icekeeper.operations.compaction.plan.where import file_scope, why_not_rewritten
 from icekeeper.operations.compaction.run_groups import rewrite_and_commit
-from icekeeper.operations.compaction.where import file_scope, why_not_rewritten
-from icekeeper.operations.compaction.write_properties import (
+from icekeeper.operations.compaction.terms.recipe import ClusterRecipe, choose_recipe, has_order, table_recipe
+from icekeeper.operations.compaction.terms.rewrite_task import RewriteResult
+from icekeeper.operations.compaction.terms.write_properties import (
     BY_FOOTER,
     files_lacking,
     partition_path,
@@ -139,7 +139,7 @@ def _late_deletes(
     if snapshot is None or 0 not in plan.delete_needs.values():
         return {}
     # Imported here, because few tables have such deletes.
-    from icekeeper.operations.compaction.forward_deletes import late_deletes
+    from icekeeper.operations.compaction.land.forward_deletes import late_deletes
 
     try:
         return late_deletes(reader, snapshot, state.deletes, plan.delete_needs)

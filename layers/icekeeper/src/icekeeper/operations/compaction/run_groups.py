@@ -21,16 +21,22 @@ from icekeeper.machine.interrupts import uninterrupted
 from icekeeper.machine.metering import WorkThreads
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import DataFile
-from icekeeper.operations.compaction.bins import FileGroup, Reason
-from icekeeper.operations.compaction.candidates import LARGEST_OUTPUT, output_bytes
-from icekeeper.operations.compaction.clustering.exchange import cluster_groups, fits_one_worker
-from icekeeper.operations.compaction.commit_groups import GroupOutcomes, commit_results, with_row_ids
-from icekeeper.operations.compaction.group_entries import OVERTAKEN, GroupEntries
-from icekeeper.operations.compaction.plan_groups import CompactionPlan
-from icekeeper.operations.compaction.rewrite import rewrite_group
-from icekeeper.operations.compaction.rewrite_task import Copying, RewriteResult, RewriteTask, Routing, planned_files
-from icekeeper.operations.compaction.rounds import Pace, Work, in_commits, opened_bytes, small_together
-from icekeeper.operations.compaction.write_properties import misread_columns, output_names, output_properties
+from icekeeper.operations.compaction.land.commit_groups import GroupOutcomes, commit_results, with_row_ids
+from icekeeper.operations.compaction.land.group_entries import OVERTAKEN, GroupEntries
+from icekeeper.operations.compaction.land.rounds import Pace, Work, in_commits, opened_bytes, small_together
+from icekeeper.operations.compaction.plan.bins import FileGroup, Reason
+from icekeeper.operations.compaction.plan.candidates import LARGEST_OUTPUT, output_bytes
+from icekeeper.operations.compaction.plan.plan_groups import CompactionPlan
+from icekeeper.operations.compaction.terms.rewrite_task import (
+    Copying,
+    RewriteResult,
+    RewriteTask,
+    Routing,
+    planned_files,
+)
+from icekeeper.operations.compaction.terms.write_properties import misread_columns, output_names, output_properties
+from icekeeper.operations.compaction.work.exchange import cluster_groups, fits_one_worker
+from icekeeper.operations.compaction.work.rewrite import rewrite_group
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Policy
 from icekeeper.report.activity import REWRITING
@@ -141,7 +147,7 @@ class _Rewriting:
         self._at_hand, began_s = len(groups), self._context.monotonic_s()
         if self._settled:
             # Imported here, because most plans are one round.
-            from icekeeper.operations.compaction.forward_deletes import with_newest_deletes
+            from icekeeper.operations.compaction.land.forward_deletes import with_newest_deletes
 
             groups = with_newest_deletes(self._context, self._loaded, self._plan, groups)
             self._groups |= {group.group_id: group for group in groups}

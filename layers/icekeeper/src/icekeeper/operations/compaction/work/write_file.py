@@ -23,15 +23,15 @@ import pyarrow.parquet as pq
 from icekeeper.machine.resources import task_cores
 from icekeeper.metadata.types import comparable, encode, is_utf8, truncated_lower, truncated_upper
 from icekeeper.model import DataFile, FileContent, PartitionValue
-from icekeeper.operations.compaction.rewrite_task import RewriteTask
-from icekeeper.operations.compaction.row_maps import RowMapWriter
-from icekeeper.operations.compaction.write_properties import (
+from icekeeper.operations.compaction.terms.rewrite_task import RewriteTask
+from icekeeper.operations.compaction.terms.write_properties import (
     dictionary_bytes,
     is_misread,
     metrics_modes,
     row_group_bytes,
     writer_options,
 )
+from icekeeper.operations.compaction.work.row_maps import RowMapWriter
 from icekeeper.rows.arrow_schema import LeafColumn, arrow_schema, column_at, leaf_columns, leaf_values
 from icekeeper.storage.arrow_files import WriteOnly
 from icekeeper.storage.multipart import bounded_output
@@ -230,7 +230,7 @@ def row_group_writer(sink: Any, first: pa.Table, options: Mapping[str, Any]) -> 
     cores = task_cores()
     if cores > 1 and first.num_columns > 1 and first.nbytes >= _WORTH_THREADS_BYTES:
         # Imported here, so that small files and one core start without it and without Thrift.
-        from icekeeper.operations.compaction.side_by_side import side_by_side_writer
+        from icekeeper.operations.compaction.work.side_by_side import side_by_side_writer
 
         writer = side_by_side_writer(sink, first, options, cores)
         if writer is not None:

@@ -18,9 +18,9 @@ from icekeeper.machine.clock import HOUR_MS
 from icekeeper.machine.metering import GETS_PER_FILE
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.model import FileKey
-from icekeeper.operations.compaction.bins import FileGroup, Reason, Worth
-from icekeeper.operations.compaction.candidate import Candidate
-from icekeeper.operations.compaction.candidates import likely_deleted_rows
+from icekeeper.operations.compaction.plan.bins import FileGroup, Reason, Worth
+from icekeeper.operations.compaction.plan.candidate import Candidate
+from icekeeper.operations.compaction.plan.candidates import likely_deleted_rows
 from icekeeper.policy import Policy
 from icekeeper.policy.values import JobOrder
 

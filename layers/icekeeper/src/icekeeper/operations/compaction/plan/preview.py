@@ -13,12 +13,12 @@ from typing import Any
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.types import comparable, decode
 from icekeeper.model import DataFile, FileContent
-from icekeeper.operations.compaction.bins import FileGroup, Reason
-from icekeeper.operations.compaction.candidates import Tally, known_deleted_rows
-from icekeeper.operations.compaction.plan_groups import CompactionPlan
-from icekeeper.operations.compaction.recipe import ClusterRecipe
-from icekeeper.operations.compaction.rewrite_task import RewriteResult
-from icekeeper.operations.compaction.write_properties import partition_path, row_group_bytes
+from icekeeper.operations.compaction.plan.bins import FileGroup, Reason
+from icekeeper.operations.compaction.plan.candidates import Tally, known_deleted_rows
+from icekeeper.operations.compaction.plan.plan_groups import CompactionPlan
+from icekeeper.operations.compaction.terms.recipe import ClusterRecipe
+from icekeeper.operations.compaction.terms.rewrite_task import RewriteResult
+from icekeeper.operations.compaction.terms.write_properties import partition_path, row_group_bytes
 from icekeeper.policy import DEFAULT_SOURCE, Policy, ResolvedPolicy
 from icekeeper.policy.values import RewriteReason, text_of
 

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from icekeeper.model import DataFile, FileKey, PartitionValue
-from icekeeper.operations.compaction.recipe import ClusterRecipe
+from icekeeper.operations.compaction.terms.recipe import ClusterRecipe
 from icekeeper.rows.read_task import ReadTask
 from icekeeper.storage.paths import ATTEMPTS_PER_RUN, PlannedFile
 

@@ -14,9 +14,9 @@ from types import MappingProxyType
 
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.model import DataFile, FileKey, ManifestContent, Nothing
-from icekeeper.operations.compaction.bins import FileGroup, Reason, binpacked
-from icekeeper.operations.compaction.candidate import Candidate, GroupKey
-from icekeeper.operations.compaction.candidates import (
+from icekeeper.operations.compaction.plan.bins import FileGroup, Reason, binpacked
+from icekeeper.operations.compaction.plan.candidate import Candidate, GroupKey
+from icekeeper.operations.compaction.plan.candidates import (
     AS_THEY_ARE,
     Candidates,
     FileCounts,
@@ -29,10 +29,10 @@ from icekeeper.operations.compaction.candidates import (
     rest_rule,
     select_candidates,
 )
-from icekeeper.operations.compaction.clustering.plan_clustering import ClusteringDepth, Layout, clustering_groups
-from icekeeper.operations.compaction.packed_files import PackedFiles
-from icekeeper.operations.compaction.payback import RewriteHistory, in_job_order, weighed, within_budget
-from icekeeper.operations.compaction.recipe import ClusterRecipe
+from icekeeper.operations.compaction.plan.packed_files import PackedFiles
+from icekeeper.operations.compaction.plan.payback import RewriteHistory, in_job_order, weighed, within_budget
+from icekeeper.operations.compaction.plan.plan_clustering import ClusteringDepth, Layout, clustering_groups
+from icekeeper.operations.compaction.terms.recipe import ClusterRecipe
 from icekeeper.policy import Policy
 from icekeeper.policy.values import RewriteReason
 

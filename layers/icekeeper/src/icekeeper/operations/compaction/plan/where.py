@@ -14,7 +14,7 @@ from typing import Any
 from icekeeper.errors import PolicyError, TableUnsupported
 from icekeeper.metadata.document import TableMetadata, require_known_layout
 from icekeeper.model import DataFile, Nothing, PartitionValue
-from icekeeper.operations.compaction.predicates import (
+from icekeeper.operations.compaction.plan.predicates import (
     TRUE,
     Binding,
     Column,

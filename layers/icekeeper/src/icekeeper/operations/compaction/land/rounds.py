@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
 
-from icekeeper.operations.compaction.bins import FileGroup
+from icekeeper.operations.compaction.plan.bins import FileGroup
 from icekeeper.rows.read_task import OPEN_FILE_BYTES
 
 Item = TypeVar("Item")

@@ -19,17 +19,17 @@ from icekeeper.errors import RowsNotKept
 from icekeeper.machine.metering import WorkThreads
 from icekeeper.metadata.types import decimal_unscaled
 from icekeeper.model import DataFile, FileContent
-from icekeeper.operations.compaction.copied_outputs import CopyableInput, plan_outputs
-from icekeeper.operations.compaction.proof import write_proven
-from icekeeper.operations.compaction.rewrite_task import Copying, RewriteResult, RewriteTask, RowRun, Section
-from icekeeper.operations.compaction.write_file import write_data_file
-from icekeeper.operations.compaction.write_properties import (
+from icekeeper.operations.compaction.terms.rewrite_task import Copying, RewriteResult, RewriteTask, RowRun, Section
+from icekeeper.operations.compaction.terms.write_properties import (
     codec_name,
     metrics_modes,
     row_group_bytes,
     settings_lacking,
     wanted_settings,
 )
+from icekeeper.operations.compaction.work.copied_outputs import CopyableInput, plan_outputs
+from icekeeper.operations.compaction.work.proof import write_proven
+from icekeeper.operations.compaction.work.write_file import write_data_file
 from icekeeper.policy.values import RewriteReason
 from icekeeper.row_group_copy.copyable import CopyableFile, CopyTarget, copy_target
 from icekeeper.row_group_copy.footer_decisions import has_right_statistics

@@ -29,15 +29,15 @@ from itertools import accumulate
 
 from icekeeper.metadata.delete_scope import partition_key
 from icekeeper.model import PartitionValue
-from icekeeper.operations.compaction.candidate import Candidate, GroupKey
-from icekeeper.operations.compaction.candidates import (
+from icekeeper.operations.compaction.plan.candidate import Candidate, GroupKey
+from icekeeper.operations.compaction.plan.candidates import (
     AS_THEY_ARE,
     LARGEST_OUTPUT,
     OutputSizes,
     large_from,
     output_bytes,
 )
-from icekeeper.operations.compaction.packed_files import PackedFiles
+from icekeeper.operations.compaction.plan.packed_files import PackedFiles
 from icekeeper.policy import Policy
 
 # The largest file's share of a balanced bin, at most; so this file grows more than threefold.  A smaller share rewrites

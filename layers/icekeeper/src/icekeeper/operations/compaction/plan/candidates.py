@@ -29,15 +29,15 @@ from icekeeper.model import (
     ManifestFile,
     PartitionValue,
 )
-from icekeeper.operations.compaction.candidate import (
+from icekeeper.operations.compaction.plan.candidate import (
     Candidate,
     Extents,
     GroupKey,
     Origin,
     SharedParts,
 )
-from icekeeper.operations.compaction.output_partition import OutputPartitions
-from icekeeper.operations.compaction.recipe import ClusterRecipe, has_order
+from icekeeper.operations.compaction.terms.output_partition import OutputPartitions
+from icekeeper.operations.compaction.terms.recipe import ClusterRecipe, has_order
 from icekeeper.policy import Policy
 from icekeeper.policy.values import OutputSpec, RewriteReason
 from icekeeper.rows.apply_deletes import misspelled, other_spellings

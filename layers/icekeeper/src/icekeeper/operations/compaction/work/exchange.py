@@ -11,16 +11,9 @@ from typing import Any
 import pyarrow as pa
 
 from icekeeper.engines.engine import Engine
-from icekeeper.operations.compaction.clustering.sort_keys import (
-    CURVE_BITS,
-    Bound,
-    ZOrderCurve,
-    at_cells,
-    choose_bounds,
-    fit_curve,
-    sorted_indices,
-)
-from icekeeper.operations.compaction.clustering.work import (
+from icekeeper.operations.compaction.terms.rewrite_task import RewriteResult, RewriteTask
+from icekeeper.operations.compaction.work.proof import Evidence, disproof
+from icekeeper.operations.compaction.work.sort_files import (
     RANGE_BYTES,
     LaneResult,
     LaneTask,
@@ -33,8 +26,15 @@ from icekeeper.operations.compaction.clustering.work import (
     sample_keys,
     split_rows,
 )
-from icekeeper.operations.compaction.proof import Evidence, disproof
-from icekeeper.operations.compaction.rewrite_task import RewriteResult, RewriteTask
+from icekeeper.operations.compaction.work.sort_keys import (
+    CURVE_BITS,
+    Bound,
+    ZOrderCurve,
+    at_cells,
+    choose_bounds,
+    fit_curve,
+    sorted_indices,
+)
 from icekeeper.policy import Strategy
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.rows.read_task import InputFile

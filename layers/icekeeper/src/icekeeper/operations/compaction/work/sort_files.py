@@ -20,7 +20,11 @@ import pyarrow.compute as pc
 
 from icekeeper.errors import FileUnreadable, MaintenanceError
 from icekeeper.model import DataFile
-from icekeeper.operations.compaction.clustering.sort_keys import (
+from icekeeper.operations.compaction.terms.recipe import ClusterRecipe
+from icekeeper.operations.compaction.terms.rewrite_task import RewriteTask, planned_sorted_files
+from icekeeper.operations.compaction.terms.write_properties import for_sample
+from icekeeper.operations.compaction.work.proof import Evidence, RowProof, proof_of_file
+from icekeeper.operations.compaction.work.sort_keys import (
     CURVE_BITS,
     Bound,
     RowOrder,
@@ -30,11 +34,7 @@ from icekeeper.operations.compaction.clustering.sort_keys import (
     holds_column,
     row_taker,
 )
-from icekeeper.operations.compaction.proof import Evidence, RowProof, proof_of_file
-from icekeeper.operations.compaction.recipe import ClusterRecipe
-from icekeeper.operations.compaction.rewrite_task import RewriteTask, planned_sorted_files
-from icekeeper.operations.compaction.write_file import write_data_file
-from icekeeper.operations.compaction.write_properties import for_sample
+from icekeeper.operations.compaction.work.write_file import write_data_file
 from icekeeper.policy import Strategy
 from icekeeper.rows.file_rows import BATCH_ROWS, projected_rows
 from icekeeper.rows.read import Tally, read_rows, unreadable_files

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from icekeeper.operations.compaction.rewrite_task import Copying
+from icekeeper.operations.compaction.terms.rewrite_task import Copying
 from icekeeper.row_group_copy.copyable import CopyableFile, counted_bytes
 from icekeeper.rows.read_task import InputFile
 

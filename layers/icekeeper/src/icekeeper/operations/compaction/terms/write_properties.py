@@ -24,7 +24,7 @@ from icekeeper.metadata.document import TableMetadata, require_known_layout
 from icekeeper.metadata.transforms import partition_type
 from icekeeper.metadata.types import PRIMITIVES, TIMESTAMPS, decimal_unscaled, decode
 from icekeeper.model import DataFile, PartitionValue
-from icekeeper.operations.compaction.rewrite_task import Layout, OutputNames
+from icekeeper.operations.compaction.terms.rewrite_task import Layout, OutputNames
 from icekeeper.policy.values import RewriteReason
 from icekeeper.rows.arrow_schema import LeafColumn, leaf_columns
 from icekeeper.rows.file_rows import read_parquet_footer

@@ -25,8 +25,8 @@ from icekeeper.metadata.overlap_depth import (
 )
 from icekeeper.metadata.transforms import KEEPS_ORDER, parse_transform
 from icekeeper.model import DataFile
-from icekeeper.operations.compaction.candidate import Candidate, Extents
-from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn
+from icekeeper.operations.compaction.plan.candidate import Candidate, Extents
+from icekeeper.operations.compaction.terms.recipe import ClusterRecipe, KeyColumn
 from icekeeper.policy import Policy, Strategy
 from icekeeper.rows.arrow_schema import leaf_columns
 

@@ -22,9 +22,9 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_read import portions
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import ManifestContent, ManifestFile, Nothing
-from icekeeper.operations.compaction.bins import FileGroup, binpacked
-from icekeeper.operations.compaction.candidate import Candidate, GroupKey
-from icekeeper.operations.compaction.candidates import (
+from icekeeper.operations.compaction.plan.bins import FileGroup, binpacked
+from icekeeper.operations.compaction.plan.candidate import Candidate, GroupKey
+from icekeeper.operations.compaction.plan.candidates import (
     FileCounts,
     OutputSizes,
     PassedOver,
@@ -35,9 +35,9 @@ from icekeeper.operations.compaction.candidates import (
     rest_rule,
     select_candidates,
 )
-from icekeeper.operations.compaction.packed_files import PackedFiles
-from icekeeper.operations.compaction.payback import weighed
-from icekeeper.operations.compaction.plan_groups import (
+from icekeeper.operations.compaction.plan.packed_files import PackedFiles
+from icekeeper.operations.compaction.plan.payback import weighed
+from icekeeper.operations.compaction.plan.plan_groups import (
     NO_SNAPSHOT,
     CompactionPlan,
     Divided,
@@ -45,8 +45,8 @@ from icekeeper.operations.compaction.plan_groups import (
     partition_groups,
     ungrouped,
 )
-from icekeeper.operations.compaction.where import file_scope
-from icekeeper.operations.compaction.write_properties import BY_FOOTER, misread_columns
+from icekeeper.operations.compaction.plan.where import file_scope
+from icekeeper.operations.compaction.terms.write_properties import BY_FOOTER, misread_columns
 from icekeeper.policy import Policy
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.storage.storage import Storage

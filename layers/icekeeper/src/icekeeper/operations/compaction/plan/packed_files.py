@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
-from icekeeper.operations.compaction.candidate import Candidate
+from icekeeper.operations.compaction.plan.candidate import Candidate
 
 Part = TypeVar("Part")
 

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from icekeeper.errors import StorageError
-from icekeeper.operations.compaction.rewrite_task import RewriteTask, row_map_path
+from icekeeper.operations.compaction.terms.rewrite_task import RewriteTask, row_map_path
 from icekeeper.rows.read import ROW_NUMBER
 from icekeeper.storage.multipart import bounded_output
 from icekeeper.storage.storage import Storage

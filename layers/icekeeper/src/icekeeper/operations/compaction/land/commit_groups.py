@@ -11,11 +11,11 @@ from icekeeper.commit.conflict_detection import GroupClaim, PlanningState, Rebas
 from icekeeper.commit.snapshot import FileReplacement
 from icekeeper.metadata.document import TableMetadata, branch_head
 from icekeeper.model import DataFile, FileKey, ManifestContent, Nothing
-from icekeeper.operations.compaction.bins import FileGroup
-from icekeeper.operations.compaction.candidates import SIZES_KEY, recorded_sizes
-from icekeeper.operations.compaction.group_entries import OVERTAKEN
-from icekeeper.operations.compaction.plan_groups import CompactionPlan, depth_with
-from icekeeper.operations.compaction.rewrite_task import NONE_FORWARDED, Forwarded, RewriteResult, row_map_path
+from icekeeper.operations.compaction.land.group_entries import OVERTAKEN
+from icekeeper.operations.compaction.plan.bins import FileGroup
+from icekeeper.operations.compaction.plan.candidates import SIZES_KEY, recorded_sizes
+from icekeeper.operations.compaction.plan.plan_groups import CompactionPlan, depth_with
+from icekeeper.operations.compaction.terms.rewrite_task import NONE_FORWARDED, Forwarded, RewriteResult, row_map_path
 from icekeeper.pass_context.context import GroupsRefused, OperationContext, Rewrite, commit_rewrite
 from icekeeper.rows.arrow_schema import leaf_columns
 
@@ -131,7 +131,7 @@ class _Attempts:
             return NONE_FORWARDED
         if self._forward is None:
             # Imported here, because few commits need it.
-            from icekeeper.operations.compaction.forward_deletes import DeleteForwarder
+            from icekeeper.operations.compaction.land.forward_deletes import DeleteForwarder
 
             replaced = _replaced(self._plan, self._outcomes)
             found = DeleteForwarder(self._context, self._loaded, self._plan, self._groups, self._done, replaced)

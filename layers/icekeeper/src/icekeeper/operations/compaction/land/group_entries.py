@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import DataFile
-from icekeeper.operations.compaction.bins import FileGroup
-from icekeeper.operations.compaction.candidate import Candidate
-from icekeeper.operations.compaction.plan_groups import CompactionPlan
+from icekeeper.operations.compaction.plan.bins import FileGroup
+from icekeeper.operations.compaction.plan.candidate import Candidate
+from icekeeper.operations.compaction.plan.plan_groups import CompactionPlan
 from icekeeper.rows.arrow_schema import leaf_columns
 
 OVERTAKEN = "the manifest of an input file no longer has the entry that was planned"

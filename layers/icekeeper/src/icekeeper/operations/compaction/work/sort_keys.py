@@ -19,8 +19,8 @@ from icekeeper.machine.metering import WorkThreads
 from icekeeper.machine.resources import task_cores
 from icekeeper.metadata.transforms import parse_transform
 from icekeeper.metadata.types import PRIMITIVES
-from icekeeper.operations.compaction.output_partition import pyiceberg_type
-from icekeeper.operations.compaction.recipe import ClusterRecipe, KeyColumn
+from icekeeper.operations.compaction.terms.output_partition import pyiceberg_type
+from icekeeper.operations.compaction.terms.recipe import ClusterRecipe, KeyColumn
 from icekeeper.policy import Strategy
 
 # Rows to which a curve is fitted: a thousand or more for each file that one worker writes.

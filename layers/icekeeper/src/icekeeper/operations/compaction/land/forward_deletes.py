@@ -28,12 +28,12 @@ from icekeeper.metadata.delete_scope import DeleteIndex, named_file, partition_k
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.table_reader import TableReader, delete_index
 from icekeeper.model import DataFile, FileContent, FileKey, ManifestContent, ManifestEntry
-from icekeeper.operations.compaction.bins import FileGroup
-from icekeeper.operations.compaction.candidate import Candidate
-from icekeeper.operations.compaction.plan_groups import CompactionPlan
-from icekeeper.operations.compaction.proof import checksum_at
-from icekeeper.operations.compaction.rewrite_task import Forwarded, RewriteResult, RowRun, Section
-from icekeeper.operations.compaction.row_maps import mapped_rows
+from icekeeper.operations.compaction.plan.bins import FileGroup
+from icekeeper.operations.compaction.plan.candidate import Candidate
+from icekeeper.operations.compaction.plan.plan_groups import CompactionPlan
+from icekeeper.operations.compaction.terms.rewrite_task import Forwarded, RewriteResult, RowRun, Section
+from icekeeper.operations.compaction.work.proof import checksum_at
+from icekeeper.operations.compaction.work.row_maps import mapped_rows
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy.values import Proof
 from icekeeper.rows.apply_deletes import SpelledFiles, deleted_positions, position_rows, vector_positions

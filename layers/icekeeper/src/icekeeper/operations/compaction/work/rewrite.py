@@ -22,14 +22,14 @@ from icekeeper.errors import FileUnreadable, MaintenanceError, OutputUnproved, R
 from icekeeper.metadata.delete_scope import partition_key
 from icekeeper.metadata.types import encode
 from icekeeper.model import DataFile, PartitionValue
-from icekeeper.operations.compaction.clustering.sort_keys import SortKeys, column_values, holds_column
-from icekeeper.operations.compaction.clustering.work import write_clustered
-from icekeeper.operations.compaction.output_partition import TargetField, target_fields
-from icekeeper.operations.compaction.proof import write_proven
-from icekeeper.operations.compaction.recipe import KeyColumn
-from icekeeper.operations.compaction.rewrite_task import RewriteResult, RewriteTask, Routing
-from icekeeper.operations.compaction.write_file import write_data_file, write_evenly
-from icekeeper.operations.compaction.write_properties import partition_path
+from icekeeper.operations.compaction.terms.output_partition import TargetField, target_fields
+from icekeeper.operations.compaction.terms.recipe import KeyColumn
+from icekeeper.operations.compaction.terms.rewrite_task import RewriteResult, RewriteTask, Routing
+from icekeeper.operations.compaction.terms.write_properties import partition_path
+from icekeeper.operations.compaction.work.proof import write_proven
+from icekeeper.operations.compaction.work.sort_files import write_clustered
+from icekeeper.operations.compaction.work.sort_keys import SortKeys, column_values, holds_column
+from icekeeper.operations.compaction.work.write_file import write_data_file, write_evenly
 from icekeeper.rows.apply_deletes import deleted_rows_of
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.rows.read import Tally, read_rows, unreadable_files
@@ -49,7 +49,7 @@ def rewrite_group(task: RewriteTask, storage: Storage | None = None) -> RewriteR
         deletes = deleted_rows_of(task, storage)
         if task.copying is not None:
             # Imported here, so that workers that only decode start without it and without Thrift.
-            from icekeeper.operations.compaction.copy_row_groups import write_copied
+            from icekeeper.operations.compaction.work.copy_row_groups import write_copied
 
             copied = write_copied(task, task.copying, deletes, storage)
             if copied is not None:

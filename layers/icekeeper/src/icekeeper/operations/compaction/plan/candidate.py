@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from icekeeper.metadata.delete_scope import PartitionKey, partition_key
 from icekeeper.metadata.overlap_depth import Extent
 from icekeeper.model import FileContent, FileIdentity, FileKey, LiveEntry, ManifestEntry, PartitionValue
-from icekeeper.operations.compaction.output_partition import Destination
+from icekeeper.operations.compaction.terms.output_partition import Destination
 from icekeeper.policy.values import RewriteReason
 
 Extents: TypeAlias = tuple[Extent | None, ...]

@@ -28,8 +28,8 @@ from pyroaring import BitMap64
 from icekeeper.errors import MaintenanceError, OutputUnproved, RowsNotKept
 from icekeeper.metadata.types import NUMBERS
 from icekeeper.model import DataFile
-from icekeeper.operations.compaction.rewrite_task import RewriteResult, RewriteTask
-from icekeeper.operations.compaction.write_properties import row_group_bytes
+from icekeeper.operations.compaction.terms.rewrite_task import RewriteResult, RewriteTask
+from icekeeper.operations.compaction.terms.write_properties import row_group_bytes
 from icekeeper.rows.apply_deletes import DeletedRows
 from icekeeper.rows.arrow_schema import as_list, fields_with, leaf_columns, leaf_values
 from icekeeper.rows.file_rows import projected_rows, read_parquet_footer
