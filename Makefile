@@ -1,6 +1,6 @@
 # Every target does its own set-up, with uv.  It needs Python 3.11 or 3.12 and, the first time only, a network.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo pipeline site smoke quick test chaos fuzz nightly glue-env sam sam-local lint bench bench-quick figures definition deploy-artifacts wheel layer lock sbom audit release clean
+.PHONY: help setup demo pipeline site smoke quick test chaos fuzz nightly glue-env sam sam-local lint bench bench-quick definition deploy-artifacts wheel layer lock sbom audit release clean
 .SUFFIXES:
 
 VENV := .venv
@@ -95,9 +95,6 @@ bench: $(STAMP) ## measure everything beside the peers and record it in docs/per
 
 bench-quick: $(STAMP) ## measure small tables beside the peers, and print ratios beside the last recorded ones (5 minutes)
 	$(BIN)/python -m benchmarks --quick $(ROWS)
-
-figures: $(STAMP) ## count files, lines and calls of the code, and what cold imports cost (PARTS="count" picks; 2 minutes)
-	$(BIN)/python -m benchmarks.house $(PARTS)
 
 definition: $(STAMP) ## write the state machine's definition anew, from state_machine/
 	$(BIN)/python -m state_machine > functions/maintain_tables.asl.yaml.new

@@ -101,7 +101,7 @@ def test_the_site_is_built_without_a_warning_and_asks_for_nothing_from_a_network
 def test_the_wheel_has_the_pages_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
-    pages = [f"docs/{path.name}" for path in PAGES if path.parent.name == "docs" and path.name != "house.md"]
+    pages = [f"docs/{path.name}" for path in PAGES if path.parent.name == "docs"]
     assert included == {page: f"icekeeper/{page}" for page in pages}
     assert main(["docs"]) == 0
     assert "recovery               When something goes wrong" in capsys.readouterr().out.splitlines()

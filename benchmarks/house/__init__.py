@@ -1,1 +1,0 @@
-"""The figures of the code itself: its size and shape, what a command calls, what an import costs (``make figures``)."""
