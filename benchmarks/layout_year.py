@@ -12,7 +12,7 @@ only, is asked as well: what it would have proposed in vain, and what it would h
 
 Prints data files (small ones at worst and at last), delete files at worst, bytes rewritten per byte written, passes
 that did something and how detection judged, requests and US dollars a day (of the rewrites, by the policy's prices).
-The claims it checks: append-only tables are rewritten at most three times, CDC within ``max_write_amplification``;
+The claims it checks: append-only tables are rewritten at most three times, CDC within ten times;
 small files and delete files stay few.
 """
 

@@ -26,6 +26,7 @@ from icekeeper.engines.spark import SparkEngine
 from icekeeper.errors import PolicyError
 from icekeeper.health.examine import lake_counters
 from icekeeper.operations.compaction import run_groups as dispatch
+from icekeeper.operations.compaction.plan import plan_clustering
 from icekeeper.operations.compaction.work import exchange
 from icekeeper.operations.compaction.work import sort_files as cluster_work
 from icekeeper.policy import Operation
@@ -394,14 +395,20 @@ def test_z_order_lets_ranges_on_either_column_skip_most_files(
 
 # Sorted runs of several rounds over the same keys, on a real table: merged again, once, and known without memory.
 
+FACTOR, LIMIT = 3, 2
 SETTINGS = {
     "strategy": "sort",
     "sort_order": "id",
     "target_file_size_mb": "0.01",
     "min_input_files": "5",
-    "max_clustering_depth": "2",
-    "clustering_tier_factor": "3",
 }
+
+
+@pytest.fixture
+def low_depth(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At most two runs over a value, and three of a tier: few rounds show what more rounds do."""
+    monkeypatch.setattr(plan_clustering, "MAX_CLUSTERING_DEPTH", LIMIT)
+    monkeypatch.setattr(plan_clustering, "TIER_FACTOR", FACTOR)
 
 
 def run(table: MaintainedTable, **more: object) -> OperationOutcome:
@@ -417,6 +424,7 @@ def opened(table: MaintainedTable) -> int:
     return max(sum(low <= key <= high for low, high in limits) for key in range(50_000, 10**6, 90_001))
 
 
+@pytest.mark.usefixtures("low_depth")
 def test_rounds_over_the_same_keys_are_sorted_together_again(table: MaintainedTable) -> None:
     """A lookup opened 1, 2, 3, 4, then 5 files, one more after each round."""
     rng = random.Random(1)
@@ -434,6 +442,7 @@ def test_rounds_over_the_same_keys_are_sorted_together_again(table: MaintainedTa
     assert table.verify().problems == ()
 
 
+@pytest.mark.usefixtures("low_depth")
 def test_the_depth_before_and_after_is_told(table: MaintainedTable) -> None:
     rng = random.Random(2)
     for _ in range(3):
@@ -452,15 +461,13 @@ def test_the_depth_before_and_after_is_told(table: MaintainedTable) -> None:
 
 # Rounds of new data over the same keys, clustered anew on a real table: what lookups open, and the price.
 
-ROUNDS, ROWS, FACTOR, LIMIT = 9, 2_000, 3, 2
+ROUNDS, ROWS = 9, 2_000
 SCHEMA = pa.schema([pa.field("x", pa.int64()), pa.field("y", pa.int64())])
 LARGEST = 10**6
 Row = tuple[int, int]
 EACH_ROUND = {
     "target_file_size_mb": "0.008",
     "min_input_files": "5",
-    "max_clustering_depth": str(LIMIT),
-    "clustering_tier_factor": str(FACTOR),
 }
 BY_X = {"strategy": "sort", "sort_order": "x"}
 CURVE = {"strategy": "zorder", "zorder_columns": "x,y"}
@@ -526,6 +533,7 @@ def play(table_of_rounds: MaintainedTable, settings: dict[str, str]) -> tuple[li
     return played, rows
 
 
+@pytest.mark.usefixtures("low_depth")
 @pytest.mark.parametrize(
     ("settings", "measured"), [(BY_X, (X,)), (CURVE, (X, Y))], ids=["a sort order", "a z-order curve"]
 )

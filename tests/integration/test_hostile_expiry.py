@@ -336,9 +336,12 @@ def test_what_a_crash_after_the_commit_left_goes_in_the_next_pass(merged_table: 
     assert (again.status, again.reason) == (Status.SKIPPED, "no snapshots to expire")
 
 
-def test_a_crash_between_two_batches_is_finished_together_with_the_next_expiry(merged_table: MaintainedTable) -> None:
+def test_a_crash_between_two_batches_is_finished_together_with_the_next_expiry(
+    merged_table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # No batch is on its way beside the one that is cut.
-    interrupted(merged_table, Moment.AFTER_DELETION, delete_threads="1")
+    monkeypatch.setattr("icekeeper.deletion.delete._IN_FLIGHT", 1)
+    interrupted(merged_table, Moment.AFTER_DELETION)
     assert merged_table.unreferenced() != set()
     merged_table.append(99)
     outcome = merged_table.run(EXPIRE)

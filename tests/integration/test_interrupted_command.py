@@ -111,7 +111,7 @@ from icekeeper_command import main
 from icekeeper.deletion import delete
 from support.moments import Moment, at
 
-delete._BATCH = 1
+delete._BATCH = delete._IN_FLIGHT = 1
 
 def act():
     os.kill(os.getpid(), signal.SIGTERM)
@@ -150,7 +150,7 @@ def test_deletions_that_were_terminated_are_finished_by_the_next_pass(command: C
     table = command.table()
     before = sorted_rows(table.metadata_location)
     assert command("maintain", "ns.t", "--operations", "compact", "--set", "min_input_files=2").code == 0
-    settings = (*EVERYTHING_IS_OLD, "--set", "delete_threads=1", "--operations", "expire_snapshots")
+    settings = (*EVERYTHING_IS_OLD, "--operations", "expire_snapshots")
     assert terminated_at(command, "AFTER_DELETION", *settings)[:2] == (
         143,
         "interrupted during expire_snapshots; the commit that expired snapshots landed; the next expire_snapshots "

@@ -205,7 +205,8 @@ def test_a_sweep_is_switched_off_between_two_batches(
 ) -> None:
     monkeypatch.setattr(delete, "_BATCH", 2)
     orphans = {table.plant(f"data/orphan-{number}.parquet") for number in range(5)}
-    more = {"orphan_max_delete_ratio": "1", "delete_threads": "1"}
+    monkeypatch.setattr(delete, "_IN_FLIGHT", 1)
+    more = {"orphan_max_delete_ratio": "1"}
     with at(Moment.DELETION_RECORDED, setting(table, key, value)):
         outcome = table.run(Operation.REMOVE_ORPHANS, **more)
     assert (outcome.status, outcome.reason) == (Status.SKIPPED, said(why))

@@ -117,7 +117,7 @@ def test_the_second_one_waits_for_its_turn_and_sees_what_the_first_did(command: 
     }
 
 
-def lost_during(runtime: Runtime, what: str, **settings: str) -> PassOutcome:
+def lost_during(runtime: Runtime, what: str) -> PassOutcome:
     """A pass that loses its lease when the progress of ``what`` is told for the first time."""
     key, is_lost = key_of(runtime), [False]
 
@@ -126,7 +126,7 @@ def lost_during(runtime: Runtime, what: str, **settings: str) -> PassOutcome:
             is_lost[0] = True
             take_over(runtime.state.leases, key)
 
-    outcome = runtime.maintain(NAME, {**SETTINGS, **settings}, LocalEngine(1), progress=lose)
+    outcome = runtime.maintain(NAME, SETTINGS, LocalEngine(1), progress=lose)
     assert is_lost[0]
     return outcome
 
@@ -155,9 +155,8 @@ def test_the_lease_is_asked_for_before_every_batch_of_deletions(
 ) -> None:
     """Two files a batch: after the first one the lease is gone, and so no second batch."""
     monkeypatch.setattr("icekeeper.deletion.delete._BATCH", 2)
-    outcome = outcome_of(
-        lost_during(runtime, "expire_snapshots: files", delete_threads="1"), Operation.EXPIRE_SNAPSHOTS
-    )
+    monkeypatch.setattr("icekeeper.deletion.delete._IN_FLIGHT", 1)
+    outcome = outcome_of(lost_during(runtime, "expire_snapshots: files"), Operation.EXPIRE_SNAPSHOTS)
     assert outcome.status is Status.REFUSED
     files = list(Path(command_folder(runtime)).rglob("*.avro"))
     assert files

@@ -7,6 +7,7 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from unittest.mock import patch
 
 import hypothesis
 import pytest
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import DataFile, LiveEntry, Nothing
+from icekeeper.operations.compaction.plan import plan_clustering
 from icekeeper.operations.compaction.plan.bins import FileGroup
 from icekeeper.operations.compaction.plan.plan_groups import CompactionPlan, plan_compaction
 from icekeeper.operations.compaction.terms.recipe import ClusterRecipe, KeyColumn, choose_recipe
@@ -287,9 +289,12 @@ def test_runs_that_pile_up_are_sorted_together_again() -> None:
     """The fault of old: each round was sorted by itself, and a lookup opened one more file after each."""
     assert chosen_by_depth(runs(4)) == []
     assert chosen_by_depth(runs(5)) == [list(range(15))]
-    assert chosen_by_depth(runs(5), max_clustering_depth=5) == []
-    assert chosen_by_depth(runs(5), clustering_tier_factor=6) == []
-    assert chosen_by_depth(runs(3), max_clustering_depth=2, clustering_tier_factor=3) == [list(range(9))]
+    with patch.object(plan_clustering, "MAX_CLUSTERING_DEPTH", 5):
+        assert chosen_by_depth(runs(5)) == []
+    with patch.object(plan_clustering, "TIER_FACTOR", 6):
+        assert chosen_by_depth(runs(5)) == []
+    with patch.multiple(plan_clustering, MAX_CLUSTERING_DEPTH=2, TIER_FACTOR=3):
+        assert chosen_by_depth(runs(3)) == [list(range(9))]
 
 
 def test_new_files_join_the_runs_that_their_run_would_be_too_many_for() -> None:
@@ -390,8 +395,6 @@ settings_of = st.builds(
     policy,
     **{key: st.just(value) for key, value in BY_ID.items() if key != "min_input_files"},
     min_input_files=st.integers(2, 5),
-    max_clustering_depth=st.integers(1, 5),
-    clustering_tier_factor=st.integers(2, 5),
     max_file_group_size_mb=st.sampled_from([25, 1000]),
 )
 
@@ -411,28 +414,27 @@ SLOW += [(1, 7, 8, 8), (3, 1, 2, 8), (3, 3, 4, 10)]
 
 
 @hypothesis.settings(max_examples=examples(60))
-@given(tables, settings_of)
+@given(tables, settings_of, st.integers(1, 5), st.integers(2, 5))
 @hypothesis.example(
     [Sorted(*one) for one in SLOW],
-    policy(
-        **{**BY_ID, "min_input_files": 2, "max_clustering_depth": 1},
-        clustering_tier_factor=2,
-        max_file_group_size_mb=25,
-    ),
+    policy(**(BY_ID | {"min_input_files": 2}), max_file_group_size_mb=25),
+    1,
+    2,
 )
-def test_passes_settle(files: list[Sorted], settings: Policy) -> None:
+def test_passes_settle(files: list[Sorted], settings: Policy, depth: int, factor: int) -> None:
     """One more pass at most, where no group is cut off by its size; else some.
 
     Where outputs of several groups overlap, bounds do not tell which of them was in which.
     """
     most = 2 if settings.max_file_group_size_mb == 1000 else 6
     new = [12]
-    for number in range(most):
-        after = applied(files, settings, 50 + number, new)
-        if after is None:
-            return
-        files = after
-    assert applied(files, settings, 90, new) is None
+    with patch.multiple(plan_clustering, MAX_CLUSTERING_DEPTH=depth, TIER_FACTOR=factor):
+        for number in range(most):
+            after = applied(files, settings, 50 + number, new)
+            if after is None:
+                return
+            files = after
+        assert applied(files, settings, 90, new) is None
 
 
 def test_rounds_of_new_data_leave_few_files_over_a_key() -> None:

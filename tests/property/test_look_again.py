@@ -159,8 +159,6 @@ def test_a_pass_that_did_its_work_is_followed_by_none_until_enough_came(
         sort_order=st.just("id"),
         target_file_size_mb=st.sampled_from([1, 4, 64]),
         min_input_files=st.integers(2, 5),
-        max_clustering_depth=st.integers(1, 3),
-        clustering_tier_factor=st.integers(2, 4),
     ),
     st.lists(st.tuples(few, st.sets(st.integers(0, 30), max_size=1)), max_size=5),
     st.integers(0, 50),

@@ -48,9 +48,7 @@ Rule = Callable[[TableSummary], Iterator[Advice]]
 def summary(**facts: Any) -> TableSummary:
     """A table that is well laid, but for these facts."""
     facts = {"changed_share": 0.0} | facts
-    return TableSummary(
-        table="ns.t", format_version=2, target_bytes=256 * MB, small_bytes=192 * MB, depth_limit=4, **facts
-    )
+    return TableSummary(table="ns.t", format_version=2, target_bytes=256 * MB, small_bytes=192 * MB, **facts)
 
 
 def one(rule: Rule, **facts: Any) -> Advice | None:

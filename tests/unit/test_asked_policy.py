@@ -54,22 +54,21 @@ HELD: dict[str, tuple[str, str, str | None]] = {
 }
 """Key → the policy's value, a looser one, and a tighter one (``None``: every other value is looser)."""
 FREE = {
-    *("apply_deletes", "bucket_filter", "clustering_tier_factor", "delete_compaction_min_deletes"),
+    *("apply_deletes", "bucket_filter", "delete_compaction_min_deletes"),
     *(
         "convert_equality_deletes",
         "delete_compaction_min_ratio",
-        "delete_threads",
         "detection_interval_s",
         "detection_timeout_s",
     ),
-    *("expected_scans", "job_retry_limit", "job_timeout_s", "listing_threads", "max_bytes_to_rewrite"),
-    *("max_clustering_depth", "max_commit_retries", "max_concurrent_jobs", "max_concurrent_jobs_per_worker"),
-    *("max_file_group_size_mb", "max_files_to_rewrite", "max_jobs_per_detection", "max_write_amplification"),
+    *("expected_scans", "job_retry_limit", "job_timeout_s", "max_bytes_to_rewrite"),
+    *("max_commit_retries", "max_concurrent_jobs", "max_concurrent_jobs_per_worker"),
+    *("max_file_group_size_mb", "max_files_to_rewrite", "max_jobs_per_detection"),
     *("min_data_age_hours", "min_file_size_ratio", "min_input_files", "min_manifests_to_rewrite"),
     *("min_partition_age_hours", "min_row_group_copy_bytes", "namespace_filter", "orphan_sweep_interval_hours"),
     *("output_spec", "partial_progress", "partition_rest_hours", "price_per_1000_gets", "price_per_1000_puts"),
     *("price_per_gb_copied", "price_per_gb_rewritten", "price_per_gb_scanned", "rewrite_all", "rewrite_job_order"),
-    *("rewrite_reason", "row_group_memory_mb", "sort_order", "statistics_columns", "statistics_min_changed_ratio"),
+    *("rewrite_reason", "row_group_memory_mb", "sort_order", "statistics_columns"),
     *("strategy", "table_filter", "target_file_size_mb", "zorder_columns"),
 }
 """The keys that any request may set, said a second time on purpose: a new key must not slip in."""

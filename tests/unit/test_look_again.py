@@ -218,10 +218,10 @@ def test_what_is_switched_off_is_idle() -> None:
     assert told(found, last, resolved) == "rewrites are disabled"
 
 
-def test_a_lowered_depth_limit_is_looked_at_once() -> None:
-    """Files that were clustered before are no news; what lies over one another under the old limit is not known."""
+def test_a_changed_policy_is_looked_at_once() -> None:
+    """Files that were clustered before are no news; what the new settings ask of them is not known."""
     settings = {**ONLY_COMPACTION, "sort_order": "id"}
-    before, after = policy(**settings), policy(**settings, max_clustering_depth=2)
+    before, after = policy(**settings), policy(**settings, min_input_files=3)
     found = GrowingTable()
     found.commit(of(300, 300, 300))
     last = LastSeen(snapshot_id=100, fingerprint=before.fingerprint(), finished_ms=NOW_MS, idle=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import threading
 import time
 from collections.abc import Iterator
@@ -19,8 +18,7 @@ from icekeeper.policy import layers as foreign_names
 from icekeeper.policy.keys import DEPLOYMENT_KEYS, POLICY_KEYS, Policy, Scope, refuse_meaningless
 from icekeeper.policy.layers import Layer, layers_for, matching_layers, parse_policy_file
 from icekeeper.policy.resolve import resolve, unused_settings
-from icekeeper.storage.listing import in_parallel
-from icekeeper.storage.storage import Storage
+from icekeeper.storage import listing
 from support.settings import refusal, resolved
 
 # Settings: what they mean, and what is refused.
@@ -597,11 +595,9 @@ def test_a_process_has_no_more_workers_than_there_are_slots() -> None:
     assert workers_of(Policy(max_concurrent_jobs_per_worker=9)) == 4
 
 
-# How many threads list and delete is a setting, and what is set is what runs.
-
-
 @pytest.mark.parametrize("threads", [1, 3])
-def test_no_more_sources_are_read_at_once_than_threads_are_set(threads: int) -> None:
+def test_no_more_sources_are_read_at_once_than_there_are_threads(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "LISTING_THREADS", threads)
     lock, running, most = threading.Lock(), 0, 0
 
     def source() -> Iterator[int]:
@@ -614,19 +610,8 @@ def test_no_more_sources_are_read_at_once_than_threads_are_set(threads: int) -> 
         with lock:
             running -= 1
 
-    assert sum(in_parallel([source] * 12, threads)) == 12
+    assert sum(listing.in_parallel([source] * 12)) == 12
     assert most == threads
-
-
-def test_a_store_keeps_its_threads_on_its_way_to_a_worker() -> None:
-    assert pickle.loads(pickle.dumps(Storage({}, 3)))._listing_threads == 3
-
-
-@pytest.mark.parametrize("value", ["0", "65"])
-@pytest.mark.parametrize("key", ["listing_threads", "delete_threads"])
-def test_threads_have_bounds(key: str, value: str) -> None:
-    with pytest.raises(PolicyError, match=key):
-        resolve([Layer("--set", {key: value})])
 
 
 # A setting whose operation does not run is told, and nothing else is.

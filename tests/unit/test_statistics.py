@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from fractions import Fraction
 from struct import pack
 from typing import Any
 
@@ -43,7 +42,6 @@ from icekeeper.operations.statistics.plan_statistics import (
     statistics_columns,
 )
 from icekeeper.operations.statistics.staleness import Staleness, staleness, why_not_yet
-from icekeeper.policy import Policy
 from icekeeper.state.store import LastSeen
 from icekeeper.verification.checks import Problem, ProblemKind, statistics_problems
 from support.listed_manifests import ListedManifests, path_of
@@ -641,8 +639,7 @@ def test_detection_says_why_statistics_are_due() -> None:
     assert reasons(stale_table(FIRST, added(100, 1100), statistics=BOTH)) == []
     grown = stale_table(FIRST, added(120, 1120), statistics=BOTH)
     assert reasons(grown) == ["120 rows changed since statistics were computed, 10.7 % of 1120"]
-    assert reasons(grown, statistics_min_changed_ratio="0.2") == []
-    assert reasons(stale_table(FIRST, added(0, 1000), statistics=BOTH), statistics_min_changed_ratio="0.0001") == []
+    assert reasons(stale_table(FIRST, added(0, 1000), statistics=BOTH)) == []
     (unknown,) = reasons(stale_table(FIRST, {"operation": "append"}, statistics=BOTH))
     assert unknown == "how many rows changed since statistics were computed is not known"
 
@@ -671,13 +668,12 @@ def test_a_pass_that_nobody_asked_for_reads_columns_anew_only_once_enough_change
         return StatisticsPlan(1, 1, (), (Reading({1: "long"}, (), base),), False)
 
     few = Staleness(rows_changed=30, rows=1000)
-    tenth = Policy().statistics_min_changed_ratio
-    assert why_not_yet(planned({}), few, tenth) == (
-        "30 rows changed since statistics were computed, 3 % of 1000; statistics_min_changed_ratio is 0.1"
+    assert why_not_yet(planned({}), few) == (
+        "30 rows changed since statistics were computed, 3 % of 1000; they are computed anew from 10 % on"
     )
     # Those of appended files are cheap to complete, and those of the same rows to carry over.
-    assert why_not_yet(planned({1: stored}), few, tenth) is None
-    assert why_not_yet(StatisticsPlan(1, 1, (stored,), (), True), few, tenth) is None
+    assert why_not_yet(planned({1: stored}), few) is None
+    assert why_not_yet(StatisticsPlan(1, 1, (stored,), (), True), few) is None
     for due in (
         Staleness(rows_changed=100, rows=1000),
         Staleness(rows_changed=30, rows=0),
@@ -686,5 +682,5 @@ def test_a_pass_that_nobody_asked_for_reads_columns_anew_only_once_enough_change
         Staleness(columns_missing=1, rows_changed=30, rows=1000),
         Staleness(partitions_missing=True, rows_changed=30, rows=1000),
     ):
-        assert why_not_yet(planned({}), due, tenth) is None
-    assert why_not_yet(planned({}), few, Fraction(3, 100)) is None
+        assert why_not_yet(planned({}), due) is None
+    assert why_not_yet(planned({}), Staleness(rows_changed=100, rows=1000)) is None

@@ -324,12 +324,11 @@ class Runtime:
         from icekeeper.state.table_memory import TableMemory
 
         run_id = run_id or str(uuid.uuid4())
-        shared, threads = shared_reads(), resolved.policy.listing_threads
+        shared = shared_reads()
         stores = Stores(
             self.clock,
             self.store_clock,
             may_write=not dry_run,
-            listing_threads=threads,
             shared=shared,
             as_of_ms=as_of_ms,
         )

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from icekeeper.metadata.overlap_depth import OverlapDepth
 from icekeeper.metadata.transforms import NO_BUCKETS, parse_transform
 from icekeeper.model import PartitionValue
+from icekeeper.operations.compaction.plan.plan_clustering import MAX_CLUSTERING_DEPTH
 from icekeeper.text import counted, size_text
 
 # Statements of Spark SQL with Iceberg's extensions.
@@ -139,8 +140,6 @@ class TableSummary:
     target_bytes: int
     small_bytes: int
     """Files below this size are small."""
-    depth_limit: int
-    """Policy key ``max_clustering_depth``."""
     converts: bool = False
     """Policy key ``convert_equality_deletes``."""
     files: int = 0
@@ -208,7 +207,7 @@ def sort_advice(table: TableSummary) -> Iterator[Advice]:
         "sort_order" if len(names) == 1 else "z_order",
         f"rows are looked up by {listed}, and a lookup opens {opened:.1f} files of a partition on average",
         {"columns": ",".join(names), "files_per_lookup": round(opened, 1), "files": table.files},
-        f"a lookup opens {table.depth_limit} files or fewer, as soon as passes sort by {listed}",
+        f"a lookup opens {MAX_CLUSTERING_DEPTH} files or fewer, as soon as passes sort by {listed}",
         statement,
     )
 
@@ -217,14 +216,14 @@ def _worn(table: TableSummary) -> Iterator[Advice]:
     first = next((c for c in table.columns if c.name == table.clustered_by[0]), None)
     if len(table.clustered_by) > 1 or first is None or first.depth is None:
         return  # on a curve, files overlap in each single column
-    if first.depth.point <= WORN * table.depth_limit:
+    if first.depth.point <= WORN * MAX_CLUSTERING_DEPTH:
         return
     yield Advice(
         "worn_clustering",
         f"a lookup by {first.name} opens {first.depth.point:.1f} files of a partition on average, although the table "
         "is sorted by it",
-        {"column": first.name, "files_per_lookup": round(first.depth.point, 1), "limit": table.depth_limit},
-        f"at most {table.depth_limit} sorted runs over one value, or fewer than the tier factor of each size",
+        {"column": first.name, "files_per_lookup": round(first.depth.point, 1), "limit": MAX_CLUSTERING_DEPTH},
+        f"at most {MAX_CLUSTERING_DEPTH} sorted runs over one value, or fewer than the tier factor of each size",
         shlex.join(("icekeeper", "maintain", table.table, "--operations", "compact")),
     )
 

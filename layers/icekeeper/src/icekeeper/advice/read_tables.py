@@ -67,7 +67,6 @@ def summarise(
         format_version=metadata.format_version,
         target_bytes=policy.target_file_size_bytes,
         small_bytes=policy.min_file_size_bytes,
-        depth_limit=policy.max_clustering_depth,
         converts=policy.convert_equality_deletes,
         files=sum(files.count.values()),
         size=sum(files.size.values()),

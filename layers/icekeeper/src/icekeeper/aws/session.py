@@ -206,7 +206,7 @@ def told_moment(text: str) -> datetime | None:
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
-# As many as delete_threads and listing_threads allow.
+# More than the requests that the threads of a process send at once; more threads would wait for a connection.
 _MAX_CONNECTIONS = 64
 
 # While a process runs for weeks, somebody may edit AWS's configuration files and replace keys in them.

@@ -29,6 +29,8 @@ Confirm: TypeAlias = Callable[[Sequence[str]], Sequence[str]]
 _PARALLEL_LOOKS = 16
 # S3's limit for one DeleteObjects request; also the number of files deleted between two reads of the catalog pointer.
 _BATCH = 1000
+# With more batches at once, S3 only returns SlowDown (its limit is 3,500 deletions per second and prefix).
+_IN_FLIGHT = 8
 _ATTEMPTS = 4
 # The pauses between attempts are 0.8, 1.6 and 3.2 s: the storage layer has retried with its own pauses before.
 _FIRST_PAUSE = 4
@@ -130,10 +132,9 @@ class _Deletion:
         again: list[str] = []
         running: deque[Future[DeleteReport]] = deque()
         self.fruitless = 0
-        in_flight = self.context.policy.delete_threads
-        with WorkThreads(in_flight, thread_name_prefix="delete") as pool:
+        with WorkThreads(_IN_FLIGHT, thread_name_prefix="delete") as pool:
             for start in range(0, len(paths), _BATCH):
-                if len(running) == in_flight:
+                if len(running) == _IN_FLIGHT:
                     again += self._settle(running.popleft().result())
                 if self.fruitless >= _HOPELESS or self.has_no_time:
                     again += paths[start:]

@@ -17,7 +17,7 @@ from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.operations.compaction.plan.candidates import large_from
 from icekeeper.operations.compaction.terms.recipe import choose_recipe
 from icekeeper.operations.statistics.plan_statistics import statistics_columns
-from icekeeper.operations.statistics.staleness import staleness
+from icekeeper.operations.statistics.staleness import MIN_CHANGED_SHARE, staleness
 from icekeeper.policy import Operation, Policy, ResolvedPolicy, Strategy, gc_enabled
 from icekeeper.policy.due import (
     FIRST_SWEEP,
@@ -258,7 +258,7 @@ def statistics_signals(metadata: TableMetadata, head: Snapshot, policy: Policy) 
         yield Signal("partitions have no statistics", _WEIGHT)
     elif found.rows_changed is None or found.rows is None:
         yield Signal("how many rows changed since statistics were computed is not known", _WEIGHT)
-    elif found.rows_changed and found.share >= policy.statistics_min_changed_ratio:
+    elif found.rows_changed and found.share >= MIN_CHANGED_SHARE:
         yield Signal(found.told(), _WEIGHT * (1 + float(found.share)))
 
 

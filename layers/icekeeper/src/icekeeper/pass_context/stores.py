@@ -30,7 +30,7 @@ from icekeeper.report.outcome import CLOCK_SKEW, skew_sentence
 from icekeeper.state.store import PassRecord, StateStore
 from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.allowed_locations import ALLOWED_LOCATIONS, AllowedLocations
-from icekeeper.storage.listing import LISTING_THREADS, ListedObject
+from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import authority, compared, is_under, may_be_under, normalise
 from icekeeper.storage.storage import Storage, StoreClock, store_now_ms
 
@@ -178,14 +178,14 @@ class SharedReads:
     def __init__(self) -> None:
         self.manifests = MetadataCache()
         self._lock = Lock()
-        self._clients: dict[tuple[int, tuple[tuple[str, str], ...]], Storage] = {}
+        self._clients: dict[tuple[tuple[str, str], ...], Storage] = {}
 
-    def storage(self, properties: Mapping[str, str], listing_threads: int) -> Storage:
+    def storage(self, properties: Mapping[str, str]) -> Storage:
         """The client for these credentials, within the bound in the properties."""
-        key = listing_threads, tuple(sorted((k, v) for k, v in properties.items() if k != ALLOWED_LOCATIONS))
+        key = tuple(sorted((k, v) for k, v in properties.items() if k != ALLOWED_LOCATIONS))
         with self._lock:
             if key not in self._clients:
-                self._clients[key] = Storage(properties, listing_threads)
+                self._clients[key] = Storage(properties)
             return self._clients[key].within(AllowedLocations.of(properties))
 
 
@@ -252,7 +252,6 @@ class Stores:
         store_clock: StoreClock,
         *,
         may_write: bool,
-        listing_threads: int = LISTING_THREADS,
         shared: SharedReads | None = None,
         as_of_ms: int | None = None,
     ) -> None:
@@ -261,7 +260,6 @@ class Stores:
         ``as_of_ms``: nothing counts as older than it was then.
         """
         self._as_of_ms = as_of_ms
-        self._listing_threads = listing_threads
         self._shared = shared or SharedReads()
         self._clock, self._store_clock, self._may_write = clock, store_clock, may_write
         self._measured: dict[str, _Skew] = {}
@@ -269,7 +267,7 @@ class Stores:
 
     def storage(self, loaded: LoadedTable) -> Storage:
         """Access to the table's files."""
-        return self._shared.storage(loaded.io_properties, self._listing_threads)
+        return self._shared.storage(loaded.io_properties)
 
     def now_ms(self, loaded: LoadedTable) -> int:
         """Epoch milliseconds by the clock of the table's store, or by ours if the store has none."""

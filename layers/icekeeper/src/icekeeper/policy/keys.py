@@ -253,12 +253,6 @@ class Policy(BaseModel):
         "a data file with at least this share of its rows known to be deleted is a candidate, 0 to 1",
         tighter=HIGHER,
     )
-    # RocksDB's size ratio between levels is 10, which is also the write amplification of one level.
-    max_write_amplification: PositiveAmount = key(
-        Fraction(10),
-        "above this many bytes rewritten per new byte in a week, no file is rewritten for its deletes alone",
-        tighter=LOWER,
-    )
     strategy: Strategy = key(
         Strategy.AUTO,
         "auto, binpack, sort or zorder",
@@ -269,17 +263,6 @@ class Policy(BaseModel):
         None, "order of the sort strategy, as `k desc nulls last, bucket(16, id)`; none: the table's own", tighter=None
     )
     zorder_columns: TextList = key((), "comma-separated columns of the zorder strategy", tighter=None)
-    # benchmarks/depth.py, a thousand rounds of random keys: depth 4 and factor 4 rewrite a row 4 times and leave 7 runs
-    # over a value on average.  Factor 8 rewrites it 3 times and leaves 11; depth 8 is not better.
-    max_clustering_depth: int = key(
-        4, "if more sorted runs than this overlap at one value, they are sorted together", ge=1, tighter=HIGHER
-    )
-    clustering_tier_factor: int = key(
-        4,
-        "runs of similar size that are sorted together; higher: less rewriting, more overlapping runs",
-        ge=2,
-        tighter=HIGHER,
-    )
     where: WhereText = key(
         None, "only files that may contain matching rows are rewritten: `ts < now() - interval '1 hour'`", tighter=None
     )
@@ -381,19 +364,10 @@ class Policy(BaseModel):
         "list of files or S3 Inventory (manifest.json, CSV, Parquet, ORC) to read instead of listing",
         tighter=None,
     )
-    listing_threads: int = key(16, "folders listed at the same time, 1 to 64", ge=1, le=64, tighter=LOWER)
-    # With more, S3 only returns SlowDown (its limit is 3,500 deletions per second and prefix).
-    delete_threads: int = key(8, "delete requests at the same time, 1 to 64", ge=1, le=64, tighter=LOWER)
     # At least 2: rewriting one manifest into one would never end.
     min_manifests_to_rewrite: int = key(5, "data manifests that trigger their rewrite", ge=2, tighter=HIGHER)
     statistics_columns: TextList = key(
         (), "comma-separated columns whose distinct values compute_statistics counts; none: all possible", tighter=None
-    )
-    # PostgreSQL's autovacuum_analyze_scale_factor.
-    statistics_min_changed_ratio: Ratio = key(
-        Fraction(1, 10),
-        "statistics are due once this share of the rows has changed, unless a person asks, 0 to 1",
-        tighter=HIGHER,
     )
     partition_retention_hours: OptionalAmount = key(
         None,

@@ -63,7 +63,7 @@ _NAMES: Mapping[str, str] = {
     "remove_dangling_deletes": _ALWAYS,
     "use_starting_sequence_number": _ALWAYS,
     "prefix_listing": _ALWAYS,
-    "max_concurrent_deletes": "delete_threads",
+    "max_concurrent_deletes": "no setting: eight delete requests are sent at a time",
     "dry_run": "--dry-run, an option of the command",
     "zorder": "strategy=zorder with zorder_columns",
 }

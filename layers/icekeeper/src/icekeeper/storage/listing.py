@@ -13,8 +13,8 @@ from typing import TypeAlias, TypeVar
 
 from icekeeper.machine.metering import WorkThreads
 
+# A thread mostly waits for the store, which answers a thousand keys at a time; one process parses no more answers.
 LISTING_THREADS = 16
-"""How many threads list unless a caller says otherwise."""
 # More folders than threads, because folders have unequal sizes.
 _FOLDERS_WANTED = 4 * LISTING_THREADS
 # In a table: location, data/ and metadata/, partitions.  In a warehouse: namespaces and tables above them.
@@ -46,18 +46,17 @@ Level: TypeAlias = tuple[list[ListedObject], list[str]]
 """The objects in a folder, and the folders in it."""
 
 
-def divide(root: str, level: Callable[[str], Level | None], threads: int = LISTING_THREADS) -> Level:
-    """The objects of the first levels of ``root``, and enough folders for so many threads, to be listed whole.
+def divide(root: str, level: Callable[[str], Level | None]) -> Level:
+    """The objects of the first levels of ``root``, and enough folders for all threads, to be listed whole.
 
     ``level`` returns ``None`` for a folder with too many entries, which is then one of those.
     """
-    wanted = _FOLDERS_WANTED * threads // LISTING_THREADS
     objects: list[ListedObject] = []
     whole: list[str] = []
     frontier = [root]
-    with WorkThreads(threads, thread_name_prefix="listing") as pool:
+    with WorkThreads(LISTING_THREADS, thread_name_prefix="listing") as pool:
         for _ in range(_LEVELS):
-            if not frontier or len(frontier) + len(whole) >= wanted:
+            if not frontier or len(frontier) + len(whole) >= _FOLDERS_WANTED:
                 break
             deeper: list[str] = []
             for folder, found in zip(frontier, pool.map(level, frontier), strict=True):
@@ -70,7 +69,7 @@ def divide(root: str, level: Callable[[str], Level | None], threads: int = LISTI
     return objects, [*whole, *frontier]
 
 
-def in_parallel(sources: Sequence[Callable[[], Iterable[Item]]], threads: int = LISTING_THREADS) -> Iterator[Item]:
+def in_parallel(sources: Sequence[Callable[[], Iterable[Item]]]) -> Iterator[Item]:
     """The items of all sources, in no particular order; a bounded number of items waits in memory.
 
     The first error of a source is raised.  The other sources are stopped then, and when the caller stops.
@@ -79,7 +78,7 @@ def in_parallel(sources: Sequence[Callable[[], Iterable[Item]]], threads: int = 
         for source in sources:
             yield from source()
         return
-    waiting: Queue[list[Item] | BaseException | None] = Queue(2 * threads)
+    waiting: Queue[list[Item] | BaseException | None] = Queue(2 * LISTING_THREADS)
     stop = Event()
 
     def put(what: list[Item] | BaseException | None) -> None:
@@ -106,7 +105,7 @@ def in_parallel(sources: Sequence[Callable[[], Iterable[Item]]], threads: int = 
         finally:
             put(None)
 
-    with WorkThreads(threads, thread_name_prefix="listing") as pool:
+    with WorkThreads(LISTING_THREADS, thread_name_prefix="listing") as pool:
         try:
             for source in sources:
                 pool.submit(run, source)

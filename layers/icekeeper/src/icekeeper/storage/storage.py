@@ -31,7 +31,7 @@ from icekeeper.machine.foreign_bytes import require_fitting
 from icekeeper.storage.allowed_locations import ALLOWED_LOCATIONS, ANYWHERE, AllowedLocations
 from icekeeper.storage.arrow_files import ArrowFiles, etag_of
 from icekeeper.storage.failures import describe_failure
-from icekeeper.storage.listing import LISTING_THREADS, Level, ListedObject, divide, in_parallel
+from icekeeper.storage.listing import Level, ListedObject, divide, in_parallel
 from icekeeper.storage.local_files import held, listed_file, local_level, new_file, regular_file, walk, write_whole
 from icekeeper.storage.paths import LOCAL_SCHEMES, S3_SCHEMES, is_local, is_s3, split_path
 from icekeeper.storage.s3_objects import (
@@ -84,13 +84,12 @@ class Storage:
             object does not exist.
     """
 
-    def __init__(self, properties: Mapping[str, str], listing_threads: int = LISTING_THREADS) -> None:
+    def __init__(self, properties: Mapping[str, str]) -> None:
         # The endpoint is resolved here, from the caller's environment: a worker may have another one.
         self._bound = AllowedLocations.of(properties)
         self._opened_by: Storage | None = None
         self._properties = with_endpoint({k: v for k, v in properties.items() if k != ALLOWED_LOCATIONS})
         remember_secrets(self._properties)
-        self._listing_threads = listing_threads
         self._arrow = ArrowFiles(self._properties)
         self.s3_clock = ServerClock()
         self._lock = threading.Lock()
@@ -98,10 +97,10 @@ class Storage:
         self.no_range_copies: set[str] = set()
         """Buckets that refused to copy ranges (``storage/multipart.py``)."""
 
-    def __reduce__(self) -> tuple[type[Storage], tuple[dict[str, str], int]]:
+    def __reduce__(self) -> tuple[type[Storage], tuple[dict[str, str]]]:
         properties = properties_for_workers(self._properties)
         carried = properties if self._bound is ANYWHERE else self._bound.put_into(properties)
-        return Storage, (carried, self._listing_threads)
+        return Storage, (carried,)
 
     def __repr__(self) -> str:
         return f"Storage({self._properties.get('s3.endpoint', 'default endpoint')})"  # never the credentials
@@ -255,12 +254,12 @@ class Storage:
         self._bound.require([prefix])
         with self.translated(prefix):
             if is_local(prefix):
-                return divide(prefix, local_level, self._listing_threads)
+                return divide(prefix, local_level)
             client = self.s3
             few = few_s3(client, prefix)  # enough for a small table
             if few is not None:
                 return few, []
-            return divide(prefix, lambda folder: s3_level(client, folder), self._listing_threads)
+            return divide(prefix, lambda folder: s3_level(client, folder))
 
     def folders_in(self, prefix: str) -> frozenset[str] | None:
         """Names of the folders directly below a directory, with one request; ``None``: the caller must check each."""
@@ -483,7 +482,7 @@ class Storage:
             return
         objects, folders = self.divide(prefix)
         yield from objects
-        yield from in_parallel([partial(self.list_folder, folder) for folder in folders], self._listing_threads)
+        yield from in_parallel([partial(self.list_folder, folder) for folder in folders])
 
     def _require_listable(self, path: str) -> None:
         self._bound.require([path])

@@ -125,7 +125,7 @@ def _why_not(
     (rule: retry-unreadable-files-weekly)."""
     if context.is_proposed:
         found = staleness(metadata, metadata.snapshots[plan.snapshot_id], columns)
-        if reason := why_not_yet(plan, found, context.policy.statistics_min_changed_ratio):
+        if reason := why_not_yet(plan, found):
             return reason
     known = context.memory.waiting_unreadable(schema_digest(metadata))
     paths = (path for f in plan.files for path in (f.file_path, *(e.file.file_path for e in f.deletes)))

@@ -18,8 +18,11 @@ from icekeeper.operations.statistics.plan_statistics import (
     wants_partition_statistics,
 )
 from icekeeper.policy import Policy
-from icekeeper.policy.values import text_of
 from icekeeper.text import counted
+
+# PostgreSQL's autovacuum_analyze_scale_factor.
+MIN_CHANGED_SHARE = Fraction(1, 10)
+"""From this share of changed rows on, statistics are due unless a person asks."""
 
 # Never too few: an updated row counts twice, and a row that is rewritten with its file counts, too.
 _CHANGES = ("added-records", "deleted-records", "added-position-deletes", "added-equality-deletes")
@@ -57,15 +60,15 @@ class Staleness:
         return f"{counted(self.rows_changed or 0, 'row')} changed since statistics were computed, {share}"
 
 
-def why_not_yet(plan: StatisticsPlan, found: Staleness, min_changed: Fraction) -> str | None:
-    """Why a proposed pass does not read columns again yet: fewer rows changed than this share.
+def why_not_yet(plan: StatisticsPlan, found: Staleness) -> str | None:
+    """Why a proposed pass does not read columns again yet: fewer rows changed than ``MIN_CHANGED_SHARE``.
 
     Completing statistics by added files, or carrying them over, is cheap and always due.
     """
     reads_anew = any(not reading.base for reading in plan.readings)
-    if not (reads_anew and found.is_known and found.rows_changed and found.share < min_changed):
+    if not (reads_anew and found.is_known and found.rows_changed and found.share < MIN_CHANGED_SHARE):
         return None
-    return f"{found.told()}; statistics_min_changed_ratio is {text_of(min_changed)}"
+    return f"{found.told()}; they are computed anew from {float(MIN_CHANGED_SHARE) * 100:g} % on"
 
 
 def why_not_planned(metadata: TableMetadata, snapshot: Snapshot, policy: Policy) -> str | None:
@@ -78,7 +81,7 @@ def why_not_planned(metadata: TableMetadata, snapshot: Snapshot, policy: Policy)
     plan = plan_statistics(metadata, snapshot, columns, tuple, lambda snapshots: ())
     if isinstance(plan, Nothing):
         return None
-    return why_not_yet(plan, staleness(metadata, snapshot, columns), policy.statistics_min_changed_ratio)
+    return why_not_yet(plan, staleness(metadata, snapshot, columns))
 
 
 def staleness(metadata: TableMetadata, snapshot: Snapshot, columns: Mapping[int, str]) -> Staleness:

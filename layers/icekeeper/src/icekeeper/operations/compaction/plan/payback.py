@@ -27,6 +27,9 @@ from icekeeper.policy.values import JobOrder
 # Spark's spark.sql.files.openCostInBytes: opening a file takes as long as reading this many bytes.
 OPEN_BYTES = 4 * 1024 * 1024
 _GIGABYTE = 1024**3
+# RocksDB's size ratio between levels is 10, which is also the write amplification of one level.
+MAX_WRITE_AMPLIFICATION = 10
+"""Above this many bytes rewritten per new byte in a week, no file is rewritten for its deletes alone."""
 
 
 def weighed(group: FileGroup, policy: Policy, spread: Mapping[FileKey, int]) -> FileGroup:
@@ -180,27 +183,26 @@ def _rank(group: FileGroup) -> tuple[float, int]:
 def _affordable(groups: Sequence[FileGroup], policy: Policy, history: RewriteHistory) -> list[FileGroup]:
     """Remove the groups that would be rewritten for their deletes alone and exceed the budget.
 
-    All rewrites of a week together write at most ``max_write_amplification`` times the bytes that writers added.
+    All rewrites of a week together write at most ``MAX_WRITE_AMPLIFICATION`` times the bytes that writers added.
     Within what is left of that, a pass takes every group that pays for itself.  Of others it takes as much as the bytes
     added since the last rewrite allow, but at least one group.  So a global equality delete per checkpoint does not
     rewrite the table every hour (OLake, iceberg 6669).  Three kinds do not wait: all groups if they are small
     together, mostly dead files, and a share of the groups whose deletes are expensive to read (:func:`_is_overdue`).
     """
     for_deletes = [group for group in groups if group.reason is Reason.DELETES]
-    most = policy.max_write_amplification
-    if sum(group.worth.bytes_rewritten for group in for_deletes) <= most * OPEN_BYTES:
+    if sum(group.worth.bytes_rewritten for group in for_deletes) <= MAX_WRITE_AMPLIFICATION * OPEN_BYTES:
         return list(groups)
-    of_week = most * history.received
+    of_week = MAX_WRITE_AMPLIFICATION * history.received
     others = sum(group.worth.bytes_rewritten for group in groups if group.reason is not Reason.DELETES)
     left = of_week - history.rewritten - others
-    recent, is_first = most * history.recent, True
-    forced = math.ceil(sum(_is_overdue(group, policy) for group in for_deletes) / max(Fraction(1), most))
+    recent, is_first = MAX_WRITE_AMPLIFICATION * history.recent, True
+    forced = math.ceil(sum(map(_is_overdue, for_deletes)) / MAX_WRITE_AMPLIFICATION)
     refused: set[int] = set()
     for group in sorted(for_deletes, key=lambda one: one.worth.saving_per_byte, reverse=True):
         size, saved = group.worth.bytes_rewritten, group.worth.bytes_saved
-        pays = most * saved >= size
+        pays = MAX_WRITE_AMPLIFICATION * saved >= size
         is_dead = pays and (saved >= policy.delete_compaction_min_ratio * size or of_week < size)
-        is_forced = not is_dead and forced > 0 and _is_overdue(group, policy)
+        is_forced = not is_dead and forced > 0 and _is_overdue(group)
         fits = size <= left and (pays or is_first or size <= recent)
         if is_dead or is_forced or fits:
             forced -= is_forced
@@ -210,12 +212,12 @@ def _affordable(groups: Sequence[FileGroup], policy: Policy, history: RewriteHis
             continue
         refused.add(id(group))
         if left < size <= of_week:
-            left = Fraction(0)  # this group is next: smaller ones could delay it forever
+            left = 0  # this group is next: smaller ones could delay it forever
     return [group for group in groups if id(group) not in refused]
 
 
-def _is_overdue(group: FileGroup, policy: Policy) -> bool:
-    """Whether opening its delete files costs a scan ``max_write_amplification`` times as much as reading its files."""
+def _is_overdue(group: FileGroup) -> bool:
+    """Whether opening its delete files costs a scan ``MAX_WRITE_AMPLIFICATION`` times as much as reading its files."""
     deletes = sum(len(c.deletes) for c in group.files)
     least = max(group.worth.bytes_rewritten, len(group.files) * OPEN_BYTES)
-    return deletes * OPEN_BYTES > policy.max_write_amplification * least
+    return deletes * OPEN_BYTES > MAX_WRITE_AMPLIFICATION * least

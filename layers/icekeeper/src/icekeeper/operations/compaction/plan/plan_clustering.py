@@ -30,6 +30,12 @@ from icekeeper.operations.compaction.terms.recipe import ClusterRecipe, KeyColum
 from icekeeper.policy import Policy, Strategy
 from icekeeper.rows.arrow_schema import leaf_columns
 
+# benchmarks/depth.py, a thousand rounds of random keys: depth 4 and factor 4 rewrite a row 4 times and leave 7 runs
+# over a value on average.  Factor 8 rewrites it 3 times and leaves 11; depth 8 is not better.
+MAX_CLUSTERING_DEPTH = 4
+"""If more sorted runs than this overlap at one value, they are sorted together."""
+TIER_FACTOR = 4
+"""Runs whose sizes differ by less than this factor are similar, and so many of them are sorted together."""
 # The run of new files.
 _NEW = "new"
 # Java's read.split.open-file-cost: smaller files cost readers the same, and their size is mostly overhead.
@@ -41,7 +47,7 @@ def clustering_groups(files: list[Candidate], policy: Policy, layout: Layout) ->
 
     New files (not clustered by the current recipe) are clustered if there are ``min_input_files`` of them, or enough
     bytes for one output, or files that are due.  Clustered files are left alone until more than
-    ``max_clustering_depth`` of their runs overlap, or there are ``min_input_files`` small ones of similar size.  New
+    ``MAX_CLUSTERING_DEPTH`` of their runs overlap, or there are ``min_input_files`` small ones of similar size.  New
     files join runs that are merged, so that they are sorted once.
 
     Convergence (rule: plans-converge): a group's outputs are one run, and at most one of them is too small.  If that
@@ -73,7 +79,7 @@ def _piled_runs(
     files = [*sorted_before, *fresh]
     pieces = pieces_of_runs(sorted_before, layout)
     pieces += [replace(piece, run=_NEW) for piece in pieces_of_runs(fresh, layout)]
-    merges = runs_to_merge(pieces, limit=policy.max_clustering_depth, factor=policy.clustering_tier_factor)
+    merges = runs_to_merge(pieces, limit=MAX_CLUSTERING_DEPTH, factor=TIER_FACTOR)
     groups: list[list[Candidate]] = []
     for members in merges:
         along_key = [files[n] for n in sorted(members, key=lambda n: pieces[n].ranges[0])]
@@ -90,7 +96,7 @@ def _with_small_files(
 ) -> list[list[Candidate]]:
     """The groups, and groups of ``min_input_files`` small clustered files of similar size.
 
-    Similar: at most ``clustering_tier_factor`` apart.  A larger file would be rewritten again with every few tiny ones.
+    Similar: at most ``TIER_FACTOR`` apart.  A larger file would be rewritten again with every few tiny ones.
     A group whose output would be small counts as one small file.  Where the caps of a pass divide the files of several
     groups into as many again, the groups stay as they are.
     """
@@ -116,7 +122,7 @@ def _window_of_one_size(items: list[list[Candidate]], policy: Policy) -> list[li
     sizes = [max(_OPEN_FILE_BYTES, _total(item)) for item in items]
     end = 0
     for start, least in enumerate(sizes):
-        while end < len(sizes) and sizes[end] < least * policy.clustering_tier_factor:
+        while end < len(sizes) and sizes[end] < least * TIER_FACTOR:
             end += 1
         if end - start >= policy.min_input_files:
             return items[start:end]

@@ -259,7 +259,7 @@ def _nothing_reason(found: FileCounts, groups: Sequence[FileGroup], policy: Poli
     waits = [group for group in worthy if group.reason is Reason.DELETES]
     if waits and len(waits) == len(worthy) and policy.max_files_to_rewrite is policy.max_bytes_to_rewrite is None:
         files = sum(len(group.files) for group in waits)
-        return f"{NOTHING_ELIGIBLE} ({files} file(s) under deletes wait, as max_write_amplification asks)"
+        return f"{NOTHING_ELIGIBLE} ({files} file(s) under deletes wait until more data has come)"
     if worthy:
         return "no file group fits max_files_to_rewrite and max_bytes_to_rewrite"
     unsupported, uncut = (found.passed_over[one] for one in (PassedOver.UNSUPPORTED, PassedOver.UNCUT))
