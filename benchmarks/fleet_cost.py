@@ -5,35 +5,70 @@ Table buckets of two sizes get small files; scheduled runs of the real state mac
 under a retention that every run reaches.  The difference of both is what a table costs, the rest what a run costs; both
 are scaled to fleets of the given sizes, once with all compaction in Glue and once with small tables in functions.
 
-Calls, states, requests and metrics are counted exactly.  Durations are of this machine, whose store is moto, a Python
-server, where AWS has S3: GB-seconds are a hint.  A Glue run is reckoned: ``--wave-start`` seconds, and
+Calls, states, requests, metrics and log bytes are counted exactly, requests where they reach the server.  Units of
+the state table are reckoned from the bytes of requests and answers.  Durations are of this machine, whose store is
+moto, a Python server, where AWS has S3: GB-seconds are a hint.  A Glue run is reckoned: ``--wave-start`` seconds, and
 ``--wave-table`` for each table (docs/costs.md says where both come from).
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TypeAlias
+from threading import Lock
+from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 from pyiceberg.catalog import load_catalog
 from rich.console import Console
 
-from icekeeper.machine.metering import Amount
-from icekeeper.report.costs import MONTH_HOURS, US_EAST_1, Bill, month_of
-from icekeeper.state.store import HourOfUse
+from local_stack.executions import Execution
+from local_stack.functions import DeployedFunction, Handler, LambdaContext
 from local_stack.moto_s3tables import ANSWERS
 from local_stack.moto_server import MotoServer, running_moto
-from local_stack.stack import deployed
+from local_stack.rights.callers import caller_of
+from local_stack.stack import LocalStack, deployed
 from local_stack.template import load_template
+from local_stack.wire import signer
 
+# AWS's list prices in US dollars: us-east-1, November 2026, without free tiers and discounts.  What is billed, the
+# amount that the price is for, and the price, from the pricing pages of AWS Lambda (x86), AWS Glue ("ETL jobs", FLEX),
+# AWS Step Functions (standard workflows), Amazon DynamoDB (on demand), Amazon S3 (the same for table buckets) and
+# Amazon CloudWatch (of the first 10,000 custom metrics; each is billed per hour in which it is written).
+_GB_SECONDS, _CALLS, _DPU_HOURS = "functions, GB-seconds", "functions, calls", "Glue, FLEX, DPU-hours"
+_TRANSITIONS, _READS, _WRITES = "state transitions", "state table, read units", "state table, write units"
+_GETS, _PUTS, _METRICS, _GB_LOGGED = "GET and HEAD", "PUT, POST and LIST", "custom metrics", "GB logged"
+_PRICES: Mapping[str, tuple[float, float]] = {
+    _GB_SECONDS: (1, 0.0000166667),
+    _CALLS: (1e6, 0.20),
+    _DPU_HOURS: (1, 0.29),
+    _TRANSITIONS: (1000, 0.025),
+    _READS: (1e6, 0.125),
+    _WRITES: (1e6, 0.625),
+    _GETS: (1000, 0.0004),
+    _PUTS: (1000, 0.005),
+    _METRICS: (1, 0.30),
+    _GB_LOGGED: (1, 0.50),
+}
+# Amazon S3 pricing, "S3 Tables maintenance": objects and GB that compaction processes.
+_FILES, _GB_COMPACTED = "files compacted", "GB compacted"
+_S3_TABLES: Mapping[str, tuple[float, float]] = {_FILES: (1000, 0.002), _GB_COMPACTED: (1, 0.005)}
+_GB = 2**30
+# AWS's definition of a month.
+_MONTH_HOURS = 730
 _DAYS = 30
 # Table buckets list no objects.
 _BLIND = {"py-io-impl": "support.aws_table_bucket.BlindFileIO"}
@@ -75,30 +110,95 @@ def _fill(moto: MotoServer, folder: Path, tables: int, files: int, megabytes: fl
     return arn
 
 
-Amounts: TypeAlias = Mapping[str, float]
+# What a call of a function logs beside its own lines: START, END and REPORT (Lambda developer guide, "Log format").
+_PLATFORM_LOG_BYTES = 400
+_OF_READS = frozenset({"GetItem", "BatchGetItem", "Query"})
+
+
+@dataclass(slots=True)
+class Used:
+    """Amounts that AWS bills, by the names of their prices; threads may share it."""
+
+    amounts: Counter[str] = field(default_factory=Counter)
+    lock: Lock = field(default_factory=Lock)
+
+    def add(self, name: str, amount: float) -> None:
+        with self.lock:
+            self.amounts[name] += amount  # type: ignore[assignment]  # also fractions
+
+    def note(self, environ: Mapping[str, Any], answered: int) -> None:
+        """Count a request of a function or job, and what its answer of so many bytes is billed as."""
+        key, service = signer(environ.get("HTTP_AUTHORIZATION", ""))
+        if caller_of(key) is None:  # the operator, and who fills the tables
+            return
+        if service == "s3" and environ["REQUEST_METHOD"] != "DELETE":
+            is_listing = "list-type=" in environ.get("QUERY_STRING", "")
+            is_get = environ["REQUEST_METHOD"] in ("GET", "HEAD") and not is_listing
+            is_deletion = "delete" in environ.get("QUERY_STRING", "").split("&")
+            if not is_deletion:
+                self.add(_GETS if is_get else _PUTS, 1)
+        elif service == "dynamodb":
+            operation = environ["HTTP_X_AMZ_TARGET"].rpartition(".")[2]
+            sent = int(environ.get("CONTENT_LENGTH") or 0)
+            if operation in _OF_READS:
+                self.add(_READS, math.ceil(answered / 4096))
+            else:
+                self.add(_WRITES, math.ceil(sent / 1024) * (2 if operation.startswith("Transact") else 1))
+
+
+@contextmanager
+def _counted() -> Iterator[Used]:
+    """Count the requests that reach the server, and the GB-seconds and calls of functions."""
+    used, answer = Used(), DomainDispatcherApplication.__call__
+    load: Callable[[DeployedFunction], Handler] = DeployedFunction.load
+
+    def counting(self: Any, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        body = [b"".join(answer(self, environ, start_response))]
+        used.note(environ, len(body[0]))
+        return body
+
+    def timed(self: DeployedFunction) -> Handler:
+        handler = load(self)
+
+        def handle(event: Any, context: LambdaContext, /) -> Any:
+            begun_s = time.monotonic()
+            try:
+                return handler(event, context)
+            finally:
+                used.add(_GB_SECONDS, context.memory_limit_in_mb / 1024 * (time.monotonic() - begun_s))
+                used.add(_CALLS, 1)
+
+        return handle
+
+    with (
+        patch.object(DomainDispatcherApplication, "__call__", counting),
+        patch.object(DeployedFunction, "load", timed),
+    ):
+        yield used
 
 
 def _month(
-    tables: int, run: Amounts, table: Amounts, metrics: frozenset[str], options: argparse.Namespace, *, by_glue: bool
-) -> Bill:
+    tables: int, run: Mapping[str, float], table: Mapping[str, float], metrics: int, options: argparse.Namespace
+) -> dict[str, float]:
+    """The amounts of a month; of Glue only where runs use it."""
     runs = options.passes * _DAYS
-    scaled = {name: round(runs * (run[name] + tables * table[name])) for name in run}
-    if by_glue:
+    amounts = {name: runs * (run[name] + tables * table[name]) for name in run}
+    if run.get(_DPU_HOURS):
         seconds = max(_LEAST_GLUE_S, options.wave_start + tables * options.wave_table)
-        scaled[Amount.GLUE_FLEX_DPU_MS.value] = round(runs * seconds * 1000 * options.wave_workers)
-    hours = [HourOfUse("all", scaled)] + [HourOfUse(f"{n}", {}, metrics) for n in range(runs)]
-    return month_of(hours, MONTH_HOURS, US_EAST_1)
+        amounts[_DPU_HOURS] = runs * options.wave_workers * seconds / 3600
+    return {**amounts, _METRICS: runs * metrics / _MONTH_HOURS}
 
 
-def _lines(bill: Bill, options: argparse.Namespace) -> Iterator[str]:
-    watching = options.alarms * _ALARM_USD + _DASHBOARD_USD
-    for _, what, amount, usd in bill.lines:
-        if amount:
-            yield f"  {what:34} {amount:>14,.0f}  {usd:8.2f} USD"
+def _lines(month: Mapping[str, float], options: argparse.Namespace) -> Iterator[str]:
+    watching, total = options.alarms * _ALARM_USD + _DASHBOARD_USD, 0.0
+    for what, (unit, price) in _PRICES.items():
+        if amount := month.get(what):
+            total += amount / unit * price
+            yield f"  {what:34} {amount:>14,.0f}  {amount / unit * price:8.2f} USD"
     yield f"  {'alarms and one dashboard':34} {options.alarms + 1:>14}  {watching:8.2f} USD"
-    yield f"  {'total':34} {'':>14}  {bill.total + watching:8.2f} USD"
-    yield f"  {'S3 Tables, the same files':34} {bill.compacted_gb:>11,.0f} GB  {bill.aws_own['s3_tables']:8.2f} USD"
-    yield f"  {'Glue optimizers (an estimate)':34} {'':>14}  {bill.aws_own['glue_optimizers']:8.2f} USD"
+    yield f"  {'total':34} {'':>14}  {total + watching:8.2f} USD"
+    aws_own = sum(month[what] / unit * price for what, (unit, price) in _S3_TABLES.items())
+    yield f"  {'S3 Tables, the same files':34} {month[_GB_COMPACTED]:>11,.0f} GB  {aws_own:8.2f} USD"
 
 
 def main() -> None:
@@ -117,37 +217,54 @@ def main() -> None:
     for by_glue in (True, False):
         # moto keeps its resources for the life of a process.
         with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as alone:
-            few, many = alone.map(partial(_measured, options, by_glue=by_glue), options.measured)
+            (few, few_metrics), (many, many_metrics) = alone.map(
+                partial(_measured, options, by_glue=by_glue), options.measured
+            )
         fewer, more = options.measured
-        names = {name for name in {*few.amounts, *many.amounts} if not name.startswith("glue")}
-        table = {n: max(0.0, (many.amounts.get(n, 0) - few.amounts.get(n, 0)) / (more - fewer)) for n in names}
-        run = {n: max(0.0, few.amounts.get(n, 0) - fewer * table[n]) for n in names}
+        names = {*few, *many}
+        table = {n: max(0.0, (many[n] - few[n]) / (more - fewer)) for n in names}
+        run = {n: max(0.0, few[n] - fewer * table[n]) for n in names}
         told = "all compaction in Glue" if by_glue else "small tables in functions"
         for tables in options.tables:
-            bill = _month(tables, run, table, few.metrics | many.metrics, options, by_glue=by_glue)
-            Console().print(f"{tables} tables, {told}:", *_lines(bill, options), sep="\n", highlight=False)
+            month = _month(tables, run, table, len(few_metrics | many_metrics), options)
+            Console().print(f"{tables} tables, {told}:", *_lines(month, options), sep="\n", highlight=False)
 
 
 def _alarms() -> int:
     return sum(one["Type"] == "AWS::CloudWatch::Alarm" for one in load_template()["Resources"].values())
 
 
-def _measured(options: argparse.Namespace, tables: int, *, by_glue: bool) -> HourOfUse:
-    """What one run over so many tables uses; an earlier run has warmed the functions."""
+def _measured(options: argparse.Namespace, tables: int, *, by_glue: bool) -> tuple[Counter[str], frozenset[str]]:
+    """What one run over so many tables uses, and the names of the metrics that it writes.
+
+    An earlier run has warmed the functions.
+    """
     with tempfile.TemporaryDirectory() as folder, running_moto() as moto:
         arn = _fill(moto, Path(folder), tables, options.files, options.megabytes)
         small = {"SmallCompactionMb": "0" if by_glue else "1280"}
         parameters = {"TableBucketArns": arn, "MaxConcurrentTables": "1", **small}
         with deployed(moto, parameters=parameters, environment=_REACHED) as stack:
             stack.run({}, timeout_s=600)
-            warm = stack.used()
             for number in range(tables):
                 _append_more(moto, Path(folder), arn, number, options)
-            execution = stack.run({}, timeout_s=600)
+            stack.forget_calls()
+            with _counted() as used:
+                execution = stack.run({}, timeout_s=600)
             assert execution.output["report"]["status"] == "succeeded", execution.output
-            used = stack.used()
-            amounts = {name: number - warm.amounts.get(name, 0) for name, number in used.amounts.items()}
-            return HourOfUse("run", amounts, used.metrics)
+            _note_run(used, stack, execution, tables)
+            return used.amounts, frozenset(metric.name for metric in stack.metrics)
+
+
+def _note_run(used: Used, stack: LocalStack, execution: Execution, tables: int) -> None:
+    calls = [call for function in stack.functions.values() for call in function.invocations]
+    used.add(_TRANSITIONS, execution.transitions)
+    used.add(_GB_LOGGED, sum(_PLATFORM_LOG_BYTES + len(call.output.encode()) for call in calls) / _GB)
+    if any(job.runs for job in stack.jobs.values()):
+        used.add(_DPU_HOURS, 1)  # reckoned later
+    for number in range(tables):
+        done = stack.document_of_pass(execution, "pass.json", of=f"ns.t{number}")["metrics"]
+        used.add(_FILES, done["compact.files_merged"])
+        used.add(_GB_COMPACTED, done["compact.bytes_read"] / _GB)
 
 
 def _append_more(moto: MotoServer, folder: Path, arn: str, number: int, options: argparse.Namespace) -> None:

@@ -669,34 +669,6 @@ DOCUMENTS: dict[str, Schema] = {
         },
     ),
     "requests-withdraw": fields("A request that was taken back", {**ABOUT, "withdrawn": REQUEST}),
-    "cost": fields(
-        "What a deployment costs a month",
-        {
-            "currency": text("USD"),
-            "per_month": by_key("US dollars by service, and their `total`", number()),
-            "aws_own": by_key("what AWS's own compaction of the same files costs, in US dollars", number()),
-            "prices_of": text("month of the price list"),
-            "region": text("region of the price list"),
-            "recorded_hours": whole("hours that were extrapolated to a month"),
-            "compacted": by_key("what compaction merges a month", number()),
-            "lines": each(
-                "the bill",
-                fields(
-                    "",
-                    {
-                        "service": text("of AWS"),
-                        "what": text("what is billed"),
-                        "amount": number("how much of it"),
-                        "usd": number("US dollars"),
-                    },
-                ),
-            ),
-        },
-        {
-            "tables": by_key("tables seen, by catalog", whole()),
-            "per_table": number("US dollars for each"),
-        },
-    ),
     "demo": fields(
         "The demonstration",
         {

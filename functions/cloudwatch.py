@@ -29,7 +29,6 @@ from icekeeper.report.outcome import REQUESTS, Status
 from icekeeper.state.store import LakeStats
 from icekeeper.text import escaped
 from observability import SERVICE, logger
-from usage import note_metrics
 
 if TYPE_CHECKING:
     from icekeeper.pipeline.detect_tables import Detected  # with all that detects, which a report does not need
@@ -165,7 +164,6 @@ def _emit(totals: Mapping[str, int | float]) -> None:
     else:
         metrics = {name: totals[name] for name in _ASKED_FOR & totals.keys() if totals[name] or name in _TOLD_AT_ZERO}
     rest = {name: value for name, value in totals.items() if name not in metrics and value}
-    note_metrics(metrics, of_table=False, properties=rest)
     if metrics:
         _write(metrics, {}, rest)
     elif rest:
@@ -174,7 +172,6 @@ def _emit(totals: Mapping[str, int | float]) -> None:
 
 def _emit_of_table(values: Mapping[str, int | float], table: tuple[str, str]) -> None:
     """Write metrics of a table, which is named by its catalog and its name."""
-    note_metrics(values, of_table=True)
     _write(values, {"catalog": _dimension(table[0]), "table": _dimension(table[1])}, {})
 
 

@@ -17,22 +17,15 @@ from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import Item
 from icekeeper.report.activity import json_line
 from icekeeper.text import MaskingFormatter, escaped, masked
-from usage import metered, note_log_bytes
 
 Handler: TypeAlias = Callable[[dict[str, Any], Any], dict[str, Any]]
-
-
-def _told(line: Mapping[str, Any]) -> str:
-    told = json_line(line)
-    note_log_bytes(len(told.encode()) + 1)
-    return told
 
 
 SERVICE = os.environ.get("POWERTOOLS_SERVICE_NAME") or "icekeeper"
 """The stack's name, on log lines and metrics."""
 
 # Named like the package, whose loggers are then its children, so that their lines look the same.
-logger = Logger(service=SERVICE, name="%(name)s", json_serializer=_told)
+logger = Logger(service=SERVICE, name="%(name)s", json_serializer=json_line)
 
 # Lines and warnings of libraries go through the handler of Lambda's runtime.
 logging.captureWarnings(capture=True)
@@ -48,15 +41,14 @@ def deployment() -> Deployment:
 
 
 def function(handler: Handler) -> Handler:
-    """Decorates a handler: all its log lines have the field ``run_id``, and no field of the call before; what the call
-    uses is recorded."""
+    """Decorates a handler: all its log lines have the field ``run_id``, and no field of the call before."""
 
     @functools.wraps(handler)
     def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
         if isinstance(event, Mapping):
             logger.append_keys(run_id=event.get("run_id"))
         try:
-            return metered(handler, event, context, deployment)
+            return handler(event, context)
         except MaintenanceError as error:
             logger.error("%s: %s", type(error).__name__, error)
             # Lambda logs the message as it is.

@@ -6,7 +6,6 @@ import json
 import os
 import time
 import uuid
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -16,11 +15,8 @@ from unittest.mock import patch
 
 from moto.stepfunctions.parser.models import stepfunctions_parser_backends
 
-from icekeeper.machine.clock import HOUR_MS, system_clock
 from icekeeper.pipeline.control_bucket import PAGE, table_folder
 from icekeeper.pipeline.events import Item, parse_event
-from icekeeper.state.open import open_state
-from icekeeper.state.store import HourOfUse, hour_of
 from local_stack import distributed_map, functions
 from local_stack.credential_server import KEY_VARIABLES, CredentialServer, running_credential_server
 from local_stack.executions import ChildExecution, Execution, require_within_quotas
@@ -157,16 +153,6 @@ class LocalStack:
         bucket = self.template.name("ControlBucket")
         found: bytes = self.moto.client("s3").get_object(Bucket=bucket, Key=key)["Body"].read()
         return found
-
-    def used(self) -> HourOfUse:
-        """What functions and jobs recorded that AWS bills, since the stack was deployed afresh, in one sum."""
-        state = open_state({"ICEKEEPER_STATE": f"dynamodb://{self.template.name('StateTable')}"})
-        now_ms = system_clock()
-        hours = state.usage.between(hour_of(now_ms - 24 * HOUR_MS), hour_of(now_ms + HOUR_MS))
-        total = Counter[str]()
-        for hour in hours:
-            total.update(hour.amounts)
-        return HourOfUse("all", total, frozenset(name for hour in hours for name in hour.metrics))
 
     def document_of_pass(self, execution: Execution, name: str, *, of: str | None = None) -> Any:
         """A document of one table's pass, such as ``pass.json``; ``of`` the only table unless one is named."""

@@ -110,8 +110,6 @@ def job_task(script: str, stage: Stage) -> State:
                 "--run-id.$": "$.run_id",
                 "--control-bucket": "${ControlBucket}",
                 "--state": "${State}",
-                "--workers.$": f"States.Format('{{}}', {of}.workers)",
-                "--execution-class.$": f"{of}.execution_class",
             },
         },
         "Retry": [_THROTTLED, _NO_CAPACITY, _JOB_FAILED],

@@ -6,7 +6,6 @@ from typing import Any
 
 import files_ahead  # noqa: F401 - this function reads files
 from cloudwatch import emit_run
-from icekeeper.pipeline.deployment import note_pass
 from icekeeper.pipeline.events import ReportEvent, parse_event
 from icekeeper.pipeline.report import report_run
 from observability import about, deployment, function, logger
@@ -22,8 +21,6 @@ def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
     for table in report.tables:
         fields = {"catalog": table.item.catalog, "table": table.item.table, "status": table.status}
         logger.info("pass %s: %s", table.status, table.summary, extra=fields)
-        if table.outcome is not None:
-            note_pass(table.outcome)
     emit_run(report)
     logger.info("run %s: %s", report.answer["status"], report.answer["summary"])
     return dict(report.answer)

@@ -109,7 +109,7 @@ def test_a_job_reads_the_work_of_its_own_run_only(
 ) -> None:
     """Before Spark starts; also with the digest of what lies there."""
     state = pipeline.environment["ICEKEEPER_STATE"]
-    where = ["--run-id", RUN, "--control-bucket", str(pipeline.control), "--state", state, "--workers", "2"]
+    where = ["--run-id", RUN, "--control-bucket", str(pipeline.control), "--state", state]
     assert run_job(["--work-key", key, "--work-digest", "0" * 64, *where], "compact_data_files") == 1
     assert f"OperationRefused: {key!r} is not the compaction of run run-1" in caplog.text
 
@@ -119,7 +119,7 @@ def test_a_job_takes_the_very_work_that_was_gathered(pipeline: Pipeline, caplog:
     pipeline.begin()
     told = pipeline.gather()["compaction"]
     state = pipeline.environment["ICEKEEPER_STATE"]
-    where = ["--run-id", RUN, "--control-bucket", str(pipeline.control), "--state", state, "--workers", "2"]
+    where = ["--run-id", RUN, "--control-bucket", str(pipeline.control), "--state", state]
     path = pipeline.control / told["key"]
     path.write_text(path.read_text().replace('"ICEKEEPER_TABLE_SETTINGS":"all"', '"ICEKEEPER_TABLE_SETTINGS":"any"'))
     given = ["--work-key", told["key"], "--work-digest", told["digest"], *where]

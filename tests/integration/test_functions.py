@@ -431,16 +431,16 @@ def test_a_job_takes_the_arguments_of_the_definition_before(monkeypatch: pytest.
     taken = []
 
     def stop(given: Any, script: str) -> Any:
-        taken.append((given.work_key, given.workers, given.execution_class, script))
+        taken.append((given.work_key, script))
         raise StorageError("stopped here")
 
     monkeypatch.setattr(glue_job, "_carry_out", stop)
     named = {"work-key": "k", "work-digest": "d", "run-id": RUN, "control-bucket": "control"}
-    named |= {"state": "dynamodb://state", "workers": "3", "execution-class": "FLEX"}
+    named |= {"state": "dynamodb://state"}
     arguments = [part for name, value in named.items() for part in (f"--{name}", value)]
 
     assert glue_job.run_job([*arguments, "--JOB_NAME", "x"], "compact_data_files") == 1
-    assert taken == [("k", 3, "FLEX", "compact_data_files")]
+    assert taken == [("k", "compact_data_files")]
 
 
 # The metrics of ours that the template's alarms and dashboard ask for.

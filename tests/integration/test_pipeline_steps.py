@@ -353,7 +353,7 @@ def test_each_stage_gets_what_its_route_says(pipeline: Pipeline) -> None:
         assert [(table.item, list(table.steps)) for table in work.tables] == [(item, list(steps))]
     assert told["small"] == told["staged"] == {"count": 0}
     place = {"bucket": str(pipeline.control), "key": f"runs/{RUN}/sweep.json"}
-    assert told["sweep"] == {**place, "count": 1, "states": 1}
+    assert told["sweep"] == {**place, "count": 1}
     (listed,) = json.loads((pipeline.control / told["sweep"]["key"]).read_text())
     assert listed == {"item": item.model_dump(mode="json"), "steps": {"expire_snapshots": "function"}}
 

@@ -457,7 +457,6 @@ def test_a_glue_job_carries_out_a_wave(pipeline: Pipeline, caplog: pytest.LogCap
     assert (told["workers"], told["execution_class"]) == (2, "FLEX")
     arguments = ["--work-key", told["key"], "--work-digest", told["digest"], "--run-id", RUN]
     arguments += ["--control-bucket", str(pipeline.control), "--state", pipeline.environment["ICEKEEPER_STATE"]]
-    arguments += ["--workers", "2", "--execution-class", "FLEX"]
     with caplog.at_level(logging.INFO, "icekeeper.pipeline.glue_job"):
         assert run_job([*arguments, "--JOB_NAME", "compact"], "compact_data_files") == 0
     assert "3 table(s): 3 done" in caplog.messages

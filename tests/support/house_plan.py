@@ -111,7 +111,7 @@ PURE = (
     "icekeeper.policy.resolve",
     "icekeeper.policy.table_settings",
     "icekeeper.policy.values",
-    "icekeeper.report.costs",
+    "icekeeper.report.prices",
     "icekeeper.row_group_copy.copyable",
     "icekeeper.row_group_copy.entry_metrics",
     "icekeeper.row_group_copy.footer",

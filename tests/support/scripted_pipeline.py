@@ -11,7 +11,6 @@ from typing import Any
 
 from icekeeper.errors import LeaseHeld, TableBusy
 from icekeeper.operation_facts import STEP_FACTS, STEPS, Stage
-from icekeeper.pipeline.deployment import states_beside, states_of_call
 from icekeeper.pipeline.gather import JOB_STAGES, steps_in
 from local_stack.functions import StandIn
 from local_stack.jobs import StandInJob
@@ -60,8 +59,6 @@ class ScriptedPipeline:
     """By table, the other run that maintains it."""
     items: Mapping[str, Any] = field(default_factory=dict)
     """What was proposed, by table."""
-    states: int = 0
-    """How many states of the machine ``icekeeper cost`` counts for the calls that were answered."""
     most_at_once: int = 0
     """Tables that were worked on at the same time."""
     _planned: set[str] = field(default_factory=set)
@@ -85,7 +82,7 @@ class ScriptedPipeline:
 
     @property
     def functions(self) -> Mapping[str, StandIn]:
-        answering: dict[str, StandIn] = {
+        return {
             "detect": self._detect,
             "plan": self._plan,
             **{function: self._operating(function) for function in _OPERATING},
@@ -93,20 +90,10 @@ class ScriptedPipeline:
             "clean_staged": self._clean_staged,
             "report": self._report,
         }
-        return {function: self._noted(function, answer) for function, answer in answering.items()}
 
     @property
     def jobs(self) -> Mapping[str, StandInJob]:
         return {script: self._job(stage) for script, stage in JOBS.items()}
-
-    def _noted(self, function: str, answering: StandIn) -> StandIn:
-        def call(event: Any) -> Any:
-            answer = answering(event)
-            with self._lock:
-                self.states += states_of_call(function, event, answer)
-            return answer
-
-        return call
 
     def _detect(self, event: Any) -> Any:
         self._tell("*", "detect", event)
@@ -164,8 +151,7 @@ class ScriptedPipeline:
                     "execution_class": "FLEX",
                 }
             elif tables:
-                states = sum(states_beside(stage, table["steps"]) for table in tables)
-                answer[stage.value] = {**self._listed(event["run_id"], stage.value, tables), "states": states}
+                answer[stage.value] = self._listed(event["run_id"], stage.value, tables)
         return answer
 
     def _operating(self, function: str) -> StandIn:

@@ -50,6 +50,7 @@ from icekeeper.state.findings import CatalogScan, Part, TableLayout, Verdict
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import LakeStats, PassRecord
 from icekeeper.state.trends import TrendRow
+from icekeeper.text import size_text, usd_text
 
 # What people read of a sweep over a bucket: a sentence is not repeated table by table.
 
@@ -716,3 +717,19 @@ def test_bins_are_file_groups_to_people() -> None:
         == "compact succeeded compacted 15 files into 4 in 3 file groups; left 1 file(s) alone"
     )
     assert one.summary == "compact: compacted 6 files into 1 (across 1 bins)"
+
+
+# Sizes and money as text.
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(925, "925 B"), (2048, "2 KB"), (192 * 2**20, "192 MB"), (5 * 2**30, "5 GB"), (3.2 * 2**40, "3.2 TB")],
+)
+def test_sizes_have_the_largest_unit(size: float, text: str) -> None:
+    assert size_text(size) == text
+
+
+@pytest.mark.parametrize(("amount", "text"), [(0, "$0"), (0.00002, "less than $0.0001"), (1.25, "$1.2500")])
+def test_little_money_is_not_none(amount: float, text: str) -> None:
+    assert usd_text(amount) == text

@@ -87,7 +87,6 @@ def test_each_job_is_that_of_its_stage_and_takes_its_work_from_there() -> None:
         found[stage] = sent["JobName"]
         assert fields(sent["Arguments"]) == {
             *("--work-key", "--work-digest", "--run-id", "--control-bucket", "--state"),
-            *("--workers", "--execution-class"),
         }, name
         # By which Gather reckons; FLEX is to be had with G.1X and G.2X only (platform: glue-flex-waits).
         assert sent["WorkerType"] == "G.1X", name

@@ -163,14 +163,12 @@ def test_a_pass_does_what_the_bucket_allows_and_no_alarm_fires(
             monkeypatch.setattr(S3TablesResponse, name, _denied)
     else:
         answers(bucket, *configured)
-    execution, before = scripted_stack.run({}), 0
+    execution = scripted_stack.run({})
     if not execution.children:  # a scan of metadata sees no more than what is ours; a person may still ask
         assert execution.output["reason"] == "0 of 1 table(s) need maintenance"
         assert all(status == "skipped" for name, (status, _) in expected.items() if name != "rewrite_manifests")
-        before = execution.transitions
         execution = scripted_stack.run({"table": "ns.t"})
     assert (execution.status, execution.output["report"]["status"]) == ("SUCCEEDED", "succeeded")
-    assert scripted_stack.used().amounts["state_transitions"] - before == execution.transitions
     assert endings(scripted_stack, execution) == expected
     assert [kind for _, kind, _ in moto_s3tables.PUTS] == switched_off
     assert alarms(scripted_stack, execution) == []

@@ -19,7 +19,7 @@ from local_stack.pace import PACE
 from local_stack.patches import ServiceFault
 from local_stack.stack import LocalStack, deployed
 from support.lambda_functions import sample
-from support.scripted_pipeline import DIGEST, ROUTES, STARTED_MS, WORKERS, ScriptedPipeline
+from support.scripted_pipeline import DIGEST, ROUTES, STARTED_MS, ScriptedPipeline
 
 # The states around the stages, and those of a table, where nothing fails.
 
@@ -92,7 +92,6 @@ def test_a_run_takes_every_stage_in_order(scripted_stack: LocalStack, script: Sc
         *("PlanTables", "PlanTables", "CompactSmallTables", "ExpireAndSweep")
     ]
     assert [(child.status, child.output) for child in execution.children] == [("SUCCEEDED", {})] * 4
-    assert script.states + 3 == execution.transitions  # what costs count, and a state for each job
     assert {key: execution.output[key] for key in ("reason", "forced", "jobs", "failure")} == {
         "reason": "2 table(s) need maintenance",
         "forced": False,
@@ -138,8 +137,6 @@ def test_a_run_takes_every_stage_in_order(scripted_stack: LocalStack, script: Sc
             "--run-id": "run-whole",
             "--control-bucket": script.bucket,
             "--state": f"dynamodb://{template.name('StateTable')}?region=us-east-1",
-            "--workers": str(WORKERS),
-            "--execution-class": "FLEX",
         }
 
 
@@ -162,9 +159,7 @@ def test_a_stage_without_work_is_skipped(
     assert execution.names == line(*([] if stage is None else [stage]))
 
 
-def test_a_table_goes_through_the_states_of_its_steps_and_costs_count_each(
-    scripted_stack: LocalStack, script: ScriptedPipeline
-) -> None:
+def test_a_table_goes_through_the_states_of_its_steps(scripted_stack: LocalStack, script: ScriptedPipeline) -> None:
     manifests, orphans = "rewrite_manifests", "remove_orphans"
     script.own_routes = {
         "ns.expiry": route("expire_snapshots"),
@@ -199,14 +194,13 @@ def test_a_table_goes_through_the_states_of_its_steps_and_costs_count_each(
         "ns.clean-manifests": [*first, *listed, "RewriteManifests"],
         "ns.all": [*first, *listed, *removed, "RewriteManifests"],
     }
-    assert script.states == execution.transitions
 
 
 def test_without_tables_a_run_ends_and_says_why(scripted_stack: LocalStack, script: ScriptedPipeline) -> None:
     script.tables = ()
     execution = scripted_stack.run()
     assert (execution.status, execution.names) == ("SUCCEEDED", ["Detect", "AnyTables", "NothingToDo"])
-    assert (script.steps, script.states) == (["detect"], execution.transitions)
+    assert script.steps == ["detect"]
     assert execution.output["reason"] == "0 table(s) need maintenance"
 
 
@@ -376,7 +370,6 @@ def test_the_report_is_asked_again_until_no_table_is_left(scripted_stack: LocalS
     assert execution.status == "SUCCEEDED"
     assert execution.names[-7:] == ["Report", "HowItWent"] * 3 + ["Done"]
     assert script.steps == ["detect", "plan", "gather", *["report"] * 3]
-    assert script.states == execution.transitions
     parse_event(ReportEvent, script.event_of("report"))  # beside the answer of the one before
 
 
@@ -388,7 +381,6 @@ def test_a_run_fails_with_the_error_of_its_report(scripted_stack: LocalStack, sc
     assert (execution.status, execution.error, execution.cause) == ("FAILED", "LeaseHeld", "start again later")
     assert execution.names[-3:] == ["Report", "HowItWent", "RunFailed"]
     assert execution.visits[-1].input["report"]["tables"] == [table]
-    assert script.states == execution.transitions
 
 
 @pytest.mark.parametrize("given", [{}, {"tabel": "ns.t", "jobs": "none"}, ["ns.t"]], ids=["schedule", "typo", "list"])

@@ -51,7 +51,7 @@ from icekeeper.cli.metrics import metrics
 from icekeeper.cli.passes import history, orphans, plan, request, requests_app, run, run_worker
 from icekeeper.cli.policy import policy_app
 from icekeeper.cli.protection import claims_app, pause, pin_app, resume, stage_app
-from icekeeper.cli.reports import advise, cost, health, report
+from icekeeper.cli.reports import advise, health, report
 from icekeeper.cli.saved_plans import apply
 from icekeeper.cli.tables import list_tables, show
 from icekeeper.engines.engine import EngineName, product_engine
@@ -87,7 +87,6 @@ app.command()(advise)
 app.command()(orphans)
 app.command()(history)
 app.command()(report)
-app.command()(cost)
 app.command()(docs)
 app.command()(metrics)
 app.command()(request)

@@ -237,7 +237,6 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     "advise": ("What to change about a table that no pass can", "shop.orders --catalog lake"),
     "report": ("A page of catalogs' tables, for a browser", "--catalog lake --fresh '*' --output lake.html"),
     "metrics": ("Metrics of all catalogs for Prometheus", "--output icekeeper.prom"),
-    "cost": ("What a deployment costs a month, and AWS's own", "--days 7"),
     "docs": ("The pages of the documentation", "recovery"),
     "policy": ("The settings that hold for a table, and their sources", ""),
     "policy show": ("Every setting, with its source", "shop.orders --catalog lake"),

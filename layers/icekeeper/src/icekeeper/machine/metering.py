@@ -1,7 +1,6 @@
-"""Counts what this process uses and AWS bills, and the requests to object stores and catalogs by their cause.
+"""Counts the requests to object stores and catalogs by their cause.
 
-:data:`process_meter` counts for the whole process: a function serves one call at a time, and one record per process is
-enough.  A :class:`RequestCount` counts for the work inside :func:`counting`; code that sends a request calls
+A :class:`RequestCount` counts for the work inside :func:`counting`; code that sends a request calls
 :func:`note_request`.  Threads of :class:`WorkThreads` count for the work that submitted to them.
 """
 
@@ -16,60 +15,6 @@ from enum import StrEnum
 from functools import partial
 from threading import Lock
 from typing import ParamSpec, TypeVar
-
-
-class Amount(StrEnum):
-    """What is counted, in whole numbers, so that many processes can add to one total."""
-
-    LAMBDA_CALLS = "lambda_calls"
-    LAMBDA_MB_MS = "lambda_mb_ms"
-    """Memory of a function in MB times milliseconds of its run, on x86."""
-    LAMBDA_ARM_MB_MS = "lambda_arm_mb_ms"
-    """The same on arm64."""
-    GLUE_DPU_MS = "glue_dpu_ms"
-    """Data processing units of a Glue job times milliseconds of its run."""
-    GLUE_FLEX_DPU_MS = "glue_flex_dpu_ms"
-    """The same for the execution class FLEX."""
-    STATE_TRANSITIONS = "state_transitions"
-    STORE_GETS = "store_gets"
-    """GET and HEAD of objects."""
-    STORE_PUTS = "store_puts"
-    """PUT, POST and LIST of objects."""
-    STATE_READ_UNITS = "state_read_units"
-    """Thousandths of read request units of the state table (DynamoDB)."""
-    STATE_WRITE_UNITS = "state_write_units"
-    """Thousandths of write request units of the state table."""
-    LOG_BYTES = "log_bytes"
-    """What functions log, metric lines included."""
-    TABLE_METRIC_HOURS = "table_metric_hours"
-    """Metrics of single tables, each counted once in every hour in which it was written."""
-    COMPACTIONS = "compactions"
-    """Compactions of a table that committed."""
-    COMPACTED_FILES = "compacted_files"
-    """Data files that compaction replaced."""
-    COMPACTED_BYTES = "compacted_bytes"
-    """The size of those files."""
-
-
-class Meter:
-    """Amounts that are not recorded yet; threads may share it."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._amounts: Counter[Amount] = Counter()
-
-    def add(self, amount: Amount, number: int = 1) -> None:
-        with self._lock:
-            self._amounts[amount] += number
-
-    def take(self) -> Mapping[Amount, int]:
-        """Return the amounts since the last call, without zeros."""
-        with self._lock:
-            taken, self._amounts = self._amounts, Counter()
-        return {amount: number for amount, number in taken.items() if number}
-
-
-process_meter = Meter()
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from threading import Lock
@@ -24,21 +24,18 @@ from icekeeper.catalogs.load import connect, known_catalogs
 from icekeeper.catalogs.s3tables import S3_TABLES
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.machine.clock import Clock, system_clock
-from icekeeper.machine.metering import Amount, RequestKind, process_meter
 from icekeeper.machine.resources import variables_set
-from icekeeper.operation_facts import Limit, Stage, steps_of_function
+from icekeeper.operation_facts import Limit
 from icekeeper.pass_context.table_policy import TablePolicies
 from icekeeper.pipeline.control_bucket import ControlBucket
 from icekeeper.pipeline.events import Item
-from icekeeper.policy import Operation, Policy, resolve
+from icekeeper.policy import Policy, resolve
 from icekeeper.policy.layers import layers_for
 from icekeeper.pyiceberg_private.configuration import catalogs_of
-from icekeeper.report.costs import GLUE_SHORTEST_S
-from icekeeper.report.outcome import PassOutcome, request_key
 from icekeeper.runtime import Runtime
 from icekeeper.state.open import open_state
 from icekeeper.state.requests import MaintenanceRequest
-from icekeeper.state.store import HourOfUse, StateStore, hour_of
+from icekeeper.state.store import StateStore
 from icekeeper.storage.storage import Storage, StoreClock, store_now_ms
 from icekeeper.text import remember_secrets
 
@@ -367,73 +364,3 @@ def pending_request(deployment: Deployment, item: Item) -> MaintenanceRequest | 
     """
     request = deployment.state.requests.of_table(item.identity)
     return request if request is not None and dict(request.settings) == dict(item.settings) else None
-
-
-# How many states of the state machine are entered because of one call: Step Functions bills each.  Pure.
-#
-# A call's own state counts, and those behind it in which nothing is called (state_machine/line.py).  Rounds of waiting
-# are left out: nobody who could count them is called there.
-
-
-def states_of_call(function: str, event: Mapping[str, Any], answer: Mapping[str, Any]) -> int:
-    """The states of one call that succeeded; ``function`` is its folder."""
-    match function:
-        case "detect":
-            return 3  # AnyTables, and NothingToDo or PlanTables
-        case "plan" if "item" not in event:
-            # AnySmall, AnyCompaction, AnySweep, AnyLargeOrphans, AnyLargeManifests, AnyStaged; and the maps
-            maps = [answer[stage.value] for stage in (Stage.SMALL, Stage.SWEEP)]
-            return 7 + sum(1 + int(found["states"]) for found in maps if found["count"])
-        case "expire_partitions" | "expire_snapshots" | "list_orphans" | "remove_orphans":
-            return 2  # the choice behind it
-        case "report":
-            is_undetected = "input" in event["state"]  # NotDetected is before it
-            return is_undetected + (2 if answer["left"] else 3)  # HowItWent, and the end
-    return 1
-
-
-def states_beside(stage: Stage, steps: Collection[str]) -> int:
-    """The states that a table of a stage's map enters beside those of its calls: each is known when it is gathered."""
-    if stage is Stage.SMALL:  # AnyPartitions, and TableCompacted
-        return 1 + steps_of_function("compact_small").isdisjoint(steps)
-    return int(stage is Stage.SWEEP and steps_of_function("rewrite_manifests").isdisjoint(steps))  # TableSwept
-
-
-# Records in the state what this process used that AWS bills.
-
-STORE_AMOUNTS: Mapping[RequestKind, Amount] = {
-    RequestKind.GET: Amount.STORE_GETS,
-    RequestKind.PUT: Amount.STORE_PUTS,
-}
-"""The requests that are billed."""
-
-
-def record_use(deployment: Deployment, metrics: frozenset[str] = frozenset()) -> None:
-    """Add what was counted since the last time to the hour of now.
-
-    Raises:
-        StorageError: the state cannot be written; what was counted is lost.
-    """
-    amounts = {amount.value: number for amount, number in process_meter.take().items()}
-    deployment.state.usage.add(HourOfUse(hour_of(deployment.clock()), amounts, metrics))
-
-
-def note_job(workers: int, seconds: float, *, is_flex: bool) -> None:
-    """Count a run of a Glue job of so many workers, for a minute at least."""
-    billed_ms = round(max(GLUE_SHORTEST_S, seconds) * 1000)
-    amount = Amount.GLUE_FLEX_DPU_MS if is_flex else Amount.GLUE_DPU_MS
-    process_meter.add(amount, workers * billed_ms)  # a G.1X is one data processing unit
-    process_meter.add(Amount.STATE_TRANSITIONS)
-
-
-def note_pass(outcome: PassOutcome) -> None:
-    """Count what the operations of a pass used and what they compacted, from their outcomes."""
-    for name, value in outcome.metrics.items():
-        for kind, amount in STORE_AMOUNTS.items():
-            if name.endswith(request_key(kind)):
-                process_meter.add(amount, int(value))
-    compacted = outcome.metrics.get(f"{Operation.COMPACT.value}.files_merged", 0)
-    if compacted:
-        process_meter.add(Amount.COMPACTIONS)
-        process_meter.add(Amount.COMPACTED_FILES, int(compacted))
-        process_meter.add(Amount.COMPACTED_BYTES, int(outcome.metrics.get("compact.bytes_read", 0)))

@@ -19,7 +19,7 @@ from icekeeper.pipeline.control_bucket import (
     proposals_key,
     stage_key,
 )
-from icekeeper.pipeline.deployment import Deployment, states_beside, travelling_environment
+from icekeeper.pipeline.deployment import Deployment, travelling_environment
 from icekeeper.pipeline.events import Item, Route, RunEvent
 from icekeeper.pipeline.wave import in_order, workers_for
 
@@ -88,8 +88,7 @@ def _list(
         return {"count": 0}
     key = stage_key(event.run_id, stage)
     deployment.control.write(key, [table.model_dump(mode="json") for table in tables])
-    states = sum(states_beside(stage, table.steps) for table in tables)
-    return {"bucket": deployment.control.name, "key": key, "count": len(tables), "states": states}
+    return {"bucket": deployment.control.name, "key": key, "count": len(tables)}
 
 
 def _job(

@@ -29,7 +29,7 @@ from icekeeper.machine.clock import in_limited_time
 from icekeeper.machine.metering import WorkThreads
 from icekeeper.operation_facts import operations_of_job, stage_of_job
 from icekeeper.pipeline.control_bucket import ControlBucket, PassDocuments, Work, WorkTable, stage_key
-from icekeeper.pipeline.deployment import CONTROL_BUCKET, Deployment, PipelineSettings, note_job, record_use
+from icekeeper.pipeline.deployment import CONTROL_BUCKET, Deployment, PipelineSettings
 from icekeeper.pipeline.events import parse_event
 from icekeeper.pipeline.run_leases import give_back
 from icekeeper.pipeline.run_step import RETRIED, TableWork, run_steps, tell_error
@@ -271,9 +271,6 @@ def run_job(arguments: Sequence[str], script: str) -> int:
     parser = argparse.ArgumentParser(allow_abbrev=False)
     for name in ("--work-key", "--work-digest", "--run-id", "--control-bucket", "--state"):
         parser.add_argument(name, required=True)
-    # What the run costs.
-    parser.add_argument("--workers", type=int, required=True)
-    parser.add_argument("--execution-class", default="STANDARD")
     given, _ = parser.parse_known_args(list(arguments))
     _lines.about(run_id=given.run_id)
     _use_region_of(given.state)
@@ -298,7 +295,6 @@ def _carry_out(given: argparse.Namespace, script: str) -> int:
     with open_engine(EngineName.SPARK) as engine:
         engine.map(str, (), lambda done: None)  # starts it: should that fail, it is no table's failure
         ends = run_work(deployment, work, engine, shared=SharedTasks(engine), began_s=begun_s)
-    _record_use(given, deployment, time.monotonic() - begun_s)
     told = Counter(ends.values())
     log.info("%d table(s): %s", len(work.tables), ", ".join(f"{n} {end.value}" for end, n in told.items()))
     if told[End.UNTOLD]:
@@ -334,15 +330,6 @@ def start_logging() -> None:
 def _tell_bug(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
     """Print an uncaught exception with its traceback, as Python does, but without secrets, and escaped."""
     sys.stderr.write(escaped_lines(masked("".join(traceback.format_exception(kind, error, where)))) + "\n")
-
-
-def _record_use(given: argparse.Namespace, deployment: Deployment, seconds: float) -> None:
-    """Record what the run costs, for ``icekeeper cost``; what fails here must not fail the job."""
-    try:
-        note_job(given.workers, seconds, is_flex=given.execution_class == "FLEX")
-        record_use(deployment)
-    except MaintenanceError as error:
-        log.info("what this job used cannot be recorded: %s: %s", type(error).__name__, error)
 
 
 def _hand_on_keys(environment: Mapping[str, str]) -> None:

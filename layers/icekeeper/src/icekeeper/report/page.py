@@ -23,8 +23,8 @@ from icekeeper.machine.clock import HOUR_MS, iso_utc
 from icekeeper.machine.metering import WorkThreads
 from icekeeper.model import TableName
 from icekeeper.policy import resolve
-from icekeeper.report.costs import STORED_GB_MONTH_USD
 from icekeeper.report.outcome import FREED, PassStatus, in_plain_words, lines_of
+from icekeeper.report.prices import STORED_GB_MONTH_USD
 from icekeeper.state.findings import CatalogScan, TableLayout
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import LakeStats, PassRecord, StateStore

@@ -78,8 +78,8 @@ class ItemTable(Protocol):
         """Write items, whose keys must differ, replacing those of the same keys; on an error, some may be written."""
         ...
 
-    def add(self, pk: str, sk: str, more: Mapping[str, int | frozenset[str]], *, keep_ms: int) -> None:
-        """Add numbers and set members to the attributes of an item, which is created if it does not exist.
+    def add(self, pk: str, sk: str, more: Mapping[str, int], *, keep_ms: int) -> None:
+        """Add numbers to the attributes of an item, which is created if it does not exist.
 
         A repeated request may count twice: use this for figures only, never for decisions.
         """

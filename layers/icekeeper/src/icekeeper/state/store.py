@@ -348,61 +348,9 @@ def _unreadable_files(items: Iterable[Item]) -> dict[str, UnreadableFile]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class HourOfUse:
-    """What all functions and jobs used within one hour."""
-
-    hour: str
-    """Its start in UTC: ``2026-11-22T15``."""
-    amounts: Mapping[str, int]
-    """By the values of :class:`icekeeper.machine.metering.Amount`."""
-    metrics: frozenset[str] = frozenset()
-    """The names of the CloudWatch metrics without a table that were written; each is billed once an hour."""
-
-
-_AMOUNT = "used_"
-_METRICS = "metric_names"
-
-
-class UsageStore(Records):
-    """What the deployment used that AWS bills, hour by hour, for ``icekeeper cost``.
-
-    An item per hour, to which all processes add, and a partition per month.
-    """
-
-    def add(self, used: HourOfUse) -> None:
-        """Add to the record of the hour; several processes may do so at once."""
-        more: dict[str, int | frozenset[str]] = {f"{_AMOUNT}{name}": value for name, value in used.amounts.items()}
-        if used.metrics:
-            more[_METRICS] = used.metrics
-        if more:
-            self.table.add(f"usage#{used.hour[:7]}", used.hour, more, keep_ms=KEPT_MS)
-
-    def between(self, first: str, last: str) -> tuple[HourOfUse, ...]:
-        """The recorded hours from ``first`` to ``last``, both included, in order."""
-        begin, end = (int(hour[:4]) * 12 + int(hour[5:7]) - 1 for hour in (first, last))
-        months = (f"usage#{month // 12:04}-{month % 12 + 1:02}" for month in range(begin, end + 1))
-        return tuple(
-            HourOfUse(
-                item["sk"],
-                {name.removeprefix(_AMOUNT): value for name, value in item.items() if name.startswith(_AMOUNT)},
-                frozenset(item.get(_METRICS, ())),
-            )
-            for month in months
-            for item in self.table.query(month)
-            if first <= item["sk"] <= last
-        )
-
-
 def hour_of(time_ms: int) -> str:
-    """The hour of a time, as in :attr:`HourOfUse.hour`."""
+    """The hour of a time in UTC: ``2026-11-22T15``."""
     return datetime.fromtimestamp(time_ms // 1000, UTC).strftime("%Y-%m-%dT%H")
-
-
-def hours_between(first: str, last: str) -> int:
-    """How many hours ``last`` is after ``first``."""
-    begin, end = (datetime.strptime(f"{hour}+0000", "%Y-%m-%dT%H%z") for hour in (first, last))
-    return int((end - begin).total_seconds()) // 3600
 
 
 UNTIL_REMOVED_MS = 253_402_300_799_000
@@ -503,7 +451,6 @@ class StateStore:
         self.unreadable_files = UnreadableFileStore(table)
         self.refused_expiries = RefusedExpiryStore(table)
         self.cut_offs = CutOffStore(table)
-        self.usage = UsageStore(table)
         self.totals = TotalsStore(table)
 
     def kept_open(self) -> AbstractContextManager[None]:

@@ -24,7 +24,6 @@ from icekeeper.aws.session import session_of
 from icekeeper.aws.settings import AwsIdentity
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.machine.clock import TOLD_SKEW_MS, Clock, ServerClock, ahead_ms, system_clock
-from icekeeper.machine.metering import Amount, Meter, process_meter
 from icekeeper.state.identity import STATE_VARIABLE, TableAddress
 from icekeeper.state.items import Decision, FoundItem, Item, decoded_items
 
@@ -146,7 +145,7 @@ class DynamoTable:
         with self._translated():
             self.client.put_item(TableName=self.name, Item=encoded(versioned(item)))
 
-    def add(self, pk: str, sk: str, more: Mapping[str, int | frozenset[str]], *, keep_ms: int) -> None:
+    def add(self, pk: str, sk: str, more: Mapping[str, int], *, keep_ms: int) -> None:
         # boto3 may repeat a request whose response was lost, so that it counts twice.
         names = {f"#{number}": name for number, name in enumerate(more)}
         values = {f":{number}": value for number, value in enumerate(more.values())}
@@ -346,7 +345,7 @@ class DynamoTable:
 
 
 def encoded(item: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The DynamoDB attribute values for text, whole numbers, booleans, bytes and sets of text, without ``None``."""
+    """The DynamoDB attribute values for text, whole numbers, booleans and bytes, without ``None``."""
     return {name: _encoded(value) for name, value in item.items() if value is not None}
 
 
@@ -368,8 +367,6 @@ def _encoded(value: Any) -> dict[str, Any]:
             return {"N": str(value)}
         case bytes():
             return {"B": value}
-        case frozenset():
-            return {"SS": sorted(value)}
         case _:
             return {"S": str(value)}
 
@@ -378,8 +375,6 @@ def _decoded(kind: str, value: Any) -> Any:
     match kind:
         case "N":  # Icekeeper writes only whole numbers
             return int(value) if value.removeprefix("-").isdecimal() else value
-        case "SS":
-            return frozenset(value)
         case "NULL":
             return None
         case _:
@@ -409,41 +404,6 @@ def _sentence(table: str, meta: Any, error: Exception) -> str:
     return f"the state table {table} cannot be used: {error}"
 
 
-# The request units that DynamoDB bills, by operation (developer guide, "Read and write request units").
-_UNITS: Mapping[str, Amount] = {
-    **dict.fromkeys(("GetItem", "BatchGetItem", "Query"), Amount.STATE_READ_UNITS),
-    **dict.fromkeys(
-        ("PutItem", "UpdateItem", "DeleteItem", "BatchWriteItem", "TransactWriteItems"), Amount.STATE_WRITE_UNITS
-    ),
-}
-
-
-def count_consumed(client: Any, meter: Meter = process_meter) -> None:
-    """Count the units of every request of a client (API reference, "ReturnConsumedCapacity").
-
-    A response without units, or with fewer than a write costs (moto's), counts as the minimum.
-    """
-
-    def ask(params: dict[str, Any], model: Any, **_: object) -> None:
-        if model.name in _UNITS:
-            params.setdefault("ReturnConsumedCapacity", "TOTAL")
-
-    def note(parsed: Mapping[str, Any], model: Any, **_: object) -> None:
-        amount = _UNITS.get(model.name)
-        if amount is not None and "Error" not in parsed:
-            least = 2000 if model.name.startswith("Transact") else 1000
-            units = _thousandths(parsed.get("ConsumedCapacity") or {"CapacityUnits": least / 1000})
-            meter.add(amount, max(units, least) if amount is Amount.STATE_WRITE_UNITS else units)
-
-    client.meta.events.register("before-parameter-build.dynamodb", ask)
-    client.meta.events.register("after-call.dynamodb", note)
-
-
-def _thousandths(consumed: Any) -> int:
-    tables = consumed if isinstance(consumed, list) else [consumed]
-    return sum(round(1000 * float(table["CapacityUnits"])) for table in tables)
-
-
 # Requests are small, so timeouts are short: a function must notice early that its network cannot reach DynamoDB.
 _CLIENT = Config(connect_timeout=5, read_timeout=20, retries={"mode": "standard", "total_max_attempts": 6})
 _EMPTY = ("GetItem", "PutItem", "UpdateItem", "DeleteItem", "TransactWriteItems", "BatchWriteItem")
@@ -465,7 +425,6 @@ def open_table(address: TableAddress) -> DynamoTable:
                 f"the region of the state table {address.name} is not known: add ?region=REGION to {STATE_VARIABLE}"
             )
         client = session.client("dynamodb", endpoint_url=address.endpoint, config=_CLIENT)
-        count_consumed(client)
         require_members(client, _MEMBERS)
         return DynamoTable(client, address.name)
     except (BotoCoreError, ValueError) as error:

@@ -294,14 +294,11 @@ class SqliteTable:
         with self.file.transaction() as connection:
             connection.executemany(_PUT, map(_row, items))
 
-    def add(self, pk: str, sk: str, more: Mapping[str, int | frozenset[str]], *, keep_ms: int) -> None:
+    def add(self, pk: str, sk: str, more: Mapping[str, int], *, keep_ms: int) -> None:
         def added(found: Item | None) -> Item:
             known = found or {}
             with understood(known):
-                sums = {
-                    name: known.get(name, 0) + one if isinstance(one, int) else one.union(known.get(name, ()))
-                    for name, one in more.items()
-                }
+                sums = {name: known.get(name, 0) + one for name, one in more.items()}
             return {**known, **sums}
 
         self.change(pk, sk, added)
