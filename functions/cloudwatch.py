@@ -145,12 +145,12 @@ def _tell_lake(lake: Sequence[LakeStats]) -> None:
 
 
 def _remembered(deployment: Deployment) -> Iterator[LakeStats]:
-    for address in deployment.addresses(unreachable=lambda error: None):  # the scan has logged it
+    for configured in deployment.catalogs(unreachable=lambda error: None):  # the scan has logged it
         try:
-            warehouse = deployment.runtime_at(address).catalog.warehouse
+            warehouse = deployment.runtime_of(configured).catalog.warehouse
         except MaintenanceError:
             continue
-        yield from deployment.state.lake_stats.of_catalog(address.name, warehouse)
+        yield from deployment.state.lake_stats.of_catalog(configured.name, warehouse)
 
 
 def _wanted() -> str:

@@ -10,16 +10,15 @@ import pytest
 from botocore.stub import Stubber
 
 from icekeeper.catalogs.aws_service import AwsClients, AwsService
-from icekeeper.catalogs.load import open_catalog
+from icekeeper.catalogs.configured import recorded_catalog
+from icekeeper.catalogs.load import connect, open_catalog
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.model import TableName
 from icekeeper.pipeline.deployment import (
     TableBucket,
     find_table_buckets,
     fleet_catalogs,
-    open_address,
     parse_catalog_file,
-    recorded_address,
 )
 from icekeeper.storage.storage import Storage
 from local_stack.moto_server import REGION, MotoServer
@@ -93,15 +92,15 @@ def test_a_table_bucket_is_opened_by_its_address_and_committed_to(bucket: TableB
 
 def test_table_buckets_are_found_and_opened(bucket: TableBucket) -> None:
     assert bucket in set(find_table_buckets())
-    found = {address.name: address for address in fleet_catalogs({"ICEKEEPER_TABLE_BUCKETS": "all"}, {})}
-    address = recorded_address(found[bucket.name].to_json(), {})
-    assert address == found[bucket.name]
-    assert list(open_address(address, {}).list_tables()) == [TableName(("ns",), "t")]
+    found = {one.name: one for one in fleet_catalogs({"ICEKEEPER_TABLE_BUCKETS": "all"}, {})}
+    recorded = recorded_catalog(found[bucket.name].id, {})
+    assert recorded == found[bucket.name]
+    assert list(connect(recorded, {}).list_tables()) == [TableName(("ns",), "t")]
 
 
 def test_every_page_of_buckets_is_read_and_those_of_aws_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """moto answers in one page and knows no types."""
-    connect = AwsService.connect
+    unstubbed = AwsService.connect
     stubs: list[Stubber] = []
 
     def entry(name: str, kind: str | None) -> dict[str, str]:
@@ -110,7 +109,7 @@ def test_every_page_of_buckets_is_read_and_those_of_aws_are_left_out(monkeypatch
         return base | ({"type": kind} if kind else {})
 
     def stubbed(service: AwsService, properties: dict[str, str]) -> AwsClients:
-        clients = connect(service, properties)
+        clients = unstubbed(service, properties)
         stub = Stubber(clients.repeating)
         customers = {"type": "customer"}
         first = [entry("aaa", "customer"), entry("aws-s3", "aws")]
@@ -134,8 +133,8 @@ def test_buckets_that_cannot_be_listed_leave_the_others_served(monkeypatch: pyte
         with pytest.raises(StorageError, match=r"^listing the table buckets cannot be reached: nothing answers at"):
             fleet_catalogs(settings, configured)
         told: list[StorageError] = []
-        addresses = fleet_catalogs(settings, configured, unreachable=told.append)
-    assert [address.name for address in addresses] == ["lake"]
+        served = fleet_catalogs(settings, configured, unreachable=told.append)
+    assert [one.name for one in served] == ["lake"]
     assert len(told) == 1
 
 
@@ -146,8 +145,8 @@ def test_a_found_bucket_that_is_called_like_a_catalog_stops_no_other() -> None:
     arn = "arn:aws:s3tables:eu-west-1:111122223333:bucket/"
     found = [TableBucket(name, f"{arn}{name}") for name in ("lake", "logs")]
     told: list[StorageError] = []
-    addresses = fleet_catalogs(settings, configured, find=lambda: found, unreachable=told.append)
-    assert [address.name for address in addresses] == ["lake", "logs"]
+    served = fleet_catalogs(settings, configured, find=lambda: found, unreachable=told.append)
+    assert [one.name for one in served] == ["lake", "logs"]
     assert [str(error) for error in told] == [
         f"{arn}lake is left out: two catalogs of this deployment are called 'lake'; rename one"
     ]

@@ -15,6 +15,7 @@ import requests
 
 from icekeeper.aws.session import aws_session
 from icekeeper.aws.settings import current_properties
+from icekeeper.catalogs.configured import ConfiguredCatalog
 from icekeeper.catalogs.load import connect
 from icekeeper.engines.spark_tasks import SparkTasks
 from icekeeper.engines.worker_processes import worker_pool
@@ -159,7 +160,7 @@ def test_catalogs_go_on_when_keys_have_expired(aws: GuardedAws, moto_server: Mot
     Storage(properties).write(location, document)
     s3tables.update_table_metadata_location(**address, versionToken=place["versionToken"], metadataLocation=location)
     aws.forget()
-    catalog = connect("lake", {"type": "s3tables", "warehouse": arn, **properties})
+    catalog = connect(ConfiguredCatalog.of("lake", {"type": "s3tables", "warehouse": arn, **properties}))
     for value in ("1", "2"):
         base = catalog.load(TableName.parse("ns.t"))
         aws.keys.expire()

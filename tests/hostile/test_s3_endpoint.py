@@ -24,6 +24,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.aws.settings import ENDPOINT_OF_SERVER
+from icekeeper.catalogs.configured import CatalogKind, ConfiguredCatalog
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.catalogs.pointer import keeping_documents, kept_document, load_document
 from icekeeper.catalogs.sql import SqlCatalog as OurSqlCatalog
@@ -457,7 +458,7 @@ def test_what_a_servers_endpoint_holds_is_read_and_written_like_any_other(store:
 def table(store: HostileStore, tmp_path: Path) -> Iterator[MaintainedTable]:
     properties = {"uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": "s3://bucket", **store.properties}
     writer = SqlCatalog("local", **properties)
-    ours = OurSqlCatalog("local", {"type": "sql", **properties})
+    ours = OurSqlCatalog(ConfiguredCatalog("local", CatalogKind.SQL, properties))
     table = MaintainedTable(ours, tmp_path, pyiceberg=writer)
     table.create(location=AT)
     table.append(1, 2)

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import load_catalog
 
+from icekeeper.catalogs.configured import ConfiguredCatalog
 from icekeeper.catalogs.load import connect, open_catalog
 from icekeeper.demo.seaweedfs import SeaweedFSServer
 from icekeeper.engines.local_engine import LocalEngine
@@ -90,7 +91,7 @@ def test_a_pass_tells_what_it_sent_and_asks_for_each_file_once(
 
     with counting_proxy(seaweedfs.s3_endpoint) as store, counting_proxy(seaweedfs.iceberg_uri) as catalog:
         ways = {"s3.endpoint": store.address, **({"uri": catalog.address} if kind == "rest" else {})}
-        ours = connect("writer", {**properties, **ways})
+        ours = connect(ConfiguredCatalog.of("writer", {**properties, **ways}))
         runtime = Runtime(ours, SqliteStateStore(tmp_path / "state.db"), environment={})
         store.requests.clear()
         catalog.requests.clear()
@@ -338,7 +339,7 @@ def test_each_operation_sends_what_it_needs(
                 store.stage = "between"
 
         monkeypatch.setattr(run_pass, "run_operation", staged)
-        ours = connect("writer", {**properties, "s3.endpoint": store.address})
+        ours = connect(ConfiguredCatalog.of("writer", {**properties, "s3.endpoint": store.address}))
         runtime = Runtime(ours, SqliteStateStore(tmp_path / "state.db"), environment={})
         outcome = runtime.maintain(TableName(("ns",), "t"), EAGER, LocalEngine(1), unsafe=True)
 

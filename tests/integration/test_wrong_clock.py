@@ -13,6 +13,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.administration.pins import declare_load, stage_load
+from icekeeper.catalogs.configured import CatalogKind, ConfiguredCatalog
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.catalogs.sql import SqlCatalog as SqlPointers
 from icekeeper.engines.local_engine import LocalEngine
@@ -130,7 +131,7 @@ def test_our_commits_do_not_lie_in_the_future(
     """Writers with a right clock would be refused until then."""
     properties = {"uri": f"sqlite:///{tmp_path / 'catalog.db'}", "warehouse": (tmp_path / "warehouse").as_uri()}
     monkeypatch.setattr("icekeeper.catalogs.pointer.system_clock", ahead(HOURS_4_DAYS))
-    catalog = SqlPointers("local", properties)
+    catalog = SqlPointers(ConfiguredCatalog("local", CatalogKind.SQL, properties))
     clocks: dict[str, Any] = {"clock": ahead(HOURS_4_DAYS), "store_clock": store_now_ms}
     table.run(Operation.COMPACT, catalog=catalog, **clocks)
     catalog.close()

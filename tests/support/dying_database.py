@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from icekeeper.catalogs.configured import CatalogKind, ConfiguredCatalog
 from icekeeper.catalogs.sql import SqlCatalog
 
 DRIVERS = ("sqlite3", "sqlalchemy")
@@ -15,7 +16,8 @@ DRIVERS = ("sqlite3", "sqlalchemy")
 def sql_catalog(uri: str, driver: str, warehouse: str, name: str = "local") -> SqlCatalog:
     """The catalog in a SQLite file, reached by one of :data:`DRIVERS`: an address with options goes to SQLAlchemy."""
     options = "" if driver == "sqlite3" else "?timeout=5"
-    return SqlCatalog(name, {"type": "sql", "uri": f"{uri}{options}", "warehouse": warehouse})
+    properties = {"uri": f"{uri}{options}", "warehouse": warehouse}
+    return SqlCatalog(ConfiguredCatalog(name, CatalogKind.SQL, properties))
 
 
 class DyingDatabase:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyiceberg.catalog import load_catalog
 
+from icekeeper.catalogs.configured import ConfiguredCatalog
 from icekeeper.catalogs.load import connect
 from icekeeper.demo.seaweedfs import SeaweedFSServer
 from icekeeper.engines.local_engine import LocalEngine
@@ -77,7 +78,7 @@ class FailedPasses:
     def _pass(self, number: int, properties: dict[str, str]) -> tuple[str, ...]:
         state = SqliteStateStore(self._folder / f"{number}.state")
         try:
-            runtime = Runtime(connect("lake", properties), state, environment={})
+            runtime = Runtime(connect(ConfiguredCatalog.of("lake", properties)), state, environment={})
             done = runtime.maintain(_NAME, EAGER, LocalEngine(1), unsafe=True)
         except MaintenanceError as error:
             return (str(error),)
@@ -92,7 +93,7 @@ class FailedPasses:
         """Every row is there once, and every file that a snapshot names; the files that nothing names."""
         ids = load_catalog("lake", **properties).load_table("ns.t").scan().to_arrow()["id"].to_pylist()
         assert sorted(ids) == sorted([*range(10)] * 4)
-        loaded = connect("lake", properties).load(_NAME)
+        loaded = connect(ConfiguredCatalog.of("lake", properties)).load(_NAME)
         storage = Storage(loaded.io_properties)
         assert not verify_table(loaded, storage).problems
         reachable = reachable_files(TableReader(loaded.metadata, storage.read), loaded.metadata_location)

@@ -61,7 +61,7 @@ UNKNOWN_TO: dict[str, tuple[str, ...]] = {
 PURE = (
     "icekeeper.advice.advise",
     "icekeeper.advice.read_tables",
-    "icekeeper.catalogs.addresses",
+    "icekeeper.catalogs.configured",
     "icekeeper.commit.attempt",
     "icekeeper.deletion.neighbours",
     "icekeeper.detection.assess",

@@ -20,6 +20,7 @@ from pyiceberg.exceptions import ValidationError
 from pyiceberg.table import Table
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
+from icekeeper.catalogs.configured import CatalogKind, ConfiguredCatalog
 from icekeeper.catalogs.sql import SqlCatalog as OurSqlCatalog
 from icekeeper.engines.engine import Engine
 from icekeeper.machine.clock import HOUR_MS, Clock, system_clock
@@ -360,9 +361,9 @@ def maintained_table(folder: Path) -> Iterator[MaintainedTable]:
 def our_catalog(folder: Path, warehouse: Path | None = None, allowed: Path | str | None = None) -> OurSqlCatalog:
     """The SQLite catalog of a folder, as we see it; ``allowed`` as in :func:`new_table`."""
     address = (warehouse or folder / "warehouse").as_uri()
-    properties = {"type": "sql", "uri": f"sqlite:///{folder / 'catalog.db'}", "warehouse": address}
-    rules = {} if allowed is None else {ALLOWED_PREFIXES: f"*={address},{allowed}"}
-    return OurSqlCatalog("local", properties, environment={**os.environ, **rules})
+    properties = {"uri": f"sqlite:///{folder / 'catalog.db'}", "warehouse": address}
+    rules = os.environ.get(ALLOWED_PREFIXES, "") if allowed is None else f"*={address},{allowed}"
+    return OurSqlCatalog(ConfiguredCatalog("local", CatalogKind.SQL, properties, rules))
 
 
 # Dry runs beside the passes that follow them: both must tell the same figures.

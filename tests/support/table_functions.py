@@ -78,8 +78,8 @@ class Functions(LambdaFunctions):
 
     def remembered(self) -> list[LakeStats]:
         """How the tables of the catalog looked when they were last seen."""
-        (address,) = self.deployment.addresses()
-        catalog = self.deployment.runtime_at(address).catalog
+        (configured,) = self.deployment.catalogs()
+        catalog = self.deployment.runtime_of(configured).catalog
         return list(self.deployment.state.lake_stats.of_catalog(catalog.name, catalog.warehouse))
 
     def begin(self, run_id: str = RUN) -> None:

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from icekeeper.catalogs.addresses import CatalogKind
-from icekeeper.catalogs.catalog import TableBounds
+from icekeeper.catalogs.configured import CatalogKind, ConfiguredCatalog
 from icekeeper.errors import LocationRefused, PolicyError, StorageError
 from icekeeper.model import TableName
 from icekeeper.policy.layers import allowed_prefixes
@@ -39,8 +38,8 @@ def allowed(text: str, catalog: str = "lake", namespace: tuple[str, ...] = ("sal
 def bound(
     kind: CatalogKind, warehouse: str, location: str, rules: str = "", namespace: tuple[str, ...] = ("sales",)
 ) -> AllowedLocations:
-    bounds = TableBounds("lake", kind, warehouse, {ALLOWED_PREFIXES: rules})
-    return bounds.of(TableName(namespace, "t"), location)
+    catalog = ConfiguredCatalog("lake", kind, {"warehouse": warehouse}, rules)
+    return catalog.bound_of(TableName(namespace, "t"), location)
 
 
 class TestRules:
@@ -61,7 +60,7 @@ class TestRules:
         with pytest.raises(PolicyError, match=ALLOWED_PREFIXES):
             allowed(text)
         with pytest.raises(PolicyError, match=ALLOWED_PREFIXES):
-            TableBounds("lake", CatalogKind.SQL, "s3://w", {ALLOWED_PREFIXES: text})
+            ConfiguredCatalog("lake", CatalogKind.SQL, {"warehouse": "s3://w"}, text)
 
     @pytest.mark.parametrize(
         "levels",

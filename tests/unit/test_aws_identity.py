@@ -12,6 +12,7 @@ from botocore.credentials import CredentialResolver
 from icekeeper.aws.session import aws_session, session_of
 from icekeeper.aws.settings import AwsIdentity, identity_in, region_of
 from icekeeper.aws.worker_keys import properties_for_workers
+from icekeeper.catalogs.configured import ConfiguredCatalog
 from icekeeper.catalogs.load import connect
 from icekeeper.cli import passes as request_command
 from icekeeper.errors import MaintenanceError, PolicyError, StorageError
@@ -151,7 +152,7 @@ def test_who_has_no_keys_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 ASK_FOR_REGION: dict[str, Callable[[], object]] = {
-    "the Glue Data Catalog": lambda: connect("lake", {"type": "glue"}),
+    "the Glue Data Catalog": lambda: connect(ConfiguredCatalog.of("lake", {"type": "glue"})),
     "S3 Tables": lambda: list(find_table_buckets()),
 }
 

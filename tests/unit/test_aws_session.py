@@ -18,6 +18,7 @@ from icekeeper.aws import session as answer_in_time
 from icekeeper.aws.session import aws_session
 from icekeeper.catalogs.aws_service import AwsService
 from icekeeper.catalogs.bucket_maintenance import S3TABLES_PREFIXES, TableBucketMaintenance, s3tables_client
+from icekeeper.catalogs.configured import CatalogKind, ConfiguredCatalog
 from icekeeper.catalogs.glue import GLUE, GlueCatalog
 from icekeeper.catalogs.s3tables import S3_TABLES, S3TablesCatalog
 from icekeeper.errors import PolicyError, StorageError
@@ -155,8 +156,8 @@ def test_a_lasting_throttle_is_told_and_is_no_missing_table(
     """A table that is not there is skipped without a word; one that cannot be looked up is an error
     (rule: throttles-are-failures)."""
     wire = Wire(monkeypatch, answer(status, code))
-    tables = S3TablesCatalog("lake", {**PROPERTIES, "warehouse": ARN})
-    glue = GlueCatalog("glue", PROPERTIES)
+    tables = S3TablesCatalog(ConfiguredCatalog("lake", CatalogKind.S3_TABLES, {**PROPERTIES, "warehouse": ARN}))
+    glue = GlueCatalog(ConfiguredCatalog("glue", CatalogKind.GLUE, PROPERTIES))
     for catalog in (tables, glue):
         wire.plug(catalog._clients.repeating)
         for act in (lambda catalog=catalog: catalog.load(TABLE), lambda catalog=catalog: list(catalog.list_tables())):

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 import pytest
 
-from icekeeper.catalogs.addresses import (
-    CATALOGS,
-    TABLE_BUCKETS,
-    CatalogAddress,
-    TableBucketArn,
-    add_found,
-    address_from_json,
-    find_address,
-    is_table_bucket,
-    named_addresses,
-    wants_all_buckets,
-)
 from icekeeper.catalogs.bucket_maintenance import maintenance_behind
 from icekeeper.catalogs.catalog import LoadedTable, identity_of
+from icekeeper.catalogs.configured import (
+    CATALOGS,
+    TABLE_BUCKETS,
+    TableBucketArn,
+    add_found,
+    find_catalog,
+    is_table_bucket,
+    named_catalogs,
+    recorded_catalog,
+    wants_all_buckets,
+)
 from icekeeper.errors import PolicyError
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.model import TableName
+from icekeeper.model import CatalogId, TableName
 from icekeeper.state.identity import TableIdentity
 from support.scans import PreparedCatalog
 from support.source_tree import SOURCES
@@ -39,15 +37,15 @@ GLUE = {"type": "glue", "glue.region": "eu-west-1"}
 REST = {"uri": "http://rest/", "warehouse": "w", "credential": "id:secret"}
 
 
-def named(catalogs: dict[str, dict[str, str]], *, names: str = "", buckets: str = "") -> list[tuple[str, str | None]]:
+def named(catalogs: dict[str, dict[str, str]], *, names: str = "", buckets: str = "") -> list[tuple[str, str]]:
     environment = {CATALOGS: names, TABLE_BUCKETS: buckets}
-    return [(a.name, a.warehouse) for a in named_addresses(environment, catalogs)]
+    return [one.id for one in named_catalogs(environment, catalogs)]
 
 
 def test_configured_catalogs_come_first_then_table_buckets_each_once_in_the_order_given() -> None:
     catalogs = {"lake": LAKE, "g": GLUE, "unused": REST}
     assert named(catalogs, names=" g, lake,g ,", buckets=f"{OTHER}, {ARN},{OTHER}") == [
-        ("g", None),
+        ("g", ""),
         ("lake", "file:///lake"),
         ("logs", OTHER),
         ("sales", ARN),
@@ -57,31 +55,31 @@ def test_configured_catalogs_come_first_then_table_buckets_each_once_in_the_orde
 
 def test_without_names_all_of_the_catalog_file_is_served() -> None:
     catalogs = {"lake": LAKE, "g": GLUE}
-    assert [a.name for a in named_addresses({}, catalogs, unless_named=["lake"])] == ["lake"]
-    assert [a.name for a in named_addresses({CATALOGS: "g"}, catalogs, unless_named=["lake"])] == ["g"]
+    assert [one.name for one in named_catalogs({}, catalogs, unless_named=["lake"])] == ["lake"]
+    assert [one.name for one in named_catalogs({CATALOGS: "g"}, catalogs, unless_named=["lake"])] == ["g"]
 
 
 def test_names_are_found_and_spelled_whatever_their_case() -> None:
     """One catalog is one identity; but a SQL catalog's rows carry the name as it is spelled."""
-    assert named({"g": GLUE, "lake": LAKE}, names="G,Lake") == [("g", None), ("Lake", "file:///lake")]
+    assert named({"g": GLUE, "lake": LAKE}, names="G,Lake") == [("g", ""), ("Lake", "file:///lake")]
 
 
 def test_a_table_bucket_is_opened_with_what_its_configured_catalog_has() -> None:
-    [address] = named_addresses({TABLE_BUCKETS: ARN}, {"other": BUCKET})
-    assert (address.name, address.properties) == ("sales", BUCKET)
+    [found] = named_catalogs({TABLE_BUCKETS: ARN}, {"other": BUCKET})
+    assert (found.name, found.properties) == ("sales", BUCKET)
     rest = {**REST, "type": "rest", "warehouse": ARN, "client.region": "r", "rest.sigv4-enabled": "true"}
-    [address] = named_addresses({TABLE_BUCKETS: ARN}, {"other": rest})
-    assert address.properties == {"type": "s3tables", "warehouse": ARN, "client.region": "r"}
+    [found] = named_catalogs({TABLE_BUCKETS: ARN}, {"other": rest})
+    assert found.properties == {"type": "s3tables", "warehouse": ARN, "client.region": "r"}
 
 
 def test_of_several_lenders_the_one_with_the_buckets_name_is_asked_else_they_must_agree() -> None:
     differs = {**BUCKET, "s3tables.endpoint": "http://f"}
-    [address] = named_addresses({TABLE_BUCKETS: ARN}, {"a": differs, "sales": BUCKET})
-    assert address.properties == BUCKET
-    [address] = named_addresses({TABLE_BUCKETS: ARN}, {"a": BUCKET, "b": BUCKET})
-    assert address.properties == BUCKET
+    [found] = named_catalogs({TABLE_BUCKETS: ARN}, {"a": differs, "sales": BUCKET})
+    assert found.properties == BUCKET
+    [found] = named_catalogs({TABLE_BUCKETS: ARN}, {"a": BUCKET, "b": BUCKET})
+    assert found.properties == BUCKET
     with pytest.raises(PolicyError, match=f"catalogs a, b are all about table bucket {ARN} and differ"):
-        named_addresses({TABLE_BUCKETS: ARN}, {"a": BUCKET, "b": differs})
+        named_catalogs({TABLE_BUCKETS: ARN}, {"a": BUCKET, "b": differs})
 
 
 @pytest.mark.parametrize(
@@ -102,7 +100,7 @@ def test_of_several_lenders_the_one_with_the_buckets_name_is_asked_else_they_mus
 )
 def test_a_malformed_value_names_its_variable(variable: str, value: str, message: str) -> None:
     with pytest.raises(PolicyError, match=message):
-        named_addresses({variable: value}, {"lake": LAKE})
+        named_catalogs({variable: value}, {"lake": LAKE})
 
 
 @pytest.mark.parametrize(
@@ -140,45 +138,40 @@ def test_two_catalogs_of_one_name_are_an_error() -> None:
     with pytest.raises(PolicyError, match="two catalogs of this deployment are called 'sales'"):
         named({}, buckets=f"{ARN},{twin}")
     with pytest.raises(PolicyError, match="two catalogs of this deployment are called 'sales'"):
-        add_found(named_addresses({TABLE_BUCKETS: ARN}, {}), [twin], {})
+        add_found(named_catalogs({TABLE_BUCKETS: ARN}, {}), [twin], {})
 
 
 def test_a_bucket_that_was_only_found_gives_way_to_the_catalog_configured_for_it() -> None:
     catalogs = {"mine": BUCKET}
-    addresses = named_addresses({CATALOGS: "mine", TABLE_BUCKETS: "all"}, catalogs)
+    served = named_catalogs({CATALOGS: "mine", TABLE_BUCKETS: "all"}, catalogs)
     assert wants_all_buckets({TABLE_BUCKETS: " all "})
     assert not wants_all_buckets({TABLE_BUCKETS: ARN})
-    assert [a.name for a in add_found(addresses, [ARN, OTHER], catalogs)] == ["mine", "logs"]
+    assert [one.name for one in add_found(served, [ARN, OTHER], catalogs)] == ["mine", "logs"]
 
 
 def test_a_catalog_is_meant_by_name_by_address_or_by_being_the_only_one() -> None:
-    addresses = named_addresses({TABLE_BUCKETS: f"{ARN},{OTHER}"}, {})
-    assert find_address(addresses, "sales").warehouse == ARN
-    assert find_address(addresses, OTHER).name == "logs"
-    assert find_address(addresses[:1], None).name == "sales"
+    served = named_catalogs({TABLE_BUCKETS: f"{ARN},{OTHER}"}, {})
+    assert find_catalog(served, "sales").id.warehouse == ARN
+    assert find_catalog(served, OTHER).name == "logs"
+    assert find_catalog(served[:1], None).name == "sales"
     with pytest.raises(PolicyError, match=r"^name the catalog: this deployment serves logs, sales$"):
-        find_address(addresses, None)
+        find_catalog(served, None)
     with pytest.raises(PolicyError, match=r"^this deployment has no catalog 'x'; it has: logs, sales$"):
-        find_address(addresses, "x")
+        find_catalog(served, "x")
 
 
 def test_what_is_written_down_holds_no_secret_and_is_found_again() -> None:
     catalogs = {"sales": BUCKET, "g": GLUE, "lake": LAKE}
-    addresses = named_addresses({CATALOGS: "g,Lake", TABLE_BUCKETS: f"{ARN},{OTHER}"}, catalogs)
-    for address in addresses:
-        written = json.dumps(address.to_json())
-        assert "hidden" not in written + repr(address)
-        assert address_from_json(json.loads(written), catalogs) == address
+    served = named_catalogs({CATALOGS: "g,Lake", TABLE_BUCKETS: f"{ARN},{OTHER}"}, catalogs)
+    for one in served:
+        assert "hidden" not in repr(one.id) + repr(one)
+        assert recorded_catalog(one.id, catalogs) == one
 
 
 def test_what_is_configured_otherwise_by_now_is_not_taken_for_what_was_written_down() -> None:
-    for document in (
-        CatalogAddress("lake", "file:///lake", LAKE).to_json(),
-        CatalogAddress("sales", OTHER, {}).to_json(),
-        {"catalog": "gone", "warehouse": None},
-    ):
+    for recorded in (CatalogId("lake", "file:///lake"), CatalogId("sales", OTHER), CatalogId("gone", "")):
         with pytest.raises(PolicyError, match="is not configured any more"):
-            address_from_json(document, {"lake": {**LAKE, "warehouse": "file:///moved"}})
+            recorded_catalog(recorded, {"lake": {**LAKE, "warehouse": "file:///moved"}})
 
 
 # What a table bucket's ARN is, stands in one place: who asks for its maintenance agrees with who opens its catalog.
@@ -205,7 +198,7 @@ def test_no_other_module_has_a_pattern_of_its_own() -> None:
     pattern = re.compile(r"re\.compile\(.*:s3tables:")
     found = [path.name for path in SOURCES if pattern.search(path.read_text())]
 
-    assert found == ["addresses.py"]
+    assert found == ["configured.py"]
 
 
 # Which table it is: by its UUID, without one by its location; copies are told apart, spellings are not.

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from botocore.stub import Stubber
 
-from icekeeper.catalogs.addresses import add_found, named_addresses
 from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.catalogs.configured import CatalogKind, ConfiguredCatalog, add_found, named_catalogs
 from icekeeper.catalogs.glue import GlueCatalog
 from icekeeper.detection import scan
 from icekeeper.detection.detect import detect, detect_catalog
@@ -236,7 +236,7 @@ def test_a_configured_catalog_without_tables_is_told(state: CountedState) -> Non
 def test_a_bucket_that_was_only_found_may_be_empty(state: CountedState) -> None:
     report = scanned_catalog(state, PreparedCatalog({}), may_be_empty=True)
     assert (report.warnings, report.empty_catalogs) == ((), 0)
-    (named,) = named_addresses({"ICEKEEPER_TABLE_BUCKETS": ARN}, {})
+    (named,) = named_catalogs({"ICEKEEPER_TABLE_BUCKETS": ARN}, {})
     (found,) = add_found((), [ARN], {})
     assert (named.is_found, found.is_found) == (False, True)
     assert [one.is_found for one in add_found([named], [ARN], {})] == [False]
@@ -265,7 +265,7 @@ Stub = tuple[str, Mapping[str, Any], Mapping[str, Any] | str]
 
 def glue(*answers: Stub, **properties: str) -> GlueCatalog:
     """A catalog whose client expects these requests, in this order; a text is an error's code."""
-    catalog = GlueCatalog("lake", {**PROPERTIES, **properties})
+    catalog = GlueCatalog(ConfiguredCatalog("lake", CatalogKind.GLUE, {**PROPERTIES, **properties}))
     stubber = Stubber(catalog._clients.repeating)
     for operation, expected, answer in answers:
         if isinstance(answer, str):

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, cast
 from unittest import mock
 
-from icekeeper.catalogs.addresses import CatalogKind
-from icekeeper.catalogs.catalog import LoadedTable, TableBounds, missing_table
+from icekeeper.catalogs.catalog import LoadedTable, missing_table
+from icekeeper.catalogs.configured import CatalogKind, ConfiguredCatalog
 from icekeeper.catalogs.pointer import TableFiles, commit_document, next_metadata_location
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import (
@@ -366,7 +366,7 @@ class Client:
     def __init__(self, world: World, process: Process) -> None:
         self.name, self.warehouse = "model", (world.folder / "warehouse").as_uri()
         self._world, self._process = world, process
-        self._files = TableFiles({}, TableBounds("model", CatalogKind.SQL, self.warehouse, {}))
+        self._files = TableFiles(ConfiguredCatalog("model", CatalogKind.SQL, {"warehouse": self.warehouse}))
         self._files._io_properties = {PROCESS: process.name}
         self._files.storage = Storage({PROCESS: process.name})
 

@@ -27,6 +27,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from sqlalchemy import delete, update
 
+from icekeeper.catalogs.configured import CatalogKind, ConfiguredCatalog
 from icekeeper.catalogs.sql import SqlCatalog as OurSqlCatalog
 from icekeeper.state.sqlite.store import SqliteStateStore
 from support.ownership.truth import (
@@ -102,7 +103,8 @@ class Lake:
     def _open(self, catalog: int) -> tuple[SqlCatalog, OurSqlCatalog]:
         if catalog not in self._opened:
             name = CATALOGS[catalog]
-            self._opened[catalog] = SqlCatalog(name, **self._settings), OurSqlCatalog(name, self._settings)
+            configured = ConfiguredCatalog(name, CatalogKind.SQL, self._settings)
+            self._opened[catalog] = SqlCatalog(name, **self._settings), OurSqlCatalog(configured)
         return self._opened[catalog]
 
     def spelled(self, real: str, spelling: int) -> str:

@@ -19,6 +19,13 @@ FileKey: TypeAlias = tuple[str, int | None]
 """Identifies a live file within a snapshot: its path, and the offset of a deletion vector in its Puffin file."""
 
 
+class CatalogId(NamedTuple):
+    """A catalog as the records about it and about its tables name it."""
+
+    name: str
+    warehouse: str
+
+
 @dataclass(frozen=True, slots=True)
 class TableName:
     """A table as users write it: everything before the last dot is the namespace."""

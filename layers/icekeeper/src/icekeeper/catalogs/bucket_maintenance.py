@@ -19,8 +19,8 @@ from typing import Any
 from botocore.exceptions import ClientError, ReadTimeoutError
 
 from icekeeper.aws.session import aws_session, client_config
-from icekeeper.catalogs.addresses import TableBucketArn, is_table_bucket
 from icekeeper.catalogs.aws_service import AWS_ERRORS, is_throttle, outlast_throttles
+from icekeeper.catalogs.configured import TableBucketArn, is_table_bucket
 from icekeeper.errors import StorageError
 from icekeeper.model import TableName
 from icekeeper.operation_facts import BuiltIn

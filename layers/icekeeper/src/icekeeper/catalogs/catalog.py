@@ -1,14 +1,12 @@
 """The interface of every catalog: load a table's metadata, swap them for new ones, nothing more
 (rule: ask-for-capabilities).
 
-Also here: a loaded table and its identity, the bounds of a catalog's tables, and the error for a missing table.
+Also here: a loaded table and its identity, and the error for a missing table.
 """
 
 from __future__ import annotations
 
 import difflib
-import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,15 +14,14 @@ from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any, Protocol
 
-from icekeeper.catalogs.addresses import CatalogKind, is_access_point
 from icekeeper.errors import MaintenanceError, TableNotFound
 from icekeeper.machine.clock import steady_s
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
-from icekeeper.policy.layers import allowed_prefixes, check_allowed_prefixes
+from icekeeper.policy.layers import allowed_prefixes
 from icekeeper.state.identity import TableIdentity
-from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES, AllowedLocations
-from icekeeper.storage.paths import LOCAL_SCHEMES, S3_SCHEMES, authority, normalise, split_path
+from icekeeper.storage.allowed_locations import AllowedLocations
+from icekeeper.storage.paths import normalise
 
 if TYPE_CHECKING:
     from icekeeper.catalogs.bucket_maintenance import TableBucketMaintenance
@@ -142,81 +139,6 @@ def _did_you_mean(catalog: Catalog, table: TableName) -> str:
     nearest = list(dict.fromkeys([*(names[one] for one in similar), *sorted(elsewhere)]))[:_SHOWN]
     quoted = " or ".join(f"'{one}'" for one in nearest)
     return f" (did you mean {quoted}?)" if nearest else ""
-
-
-_TABLE_BUCKETS = "arn:"
-# Characters of a pattern's or of the setting's own syntax.
-_NOT_A_NAME = re.compile(r"[*?\[\];=,'\s\x00-\x1f\x7f-\x9f]")
-
-
-class TableBounds:
-    """Resolves the bounds of one catalog's tables: by a rule of the operator, else by the warehouse
-    (rule: bound-every-table, warehouse-is-the-default-bound).
-    """
-
-    def __init__(
-        self, name: str, kind: CatalogKind, warehouse: str, environment: Mapping[str, str] | None = None
-    ) -> None:
-        """``warehouse`` is as configured; ``environment``, by default this process's, contains the rules.
-
-        Raises:
-            PolicyError: the rules are malformed.
-        """
-        self._name, self._kind, self._warehouse = name, kind, warehouse.strip()
-        self._rules = (os.environ if environment is None else environment).get(ALLOWED_PREFIXES, "")
-        check_allowed_prefixes(self._rules)
-
-    def of(self, table: TableName, metadata_location: str, home: str | None = None) -> AllowedLocations:
-        """The bound of one table.
-
-        Args:
-            metadata_location: its metadata file.  Its writer may write there, while the location that the file names
-                may belong to somebody else.
-            home: the table's location according to the catalog's service.
-        """
-        subject = self._subject(table.namespace)
-        found = allowed_prefixes(self._rules, self._name, table.namespace)
-        prefixes, why_none = (self._default(metadata_location, home), "") if found is None else found
-        spelled_in = self._warehouse if found is None else self._rules
-        if alias := next((one for one in prefixes if _is_second_name(one, spelled_in)), None):
-            prefixes, why_none = (
-                (),
-                (
-                    f"{authority(alias)} is an access point, a second name of a bucket in which other tables may have "
-                    f"files; give the table the bucket's own name, or spell the access point in the catalog's "
-                    f"warehouse or in a rule of {ALLOWED_PREFIXES}"
-                ),
-            )
-        return AllowedLocations(prefixes, found is not None, subject, self._rules, why_none)
-
-    def _subject(self, namespace: tuple[str, ...]) -> str:
-        """The beginning of a rule for one namespace; empty where such a rule would fit others as well."""
-        if not namespace or not all(namespace) or any(_NOT_A_NAME.search(level) or "." in level for level in namespace):
-            return ""
-        return f"{_NOT_A_NAME.sub('?', self._name).replace('.', '?')}.{'.'.join(namespace)}"
-
-    def _default(self, metadata_location: str, home: str | None) -> tuple[str, ...]:
-        warehouse, place = split_path(self._warehouse), split_path(metadata_location)
-        is_url = "://" in self._warehouse
-        is_path = self._warehouse.startswith(("/", "file:/")) or (self._kind is CatalogKind.SQL and self._warehouse)
-        if self._kind is not CatalogKind.GLUE and (is_url or is_path):
-            if warehouse.scheme in S3_SCHEMES or warehouse.scheme in LOCAL_SCHEMES:
-                return (self._warehouse,)
-            return (f"{place.scheme}://{place.authority}",) if place.scheme == warehouse.scheme else ()
-        if place.scheme not in S3_SCHEMES or not place.authority:
-            return ()
-        if self._warehouse.startswith(_TABLE_BUCKETS) and self._kind is not CatalogKind.GLUE:
-            return (home or metadata_location.rpartition("/")[0].removesuffix("/metadata"),)
-        return (f"{place.scheme}://{place.authority}",)
-
-
-def _is_second_name(prefix: str, spelled_in: str) -> bool:
-    """Whether a prefix is in an access point that the operator's own text does not spell: a table or namespace chose it
-    (rule: second-names-of-buckets)."""
-    place = split_path(prefix)
-    if place.scheme not in S3_SCHEMES or not is_access_point(place.authority):
-        return False
-    return not re.search(rf"//{re.escape(place.authority)}(?![^/,;\s])", spelled_in)
 
 
 def identity_of(catalog: Catalog, loaded: LoadedTable) -> TableIdentity:

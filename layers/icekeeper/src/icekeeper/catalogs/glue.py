@@ -17,10 +17,10 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from icekeeper.catalogs.addresses import CatalogKind
 from icekeeper.catalogs.aws_service import AWS_ERRORS, AwsService
-from icekeeper.catalogs.catalog import LoadedTable, TableBounds, missing_table
+from icekeeper.catalogs.catalog import LoadedTable, missing_table
 from icekeeper.catalogs.commit_answer import CommitAnswer, error_of
+from icekeeper.catalogs.configured import ConfiguredCatalog
 from icekeeper.catalogs.pointer import TableFiles, commit_document
 from icekeeper.errors import CommitConflict, MetadataUnreadable, PartlyListed, PolicyError, StorageError, TableNotFound
 from icekeeper.model import TableName
@@ -54,18 +54,15 @@ class GlueCatalog:
 
     built_in_maintenance = None
 
-    def __init__(
-        self, name: str, properties: Mapping[str, Any], *, environment: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, configured: ConfiguredCatalog) -> None:
         """Prepare the clients; nothing is sent.
 
         Raises:
             PolicyError: ``glue.skip-archive`` is neither true nor false, or ``glue.id`` names table buckets.
             StorageError: the profile or role of the properties cannot be used, or no region is known.
         """
-        self.name = name
-        self._properties = {key: value for key, value in properties.items() if isinstance(value, str)}
-        self.warehouse = self._properties.get("warehouse") or self._properties.get("glue.id") or ""
+        self.name, self.warehouse = name, _ = configured.id
+        self._properties = configured.texts
         skip_archive = self._properties.get("glue.skip-archive", "true").lower()
         if skip_archive not in ("true", "false"):
             raise PolicyError(f"catalog {name}: glue.skip-archive is '{skip_archive}'; set it to true or false")
@@ -76,7 +73,7 @@ class GlueCatalog:
                 f"catalog {name}: glue.id '{found}' names S3 table buckets; open each as a catalog of type s3tables,"
                 " with its ARN as warehouse"
             )
-        self._files = TableFiles(self._properties, TableBounds(name, CatalogKind.GLUE, self.warehouse, environment))
+        self._files = TableFiles(configured)
         try:
             self._clients = GLUE.connect(self._properties)
         except AWS_ERRORS as error:

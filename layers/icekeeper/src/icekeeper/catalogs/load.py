@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from icekeeper.catalogs.addresses import CatalogKind, TableBucketArn, canonical_name, kind_of, table_bucket_properties
 from icekeeper.catalogs.catalog import Catalog
+from icekeeper.catalogs.configured import (
+    CatalogKind,
+    ConfiguredCatalog,
+    TableBucketArn,
+    kind_of,
+    table_bucket_properties,
+)
 from icekeeper.errors import CatalogNotFound, PolicyError, StorageError
 from icekeeper.pyiceberg_private.configuration import configured_catalogs, merged
+from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES
 from icekeeper.text import remember_secrets
 
 _SECRET = "secretsmanager:"
@@ -39,7 +48,7 @@ def open_catalog(
     has that warehouse, its endpoints and credentials are used.  The catalog is always named after the bucket, on a
     laptop and in a fleet.
 
-    ``environment``, by default this process's, contains the rules for :class:`.TableBounds`.
+    ``environment``, by default this process's, contains the rules for where tables may have files.
 
     Raises:
         PolicyError: there is no such catalog, its type is not supported, or its properties are incomplete.
@@ -51,7 +60,8 @@ def open_catalog(
             bucket = TableBucketArn.parse(name)
         except ValueError as error:
             raise PolicyError(f"the catalog is {error}") from error
-        return connect(bucket.name, merged(table_bucket_properties(bucket, catalogs), properties or {}), environment)
+        settings = merged(table_bucket_properties(bucket, catalogs), properties or {})
+        return connect(ConfiguredCatalog(bucket.name, kind_of(bucket.name, settings), settings), environment)
     configured = catalogs.get(name.lower())
     if configured is None and not properties:
         known = ", ".join(sorted(catalogs)) or "none"
@@ -60,7 +70,9 @@ def open_catalog(
             f" PYICEBERG_CATALOG__{name.upper().replace('-', '_')}__URI and __TYPE"
         )
     settings = merged(configured or {}, properties or {})
-    return connect(name if configured is None else canonical_name(name, kind_of(name, settings)), settings, environment)
+    if configured is not None:
+        return connect(ConfiguredCatalog.of(name, settings), environment)
+    return connect(ConfiguredCatalog(name, kind_of(name, settings), settings), environment)
 
 
 def served_catalog(name: str, warehouse: str) -> Catalog | None:
@@ -79,36 +91,39 @@ def served_catalog(name: str, warehouse: str) -> Catalog | None:
     return catalog if catalog.warehouse == warehouse else None
 
 
-def connect(name: str, settings: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Catalog:
+def connect(configured: ConfiguredCatalog, environment: Mapping[str, str] | None = None) -> Catalog:
     """Connect to a catalog by its properties alone; ``environment`` as in :func:`open_catalog`.
 
     A value ``secretsmanager:ARN`` stands for that secret of AWS Secrets Manager (:func:`with_secrets`).
 
     Raises:
-        PolicyError: its type is not supported, or its properties are incomplete.
+        PolicyError: its properties are incomplete, or the rules are malformed.
         StorageError: it cannot be reached, or a secret cannot be read.
     """
-    settings = with_secrets(name, settings)
-    remember_secrets(settings)
+    properties = with_secrets(configured.name, configured.properties)
+    remember_secrets(properties)
+    rules = (os.environ if environment is None else environment).get(ALLOWED_PREFIXES, "")
+    opened = replace(configured, properties=properties, rules=rules)
     # Only one adapter is imported, because each imports libraries (SQLAlchemy alone takes a quarter second).
-    kind = kind_of(name, settings)
-    if kind is CatalogKind.S3_TABLES:
+    if opened.kind is CatalogKind.S3_TABLES:
         from icekeeper.catalogs.s3tables import S3TablesCatalog
 
-        return S3TablesCatalog(name, settings, environment=environment)
-    if kind is CatalogKind.GLUE:
+        return S3TablesCatalog(opened)
+    if opened.kind is CatalogKind.GLUE:
         from icekeeper.catalogs.glue import GlueCatalog
 
-        return GlueCatalog(name, settings, environment=environment)
-    if not settings.get("uri"):
-        raise PolicyError(f"catalog {name} has no uri; set it beside the catalog's type in PyIceberg's configuration")
-    if kind is CatalogKind.SQL:
+        return GlueCatalog(opened)
+    if not properties.get("uri"):
+        raise PolicyError(
+            f"catalog {opened.name} has no uri; set it beside the catalog's type in PyIceberg's configuration"
+        )
+    if opened.kind is CatalogKind.SQL:
         from icekeeper.catalogs.sql import SqlCatalog
 
-        return SqlCatalog(name, settings, environment=environment)
+        return SqlCatalog(opened)
     from icekeeper.catalogs.rest import RestCatalog
 
-    return RestCatalog(name, settings, environment=environment)
+    return RestCatalog(opened)
 
 
 def with_secrets(name: str, settings: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -18,8 +18,8 @@ from contextvars import ContextVar
 from threading import Lock
 from typing import Any, TypeAlias
 
-from icekeeper.catalogs.addresses import file_io_properties
-from icekeeper.catalogs.catalog import LoadedTable, TableBounds
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.catalogs.configured import ConfiguredCatalog, file_io_properties
 from icekeeper.errors import (
     CommitConflict,
     CommitRefused,
@@ -50,10 +50,9 @@ _MOST_DROPPED = 100
 class TableFiles:
     """The access of a catalog to its tables' files."""
 
-    def __init__(self, properties: Mapping[str, Any], bounds: TableBounds) -> None:
-        """``properties`` are the catalog's."""
-        self._io_properties = file_io_properties(properties)
-        self._bounds = bounds
+    def __init__(self, catalog: ConfiguredCatalog) -> None:
+        self._catalog = catalog
+        self._io_properties = file_io_properties(catalog.properties)
         self.storage = Storage(self._io_properties)
         """Without any table's bound."""
 
@@ -66,7 +65,7 @@ class TableFiles:
             LocationRefused: the file is outside of the table's bound; it was not read.
             MetadataUnreadable, StorageError: as :func:`load_document`.
         """
-        bound = self._bounds.of(table, location, home)
+        bound = self._catalog.bound_of(table, location, home)
         storage = self.storage.within(bound)
         try:
             storage.require([location])  # here, because a file that is kept is not read

@@ -19,10 +19,10 @@ from urllib3.exceptions import ConnectTimeoutError, MaxRetryError, NewConnection
 
 from icekeeper.aws.session import aws_session
 from icekeeper.aws.settings import remember_vendor
-from icekeeper.catalogs.addresses import CatalogKind, file_io_properties
 from icekeeper.catalogs.bucket_maintenance import maintenance_behind
-from icekeeper.catalogs.catalog import LoadedTable, TableBounds, missing_table
+from icekeeper.catalogs.catalog import LoadedTable, missing_table
 from icekeeper.catalogs.commit_answer import CommitAnswer, answer_of_rest, error_of, read_error
+from icekeeper.catalogs.configured import ConfiguredCatalog, file_io_properties
 from icekeeper.catalogs.server_settings import Sent, ServerSettings, file_settings, log_ignored, server_settings
 from icekeeper.errors import CommitStateUnknown, MetadataUnreadable, PartlyListed, PolicyError, StorageError
 from icekeeper.machine.foreign_bytes import FileLimits, parsed_json
@@ -66,31 +66,25 @@ NEVER_SENT = (*REST_ERRORS, BotoCoreError)
 class RestCatalog:
     """A catalog that speaks the Iceberg REST protocol."""
 
-    def __init__(
-        self, name: str, properties: Mapping[str, Any], *, environment: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, configured: ConfiguredCatalog) -> None:
         """Connect and fetch the server's configuration.
 
         Raises:
             PolicyError: PyIceberg does not accept the properties.
             StorageError: the server cannot be reached, refuses the credentials, or is no REST catalog.
         """
-        self.name = name
-        self._properties = {key: value for key, value in properties.items() if isinstance(value, str)}
-        self._own = file_io_properties(self._properties)
+        self.name, self.warehouse = configured.id
+        self._configured = configured
         self._server = ServerSettings({}, {}, {}, {})
-        # Values of any type, also nested ones, may be secrets, which messages must not show.
-        self._secrets = dict(properties)
-        self._uri = address_to_show(str(properties["uri"]))
-        self.warehouse = self._properties.get("warehouse") or self._uri  # the address of a server that has only one
+        self._uri = address_to_show(str(configured.properties["uri"]))
         try:
-            self._client = BoundedRestCatalog(name, self._admit, {**properties, **self._signing()})
+            properties = {**configured.properties, **self._signing()}
+            self._client = BoundedRestCatalog(self.name, self._admit, properties)
         except (BotoCoreError, *LISTING_ERRORS) as error:
             raise self._unusable(error) from error
         except ValueError as error:
-            raise PolicyError(f"catalog {name}: {mask(str(error), self._secrets)}") from error
-        self.built_in_maintenance = maintenance_behind(self._properties)
-        self._bounds = TableBounds(name, CatalogKind.REST, self._properties.get("warehouse") or "", environment)
+            raise PolicyError(f"catalog {self.name}: {self._masked(str(error))}") from error
+        self.built_in_maintenance = maintenance_behind(configured.texts)
 
     def list_tables(self) -> Iterator[TableName]:
         pending, seen = self._children(()), set[tuple[str, ...]]()
@@ -190,12 +184,13 @@ class RestCatalog:
             StorageError: there are no credentials.
             BotoCoreError: the source of credentials failed.
         """
-        if self._properties.get("rest.sigv4-enabled", "").lower() != "true":
+        properties = self._configured.texts
+        if properties.get("rest.sigv4-enabled", "").lower() != "true":
             return {}
-        session = aws_session(self._properties, ("client",))
+        session = aws_session(properties, ("client",))
         if not session.has_credentials:
             raise StorageError(f"catalog {self.name} signs its requests, but no AWS credentials are configured")
-        if session.region_name is None and not self._properties.get("rest.signing-region"):
+        if session.region_name is None and not properties.get("rest.signing-region"):
             raise PolicyError(
                 f"catalog {self.name} signs its requests, but the region is not known: set rest.signing-region"
             )
@@ -203,7 +198,7 @@ class RestCatalog:
 
     def _admit(self, defaults: Mapping[str, Any], overrides: Mapping[str, Any]) -> Mapping[str, str]:
         """Keep the admitted part of the server's configuration; return its properties for requests."""
-        self._server = server_settings(self._properties, defaults, overrides)
+        self._server = server_settings(self._configured.texts, defaults, overrides)
         remember_secrets(self._server.connection)
         log_ignored(self.name, self._uri, self._server.ignored)
         return self._server.connection
@@ -264,7 +259,7 @@ class RestCatalog:
             what = f"metadata file {location}, which is not an Iceberg table's: {error}"
             raise MetadataUnreadable(f"{table}: catalog {self.name} answered with {what}") from None
         metadata = TableMetadata(document)
-        bound = self._bounds.of(table, location)
+        bound = self._configured.bound_of(table, location)
         carried, by = bound.put_into(io_properties), self._server.versioned_by
         return LoadedTable(table, metadata, location, location, carried, versioned_by=by)
 
@@ -281,7 +276,9 @@ class RestCatalog:
             ) from error
         in_s3 = split_path(location).scheme in S3_SCHEMES
         what = f"{table}: catalog {self.name}"
-        return file_settings(what, self._own, self._server, (config, vended), in_s3=in_s3)
+        return file_settings(
+            what, file_io_properties(self._configured.properties), self._server, (config, vended), in_s3=in_s3
+        )
 
     def _vended(self, table: TableName) -> Mapping[str, str]:
         """The keys that the server vends for a table now, never the operator's; raises as :meth:`load` does."""
@@ -296,8 +293,12 @@ class RestCatalog:
         error = read_error(_json(response))
         message = error.message if error is not None else response.text or str(response.reason)
         # Masked before it is cut: otherwise a part of a secret could remain at the end.
-        masked = " ".join(mask(message, self._secrets).split())
+        masked = " ".join(self._masked(message).split())
         return masked[:2000] if error is not None else masked[:200]
+
+    def _masked(self, text: str) -> str:
+        """The text without secrets: values of any type, also nested ones, may be some."""
+        return mask(text, self._configured.properties)
 
     def _unusable(self, error: Exception) -> StorageError:
         if isinstance(error, SecondAttemptFailed) and isinstance(error.__cause__, Exception):
@@ -311,7 +312,7 @@ class RestCatalog:
             return StorageError(f"catalog {self.name} at {self._uri} does not answer in time")
         if isinstance(error, requests.ConnectionError):
             return StorageError(f"catalog {self.name} cannot be reached: nothing answers at {self._uri}")
-        reason = " ".join(mask(str(error), self._secrets).split())[:300]
+        reason = " ".join(self._masked(str(error)).split())[:300]
         return StorageError(f"catalog {self.name} at {self._uri} cannot be used: {reason}")
 
 

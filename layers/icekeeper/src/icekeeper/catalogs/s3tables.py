@@ -6,16 +6,17 @@ Source: Amazon S3 API reference, "GetTableMetadataLocation" and "UpdateTableMeta
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from botocore.exceptions import ClientError
 
-from icekeeper.catalogs.addresses import CatalogKind, TableBucketArn
 from icekeeper.catalogs.aws_service import AWS_ERRORS, AwsService, error_code
 from icekeeper.catalogs.bucket_maintenance import TableBucketMaintenance
-from icekeeper.catalogs.catalog import LoadedTable, TableBounds, missing_table
+from icekeeper.catalogs.catalog import LoadedTable, missing_table
 from icekeeper.catalogs.commit_answer import CommitAnswer, error_of
+from icekeeper.catalogs.configured import ConfiguredCatalog, TableBucketArn
 from icekeeper.catalogs.pointer import TableFiles, commit_document
 from icekeeper.errors import MetadataUnreadable, PolicyError, StorageError
 from icekeeper.model import TableName
@@ -37,27 +38,23 @@ class S3TablesCatalog:
     or ``s3.*``, else boto3's default chain; PyIceberg's ``s3.*`` for the files.
     """
 
-    def __init__(
-        self, name: str, properties: Mapping[str, Any], *, environment: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, configured: ConfiguredCatalog) -> None:
         """Prepare the clients; nothing is sent.
 
         Raises:
             PolicyError: ``warehouse`` is not the ARN of a table bucket.
             StorageError: the profile or role of the properties cannot be used.
         """
-        self.name = name
-        self.warehouse = arn = str(properties.get("warehouse") or "")
+        self.name, self.warehouse = configured.id
         try:
-            region = TableBucketArn.parse(arn).region
+            region = TableBucketArn.parse(self.warehouse).region
         except ValueError as error:
-            raise PolicyError(f"catalog {name}: warehouse is {error}") from error
-        self._properties = {key: value for key, value in properties.items() if isinstance(value, str)}
+            raise PolicyError(f"catalog {self.name}: warehouse is {error}") from error
+        self._properties = configured.texts
         if region:
             self._properties.setdefault("s3tables.region", region)
             self._properties.setdefault("s3.region", self._properties.get("client.region") or region)
-        self._files = TableFiles(self._properties, TableBounds(name, CatalogKind.S3_TABLES, arn, environment))
-
+        self._files = TableFiles(replace(configured, properties=self._properties))
         try:
             self._clients = S3_TABLES.connect(self._properties)
         except AWS_ERRORS as error:

@@ -14,9 +14,9 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 from pathlib import Path
 from typing import Any, Protocol
 
-from icekeeper.catalogs.addresses import CatalogKind
-from icekeeper.catalogs.catalog import LoadedTable, TableBounds, missing_table
+from icekeeper.catalogs.catalog import LoadedTable, missing_table
 from icekeeper.catalogs.commit_answer import CommitAnswer, error_of
+from icekeeper.catalogs.configured import ConfiguredCatalog
 from icekeeper.catalogs.pointer import TableFiles, commit_document
 from icekeeper.errors import CommitConflict, PolicyError, StorageError
 from icekeeper.model import TableName
@@ -125,9 +125,7 @@ class SqlCatalog:
 
     built_in_maintenance = None
 
-    def __init__(
-        self, name: str, properties: Mapping[str, Any], *, environment: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, configured: ConfiguredCatalog) -> None:
         """Connect to an existing database; nothing is created.
 
         Raises:
@@ -135,13 +133,12 @@ class SqlCatalog:
                 another spelling.
             StorageError: the database does not exist or cannot be reached.
         """
-        self.name = name
-        self.warehouse = str(properties.get("warehouse") or "")
-        self._properties = dict(properties)
-        self._files = TableFiles(properties, TableBounds(name, CatalogKind.SQL, self.warehouse, environment))
-        uri = str(properties.get("uri") or "")
+        self.name, self.warehouse = configured.id
+        self._configured = configured
+        self._files = TableFiles(configured)
+        uri = str(configured.properties.get("uri") or "")
         if missing := why_no_database(uri):
-            raise StorageError(f"the database of catalog {name} cannot be used: {missing}")
+            raise StorageError(f"the database of catalog {self.name} cannot be used: {missing}")
         self._database = self._opened(uri)
         self._only_tables = _ONLY_TABLES if self._has_types() else ""
         self._require_spelling()
@@ -151,7 +148,7 @@ class SqlCatalog:
         if file is not None and "?" not in uri:
             return _Sqlite(file)
         try:
-            return _SqlAlchemy(self._properties)
+            return _SqlAlchemy(self._configured.properties)
         except ImportError as error:
             raise PolicyError(f"catalog {self.name}: the driver of its database is not installed: {error}") from error
         except ValueError as error:  # with a slash in the password, SQLAlchemy takes a part of it for the port
@@ -254,5 +251,5 @@ class SqlCatalog:
 
     def _unusable(self, error: Exception) -> StorageError:
         # The driver's own message: SQLAlchemy's contains the statement and its parameters.
-        reason = " ".join(mask(str(getattr(error, "orig", None) or error), self._properties).split())
+        reason = " ".join(mask(str(getattr(error, "orig", None) or error), self._configured.properties).split())
         return StorageError(f"the database of catalog {self.name} cannot be used: {reason}")

@@ -10,21 +10,22 @@ from threading import Lock
 from typing import Any
 
 import icekeeper.state.dynamodb.table  # noqa: F401 - imported for later and not used here
-from icekeeper.catalogs.addresses import (
-    CatalogAddress,
-    Catalogs,
-    add_found,
-    address_from_json,
-    named_addresses,
-    wants_all_buckets,
-)
 from icekeeper.catalogs.aws_service import AWS_ERRORS
 from icekeeper.catalogs.catalog import Catalog
+from icekeeper.catalogs.configured import (
+    Catalogs,
+    ConfiguredCatalog,
+    add_found,
+    named_catalogs,
+    recorded_catalog,
+    wants_all_buckets,
+)
 from icekeeper.catalogs.load import connect, known_catalogs
 from icekeeper.catalogs.s3tables import S3_TABLES
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.machine.clock import Clock, system_clock
 from icekeeper.machine.resources import variables_set
+from icekeeper.model import CatalogId
 from icekeeper.operation_facts import Limit
 from icekeeper.pass_context.table_policy import TablePolicies
 from icekeeper.pipeline.control_bucket import ControlBucket
@@ -100,8 +101,8 @@ def fleet_catalogs(
     *,
     find: Callable[[], Iterable[TableBucket]] = find_table_buckets,
     unreachable: Callable[[StorageError], None] | None = None,
-) -> Sequence[CatalogAddress]:
-    """Addresses to open one by one with :func:`open_address`, so that one that fails stops no other.
+) -> Sequence[ConfiguredCatalog]:
+    """The catalogs, to open one by one with :func:`.connect`, so that one that fails stops no other.
 
     Args:
         environment: holds ``ICEKEEPER_CATALOGS`` and ``ICEKEEPER_TABLE_BUCKETS``; with ``all``, S3 Tables is asked.
@@ -115,7 +116,7 @@ def fleet_catalogs(
         StorageError: the table buckets cannot be listed, and ``unreachable`` is not given.
     """
     catalogs = known_catalogs(catalog_file)
-    named = named_addresses(environment, catalogs, unless_named=tuple(catalog_file))
+    named = named_catalogs(environment, catalogs, unless_named=tuple(catalog_file))
     if not wants_all_buckets(environment):
         return named
     found: list[str] = []
@@ -125,34 +126,15 @@ def fleet_catalogs(
         if unreachable is None:
             raise
         unreachable(error)
-    addresses = named
+    served = named
     for arn in found:
         try:
-            addresses = add_found(addresses, [arn], catalogs)
+            served = add_found(served, [arn], catalogs)
         except PolicyError as error:  # whoever creates a bucket must not be able to stop the scan of all the others
             if unreachable is None:
                 raise
             unreachable(StorageError(f"{arn} is left out: {error}"))
-    return addresses
-
-
-def recorded_address(document: Mapping[str, Any], catalog_file: Catalogs) -> CatalogAddress:
-    """The address that :meth:`CatalogAddress.to_json` wrote, as it is configured now; no table buckets are listed.
-
-    Raises:
-        PolicyError: that catalog is no longer configured, or has another warehouse by now.
-    """
-    return address_from_json(document, known_catalogs(catalog_file))
-
-
-def open_address(address: CatalogAddress, environment: Mapping[str, str]) -> Catalog:
-    """Connect to one catalog of a fleet; ``environment`` says where its tables may have files.
-
-    Raises:
-        PolicyError: its type is not supported, or its properties are incomplete.
-        StorageError: it cannot be reached.
-    """
-    return connect(address.name, address.properties, environment)
+    return served
 
 
 # The settings that a deployment gives its functions as environment variables, and those that travel to Glue jobs.
@@ -235,7 +217,7 @@ class Deployment:
     state: StateStore
     clock: Clock = system_clock
     store_clock: StoreClock = store_now_ms
-    _catalogs: dict[tuple[str, str | None], Catalog] = field(default_factory=dict)
+    _opened: dict[CatalogId, Catalog] = field(default_factory=dict)
     _opening: Lock = field(default_factory=Lock)
 
     @property
@@ -281,7 +263,7 @@ class Deployment:
             store_clock=store_clock,
         )
 
-    def addresses(self, unreachable: Callable[[StorageError], None] | None = None) -> Sequence[CatalogAddress]:
+    def catalogs(self, unreachable: Callable[[StorageError], None] | None = None) -> Sequence[ConfiguredCatalog]:
         """Every catalog of the fleet; ``unreachable`` is called with the error when table buckets cannot be listed.
 
         Raises:
@@ -298,10 +280,10 @@ class Deployment:
             PolicyError: the deployment does not have its catalog any more.
             StorageError: it cannot be reached.
         """
-        document = {"catalog": item.catalog, "warehouse": item.warehouse}
-        return self.runtime_at(recorded_address(document, self._catalog_file()))
+        recorded = CatalogId(item.catalog, item.warehouse)
+        return self.runtime_of(recorded_catalog(recorded, known_catalogs(self._catalog_file())))
 
-    def runtime_at(self, address: CatalogAddress) -> Runtime:
+    def runtime_of(self, configured: ConfiguredCatalog) -> Runtime:
         """A runtime for the tables of one catalog.
 
         Raises:
@@ -309,7 +291,7 @@ class Deployment:
             StorageError: it cannot be reached.
         """
         return Runtime(
-            self._opened(address),
+            self._open(configured),
             self.state,
             environment=self.environment,
             # Who starts a run, or calls a function, says the overrides (rule: requests-never-exceed-policy).
@@ -325,23 +307,18 @@ class Deployment:
         Raises:
             StorageError: it cannot be reached.
         """
-        catalogs = self._catalog_file()
-        for document in ({"catalog": name, "warehouse": warehouse}, {"catalog": name, "warehouse": None}):
-            try:
-                catalog = self._opened(recorded_address(document, catalogs))
-            except PolicyError as error:
-                log.info("catalog %s is not served: %s", name, error)
-                continue
-            if catalog.warehouse == warehouse:
-                return catalog
-        return None
+        try:
+            catalog = self._open(recorded_catalog(CatalogId(name, warehouse), known_catalogs(self._catalog_file())))
+        except PolicyError as error:
+            log.info("catalog %s is not served: %s", name, error)
+            return None
+        return catalog if catalog.warehouse == warehouse else None
 
-    def _opened(self, address: CatalogAddress) -> Catalog:
-        key = (address.name, address.warehouse)
+    def _open(self, configured: ConfiguredCatalog) -> Catalog:
         with self._opening:
-            if key not in self._catalogs:
-                self._catalogs[key] = open_address(address, self.environment)
-            return self._catalogs[key]
+            if configured.id not in self._opened:
+                self._opened[configured.id] = connect(configured, self.environment)
+            return self._opened[configured.id]
 
     def _catalog_file(self) -> Mapping[str, Mapping[str, str]]:
         path = self.environment.get(CATALOG_FILE, "").strip()

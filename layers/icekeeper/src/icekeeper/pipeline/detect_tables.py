@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from icekeeper.catalogs.addresses import CatalogAddress, find_address
 from icekeeper.catalogs.catalog import Catalog, identity_of
+from icekeeper.catalogs.configured import ConfiguredCatalog, find_catalog
 from icekeeper.detection.detect import detect
 from icekeeper.detection.list_tables import CatalogSource
 from icekeeper.detection.proposal import FleetReport, Proposal
@@ -87,8 +87,7 @@ def _require_new_name(deployment: Deployment, run_id: str) -> None:
 
 def _forced(deployment: Deployment, wanted: MachineInput) -> Detected:
     name = TableName.parse(wanted.table or "")
-    address = find_address(deployment.addresses(), wanted.catalog)
-    runtime = deployment.runtime_at(address)
+    runtime = deployment.runtime_of(find_catalog(deployment.catalogs(), wanted.catalog))
     loaded = runtime.catalog.load(name)
     settings, identity = wanted.overrides, identity_of(runtime.catalog, loaded)
     try:
@@ -131,8 +130,8 @@ def _scheduled(deployment: Deployment, event: DetectEvent) -> Detected:
     note_detection(deployment.state.leases, now_ms=started_ms)
     unlisted: list[StorageError] = []
     sources = [
-        CatalogSource(address.name, partial(_open, deployment, address), may_be_empty=address.is_found)
-        for address in deployment.addresses(unreachable=unlisted.append)
+        CatalogSource(one.name, partial(_open, deployment, one), may_be_empty=one.is_found)
+        for one in deployment.catalogs(unreachable=unlisted.append)
     ]
     for why in unlisted:
         log.error("not every table bucket is looked at: %s", why)
@@ -193,8 +192,8 @@ def _item(proposal: Proposal, wanted: MachineInput, detected_ms: int) -> Item | 
         return None
 
 
-def _open(deployment: Deployment, address: CatalogAddress) -> Catalog:
-    return deployment.runtime_at(address).catalog
+def _open(deployment: Deployment, configured: ConfiguredCatalog) -> Catalog:
+    return deployment.runtime_of(configured).catalog
 
 
 def _cursor(deployment: Deployment) -> tuple[str, str] | None:

@@ -1,4 +1,7 @@
-"""Which catalogs a deployment serves, their kinds, and ARNs of table buckets; nothing is opened here (pure)."""
+"""A catalog as it is configured, where its tables may have files, and which catalogs a deployment serves.
+
+Nothing is opened here (pure).  Also here: ARNs of table buckets, and other names of buckets.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,11 @@ from enum import StrEnum
 from typing import Any
 
 from icekeeper.errors import CatalogNotFound, PolicyError
+from icekeeper.model import CatalogId, TableName
+from icekeeper.policy.layers import allowed_prefixes, check_allowed_prefixes
+from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES, AllowedLocations
+from icekeeper.storage.paths import LOCAL_SCHEMES, S3_SCHEMES, authority, split_path
+from icekeeper.text import address_to_show
 
 # Properties for signing in to the catalog, not to the store: files and Spark workers never need them.
 _CATALOG_ONLY = frozenset({"credential", "token", "type", "uri"})
@@ -115,6 +123,113 @@ def is_access_point(bucket: str) -> bool:
     return bucket.lower().startswith("arn:") or bucket.lower().endswith(_ACCESS_POINT_ENDINGS)
 
 
+# Characters of a pattern's or of the setting's own syntax.
+_NOT_A_NAME = re.compile(r"[*?\[\];=,'\s\x00-\x1f\x7f-\x9f]")
+
+
+@dataclass(frozen=True, slots=True)
+class ConfiguredCatalog:
+    """A catalog as it is configured: what opens it, and what bounds its tables."""
+
+    name: str
+    """In the spelling that Icekeeper shows and records."""
+    kind: CatalogKind
+    properties: Mapping[str, Any] = field(repr=False)
+    """They may hold secrets."""
+    rules: str = ""
+    """The value of :data:`.ALLOWED_PREFIXES` when the catalog was opened."""
+    is_found: bool = field(default=False, compare=False)
+    """Whether the S3 Tables API listed it, and no setting names it."""
+
+    def __post_init__(self) -> None:
+        """Raises PolicyError if the rules are malformed."""
+        check_allowed_prefixes(self.rules)
+
+    @classmethod
+    def of(cls, name: str, properties: Mapping[str, Any]) -> ConfiguredCatalog:
+        """The catalog with these properties.
+
+        Raises:
+            PolicyError: the properties name a kind that is not supported, or imply none.
+        """
+        kind = kind_of(name, properties)
+        return cls(canonical_name(name, kind), kind, properties)
+
+    @property
+    def stated_warehouse(self) -> str:
+        """The property ``warehouse``; empty if there is none."""
+        return str(self.properties.get("warehouse") or "")
+
+    @property
+    def id(self) -> CatalogId:
+        """Name and warehouse; without one, the id of a Glue catalog, and the address of a REST server."""
+        warehouse = self.stated_warehouse
+        if not warehouse and self.kind is CatalogKind.GLUE:
+            warehouse = str(self.properties.get("glue.id") or "")
+        elif not warehouse and self.kind is CatalogKind.REST:
+            warehouse = address_to_show(str(self.properties.get("uri") or ""))
+        return CatalogId(self.name, warehouse)
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The properties that are text."""
+        return {key: value for key, value in self.properties.items() if isinstance(value, str)}
+
+    def bound_of(self, table: TableName, metadata_location: str, home: str | None = None) -> AllowedLocations:
+        """Where the files of one table may be: by a rule of the operator, else by the warehouse
+        (rule: bound-every-table, warehouse-is-the-default-bound).
+
+        Args:
+            metadata_location: its metadata file.  Its writer may write there, while the location that the file names
+                may belong to somebody else.
+            home: the table's location according to the catalog's service.
+        """
+        subject = self._subject(table.namespace)
+        found = allowed_prefixes(self.rules, self.name, table.namespace)
+        prefixes, why_none = (self._default(metadata_location, home), "") if found is None else found
+        spelled_in = self.stated_warehouse if found is None else self.rules
+        if alias := next((one for one in prefixes if _is_second_name(one, spelled_in)), None):
+            prefixes, why_none = (
+                (),
+                (
+                    f"{authority(alias)} is an access point, a second name of a bucket in which other tables may have "
+                    f"files; give the table the bucket's own name, or spell the access point in the catalog's "
+                    f"warehouse or in a rule of {ALLOWED_PREFIXES}"
+                ),
+            )
+        return AllowedLocations(prefixes, found is not None, subject, self.rules, why_none)
+
+    def _subject(self, namespace: tuple[str, ...]) -> str:
+        """The beginning of a rule for one namespace; empty where such a rule would fit others as well."""
+        if not namespace or not all(namespace) or any(_NOT_A_NAME.search(level) or "." in level for level in namespace):
+            return ""
+        return f"{_NOT_A_NAME.sub('?', self.name).replace('.', '?')}.{'.'.join(namespace)}"
+
+    def _default(self, metadata_location: str, home: str | None) -> tuple[str, ...]:
+        stated = self.stated_warehouse.strip()
+        warehouse, place = split_path(stated), split_path(metadata_location)
+        is_url = "://" in stated
+        is_path = stated.startswith(("/", "file:/")) or (self.kind is CatalogKind.SQL and stated)
+        if self.kind is not CatalogKind.GLUE and (is_url or is_path):
+            if warehouse.scheme in S3_SCHEMES or warehouse.scheme in LOCAL_SCHEMES:
+                return (stated,)
+            return (f"{place.scheme}://{place.authority}",) if place.scheme == warehouse.scheme else ()
+        if place.scheme not in S3_SCHEMES or not place.authority:
+            return ()
+        if stated.startswith("arn:") and self.kind is not CatalogKind.GLUE:
+            return (home or metadata_location.rpartition("/")[0].removesuffix("/metadata"),)
+        return (f"{place.scheme}://{place.authority}",)
+
+
+def _is_second_name(prefix: str, spelled_in: str) -> bool:
+    """Whether a prefix is in an access point that the operator's own text does not spell: a table or namespace chose it
+    (rule: second-names-of-buckets)."""
+    place = split_path(prefix)
+    if place.scheme not in S3_SCHEMES or not is_access_point(place.authority):
+        return False
+    return not re.search(rf"//{re.escape(place.authority)}(?![^/,;\s])", spelled_in)
+
+
 def table_bucket_properties(bucket: TableBucketArn, configured: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """The properties that open a table bucket of which only the ARN is known.
 
@@ -154,25 +269,9 @@ Catalogs = Mapping[str, Mapping[str, Any]]
 """Properties by lower-case catalog name."""
 
 
-@dataclass(frozen=True, slots=True)
-class CatalogAddress:
-    """How to open one catalog; the properties may hold secrets, so :meth:`to_json` leaves them out."""
-
-    name: str
-    warehouse: str | None
-    """As configured; ``None`` where the configuration names none."""
-    properties: Mapping[str, Any] = field(repr=False)
-    is_found: bool = field(default=False, compare=False)
-    """Whether the S3 Tables API listed it, and no setting names it."""
-
-    def to_json(self) -> dict[str, str | None]:
-        """Name and warehouse: enough for :func:`address_from_json` where the same catalogs are configured."""
-        return {"catalog": self.name, "warehouse": self.warehouse}
-
-
-def named_addresses(
+def named_catalogs(
     environment: Mapping[str, str], catalogs: Catalogs, *, unless_named: Sequence[str] = ()
-) -> Sequence[CatalogAddress]:
+) -> Sequence[ConfiguredCatalog]:
     """The catalogs that the settings name: configured ones, then table buckets, each in the order given.
 
     ``unless_named``: the configured catalogs to serve when ``ICEKEEPER_CATALOGS`` is not set.
@@ -181,16 +280,16 @@ def named_addresses(
         PolicyError: a variable names a catalog that is not configured, or contains text that is no ARN of a table
             bucket; two names mean the same tables; or two catalogs have one name.
     """
-    addresses = [_configured(name, catalogs) for name in _items(environment, CATALOGS) or unless_named]
+    named = [_configured(name, catalogs) for name in _items(environment, CATALOGS) or unless_named]
     if not wants_all_buckets(environment):
-        addresses += [_table_bucket(_parsed(arn), catalogs) for arn in _items(environment, TABLE_BUCKETS)]
-    known: dict[Hashable, CatalogAddress] = {}
-    for address in addresses:
-        other = known.setdefault(_tables_of(address), address)
-        if other.name != address.name:
+        named += [_table_bucket(_parsed(arn), catalogs) for arn in _items(environment, TABLE_BUCKETS)]
+    known: dict[Hashable, ConfiguredCatalog] = {}
+    for one in named:
+        other = known.setdefault(_tables_of(one), one)
+        if other.name != one.name:
             raise PolicyError(
                 f"{CATALOGS} and {TABLE_BUCKETS} reach the same tables as catalog '{other.name}' and as catalog"
-                f" '{address.name}', which would hide the pins of one from the other; leave one out, or call the"
+                f" '{one.name}', which would hide the pins of one from the other; leave one out, or call the"
                 " configured one as the table bucket"
             )
     return _with_distinct_names(known.values())
@@ -208,63 +307,65 @@ def wants_all_buckets(environment: Mapping[str, str]) -> bool:
     return items == [ALL]
 
 
-def add_found(addresses: Sequence[CatalogAddress], arns: Iterable[str], catalogs: Catalogs) -> Sequence[CatalogAddress]:
-    """The addresses, then those of the table buckets in ``arns`` that no address serves yet.
+def add_found(
+    served: Sequence[ConfiguredCatalog], arns: Iterable[str], catalogs: Catalogs
+) -> Sequence[ConfiguredCatalog]:
+    """The catalogs, then the table buckets in ``arns`` that none of them serves yet.
 
     Raises:
         PolicyError: several configured catalogs have a found bucket as warehouse, and differ; or a bucket has the name
             of another catalog.
     """
-    known = {_tables_of(address): address for address in addresses}
+    known = {_tables_of(one): one for one in served}
     for arn in arns:
-        address = replace(_table_bucket(_parsed(arn), catalogs), is_found=True)
-        known.setdefault(_tables_of(address), address)
+        found = replace(_table_bucket(_parsed(arn), catalogs), is_found=True)
+        known.setdefault(_tables_of(found), found)
     return _with_distinct_names(known.values())
 
 
-def find_address(addresses: Sequence[CatalogAddress], name: str | None) -> CatalogAddress:
-    """The address of the catalog with this name or warehouse; ``None`` finds the only catalog there is.
+def find_catalog(served: Sequence[ConfiguredCatalog], name: str | None) -> ConfiguredCatalog:
+    """The catalog with this name or warehouse; ``None`` finds the only catalog there is.
 
     Raises:
         PolicyError: no catalog fits, or more than one.
     """
-    served = ", ".join(sorted(a.name for a in addresses)) or "none"
-    wanted = [a for a in addresses if name is None or name in (a.name, a.warehouse)]
+    names = ", ".join(sorted(one.name for one in served)) or "none"
+    wanted = [one for one in served if name is None or name in (one.name, one.stated_warehouse or one.name)]
     if len(wanted) == 1:
         return wanted[0]
     if name is None:
-        raise PolicyError(f"name the catalog: this deployment serves {served}")
+        raise PolicyError(f"name the catalog: this deployment serves {names}")
     if wanted:
-        raise PolicyError(f"several catalogs have the warehouse '{name}'; name one of {served}")
-    raise CatalogNotFound(f"this deployment has no catalog '{name}'; it has: {served}")
+        raise PolicyError(f"several catalogs have the warehouse '{name}'; name one of {names}")
+    raise CatalogNotFound(f"this deployment has no catalog '{name}'; it has: {names}")
 
 
-def address_from_json(document: Mapping[str, Any], catalogs: Catalogs) -> CatalogAddress:
-    """The address that :meth:`CatalogAddress.to_json` wrote, with the properties that are configured now.
+def recorded_catalog(recorded: CatalogId, catalogs: Catalogs) -> ConfiguredCatalog:
+    """The catalog with this name and warehouse, as it is configured now.
 
     Raises:
         PolicyError: that catalog is no longer configured, or has another warehouse by now.
     """
-    name, warehouse = str(document["catalog"]), document.get("warehouse") or None
+    name, warehouse = recorded
     if name.lower() in catalogs:
-        address = _configured(name, catalogs)
-        if address.warehouse in (None, warehouse):
-            return address
+        found = _configured(name, catalogs)
+        if not found.stated_warehouse or found.id.warehouse == warehouse:
+            return found
     try:
-        bucket = TableBucketArn.parse(warehouse or "")
+        bucket = TableBucketArn.parse(warehouse)
     except ValueError:
         bucket = None
     if bucket is None or bucket.name != name:
-        raise PolicyError(f"catalog '{name}' with warehouse '{warehouse or ''}' is not configured any more")
+        raise PolicyError(f"catalog '{name}' with warehouse '{warehouse}' is not configured any more")
     return _table_bucket(bucket, catalogs)
 
 
-def _with_distinct_names(addresses: Iterable[CatalogAddress]) -> Sequence[CatalogAddress]:
-    """The same addresses; raises PolicyError if two share a name, because names are keys of a catalog's records."""
-    seen: dict[str, CatalogAddress] = {}
-    for address in addresses:
-        if seen.setdefault(address.name, address) is not address:
-            raise PolicyError(f"two catalogs of this deployment are called '{address.name}'; rename one")
+def _with_distinct_names(served: Iterable[ConfiguredCatalog]) -> Sequence[ConfiguredCatalog]:
+    """The same catalogs; raises PolicyError if two share a name, because names are keys of a catalog's records."""
+    seen: dict[str, ConfiguredCatalog] = {}
+    for one in served:
+        if seen.setdefault(one.name, one) is not one:
+            raise PolicyError(f"two catalogs of this deployment are called '{one.name}'; rename one")
     return tuple(seen.values())
 
 
@@ -280,32 +381,30 @@ def _parsed(arn: str) -> TableBucketArn:
         raise PolicyError(f"{TABLE_BUCKETS} has {error}, or '{ALL}' alone") from error
 
 
-def _configured(name: str, catalogs: Catalogs) -> CatalogAddress:
+def _configured(name: str, catalogs: Catalogs) -> ConfiguredCatalog:
     if name.startswith("arn:"):
         raise PolicyError(f"{CATALOGS} has '{name}'; table buckets belong into {TABLE_BUCKETS}")
     properties = catalogs.get(name.lower())
     if properties is None:
         known = ", ".join(sorted(catalogs)) or "none"
         raise PolicyError(f"{CATALOGS} has '{name}', but there is no such catalog (configured: {known})")
-    warehouse = properties.get("warehouse")
-    return CatalogAddress(canonical_name(name, kind_of(name, properties)), warehouse or None, properties)
+    return ConfiguredCatalog.of(name, properties)
 
 
-def _table_bucket(bucket: TableBucketArn, catalogs: Catalogs) -> CatalogAddress:
-    return CatalogAddress(bucket.name, bucket.text, table_bucket_properties(bucket, catalogs))
+def _table_bucket(bucket: TableBucketArn, catalogs: Catalogs) -> ConfiguredCatalog:
+    return ConfiguredCatalog(bucket.name, CatalogKind.S3_TABLES, table_bucket_properties(bucket, catalogs))
 
 
-def _tables_of(address: CatalogAddress) -> Hashable:
-    """A key that is equal for addresses of the same tables."""
-    properties = address.properties
-    kind = kind_of(address.name, properties)
+def _tables_of(catalog: ConfiguredCatalog) -> Hashable:
+    """A key that is equal for catalogs of the same tables."""
+    kind, properties = catalog.kind, catalog.properties
     if kind is CatalogKind.SQL:
         # One database holds many catalogs.
-        return kind, properties.get("uri"), address.name
+        return kind, properties.get("uri"), catalog.name
     if kind is CatalogKind.GLUE:
         region = properties.get("glue.region") or properties.get("client.region")
         return kind, properties.get("glue.id"), region, properties.get("glue.endpoint")
     try:
-        return CatalogKind.S3_TABLES, TableBucketArn.parse(address.warehouse or "").text
+        return CatalogKind.S3_TABLES, TableBucketArn.parse(catalog.stated_warehouse).text
     except ValueError:
-        return kind, str(properties.get("uri", "")).rstrip("/"), address.warehouse
+        return kind, str(properties.get("uri", "")).rstrip("/"), catalog.stated_warehouse
