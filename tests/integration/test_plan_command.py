@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 
-from icekeeper.operations.compaction import compact
+from icekeeper.operations.compaction.land import expected_files
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status, in_turn, order_json
 from icekeeper.storage.paths import normalise
@@ -143,7 +143,9 @@ def test_a_change_that_cannot_be_told_leaves_plans_on_what_is_there(tmp_path: Pa
     with maintained_table(tmp_path) as made:
         made.create()
         made.fill(4)
-        with mock.patch.object(compact, "expected_result", side_effect=KeyError("a document that breaks the rules")):
+        with mock.patch.object(
+            expected_files, "expected_result", side_effect=KeyError("a document that breaks the rules")
+        ):
             would = dry_run(made, "compact,rewrite_manifests")
         assert [one.summary for one in would.operations] == [
             "would compact 4 files into 1 (across 1 bins)",

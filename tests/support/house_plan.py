@@ -38,6 +38,10 @@ ROOMS = (
     "cli",
     "__main__",
 )
+# A room with floors of its own → these, from the ground up.  What stands on one floor does not know its neighbours.
+FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "operations.compaction": (("terms",), ("plan", "work"), ("land",), ("run_groups",), ("compact",)),
+}
 _NO_CATALOG = ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state")
 # Room or module → what it must not import although the order of rooms would allow it.
 UNKNOWN_TO: dict[str, tuple[str, ...]] = {

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.house_plan import PURE, ROOMS, SIDE_EFFECTS, UNKNOWN_TO
+from support.house_plan import FLOORS, PURE, ROOMS, SIDE_EFFECTS, UNKNOWN_TO
 from support.source_tree import (
     DEPLOYED,
     LOCAL_STACK,
@@ -95,6 +95,16 @@ def children(house: str) -> dict[str, set[str]]:
 @pytest.mark.parametrize("house", HOUSES)
 def test_rooms_and_modules_inside_a_room_form_no_circle(house: str) -> None:
     assert_acyclic(children(house))
+
+
+@pytest.mark.parametrize("house", sorted(FLOORS))
+def test_a_room_keeps_its_floors(house: str) -> None:
+    """Planning and working know nothing of each other: what both need stands below, what joins them above."""
+    level = {name: number for number, floor in enumerate(FLOORS[house]) for name in floor}
+    found = children(house)
+    assert sorted(found) == sorted(level)
+    pairs = [(name, target) for name, targets in found.items() for target in targets]
+    assert [f"{name} imports {target}" for name, target in pairs if level[target] >= level[name]] == []
 
 
 def test_no_operation_knows_another() -> None:

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from icekeeper.cli.passes import plan_lines
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import DataFile, EntryStatus, LiveEntry, ManifestEntry, Nothing
-from icekeeper.operations.compaction import run_groups as group_batches
 from icekeeper.operations.compaction.plan.bins import FileGroup, Reason
 from icekeeper.operations.compaction.plan.candidate import Condition
 from icekeeper.operations.compaction.plan.candidates import (
@@ -35,10 +34,12 @@ from icekeeper.operations.compaction.plan.plan_groups import (
     plan_compaction,
 )
 from icekeeper.operations.compaction.plan.preview import assumptions, left_document, plan_document
-from icekeeper.operations.compaction.run_groups import RewriteBatch, in_batches, rewrite_batch
+from icekeeper.operations.compaction.run_groups import in_batches
 from icekeeper.operations.compaction.terms.output_partition import target_fields
 from icekeeper.operations.compaction.terms.recipe import ClusterRecipe, KeyColumn, choose_recipe
 from icekeeper.operations.compaction.terms.rewrite_task import OutputNames, RewriteTask
+from icekeeper.operations.compaction.work import rewrite as group_rewrites
+from icekeeper.operations.compaction.work.rewrite import RewriteBatch, rewrite_batch
 from icekeeper.policy import Operation, Strategy
 from icekeeper.report.outcome import skipped, succeeded
 from icekeeper.rows.read_task import OPEN_FILE_BYTES, InputFile
@@ -152,14 +153,14 @@ def test_groups_on_a_store_wait_side_by_side_with_one_storage(monkeypatch: pytes
         storages.add(storage)
         return task.group_id
 
-    monkeypatch.setattr(group_batches, "rewrite_group", rewritten)
+    monkeypatch.setattr(group_rewrites, "rewrite_group", rewritten)
     found: list[Any] = list(rewrite_batch(RewriteBatch(tuple(group(number, 0) for number in range(4)))))
     assert found == [0, 1, 2, 3]
     assert len(storages) == 1
 
 
 def test_groups_on_this_machine_need_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_batches, "rewrite_group", lambda task, storage: threading.get_ident())
+    monkeypatch.setattr(group_rewrites, "rewrite_group", lambda task, storage: threading.get_ident())
     local = [
         replace(
             group(number), inputs=(InputFile("/t/a.parquet", 1, 0),), outputs=OutputNames("/t", f"compact-{number}")
@@ -192,8 +193,8 @@ def test_rows_of_few_groups_are_in_memory_at_once(size: int, at_once: int, monke
         threads.append(count)
         return ThreadPoolExecutor(count)
 
-    monkeypatch.setattr(group_batches, "WorkThreads", pool)
-    monkeypatch.setattr(group_batches, "rewrite_group", lambda task, storage: task.group_id)
+    monkeypatch.setattr(group_rewrites, "WorkThreads", pool)
+    monkeypatch.setattr(group_rewrites, "rewrite_group", lambda task, storage: task.group_id)
     rewrite_batch(RewriteBatch((group(0, 0), group(1, size // 2, size // 2))))
     assert threads == [at_once]
 

@@ -169,7 +169,7 @@ def take_over(operation: Operation, context: OperationContext) -> None:
 
 OPERATIONS: Mapping[Operation, tuple[str, ...]] = {
     # No operation imports another one, so it gets compaction's filter as an argument.
-    Operation.EXPIRE_PARTITIONS: ("expire_partitions.expire_partitions", "compaction.where.whole_partitions"),
+    Operation.EXPIRE_PARTITIONS: ("expire_partitions.expire_partitions", "compaction.plan.where.whole_partitions"),
     Operation.COMPACT: ("compaction.compact.compact",),
     Operation.REWRITE_POSITION_DELETES: ("position_deletes.rewrite_position_deletes.rewrite_position_deletes",),
     Operation.EXPIRE_SNAPSHOTS: ("expiry.expire_snapshots.expire_snapshots",),

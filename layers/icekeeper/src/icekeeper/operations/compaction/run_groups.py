@@ -6,44 +6,32 @@ engine.
 
 from __future__ import annotations
 
-import uuid
 from collections import Counter, deque
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate
-from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.errors import MaintenanceError, SwitchedOff
 from icekeeper.machine.interrupts import uninterrupted
-from icekeeper.machine.metering import WorkThreads
-from icekeeper.metadata.document import TableMetadata
-from icekeeper.model import DataFile
 from icekeeper.operations.compaction.land.commit_groups import GroupOutcomes, commit_results, with_row_ids
 from icekeeper.operations.compaction.land.group_entries import OVERTAKEN, GroupEntries
 from icekeeper.operations.compaction.land.rounds import Pace, Work, in_commits, opened_bytes, small_together
-from icekeeper.operations.compaction.plan.bins import FileGroup, Reason
-from icekeeper.operations.compaction.plan.candidates import LARGEST_OUTPUT, output_bytes
+from icekeeper.operations.compaction.plan.bins import FileGroup
+from icekeeper.operations.compaction.plan.group_tasks import group_task, needs_entries
 from icekeeper.operations.compaction.plan.plan_groups import CompactionPlan
 from icekeeper.operations.compaction.terms.rewrite_task import (
-    Copying,
     RewriteResult,
     RewriteTask,
-    Routing,
     planned_files,
 )
-from icekeeper.operations.compaction.terms.write_properties import misread_columns, output_names, output_properties
 from icekeeper.operations.compaction.work.exchange import cluster_groups, fits_one_worker
-from icekeeper.operations.compaction.work.rewrite import rewrite_group
+from icekeeper.operations.compaction.work.rewrite import RewriteBatch, rewrite_batch, rewrite_group
 from icekeeper.pass_context.context import OperationContext
-from icekeeper.policy import Policy
 from icekeeper.report.activity import REWRITING
 from icekeeper.rows.arrow_schema import leaf_columns, stored_schema
-from icekeeper.rows.read_task import make_read_task, with_lineage
-from icekeeper.storage.paths import is_local
-from icekeeper.storage.storage import Storage
 
 # A worker finds all unreadable files of a group in one attempt, a sort in two.  More attempts mean that files vanish.
 _ATTEMPTS_WITHOUT = 3
@@ -316,6 +304,11 @@ def _rewrite_small(context: OperationContext, tasks: Sequence[RewriteTask], all_
     return [result for batch in by_batch for result in batch]
 
 
+def in_batches(tasks: Iterable[RewriteTask]) -> list[RewriteBatch]:
+    """Put all tasks into batches, in their order (pure)."""
+    return [RewriteBatch(tuple(batch)) for batch in small_together(tasks, lambda task: task.input_bytes)]
+
+
 def _tasks(
     context: OperationContext,
     loaded: LoadedTable,
@@ -325,152 +318,12 @@ def _tasks(
 ) -> tuple[list[RewriteTask], list[RewriteResult]]:
     """The groups' tasks, and results for the groups whose files are no longer as planned.
 
-    Column metrics are needed for float columns, and of files that may be copied; other manifests are not read again.
+    Only manifests of files whose column metrics are needed are read again.
     """
     stored = stored_schema(loaded.metadata.current_schema)
     has_floats = any(leaf.is_float and not leaf.repeated for leaf in leaf_columns(stored))
-    described = [g for g in groups if _may_copy(plan, g) or (has_floats and not _is_judged(g))]
+    described = [g for g in groups if needs_entries(plan, g, has_floats=has_floats)]
     found = entries.of(described)
     gone = {group.group_id for group in described if not found.keys() >= group.paths}
-    tasks = [_task(loaded, plan, g, found, stored, context.policy) for g in groups if g.group_id not in gone]
+    tasks = [group_task(loaded, plan, g, found, stored, context.policy) for g in groups if g.group_id not in gone]
     return tasks, [RewriteResult(group_id=group_id, overtaken=OVERTAKEN) for group_id in gone]
-
-
-def _task(
-    loaded: LoadedTable,
-    plan: CompactionPlan,
-    group: FileGroup,
-    entries: Mapping[str, DataFile],
-    stored: Mapping[str, Any],
-    policy: Policy,
-) -> RewriteTask:
-    """The group's task; ``entries`` has its files by path if column metrics matter, ``stored`` is the schema of output
-    files."""
-    metadata, to = loaded.metadata, group.route_to
-    schema = with_lineage(stored) if group.has_lineage else stored
-    verify = policy.verify_page_checksums
-    rows = make_read_task(metadata, group.files, schema, loaded.io_properties, verify_checksums=verify)
-    leaving = [candidate.destination[0] != candidate.spec_id for candidate in group.files]
-    if any(leaving):
-        asked = zip(rows.inputs, leaving, strict=True)
-        checked = (replace(one, must_agree=one.must_agree or leaves) for one, leaves in asked)
-        rows = replace(rows, inputs=tuple(checked))
-    keeps_row_maps = (plan.recipe is not None or to is not None) and _expects_row_deletes(metadata, plan)
-    if keeps_row_maps:
-        firsts = accumulate((source.record_count for source in rows.inputs), initial=0)
-        numbered = (replace(one, number_from=first) for one, first in zip(rows.inputs, firsts, strict=False))
-        rows = replace(rows, inputs=tuple(numbered))
-    most_files = None
-    if plan.recipe is not None and all(candidate.is_clustered for candidate in group.files):
-        # Without a limit, clustered files could be rewritten into as many files as before, and every pass would select
-        # them again.
-        most_files = plan.recipe.output_count(group.total_bytes)
-    stem = f"compact-{plan.snapshot_id}-{group.group_id:05d}-{uuid.uuid4()}"
-    return RewriteTask(
-        **{each.name: getattr(rows, each.name) for each in fields(rows)},
-        group_id=group.group_id,
-        partition=group.partition,
-        outputs=output_names(metadata, group.spec_id, group.partition, stem),
-        table_properties=output_properties(metadata),
-        proof=policy.proof.value,
-        recipe=plan.recipe,
-        output_count=group.output_count,
-        copying=_copying(plan, group, entries, policy),
-        routing=None if to is None else Routing(to, metadata.specs[to], metadata.schemas_current_first),
-        most_files=most_files,
-        keeps_row_maps=keeps_row_maps,
-        row_group_memory_bytes=policy.row_group_memory_bytes,
-        misread_columns=frozenset[int]().union(*(c.condition.misread_columns or () for c in group.files))
-        | misread_columns((entries[c.file_path] for c in group.files if c.file_path in entries), leaf_columns(stored)),
-    )
-
-
-def _expects_row_deletes(metadata: TableMetadata, plan: CompactionPlan) -> bool:
-    """Whether somebody deletes single rows of the table: by its properties, its snapshots, and its delete files (pure).
-
-    Row maps cost a few bytes a row, so tables that are only appended to have none.
-    """
-    properties = metadata.properties
-    merges_on_read = any(
-        properties.get(f"write.{verb}.mode") == "merge-on-read" for verb in ("delete", "update", "merge")
-    )
-    has_deletes = plan.delete_needs or any("added-delete-files" in one.summary for one in metadata.snapshots.values())
-    return metadata.format_version >= 2 and bool(merges_on_read or has_deletes)
-
-
-def _is_judged(group: FileGroup) -> bool:
-    """Whether the plan found out which float columns of the files would be misread."""
-    return all(c.condition.misread_columns is not None for c in group.files)
-
-
-def _may_copy(plan: CompactionPlan, group: FileGroup) -> bool:
-    """Whether row groups may be copied; not, for example, if rows change their order or partition."""
-    if plan.recipe is not None or group.route_to is not None:
-        return False
-    return group.reason is Reason.LARGE or any(c.condition.may_be_copied for c in group.files)
-
-
-def _copying(plan: CompactionPlan, group: FileGroup, entries: Mapping[str, DataFile], policy: Policy) -> Copying | None:
-    """The row groups that may be copied; ``None``: none."""
-    if not _may_copy(plan, group):
-        return None
-    cut = group.files[0].condition.pieces if group.reason is Reason.LARGE else ()
-    return Copying(
-        entries={
-            number: entries[candidate.file_path]
-            for number, candidate in enumerate(group.files)
-            if cut or candidate.condition.may_be_copied
-        },
-        sizes=tuple(output_bytes(candidate, plan.sizes) for candidate in group.files),
-        # A file that is cut keeps its row groups, even small ones.
-        min_row_group_bytes=1 if cut else policy.min_row_group_copy_bytes or 1,
-        full_row_group_memory=policy.full_row_group_memory_bytes,
-        smallest_output_bytes=policy.min_file_size_bytes,
-        largest_output_bytes=int(LARGEST_OUTPUT * policy.target_file_size_bytes),
-        pieces=cut,
-    )
-
-
-# A table may have thousands of partitions of tiny files.  If each group were a task of its own, each would open its own
-# client of the object store, whose requests wait for one another.  A batch shares the client.  On a store several of
-# its groups are rewritten at once, because they spend nearly all of their time waiting for responses.
-
-# Groups of a batch that are rewritten at once on a store.
-_AT_ONCE = 8
-# Of data files whose rows are in memory at once; in memory they are several times larger (rule: bounded-worker-memory).
-_AT_ONCE_BYTES = 8 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class RewriteBatch:
-    """One or more groups of one table that one worker rewrites."""
-
-    tasks: tuple[RewriteTask, ...]
-
-    @property
-    def input_bytes(self) -> int:
-        """See :class:`.ReadsBytes`."""
-        return sum(task.input_bytes for task in self.tasks)
-
-    def in_attempt(self, attempt: int) -> RewriteBatch:
-        """The same groups with the file names of that attempt."""
-        return RewriteBatch(tuple(task.in_attempt(attempt) for task in self.tasks))
-
-
-def in_batches(tasks: Iterable[RewriteTask]) -> list[RewriteBatch]:
-    """Put all tasks into batches, in their order (pure)."""
-    return [RewriteBatch(tuple(batch)) for batch in small_together(tasks, lambda task: task.input_bytes)]
-
-
-def rewrite_batch(batch: RewriteBatch) -> list[RewriteResult]:
-    """Rewrite all groups of a batch; an error of a group is in its result, as with :func:`.rewrite_group`."""
-    storage = Storage(batch.tasks[0].io_properties)
-    paths = (path for task in batch.tasks for path in (task.outputs.folder, *(source.path for source in task.inputs)))
-    if len(batch.tasks) == 1 or all(is_local(path) for path in paths):
-        return [rewrite_group(task, storage) for task in batch.tasks]
-    # As many groups as fit into memory at once, whichever of the batch they are.
-    largest = max(task.file_bytes for task in batch.tasks)
-    at_once = max(1, min(_AT_ONCE, _AT_ONCE_BYTES // max(1, largest)))
-    with WorkThreads(at_once, thread_name_prefix="small-groups") as pool:
-        running = [pool.submit(rewrite_group, task, storage) for task in batch.tasks]
-        return [one.result() for one in running]

@@ -1,1 +1,1 @@
-"""Which files become file groups, and whether that is worth it: pure rules over metadata; no data is read."""
+"""Which files become file groups, and whether that is worth it: by metadata and footers; no data is read."""

@@ -35,6 +35,7 @@ from icekeeper.operations.compaction.plan.plan_clustering import ClusteringDepth
 from icekeeper.operations.compaction.terms.recipe import ClusterRecipe
 from icekeeper.policy import Policy
 from icekeeper.policy.values import RewriteReason
+from icekeeper.text import counted
 
 NO_SNAPSHOT = "no current snapshot"
 NOTHING_ELIGIBLE = "no files eligible for compaction"
@@ -305,6 +306,20 @@ def _left_alone(divided: Divided, waiting: Iterable[FileGroup], policy: Policy) 
     for reason, tally in divided.counts.passed_over.items():
         parts[f"{reason}: {tally.first}" if tally.first else reason.value] = tally
     return {reason: tally for reason, tally in parts.items() if tally.files}
+
+
+def counters(plan: CompactionPlan) -> dict[str, int]:
+    """What the plan saw and leaves, as metrics."""
+    return {
+        "compact.files_considered": plan.files_considered,
+        "compact.files_unsupported": plan.files_unsupported,
+        "compact.bins_waiting": plan.groups_waiting,
+    }
+
+
+def kept_sentence(plan: CompactionPlan) -> str:
+    """A clause for the summary about files that must not move to the current spec; may be empty."""
+    return f"; {counted(plan.files_kept, 'file')} stay in an old spec: {plan.first_kept}" if plan.files_kept else ""
 
 
 # The depth is the number of files that a lookup by the clustering columns opens.

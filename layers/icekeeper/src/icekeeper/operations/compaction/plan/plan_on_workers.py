@@ -35,6 +35,7 @@ from icekeeper.operations.compaction.plan.candidates import (
     rest_rule,
     select_candidates,
 )
+from icekeeper.operations.compaction.plan.lacking_settings import BY_FOOTER
 from icekeeper.operations.compaction.plan.packed_files import PackedFiles
 from icekeeper.operations.compaction.plan.payback import weighed
 from icekeeper.operations.compaction.plan.plan_groups import (
@@ -46,7 +47,7 @@ from icekeeper.operations.compaction.plan.plan_groups import (
     ungrouped,
 )
 from icekeeper.operations.compaction.plan.where import file_scope
-from icekeeper.operations.compaction.terms.write_properties import BY_FOOTER, misread_columns
+from icekeeper.operations.compaction.terms.write_properties import misread_columns
 from icekeeper.policy import Policy
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.storage.storage import Storage

@@ -1,26 +1,28 @@
-"""What a dry run reports about a compaction plan: reasons, outputs and cost of groups, and files left alone (pure).
-
-The operations that follow in the dry run plan on the outputs that are expected here.
-"""
+"""What a dry run reports about a compaction plan: reasons, outputs and cost of groups, and files left alone (pure)."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.types import comparable, decode
-from icekeeper.model import DataFile, FileContent
+from icekeeper.model import Nothing
 from icekeeper.operations.compaction.plan.bins import FileGroup, Reason
 from icekeeper.operations.compaction.plan.candidates import Tally, known_deleted_rows
-from icekeeper.operations.compaction.plan.plan_groups import CompactionPlan
+from icekeeper.operations.compaction.plan.lacking_settings import FileSample
+from icekeeper.operations.compaction.plan.plan_groups import (
+    CompactionPlan,
+    NothingToCompact,
+    counters,
+    kept_sentence,
+    planned_depth,
+)
 from icekeeper.operations.compaction.terms.recipe import ClusterRecipe
-from icekeeper.operations.compaction.terms.rewrite_task import RewriteResult
-from icekeeper.operations.compaction.terms.write_properties import partition_path, row_group_bytes
-from icekeeper.policy import DEFAULT_SOURCE, Policy, ResolvedPolicy
-from icekeeper.policy.values import RewriteReason, text_of
+from icekeeper.operations.compaction.terms.write_properties import partition_path
+from icekeeper.policy import DEFAULT_SOURCE, Operation, ResolvedPolicy
+from icekeeper.policy.values import RewriteReason
+from icekeeper.report.outcome import OperationOutcome, skipped, succeeded
 
 MOST_GROUPS = 1000
 """The largest number of groups that are listed one by one; all of them count in the totals."""
@@ -101,89 +103,45 @@ def _sum(groups: Sequence[dict[str, Any]], key: str) -> int | float:
     return round(total, 9) if isinstance(total, float) else total
 
 
-def _expected_rows(group: FileGroup) -> int:
+def expected_rows(group: FileGroup) -> int:
     """The rows of a group that are not deleted according to manifests."""
     return sum(c.record_count - known_deleted_rows(c, c.deletes) for c in group.files)
 
 
 def expected_outputs(group: FileGroup) -> int:
     """How many files a group becomes: no more than it has rows, and none if all of them are deleted."""
-    return min(group.output_count, _expected_rows(group))
+    return min(group.output_count, expected_rows(group))
 
 
-def expected_result(group: FileGroup, inputs: Sequence[DataFile], stem: str, types: Mapping[int, str]) -> RewriteResult:
-    """The files that a worker is expected to write for a group; ``stem`` starts their paths, ``types`` are of columns.
-
-    ``inputs`` are the files of the group with their column metrics.
-
-    Rows that are deleted according to manifests are left out; the others are divided evenly among the outputs.  Every
-    output gets the bounds of all inputs.  All rows are expected in the group's own partition.
-    """
-    rows, size, count = _expected_rows(group), group.expected_bytes, expected_outputs(group)
-    written = tuple(
-        DataFile(
-            content=FileContent.DATA,
-            file_path=f"{stem}-{group.group_id:05d}-{number:05d}.parquet",
-            file_format="PARQUET",
-            partition=group.partition,
-            record_count=rows * (number + 1) // count - rows * number // count,
-            file_size_in_bytes=max(1, size // count),
-            column_sizes=_shared_out([file.column_sizes for file in inputs], count),
-            value_counts=_shared_out([file.value_counts for file in inputs], count),
-            null_value_counts=_shared_out([file.null_value_counts for file in inputs], count),
-            lower_bounds=_bounds([file.lower_bounds for file in inputs], types, is_lower=True),
-            upper_bounds=_bounds([file.upper_bounds for file in inputs], types, is_lower=False),
-        )
-        for number in range(count)
-    )
-    return RewriteResult(group_id=group.group_id, written=written, rows_read=group.record_count)
+def previewed(
+    plan: CompactionPlan | Nothing, metadata: TableMetadata, resolved: ResolvedPolicy, sample: FileSample
+) -> OperationOutcome:
+    """The outcome of a dry run: what a pass would do, and ``plan`` for ``plan --json``."""
+    document = _document(plan, metadata, resolved, sample)
+    if isinstance(plan, Nothing):
+        return replace(skipped(Operation.COMPACT, plan.reason), plan=document)
+    if plan.groups:
+        outputs = sum(map(expected_outputs, plan.groups))
+        summary = f"would compact {len(plan.input_files)} files into {outputs} (across {len(plan.groups)} bins)"
+    else:
+        summary = f"would drop {sum(count == 0 for count in plan.delete_needs.values())} delete file(s)"
+    summary += kept_sentence(plan)
+    planned = {"compact.bytes_planned": sum(group.total_bytes for group in plan.groups)}
+    metrics = {**counters(plan), **planned, **planned_depth(plan)}
+    would = succeeded(Operation.COMPACT, summary, metrics=metrics, files_planned=plan.input_files)
+    return replace(would, plan=document)
 
 
-def _shared_out(counts: Sequence[Mapping[int, int] | None], outputs: int) -> dict[int, int]:
-    """The counts of each column, summed over the inputs and divided by the outputs."""
-    total: Counter[int] = Counter()
-    for of_file in counts:
-        total.update(of_file or {})
-    return {column: amount // outputs for column, amount in total.items()}
-
-
-def _bounds(
-    found: Sequence[Mapping[int, bytes] | None], types: Mapping[int, str], *, is_lower: bool
-) -> dict[int, bytes]:
-    """The outermost bound of each column that has one in every input."""
-    columns = types.keys() & set[int].intersection(*(set(of_file or ()) for of_file in found))
-    outermost = {}
-    for column in sorted(columns):
-        kind = types[column]
-        bounds = [of_file[column] for of_file in found if of_file is not None]
-        try:
-            pick = min if is_lower else max
-            outermost[column] = pick(bounds, key=lambda bound: comparable(kind, decode(kind, bound)))
-        except ValueError:  # a bound that is no value of the column's type is not used
-            continue
-    return outermost
-
-
-# A row group ends with a batch, and the size of the first one is a guess.  A row group below this share of the wanted
-# size was cut, because memory allowed no larger one.
-_CUT = 0.75
-_PROPERTY = "write.parquet.row-group-size-bytes"
-_MEGABYTE = 1024 * 1024
-
-
-def cut_row_groups(files: Iterable[DataFile], properties: Mapping[str, str]) -> list[int]:
-    """The encoded bytes of the row groups that memory cut; a file's first and last row group do not count."""
-    wanted = row_group_bytes(properties)
-    offsets = (list(pairwise(file.split_offsets or ()))[1:] for file in files)
-    return [after - before for pairs in offsets for before, after in pairs if after - before < _CUT * wanted]
-
-
-def cut_sentence(sizes: list[int], properties: Mapping[str, str], policy: Policy) -> str:
-    """A clause for the summary; empty unless the table sets a row group size and did not get it."""
-    if not sizes or _PROPERTY not in properties:
-        return ""
-    average = sum(sizes) / len(sizes) / _MEGABYTE
-    return (
-        f"; row groups are of {average:.0f} MB, below {_PROPERTY}, because they may fill "
-        f"{text_of(policy.row_group_memory_mb)} MB of memory (row_group_memory_mb)"
-    )
+def _document(
+    plan: CompactionPlan | Nothing, metadata: TableMetadata, resolved: ResolvedPolicy, sample: FileSample
+) -> dict[str, Any] | None:
+    """``None``: it has nothing to report."""
+    document: dict[str, Any] = {}
+    if isinstance(plan, CompactionPlan):
+        document = plan_document(plan, metadata) | assumptions(resolved)
+    if isinstance(plan, NothingToCompact) and plan.left:
+        document |= left_document(plan.left)
+    lacking = sample.lacking_settings()
+    if not (isinstance(plan, CompactionPlan) and plan.groups and plan.recipe):
+        lacking = [*lacking, *sample.lacking_order()]
+    return (document | ({"settings": lacking} if lacking else {})) or None

@@ -12,13 +12,12 @@ import logging
 import math
 import re
 import uuid
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from decimal import Context, Decimal
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import quote_plus
 
-from icekeeper.errors import MaintenanceError, PolicyError
-from icekeeper.machine.metering import WorkThreads
+from icekeeper.errors import PolicyError
 from icekeeper.metadata.delete_scope import is_unpartitioned
 from icekeeper.metadata.document import TableMetadata, require_known_layout
 from icekeeper.metadata.transforms import partition_type
@@ -27,9 +26,7 @@ from icekeeper.model import DataFile, PartitionValue
 from icekeeper.operations.compaction.terms.rewrite_task import Layout, OutputNames
 from icekeeper.policy.values import RewriteReason
 from icekeeper.rows.arrow_schema import LeafColumn, leaf_columns
-from icekeeper.rows.file_rows import read_parquet_footer
 from icekeeper.storage.paths import split_path
-from icekeeper.storage.storage import Storage
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -235,16 +232,8 @@ def _int(properties: Mapping[str, str], key: str, default: int) -> int:
     return min(int(text), _MOST)
 
 
-# Data files may have been written with another codec or other Bloom filters than the table asks for now.  Only footers
-# show this.  A footer takes two requests, so all footers are read only if ``rewrite_reason`` asks for it; a dry run
-# reads a sample.
-
-BY_FOOTER = frozenset({RewriteReason.CODEC, RewriteReason.BLOOM})
-"""The reasons that only footers show."""
-_PARALLEL_FOOTERS = 16
 # Arrow's name of a codec → its name in footers, if it is not the same in capitals.
 _FOOTER_NAMES = {"none": "UNCOMPRESSED", "lz4": "LZ4"}
-
 
 WantedSettings: TypeAlias = tuple[str, frozenset[str]]
 """The settings with which a rewrite would write a table's files now: the codec's name in footers, and the Parquet paths
@@ -277,31 +266,6 @@ def wanted_settings(schema: Mapping[str, Any], properties: Mapping[str, str]) ->
     codec = str(options["compression"])
     filters = options.get("bloom_filter_options", {})
     return _FOOTER_NAMES.get(codec, codec.upper()), frozenset(filters)
-
-
-def files_lacking(
-    paths: Sequence[str],
-    wanted: WantedSettings,
-    storage: Storage,
-    on_done: Callable[[int], None] = lambda done: None,
-) -> dict[str, frozenset[RewriteReason]]:
-    """Path of a Parquet file → the settings that it does not meet, if any and if it can be read."""
-    import pyarrow as pa
-
-    def look(path: str) -> frozenset[RewriteReason]:
-        try:
-            return settings_lacking(read_parquet_footer(path, storage), wanted)
-        except (MaintenanceError, pa.ArrowException, OSError) as error:
-            log.warning("the footer of %s cannot be read, so the file is left alone: %s", path, error)
-            return frozenset()
-
-    found: dict[str, frozenset[RewriteReason]] = {}
-    with WorkThreads(_PARALLEL_FOOTERS, thread_name_prefix="footer") as pool:
-        for done, (path, lacking) in enumerate(zip(paths, pool.map(look, paths), strict=True), start=1):
-            if lacking:
-                found[path] = lacking
-            on_done(done)
-    return found
 
 
 # TableProperties.DEFAULT_WRITE_METRICS_MODE_DEFAULT, METRICS_MAX_INFERRED_COLUMN_DEFAULTS_DEFAULT

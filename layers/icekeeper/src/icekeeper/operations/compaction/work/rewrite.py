@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icekeeper.errors import FileUnreadable, MaintenanceError, OutputUnproved, RowsNotKept, TableUnsupported
+from icekeeper.machine.metering import WorkThreads
 from icekeeper.metadata.delete_scope import partition_key
 from icekeeper.metadata.types import encode
 from icekeeper.model import DataFile, PartitionValue
@@ -34,6 +35,7 @@ from icekeeper.rows.apply_deletes import deleted_rows_of
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.rows.read import Tally, read_rows, unreadable_files
 from icekeeper.storage.local_files import scratch_folder
+from icekeeper.storage.paths import is_local
 from icekeeper.storage.storage import Storage
 
 
@@ -70,6 +72,46 @@ def rewrite_group(task: RewriteTask, storage: Storage | None = None) -> RewriteR
     except (MaintenanceError, pa.ArrowException, OSError, ValueError) as problem:
         result.error = f"{type(problem).__name__}: {problem}"
     return result
+
+
+# A table may have thousands of partitions of tiny files.  If each group were a task of its own, each would open its own
+# client of the object store, whose requests wait for one another.  A batch shares the client.  On a store several of
+# its groups are rewritten at once, because they spend nearly all of their time waiting for responses.
+
+# Groups of a batch that are rewritten at once on a store.
+_AT_ONCE = 8
+# Of data files whose rows are in memory at once; in memory they are several times larger (rule: bounded-worker-memory).
+_AT_ONCE_BYTES = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteBatch:
+    """One or more groups of one table that one worker rewrites."""
+
+    tasks: tuple[RewriteTask, ...]
+
+    @property
+    def input_bytes(self) -> int:
+        """See :class:`.ReadsBytes`."""
+        return sum(task.input_bytes for task in self.tasks)
+
+    def in_attempt(self, attempt: int) -> RewriteBatch:
+        """The same groups with the file names of that attempt."""
+        return RewriteBatch(tuple(task.in_attempt(attempt) for task in self.tasks))
+
+
+def rewrite_batch(batch: RewriteBatch) -> list[RewriteResult]:
+    """Rewrite all groups of a batch; an error of a group is in its result, as with :func:`.rewrite_group`."""
+    storage = Storage(batch.tasks[0].io_properties)
+    paths = (path for task in batch.tasks for path in (task.outputs.folder, *(source.path for source in task.inputs)))
+    if len(batch.tasks) == 1 or all(is_local(path) for path in paths):
+        return [rewrite_group(task, storage) for task in batch.tasks]
+    # As many groups as fit into memory at once, whichever of the batch they are.
+    largest = max(task.file_bytes for task in batch.tasks)
+    at_once = max(1, min(_AT_ONCE, _AT_ONCE_BYTES // max(1, largest)))
+    with WorkThreads(at_once, thread_name_prefix="small-groups") as pool:
+        running = [pool.submit(rewrite_group, task, storage) for task in batch.tasks]
+        return [one.result() for one in running]
 
 
 _IPC = pa.ipc.IpcWriteOptions(compression="lz4")

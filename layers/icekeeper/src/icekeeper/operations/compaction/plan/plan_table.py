@@ -1,0 +1,119 @@
+"""Plans the compaction of a table: reads its manifests at the head of a branch, and what the state says of its files.
+
+Workers plan a table with very many files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import TypeAlias
+
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.commit.snapshot import RECIPE_KEY
+from icekeeper.errors import PolicyError, TableUnsupported
+from icekeeper.metadata.document import TableMetadata, branch_head
+from icekeeper.metadata.table_reader import delete_index
+from icekeeper.model import LiveEntry, ManifestContent, Nothing
+from icekeeper.operations.compaction.plan.candidates import FileScope, TableState
+from icekeeper.operations.compaction.plan.lacking_settings import FileSample, lacking_by_footer
+from icekeeper.operations.compaction.plan.plan_groups import CompactionPlan, plan_compaction
+from icekeeper.operations.compaction.plan.plan_on_workers import may_be_planned_on_workers, plan_on_workers
+from icekeeper.operations.compaction.plan.where import file_scope
+from icekeeper.operations.compaction.terms.recipe import ClusterRecipe, choose_recipe, table_recipe
+from icekeeper.pass_context.context import OperationContext
+
+Watch: TypeAlias = Callable[[Iterable[LiveEntry]], Iterable[LiveEntry]]
+
+
+def plan_table(
+    context: OperationContext, loaded: LoadedTable, watch: Watch, unreadable: Mapping[str, str]
+) -> tuple[TableState, CompactionPlan | Nothing]:
+    """The plan, and the state of the table that it was made from.
+
+    ``watch`` returns all live entries of data files unchanged; it is not called if workers plan.  ``unreadable``: as in
+    :class:`.TableState`.
+
+    Raises:
+        PolicyError: a setting or a property does not fit the table.
+        MetadataUnreadable: a manifest is missing or damaged.
+    """
+    metadata, policy = loaded.metadata, context.policy
+    snapshot = branch_head(metadata, policy.branch)
+    reader = context.reader(loaded)
+    manifests = [] if snapshot is None else reader.manifests(snapshot)
+    recipe = choose_recipe(metadata, policy)
+    in_scope = _scope(context, metadata)
+    # If footers are read, the manifests are read twice.
+    lacking = lacking_by_footer(context, loaded, manifests, in_scope)
+    state = TableState(
+        metadata,
+        snapshot,
+        manifests,
+        watch(reader.live_entries(manifests, ManifestContent.DATA)),
+        # Without apply_deletes the plan stops at the first delete manifest, so none is read.
+        delete_index(reader, manifests if policy.apply_deletes else ()),
+        {} if policy.rewrite_all else unreadable,
+        _ordered_elsewhere(context, metadata, recipe),
+    )
+    now_ms, cuts = context.started_ms, _may_cut(context)
+    # A dry run and a saved plan need every entry here.
+    needs_entries = context.dry_run or context.reviewed is not None
+    if recipe is None and not needs_entries and may_be_planned_on_workers(manifests, policy):
+        loaded.allowed.require(manifest.manifest_path for manifest in manifests)
+        io_properties = loaded.io_properties
+        return state, plan_on_workers(
+            context.engine, state, policy, now_ms=now_ms, cuts=cuts, io_properties=io_properties
+        )
+    return state, plan_compaction(
+        state,
+        policy,
+        now_ms=now_ms,
+        in_scope=in_scope,
+        recipe=recipe,
+        clustered_by=frozenset() if recipe is None else _clustered_by(context, metadata, recipe),
+        lacking=lacking,
+        cuts=cuts,
+    )
+
+
+def sample_of(context: OperationContext, loaded: LoadedTable) -> FileSample:
+    """A sample of the table's files, for a dry run."""
+    own = table_recipe(loaded.metadata, context.policy)
+    return FileSample(context, loaded, frozenset() if own is None else _clustered_by(context, loaded.metadata, own))
+
+
+def _scope(context: OperationContext, metadata: TableMetadata) -> FileScope:
+    """Which files to consider: those that the policy names, and of them only those of a saved plan, if there is one."""
+    by_policy, reviewed = file_scope(context.policy, metadata, context.started_ms), context.reviewed
+    if reviewed is None:
+        return by_policy
+    return lambda file, spec_id: file.file_path in reviewed.files and by_policy(file, spec_id)
+
+
+def _clustered_by(context: OperationContext, metadata: TableMetadata, recipe: ClusterRecipe) -> frozenset[int]:
+    """Ids of the snapshots that added files clustered by a recipe, from the state and from snapshot summaries."""
+    by_summary = {i for i, snapshot in metadata.snapshots.items() if snapshot.summary.get(RECIPE_KEY) == recipe.text}
+    return context.memory.clustered_by(recipe.text) | by_summary
+
+
+def _ordered_elsewhere(context: OperationContext, metadata: TableMetadata, own: ClusterRecipe | None) -> frozenset[int]:
+    """Ids of the snapshots whose files another schedule has sorted, if this schedule only merges
+    (rule: keep-order-of-other-schedules)."""
+    found: frozenset[int] = frozenset()
+    if context.policy.names_an_order or context.policy.rewrite_all:
+        return found
+    for other in context.resolved.beside:
+        with suppress(PolicyError, TableUnsupported):  # the other schedule reports it
+            recipe = choose_recipe(metadata, other) if other.names_an_order else None
+            if recipe is not None and (own is None or recipe.text != own.text):
+                found |= _clustered_by(context, metadata, recipe)
+    return found
+
+
+def _may_cut(context: OperationContext) -> bool:
+    """Whether the target size is set explicitly and no other schedule merges files to a larger one
+    (rule: cut-only-with-explicit-target)."""
+    policy, beside = context.policy, context.resolved.beside
+    is_largest = all(other.target_file_size_bytes <= policy.target_file_size_bytes for other in beside)
+    return context.resolved.is_set("target_file_size_mb") and is_largest
