@@ -283,14 +283,6 @@ def test_what_a_store_refuses_is_not_remembered(table: MaintainedTable) -> None:
     assert table.state.unreadable_files.of_table(identity_of(table.catalog, table.loaded)) == {}
 
 
-def test_wrong_checksums_are_admitted_where_the_policy_says_so(table: MaintainedTable) -> None:
-    for path in filled(table, 6):
-        flip_a_bit(on_disk(path))
-    outcome = table.run(Operation.COMPACT, min_row_group_copy_bytes="1", verify_page_checksums="false")
-    assert outcome.summary == "compacted 6 files into 1 (across 1 bins)"
-    assert outcome.metrics["compact.bytes_unread"] == 0
-
-
 # Text that is no UTF-8, which some writers write and Iceberg-Java reads: its bytes go through unchanged
 # (rule: text-byte-for-byte).
 

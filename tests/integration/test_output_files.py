@@ -6,9 +6,12 @@ import hashlib
 import random
 import re
 import struct as binary
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,9 +21,10 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.errors import PolicyError
+from icekeeper.operations.compaction.plan import candidates, group_tasks
 from icekeeper.operations.compaction.plan.candidates import SIZES_KEY
 from icekeeper.operations.compaction.terms.recipe import ClusterRecipe, KeyColumn
-from icekeeper.operations.compaction.terms.rewrite_task import RewriteResult
+from icekeeper.operations.compaction.terms.rewrite_task import RewriteResult, RewriteTask
 from icekeeper.operations.compaction.terms.write_properties import misread_columns, writer_options
 from icekeeper.operations.compaction.work.rewrite import rewrite_group
 from icekeeper.policy import Operation, Strategy
@@ -214,11 +218,22 @@ def compact(table_of_long_files: MaintainedTable, **settings: str) -> OperationO
     return outcome
 
 
-def in_two(table_of_long_files: MaintainedTable, memory_mb: str) -> int:
+def in_memory_of(megabytes: float) -> ExitStack:
+    """Have workers use this much memory for a row group."""
+    memory = int(megabytes * 1024 * 1024)
+    stack = ExitStack()
+    stack.enter_context(patch.object(group_tasks, "RewriteTask", partial(RewriteTask, row_group_memory_bytes=memory)))
+    stack.enter_context(patch.object(group_tasks, "FULL_ROW_GROUP_BYTES", memory // 4))
+    stack.enter_context(patch.object(candidates, "FULL_ROW_GROUP_BYTES", memory // 4))
+    return stack
+
+
+def in_two(table_of_long_files: MaintainedTable) -> int:
     """Have the files merged into two of some row groups each; the bytes of both."""
     size = sum(file.file_size_in_bytes for file in table_of_long_files.data_files())
     half = str(size / 2 / 1024**2)
-    first = compact(table_of_long_files, row_group_memory_mb=memory_mb, target_file_size_mb=half, rewrite_all="true")
+    with in_memory_of(2):
+        first = compact(table_of_long_files, target_file_size_mb=half, rewrite_all="true")
     assert first.metrics["compact.bytes_copied"] == 0
     files = table_of_long_files.data_files()
     assert len(files) == 2
@@ -232,8 +247,9 @@ def row_groups(path: str) -> int:
 
 def test_what_one_merge_decoded_the_next_one_copies(table_of_long_files: MaintainedTable) -> None:
     before = table_of_long_files.rows()
-    size = in_two(table_of_long_files, "2")
-    second = compact(table_of_long_files, row_group_memory_mb="2")
+    size = in_two(table_of_long_files)
+    with in_memory_of(2):
+        second = compact(table_of_long_files)
     assert 0.9 < second.metrics["compact.bytes_copied"] / size < 1
     assert len(table_of_long_files.data_files()) == 1
     assert table_of_long_files.rows() == before
@@ -241,8 +257,9 @@ def test_what_one_merge_decoded_the_next_one_copies(table_of_long_files: Maintai
 
 def test_row_groups_that_are_small_in_memory_too_are_decoded(table_of_long_files: MaintainedTable) -> None:
     """Those of 2 MB in memory, where more than 4 MB, a quarter of 17 MB, would be full ones."""
-    in_two(table_of_long_files, "2")
-    second = compact(table_of_long_files, row_group_memory_mb="17")
+    in_two(table_of_long_files)
+    with in_memory_of(17):
+        second = compact(table_of_long_files)
     assert second.metrics["compact.bytes_copied"] == 0
 
 
@@ -428,12 +445,13 @@ def table_of_batches(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTab
 
 
 def test_the_bound_cuts_and_says_so(table_of_batches: MaintainedTable) -> None:
-    outcome = table_of_batches.run(Operation.COMPACT, **ALL, row_group_memory_mb="0.05")
+    with in_memory_of(0.05):
+        outcome = table_of_batches.run(Operation.COMPACT, **ALL)
     (file,) = table_of_batches.data_files()
     footer = pq.read_metadata(file.file_path.removeprefix("file://"))
     assert footer.num_row_groups == BOUNDED_FILES
     assert outcome.metrics["compact.row_groups_cut"] == BOUNDED_FILES - 2  # the first and the last do not count
-    assert outcome.summary.endswith("because they may fill 0.05 MB of memory (row_group_memory_mb)")
+    assert outcome.summary.endswith("because they may fill 176 MB of memory")
     assert len(table_of_batches.ids()) == BOUNDED_FILES * BOUNDED_ROWS
 
 

@@ -28,7 +28,6 @@ HELD: dict[str, tuple[str, str, str | None]] = {
     "snapshot_expiry_enabled": ("false", "true", "false"),
     "orphan_sweep_enabled": ("false", "true", "false"),
     "proof": ("full", "counts", "full"),
-    "verify_page_checksums": ("true", "false", "true"),
     "snapshot_retention_hours": ("168", "167.9", "169"),
     "max_snapshots_to_keep": ("5", "4", "6"),
     "snapshot_retain_max": ("none", "100", "none"),
@@ -68,7 +67,7 @@ FREE = {
     *("min_partition_age_hours", "min_row_group_copy_bytes", "namespace_filter", "orphan_sweep_interval_hours"),
     *("output_spec", "partial_progress", "partition_rest_hours", "price_per_1000_gets", "price_per_1000_puts"),
     *("price_per_gb_copied", "price_per_gb_rewritten", "price_per_gb_scanned", "rewrite_all", "rewrite_job_order"),
-    *("rewrite_reason", "row_group_memory_mb", "sort_order", "statistics_columns"),
+    *("rewrite_reason", "sort_order", "statistics_columns"),
     *("strategy", "table_filter", "target_file_size_mb", "zorder_columns"),
 }
 """The keys that any request may set, said a second time on purpose: a new key must not slip in."""

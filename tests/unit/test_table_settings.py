@@ -80,8 +80,6 @@ MAY: Mapping[str, May] = {
     "output_spec": May("any", "", "current", "keep"),
     "partial_progress": May("unstated", "0", "10", "1"),
     "proof": May("unstated", "full", "full", "counts"),
-    "verify_page_checksums": May("unstated", "true", "true", "false"),
-    "row_group_memory_mb": May("unstated", "50", "150", "500"),
     "snapshot_retention_hours": May("unstated", "900", "800", "0"),
     "max_snapshots_to_keep": May("unstated", "90", "80", "1"),
     "snapshot_retain_max": May("unstated", "none", "80", "5"),
@@ -316,11 +314,9 @@ def test_files_of_a_byte_cost_the_operator_nothing() -> None:
         "(TableSettings of the stack) lets tables set it"
     ]
     assert attacked({"min_row_group_copy_bytes": "1"}).policy.min_row_group_copy_bytes == 1024 * 1024
-    memory = attacked({"row_group_memory_mb": "1000000", "max_commit_retries": "1000000000"})
-    assert memory.policy.row_group_memory_mb == 512
-    assert memory.policy.max_commit_retries == 100
-    more = attacked({"row_group_memory_mb": "1000"}, {"ICEKEEPER_TABLE_SETTINGS": "default,row_group_memory_mb"})
-    assert more.policy.row_group_memory_mb == 1000
+    assert attacked({"max_commit_retries": "1000000000"}).policy.max_commit_retries == 100
+    more = attacked({"max_commit_retries": "1000"}, {"ICEKEEPER_TABLE_SETTINGS": "default,max_commit_retries"})
+    assert more.policy.max_commit_retries == 1000
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from threading import Lock
-from typing import Any
 
 import icekeeper.state.dynamodb.table  # noqa: F401 - imported for later and not used here
 from icekeeper.catalogs.aws_service import AWS_ERRORS

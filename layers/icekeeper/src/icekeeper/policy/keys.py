@@ -213,7 +213,7 @@ class Policy(BaseModel):
     # groups of 15 to 22 MB, and more below that.  pyarrow takes no more CPU; files grow by less than 1 %.
     min_row_group_copy_bytes: OptionalCount = key(
         16 * MEGABYTE,
-        "row groups of this many bytes, or 1/4 of `row_group_memory_mb`, on average are copied; none: never",
+        "row groups of this many bytes, or 44 MB in memory, on average are copied; none: never",
         tighter=HIGHER,
         table_limit=MEGABYTE,  # a footer with thousands of row groups and columns fills the memory
     )
@@ -275,18 +275,6 @@ class Policy(BaseModel):
         Proof.COUNTS,
         "how a rewrite proves that it kept all rows: counts or full",
         tighter=first_of(Proof.FULL, Proof.COUNTS),
-    )
-
-    verify_page_checksums: Switch = key(
-        True,
-        "a Parquet file with a wrong page checksum counts as damaged; false: checksums are not verified",
-        tighter=TRUE,
-    )
-    row_group_memory_mb: PositiveAmount = key(
-        Fraction(176),
-        "memory of a worker, in MB, for the row group that it is writing and its other data",
-        tighter=LOWER,
-        table_limit=Fraction(512),
     )
 
     # -- snapshots, orphans, manifests, partitions
@@ -458,19 +446,6 @@ class Policy(BaseModel):
     @property
     def max_file_group_size_bytes(self) -> int:
         return max(1, rounded_down(self.max_file_group_size_mb, MEGABYTE))
-
-    @property
-    def row_group_memory_bytes(self) -> int:
-        return max(1, rounded_down(self.row_group_memory_mb, MEGABYTE))
-
-    @property
-    def full_row_group_memory_bytes(self) -> int:
-        """Row groups whose rows take this much memory on average count as full (rule: copy-only-unchanged-row-groups).
-
-        A quarter, because other data may use half of the bound, and every second row group may be the small last one of
-        a file.
-        """
-        return max(1, self.row_group_memory_bytes // 4)
 
     @property
     def partition_rest_ms(self) -> int:

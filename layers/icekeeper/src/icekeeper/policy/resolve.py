@@ -462,7 +462,6 @@ _DECIDES: Mapping[str, frozenset[Operation]] = {
     "delete_compaction_enabled": frozenset({Operation.COMPACT}),
     "manifest_rewrite_enabled": frozenset({Operation.REWRITE_MANIFESTS}),
     "proof": _REWRITES,
-    "verify_page_checksums": _REWRITES,
     **dict.fromkeys(
         ("snapshot_expiry_enabled", "snapshot_retention_hours", "max_snapshots_to_keep", "snapshot_retain_max"), _EXPIRY
     ),

@@ -206,8 +206,6 @@ class CopyTarget:
     """Metrics of the manifest entry by field id: ``none``, ``counts``, ``truncate(n)`` or ``full``."""
     full_row_group_memory: int
     """Rows of this size in memory count as a row group of ``min_row_group_bytes`` (:func:`counted_bytes`)."""
-    verify_checksums: bool = True
-    """Whether the checksums of copied pages are verified."""
 
 
 def copy_target(

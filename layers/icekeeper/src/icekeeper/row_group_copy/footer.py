@@ -457,7 +457,7 @@ class PageWalk:
     "Checksumming") (rule: verify-page-checksums).
     """
 
-    def __init__(self, meta: ColumnMetaData, *, verify_checksums: bool = True) -> None:
+    def __init__(self, meta: ColumnMetaData) -> None:
         self.pages: list[Piece] = []
         self._meta = meta
         self._chunk = data_pages(meta)
@@ -467,7 +467,6 @@ class PageWalk:
         self._head = b""
         """The beginning of an incomplete header."""
         self._values = 0
-        self._verify_checksums = verify_checksums
         self._promised: int | None = None
         """The checksum to verify of the current page; ``None``: none."""
         self._crc = 0
@@ -543,7 +542,7 @@ class PageWalk:
             self.pages.append(Piece(start, self._position))
             self._values += described.num_values
         # Thrift has no unsigned numbers.
-        is_checked = self._verify_checksums and header.crc is not None
+        is_checked = header.crc is not None
         self._promised, self._crc = (header.crc or 0) & 0xFFFFFFFF if is_checked else None, 0
         if is_checked and not self._body:
             self._check()

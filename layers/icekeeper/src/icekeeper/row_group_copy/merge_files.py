@@ -137,7 +137,7 @@ def merge_files(
         except CannotCopy as refused:
             return NotCopyable(file.path, str(refused))
     schema = target.schema.with_nullability(inputs[0][1].nullability)
-    written = _proven(layout, path, schema, storage, target, note_unread)
+    written = _proven(layout, path, schema, storage, note_unread)
     return written if isinstance(written, NotCopyable) else _entry(entries, written, target)
 
 
@@ -146,13 +146,10 @@ def _proven(
     path: str,
     schema: ParquetSchema,
     storage: Storage,
-    target: CopyTarget,
     note_unread: Callable[[int], None],
 ) -> WrittenCopy | NotCopyable:
     """The new file, assembled by its store if possible, else streamed; in both cases proved."""
-    written = copy_in_store(layout, path, schema, storage) or write_copy(
-        layout, path, schema, storage, verify_checksums=target.verify_checksums
-    )
+    written = copy_in_store(layout, path, schema, storage) or write_copy(layout, path, schema, storage)
     if isinstance(written, NotCopyable):
         return written
     assembled = written.assembled

@@ -125,13 +125,11 @@ def _copied_input(
     return CopiedInput(placement, tuple(copied), index_bytes, indexes, pages)
 
 
-def write_copy(
-    layout: Layout, path: str, schema: ParquetSchema, storage: Storage, *, verify_checksums: bool = True
-) -> WrittenCopy | NotCopyable:
+def write_copy(layout: Layout, path: str, schema: ParquetSchema, storage: Storage) -> WrittenCopy | NotCopyable:
     """Stream the row groups of a layout's inputs to ``path``; on failure no file remains there.
 
     Raises:
-        FileUnreadable: with ``verify_checksums``, a page of an input has a wrong checksum.
+        FileUnreadable: a page of an input has a wrong checksum.
         StorageError: an input cannot be read, or the file cannot be written.
     """
     placement: Placement | None = None
@@ -142,7 +140,7 @@ def write_copy(
             sink.write(MAGIC)
             for placement in layout.placements:
                 with storage.translated(placement.file.path):
-                    copied.append(_copy_input(placement, sink, schema, layout.lacks, opened, verify_checksums))
+                    copied.append(_copy_input(placement, sink, schema, layout.lacks, opened))
             tail = write_tail(sink, layout, copied, schema, storage)
             size = int(sink.tell())
     except BaseException as error:
@@ -159,16 +157,14 @@ def write_copy(
     return WrittenCopy(path, size, *tail)
 
 
-def _copy_input(
-    placement: Placement, sink: Any, schema: ParquetSchema, lacks: Lacks, opened: OpenInput, verify_checksums: bool
-) -> CopiedInput:
+def _copy_input(placement: Placement, sink: Any, schema: ParquetSchema, lacks: Lacks, opened: OpenInput) -> CopiedInput:
     file = placement.file
     groups = file.carried()
     chunks = {data_pages(chunk.meta_data): chunk.meta_data for group in groups for chunk in group.columns}
     facts = agreed_facts(file, groups, lacks)
     with opened(file) as stream:
         indexes = read_pieces(stream, [piece for group in groups for piece in indexes_of(group, lacks)])
-        crcs, pages = copy_ranges(stream, sink, file.ranges, chunks, verify_checksums=verify_checksums)
+        crcs, pages = copy_ranges(stream, sink, file.ranges, chunks)
     return _copied_input(placement, groups, facts, crcs, indexes, pages, schema, lacks)
 
 
@@ -435,18 +431,16 @@ def copy_ranges(
     sink: Any,
     ranges: Iterable[Piece],
     chunks: Mapping[Piece, ColumnMetaData],
-    *,
-    verify_checksums: bool = True,
 ) -> tuple[dict[Piece, int], dict[Piece, list[Piece]]]:
     """Write the ranges to ``sink``, a block at a time; return the checksum and the data pages of each column chunk.
 
     Raises:
         CannotCopy: a column chunk does not hold the pages that its footer describes.
-        DamagedPage: with ``verify_checksums``, a page has a wrong checksum.
+        DamagedPage: a page has a wrong checksum.
     """
     watched = iter(sorted(chunks))
     current = next(watched, None)
-    walk = None if current is None else PageWalk(chunks[current], verify_checksums=verify_checksums)
+    walk = None if current is None else PageWalk(chunks[current])
     found: dict[Piece, int] = {}
     pages: dict[Piece, list[Piece]] = {}
     crc = 0
@@ -466,7 +460,7 @@ def copy_ranges(
                 found[current], pages[current] = crc, walk.pages
                 crc = 0
                 current = next(watched, None)
-                walk = None if current is None else PageWalk(chunks[current], verify_checksums=verify_checksums)
+                walk = None if current is None else PageWalk(chunks[current])
             position = end
             del block
     return found, pages

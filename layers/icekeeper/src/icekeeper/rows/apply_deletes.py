@@ -225,8 +225,7 @@ class DeletedRows:
                 self._positions[paths.pop()].update(vector)
                 continue
             count, spelled = 0, SpelledFiles(paths)
-            verify = self._task.verify_checksums
-            for rows, by_path in position_rows(delete.path, delete.file_format, storage, verify_checksums=verify):
+            for rows, by_path in position_rows(delete.path, delete.file_format, storage):
                 count += rows
                 for path, positions in by_path:
                     if path in paths:
@@ -333,9 +332,7 @@ A row with a null path or position counts and deletes nothing.
 """
 
 
-def position_rows(
-    path: str, file_format: str, storage: Storage, *, verify_checksums: bool = True
-) -> Iterator[PositionRows]:
+def position_rows(path: str, file_format: str, storage: Storage) -> Iterator[PositionRows]:
     """Stream a position delete file, one batch after the other.
 
     Raises:
@@ -343,9 +340,7 @@ def position_rows(
         StorageError: the store failed.
     """
     with reading(path, storage), storage.open_input(path) as stream:
-        schema, batches = open_rows(
-            stream, file_format, few_reads=not is_local(path), verify_checksums=verify_checksums
-        )
+        schema, batches = open_rows(stream, file_format, few_reads=not is_local(path))
         if any(schema.get_field_index(name) < 0 for name in _COLUMNS):
             raise MetadataUnreadable(f"{path} lacks file_path or pos; it is no position delete file")
         for batch in batches(_COLUMNS):

@@ -200,7 +200,7 @@ def _key_columns(keys: _Keys, number: int, task: ReadTask, storage: Storage) -> 
     delete, paths = task.deletes[number], [column_path(keys.fields, i) or () for i in keys.field_ids]
     ambiguous = [number for number, path in enumerate(paths) if null_means_two_things(keys.fields, path)]
     # A missing key column is an error, not a key of nulls (rule: unreadable-delete-blocks-its-files).
-    file = ReadableFile(delete.path, delete.file_format, verify_checksums=task.verify_checksums)
+    file = ReadableFile(delete.path, delete.file_format)
     count = 0
     for batch in projected_rows(file, {"type": "struct", "fields": keys.fields}, storage, must_hold=keys.field_ids):
         count += batch.num_rows

@@ -58,7 +58,6 @@ def projected_rows(
                 file.file_format,
                 file.row_group,
                 few_reads=few_reads,
-                verify_checksums=file.verify_checksums,
             )
             projection = Projection(
                 stored, schema, file.identity_values, file.name_mapping, must_hold, file.by_position
@@ -102,11 +101,10 @@ def open_rows(
     row_group: int | None = None,
     *,
     few_reads: bool = False,
-    verify_checksums: bool = True,
 ) -> tuple[pa.Schema, Batches]:
     """Open a file: its Arrow schema with field ids, and its batches; the stream must stay open while these are read.
 
-    ``row_group`` and ``verify_checksums``: as in :class:`.ReadableFile`.  ``few_reads``: each read of the stream is
+    ``row_group``: as in :class:`.ReadableFile`.  ``few_reads``: each read of the stream is
     slow, so that the columns of a row group are read together.
 
     Raises:
@@ -115,7 +113,7 @@ def open_rows(
     """
     kind = file_format.upper()
     if kind == "PARQUET":
-        parquet = open_parquet(stream, few_reads, row_group, BATCH_ROWS, verify_checksums)
+        parquet = open_parquet(stream, few_reads, row_group, BATCH_ROWS)
         return parquet.file.schema_arrow, partial(_parquet, parquet)
     if kind == "ORC":
         # Imported here: most tables have no such files.
@@ -185,12 +183,10 @@ class ParquetRows:
     """Whether Arrow may decode with threads."""
 
 
-def open_parquet(
-    stream: pa.NativeFile, few_reads: bool, row_group: int | None, batch_rows: int, verify_checksums: bool = True
-) -> ParquetRows:
+def open_parquet(stream: pa.NativeFile, few_reads: bool, row_group: int | None, batch_rows: int) -> ParquetRows:
     """Open one row group or all; batches have ``batch_rows`` rows, or fewer if rows are wide.
 
-    ``few_reads``: as in :func:`open_rows`.  ``verify_checksums``: reading a page with a wrong checksum raises an error
+    ``few_reads``: as in :func:`open_rows`.  Reading a page with a wrong checksum raises an error
     (rule: verify-page-checksums); Arrow checks only on request (platform: arrow-page-checksums).
 
     Raises:
@@ -198,7 +194,7 @@ def open_parquet(
     """
     options: dict[str, Any] = {
         "coerce_int96_timestamp_unit": "us",
-        "page_checksum_verification": verify_checksums,
+        "page_checksum_verification": True,
     }
     size, share = int(stream.size()), 1.0
     if size > _SMALL_BYTES:

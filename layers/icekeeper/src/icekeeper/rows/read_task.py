@@ -45,8 +45,6 @@ class ReadableFile:
     row_group: int | None = None
     """The only row group of a Parquet file to read; ``None``: all."""
     file_size_in_bytes: int | None = None
-    verify_checksums: bool = True
-    """Whether a Parquet page with a wrong checksum makes the file unreadable (rule: verify-page-checksums)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +94,7 @@ class InputFile:
 class ReadTask:
     """Read the live rows of ``inputs`` as rows of one schema.
 
-    ``name_mapping``, ``by_position`` and ``verify_checksums`` are as in :class:`ReadableFile`.
+    ``name_mapping`` and ``by_position`` are as in :class:`ReadableFile`.
     """
 
     inputs: tuple[InputFile, ...]
@@ -107,7 +105,6 @@ class ReadTask:
     deletes: tuple[DeleteFile, ...] = ()
     key_fields: Sequence[Mapping[str, Any]] = ()
     """Fields that equality deletes compare and the schema lacks: they are dropped once the deletes are applied."""
-    verify_checksums: bool = True
     io_properties: Mapping[str, str]
 
     @property
@@ -141,7 +138,6 @@ class ReadTask:
             by_position=self.by_position,
             row_group=source.row_group,
             file_size_in_bytes=source.file_size_in_bytes,
-            verify_checksums=self.verify_checksums,
         )
 
 
@@ -234,8 +230,6 @@ def make_read_task(
     files: Sequence[PlannedInput],
     schema: Mapping[str, Any],
     io_properties: Mapping[str, str],
-    *,
-    verify_checksums: bool = True,
 ) -> ReadTask:
     """The task that reads the live rows of one or more files as rows of ``schema``.
 
@@ -284,7 +278,6 @@ def make_read_task(
         ),
         key_fields=_other_key_fields(metadata, schema, deletes),
         io_properties=properties_for_workers(io_properties),
-        verify_checksums=verify_checksums,
     )
 
 

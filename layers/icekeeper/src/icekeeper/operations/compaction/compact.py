@@ -72,5 +72,5 @@ def _run(context: OperationContext, loaded: LoadedTable) -> OperationOutcome:
             rewriting.leaves_files()
     files.note(plan, outcomes)
     files.record_layout()
-    outcome = with_late(outcome_of(plan, outcomes, metadata.properties, context.policy), late)
+    outcome = with_late(outcome_of(plan, outcomes, metadata.properties), late)
     return replace(outcome, idle_since=idle_after(context, metadata, plan, outcomes))

@@ -41,7 +41,6 @@ from icekeeper.model import (
     PartitionValue,
 )
 from icekeeper.pass_context.context import GroupsRefused, OperationContext, Rewrite, commit_rewrite
-from icekeeper.policy import Policy
 from icekeeper.rows.apply_deletes import deleted_positions, positions_by_keys, vector_positions
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.rows.file_rows import READABLE_FORMATS
@@ -363,7 +362,7 @@ def _looked_up(
     context: OperationContext, loaded: LoadedTable, plan: ConversionPlan, outcome: Conversion
 ) -> dict[int, ConversionResult]:
     """What workers found and wrote, by group; errors go to ``outcome``."""
-    tasks = [_task(loaded, plan, group, context.policy) for group in plan.groups]
+    tasks = [_task(loaded, plan, group) for group in plan.groups]
     context.will_write(task.output.record for task in tasks)
     context.progress(_WHAT, 0, len(tasks))
     try:
@@ -378,15 +377,9 @@ def _looked_up(
     return {result.group_id: result for result in results if result.error is None}
 
 
-def _task(loaded: LoadedTable, plan: ConversionPlan, group: ConversionGroup, policy: Policy) -> ConversionTask:
+def _task(loaded: LoadedTable, plan: ConversionPlan, group: ConversionGroup) -> ConversionTask:
     into_vectors = loaded.metadata.format_version >= 3
-    read = make_read_task(
-        loaded.metadata,
-        group.files,
-        NO_COLUMNS,
-        loaded.io_properties,
-        verify_checksums=policy.verify_page_checksums,
-    )
+    read = make_read_task(loaded.metadata, group.files, NO_COLUMNS, loaded.io_properties)
     stem = f"{loaded.metadata.data_location}/converted-{plan.snapshot_id}-{group.group_id:05d}-{uuid.uuid4()}"
     return ConversionTask(
         group_id=group.group_id,
@@ -455,7 +448,6 @@ def _with_newer(
             [replace(reached, deletes=deletes)],
             NO_COLUMNS,
             loaded.io_properties,
-            verify_checksums=context.policy.verify_page_checksums,
         )
         return deleted_positions(task, storage).get(reached.file_path, BitMap64())
 

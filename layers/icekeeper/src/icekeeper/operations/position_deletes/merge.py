@@ -50,8 +50,6 @@ class MergeTask:
     partition: tuple[PartitionValue, ...]
     output: PlannedFile
     io_properties: Mapping[str, str]
-    verify_checksums: bool = True
-    """As in :class:`.ReadableFile`."""
     attempt: int = 0
 
     @property
@@ -129,7 +127,7 @@ def _collect(
         StorageError: the store failed.
     """
     rows_read, targets = 0, task.targets
-    for rows, by_path in _rows(delete, storage, task.verify_checksums):
+    for rows, by_path in _rows(delete, storage):
         rows_read += rows
         for path, positions in by_path:
             is_about_it = delete.named_file in (None, path)
@@ -145,9 +143,9 @@ def _collect(
     return rows_read
 
 
-def _rows(delete: PositionDeletes, storage: Storage, verify_checksums: bool) -> Iterator[PositionRows]:
+def _rows(delete: PositionDeletes, storage: Storage) -> Iterator[PositionRows]:
     if delete.blob is None or delete.named_file is None:
-        yield from position_rows(delete.path, delete.file_format, storage, verify_checksums=verify_checksums)
+        yield from position_rows(delete.path, delete.file_format, storage)
         return
     positions = vector_positions(delete.path, *delete.blob, delete.record_count, storage)
     yield len(positions), [(delete.named_file, pa.array(positions.to_array(), pa.int64()))]

@@ -31,7 +31,7 @@ from icekeeper.operations.position_deletes.plan_merges import (
     plan_position_deletes,
 )
 from icekeeper.pass_context.context import OperationContext, Rewrite, commit_rewrite
-from icekeeper.policy import Operation, Policy
+from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status, skipped, succeeded, with_left_out
 from icekeeper.rows.read_task import OPEN_FILE_BYTES
 from icekeeper.storage.paths import PlannedFile
@@ -251,7 +251,7 @@ def _without_unreadable(
 
 
 def _merged(context: OperationContext, loaded: LoadedTable, plan: PositionDeletePlan) -> list[MergeResult]:
-    tasks = [_task(loaded, plan, group, context.policy) for group in plan.groups]
+    tasks = [_task(loaded, plan, group) for group in plan.groups]
     context.will_write(task.output.record for task in tasks)
     context.progress(_WHAT, 0, len(tasks))
     try:
@@ -261,7 +261,7 @@ def _merged(context: OperationContext, loaded: LoadedTable, plan: PositionDelete
         raise
 
 
-def _task(loaded: LoadedTable, plan: PositionDeletePlan, group: DeleteGroup, policy: Policy) -> MergeTask:
+def _task(loaded: LoadedTable, plan: PositionDeletePlan, group: DeleteGroup) -> MergeTask:
     into_vectors = loaded.metadata.format_version >= 3
     stem = f"deletes-{plan.snapshot_id}-{group.group_id:05d}-{uuid.uuid4()}"
     deletes = []
@@ -280,7 +280,6 @@ def _task(loaded: LoadedTable, plan: PositionDeletePlan, group: DeleteGroup, pol
         partition=group.partition,
         output=PlannedFile(f"{loaded.metadata.data_location}/{stem}", "puffin" if into_vectors else "parquet"),
         io_properties=properties_for_workers(loaded.io_properties),
-        verify_checksums=policy.verify_page_checksums,
     )
 
 

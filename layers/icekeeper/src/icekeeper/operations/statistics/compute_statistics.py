@@ -374,8 +374,7 @@ def computed_sketches(
         StorageError: a store or the engine failed.
         TableUnsupported: this version cannot apply an equality delete.
     """
-    verify = context.policy.verify_page_checksums
-    tasks = sketch_tasks(loaded.metadata, plan.readings, loaded.io_properties, verify_checksums=verify)
+    tasks = sketch_tasks(loaded.metadata, plan.readings, loaded.io_properties)
     merged: dict[int, ThetaSketch] = {}
     for reading in plan.readings:
         for field_id in reading.types:

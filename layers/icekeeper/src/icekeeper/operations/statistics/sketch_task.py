@@ -36,10 +36,8 @@ def sketch_tasks(
     metadata: TableMetadata,
     readings: Sequence[Reading],
     io_properties: Mapping[str, str],
-    *,
-    verify_checksums: bool = True,
 ) -> list[ReadTask]:
-    """The tasks of a plan, which read only the columns to sketch; ``verify_checksums``: as in :class:`.ReadableFile`.
+    """The tasks of a plan, which read only the columns to sketch.
 
     Raises:
         TableUnsupported: this version cannot apply an equality delete.
@@ -49,7 +47,7 @@ def sketch_tasks(
     for reading in readings:
         schema = {"type": "struct", "fields": fields_with(metadata.current_schema["fields"], reading.types)}
         for files in _portions(reading.files):
-            tasks.append(make_read_task(metadata, files, schema, io_properties, verify_checksums=verify_checksums))
+            tasks.append(make_read_task(metadata, files, schema, io_properties))
     return tasks
 
 

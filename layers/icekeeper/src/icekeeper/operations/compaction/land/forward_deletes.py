@@ -240,13 +240,7 @@ class DeleteForwarder:
         """The rows of each input that the worker left out, by all deletes that it applied."""
         if group_id not in self._left_out:
             files = self._files(group_id)
-            task = make_read_task(
-                self._loaded.metadata,
-                files,
-                NO_COLUMNS,
-                self._loaded.io_properties,
-                verify_checksums=self._context.policy.verify_page_checksums,
-            )
+            task = make_read_task(self._loaded.metadata, files, NO_COLUMNS, self._loaded.io_properties)
             self._left_out[group_id] = deleted_positions(task, self._storage)
         return self._left_out[group_id]
 
@@ -275,8 +269,7 @@ class DeleteForwarder:
         by_path: defaultdict[str, BitMap64] = defaultdict(BitMap64)
         replaced = frozenset()
         spelled = SpelledFiles(self._inputs)
-        verify = self._context.policy.verify_page_checksums
-        for count, found in position_rows(file.file_path, file.file_format, self._storage, verify_checksums=verify):
+        for count, found in position_rows(file.file_path, file.file_format, self._storage):
             rows += count
             for path, positions in found:
                 if path in self._inputs and only in (None, path):

@@ -17,10 +17,10 @@ from icekeeper.model import DataFile
 from icekeeper.operations.compaction.land.commit_groups import GroupOutcomes
 from icekeeper.operations.compaction.plan.candidates import TableState
 from icekeeper.operations.compaction.plan.plan_groups import CompactionPlan, counters, done_depth, kept_sentence
+from icekeeper.operations.compaction.terms.rewrite_task import ROW_GROUP_MEMORY_BYTES
 from icekeeper.operations.compaction.terms.write_properties import row_group_bytes
 from icekeeper.pass_context.context import OperationContext
-from icekeeper.policy import Operation, Policy
-from icekeeper.policy.values import text_of
+from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status, skipped, with_left_out
 from icekeeper.state.store import IdleSince
 from icekeeper.text import counted, size_text
@@ -28,9 +28,7 @@ from icekeeper.text import counted, size_text
 log = logging.getLogger(__name__)
 
 
-def outcome_of(
-    plan: CompactionPlan, outcomes: GroupOutcomes, properties: Mapping[str, str], policy: Policy
-) -> OperationOutcome:
+def outcome_of(plan: CompactionPlan, outcomes: GroupOutcomes, properties: Mapping[str, str]) -> OperationOutcome:
     """The outcome of a pass that rewrote a plan's groups."""
     groups = [group for group in plan.groups if group.group_id in outcomes.committed]
     results = [outcomes.committed[group.group_id] for group in groups]
@@ -61,7 +59,7 @@ def outcome_of(
         **done_depth(plan, outcomes.depth),
     }
     overtaken = _overtaken(outcomes, bytes_dropped)
-    summary = _summary(plan, outcomes, merged, len(written), cut_sentence(cut, properties, policy) + overtaken)
+    summary = _summary(plan, outcomes, merged, len(written), cut_sentence(cut, properties) + overtaken)
     problems = [f"{outcomes.failed_groups} bin(s) failed: {outcomes.errors[0]}"] if outcomes.errors else []
     if not outcomes.snapshot_ids and outcomes.dropped and not outcomes.errors:
         problems.append(f"every bin was overtaken by other commits: {outcomes.nothing}")
@@ -156,12 +154,12 @@ def cut_row_groups(files: Iterable[DataFile], properties: Mapping[str, str]) -> 
     return [after - before for pairs in offsets for before, after in pairs if after - before < _CUT * wanted]
 
 
-def cut_sentence(sizes: list[int], properties: Mapping[str, str], policy: Policy) -> str:
+def cut_sentence(sizes: list[int], properties: Mapping[str, str]) -> str:
     """A clause for the summary; empty unless the table sets a row group size and did not get it."""
     if not sizes or _PROPERTY not in properties:
         return ""
     average = sum(sizes) / len(sizes) / _MEGABYTE
     return (
         f"; row groups are of {average:.0f} MB, below {_PROPERTY}, because they may fill "
-        f"{text_of(policy.row_group_memory_mb)} MB of memory (row_group_memory_mb)"
+        f"{ROW_GROUP_MEMORY_BYTES // _MEGABYTE} MB of memory"
     )

@@ -38,6 +38,7 @@ from icekeeper.operations.compaction.plan.candidate import (
 )
 from icekeeper.operations.compaction.terms.output_partition import OutputPartitions
 from icekeeper.operations.compaction.terms.recipe import ClusterRecipe, has_order
+from icekeeper.operations.compaction.terms.rewrite_task import FULL_ROW_GROUP_BYTES
 from icekeeper.policy import Policy
 from icekeeper.policy.values import OutputSpec, RewriteReason
 from icekeeper.rows.apply_deletes import misspelled, other_spellings
@@ -312,7 +313,6 @@ class _CandidateMaker:
         self._kept = passed[PassedOver.KEPT]
         self._row_bytes, self._extents_of, self._cuts = likely_row_bytes(types.values()), extents_of, cuts
         self._misread_in, self._shared = misread_in, SharedParts()
-        self._full_row_group_bytes = policy.full_row_group_memory_bytes
 
     def candidate(
         self,
@@ -354,7 +354,7 @@ class _CandidateMaker:
             return False
 
         def is_enough_for(row_groups: int) -> bool:
-            fills_memory = file.record_count * self._row_bytes >= self._full_row_group_bytes * row_groups
+            fills_memory = file.record_count * self._row_bytes >= FULL_ROW_GROUP_BYTES * row_groups
             return fills_memory or file.file_size_in_bytes >= least * row_groups
 
         return (

@@ -14,7 +14,7 @@ from icekeeper.model import DataFile
 from icekeeper.operations.compaction.plan.bins import FileGroup, Reason
 from icekeeper.operations.compaction.plan.candidates import LARGEST_OUTPUT, output_bytes
 from icekeeper.operations.compaction.plan.plan_groups import CompactionPlan
-from icekeeper.operations.compaction.terms.rewrite_task import Copying, RewriteTask, Routing
+from icekeeper.operations.compaction.terms.rewrite_task import FULL_ROW_GROUP_BYTES, Copying, RewriteTask, Routing
 from icekeeper.operations.compaction.terms.write_properties import misread_columns, output_names, output_properties
 from icekeeper.policy import Policy
 from icekeeper.rows.arrow_schema import leaf_columns
@@ -38,8 +38,7 @@ def group_task(
     files."""
     metadata, to = loaded.metadata, group.route_to
     schema = with_lineage(stored) if group.has_lineage else stored
-    verify = policy.verify_page_checksums
-    rows = make_read_task(metadata, group.files, schema, loaded.io_properties, verify_checksums=verify)
+    rows = make_read_task(metadata, group.files, schema, loaded.io_properties)
     leaving = [candidate.destination[0] != candidate.spec_id for candidate in group.files]
     if any(leaving):
         asked = zip(rows.inputs, leaving, strict=True)
@@ -69,7 +68,6 @@ def group_task(
         routing=None if to is None else Routing(to, metadata.specs[to], metadata.schemas_current_first),
         most_files=most_files,
         keeps_row_maps=keeps_row_maps,
-        row_group_memory_bytes=policy.row_group_memory_bytes,
         misread_columns=frozenset[int]().union(*(c.condition.misread_columns or () for c in group.files))
         | misread_columns((entries[c.file_path] for c in group.files if c.file_path in entries), leaf_columns(stored)),
     )
@@ -114,7 +112,7 @@ def _copying(plan: CompactionPlan, group: FileGroup, entries: Mapping[str, DataF
         sizes=tuple(output_bytes(candidate, plan.sizes) for candidate in group.files),
         # A file that is cut keeps its row groups, even small ones.
         min_row_group_bytes=1 if cut else policy.min_row_group_copy_bytes or 1,
-        full_row_group_memory=policy.full_row_group_memory_bytes,
+        full_row_group_memory=FULL_ROW_GROUP_BYTES,
         smallest_output_bytes=policy.min_file_size_bytes,
         largest_output_bytes=int(LARGEST_OUTPUT * policy.target_file_size_bytes),
         pieces=cut,

@@ -17,6 +17,14 @@ from icekeeper.storage.paths import ATTEMPTS_PER_RUN, PlannedFile
 
 ROW_MAP = "rows"
 """The ending of a row map, which otherwise has the name of its data file."""
+# With 145 MB for the interpreter and 165 with boto3, a worker stays below 512 MB (docs/performance.md).
+ROW_GROUP_MEMORY_BYTES = 176 * 1024 * 1024
+"""Memory of a worker for the row group that it is writing and its other data (rule: bounded-worker-memory)."""
+FULL_ROW_GROUP_BYTES = ROW_GROUP_MEMORY_BYTES // 4
+"""Row groups whose rows take this much memory on average count as full (rule: copy-only-unchanged-row-groups).
+
+A quarter, because other data may use half of the bound, and every second row group may be the small last one of a file.
+"""
 MAX_PARTITIONS = 256
 """The most partitions among which a task's rows are divided, because each needs an open file."""
 
@@ -140,7 +148,7 @@ class RewriteTask(ReadTask):
     """``None``: all rows stay in the task's partition."""
     most_files: int | None = None
     """The largest number of sorted files, whatever their size; ``None``: any number."""
-    row_group_memory_bytes: int = 128 * 1024 * 1024
+    row_group_memory_bytes: int = ROW_GROUP_MEMORY_BYTES
     """The largest size in memory of the rows that are collected for a row group."""
     keeps_row_maps: bool = False
     """Whether rows are numbered when they are read, and each written file gets a row map (:mod:`.row_maps`)."""

@@ -61,10 +61,7 @@ def write_copied(
     """
     codec = codec_name(task.table_properties)
     modes = metrics_modes(task.schema, task.table_properties)
-    target = replace(
-        copy_target(task.schema, codec, copying.min_row_group_bytes, modes, copying.full_row_group_memory),
-        verify_checksums=task.verify_checksums,
-    )
+    target = copy_target(task.schema, codec, copying.min_row_group_bytes, modes, copying.full_row_group_memory)
     judged = _judged(task, copying, target, storage)
     if copying.pieces:
         outputs: list[_Output] = [([], [(copying.entries[0], part)]) for part in _pieces(judged, copying, target)]
