@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 
 from icekeeper.policy import Policy
 from icekeeper.policy.keys import KEY_FACTS, MORE, KeyFacts
-from icekeeper.policy.layers import SCHEDULE_KEYS
 from icekeeper.policy.values import text_of
 
 HEAD = """# Policy keys
@@ -26,9 +24,6 @@ A later source wins over an earlier one:
 6. table property `icekeeper.<key>`, as `icekeeper policy set` writes it
 7. this call: `--set KEY=VALUE`
 
-`schedules.NAME.KEY` sets a key for one named schedule, and `schedules.NAME.interval` how often it runs; in the
-environment `ICEKEEPER_SCHEDULES__NAME__KEY` ([operations.md](operations.md#schedules)). Not per schedule: {whole}.
-
 `ICEKEEPER_BOUND_<KEY>` sets a bound, the loosest value that any later source may set, for every key that has a
 direction in the table below. An empty variable is not set. `gc.enabled=false` on a table forbids every
 operation that deletes files. `icekeeper policy show NS.TABLE --catalog C` prints every value with its source. An
@@ -38,18 +33,15 @@ an example of a policy file.
 ## What a table may set
 
 Any writer of a table may set its properties, Iceberg's own (5) and `icekeeper.*` (6). So these never undo what the
-operator set in 2 to 4, whether by `icekeeper.KEY` or `icekeeper.schedules.NAME.KEY`:
+operator set in 2 to 4:
 
 * A tighter value than the operator's, which deletes or costs less, always counts. `orphan_protected_prefixes` of all
   sources hold together; where metadata of another table stops a sweep, only those of the other sources waive that.
 * `table_settings` (`ICEKEEPER_TABLE_SETTINGS`, parameter `TableSettings` of the stack) lists what tables may set
   besides: keys, which then may have any value within the bounds; `default`, the column "a table may set";
-  `schedules`, schedules of the table's own (part of `default` where the operator makes none); `all`; `none`. To add a
-  key to the default, write `default,KEY`.
-* A stated key is one that the deployment, the policy file or the bucket's configuration sets. A key that is stated for
-  a schedule holds for that schedule. A table may make that schedule rarer; it cannot change its operations or end it.
-* A table's setting has up to 10,000 characters, and a table up to 16 schedules of its own. A schedule that names
-  `remove_orphans` turns no more often than `orphan_sweep_interval_hours`.
+  `all`; `none`. To add a key to the default, write `default,KEY`.
+* A stated key is one that the deployment, the policy file or the bucket's configuration sets.
+* A table's setting has up to 10,000 characters.
 * `orphan_sweep_prefixes`, `orphan_table_types`, `orphan_file_endings` and `snapshot_give_up_ids` count from the
   deployment, a policy file and `--set` only.
 
@@ -76,8 +68,7 @@ def render() -> str:
         meaning = (field.description or "").replace("|", "\\|")
         tighter = "" if facts.tighter is None or facts.is_of_deployment else facts.tighter.words
         rows.append(f"| `{key}` | {text_of(field.default)} | {meaning} | {_table_may(key, facts)} | {tighter} |\n")
-    whole = [key for key in Policy.model_fields if key not in SCHEDULE_KEYS and not KEY_FACTS[key].is_of_deployment]
-    return HEAD.format(whole=_listed(whole)) + "".join(rows)
+    return HEAD + "".join(rows)
 
 
 def _table_may(key: str, facts: KeyFacts) -> str:
@@ -96,10 +87,6 @@ def _table_may(key: str, facts: KeyFacts) -> str:
     if facts.tighter is None or facts.is_of_layout:
         return f"any{limit}"
     return f"until stated{limit}" if limit else ""
-
-
-def _listed(keys: Iterable[str]) -> str:
-    return ", ".join(f"`{key}`" for key in keys)
 
 
 if __name__ == "__main__":

@@ -186,7 +186,6 @@ PLAN = fields(
 def operation(in_turn: bool = True) -> Schema:
     """One operation of a pass."""
     more = {
-        "schedule": text("the schedule that ran it"),
         "plan": PLAN,
         "lost_lease": flag("another run took the lease; nothing was committed"),
         "planned_after": each("operations whose result the plan of a dry run includes", text()),
@@ -410,7 +409,6 @@ DOCUMENTS: dict[str, Schema] = {
                         "priority": number("0 to 1; it grows with each reason, and runs begin with the highest"),
                     },
                     {
-                        "schedules": each("schedules that are due", text()),
                         "warning": REPORTED["warning"],
                         "requested": flag("a person asked for a pass"),
                         "settings": SETTINGS,

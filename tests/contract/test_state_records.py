@@ -1,4 +1,4 @@
-"""Every state store: statistics, schedules, requests, usage, and the other records of passes."""
+"""Every state store: statistics, sweeps, requests, usage, and the other records of passes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.model import TableName
-from icekeeper.policy.due import FIRST_SWEEP, SWEPT, TRIED, SweepMemory
+from icekeeper.policy.sweep_rhythm import SweepMemory
 from icekeeper.state.claims import CutOff, CutWork, cut_again, forget_cut, waiting_cuts
 from icekeeper.state.findings import RETRY_MS, CatalogScan, Part, RefusedExpiry, TableLayout, Verdict
 from icekeeper.state.identity import TableIdentity
@@ -23,8 +23,9 @@ from icekeeper.state.store import (
     IdleSince,
     LakeStats,
     LastSeen,
-    ScheduleRun,
     StateStore,
+    SweepKind,
+    SweepRecord,
     UnreadableFile,
     hour_of,
     idle_since_text,
@@ -32,7 +33,7 @@ from icekeeper.state.store import (
 )
 from local_stack.moto_server import MotoServer
 from support.examples import examples
-from support.state_stores import COPY, IDENTITY, OTHERS, SPELLINGS, WITHOUT_UUID, OpenStore, a_table, turn
+from support.state_stores import COPY, IDENTITY, OTHERS, SPELLINGS, WITHOUT_UUID, OpenStore, a_table, sweep
 
 # What every store of cut-off tables does, and how long they wait (rule: cut-off-endless-tables).
 
@@ -142,7 +143,7 @@ def some_stats(identity: TableIdentity = IDENTITY, observed_ms: int = 1_767_225_
         counters={"lake_data_files": 15, "lake_bytes": 2**60 + 1, "lake_small_share": 0.1},
         warnings={"delete_debt": "deletes of 3 files wait to be applied — 40 % of its rows"},
         policy={"target_file_size_mb": {"source": "table property", "value": 128}},
-        verdict=Verdict(reasons=("60 — files",), priority=0.25, left_alone="ä", is_unread=True, due={"nightly": 2**50}),
+        verdict=Verdict(reasons=("60 — files",), priority=0.25, left_alone="ä", is_unread=True, sweep_due_ms=2**50),
         timeline={"from_ms": 2**41, "seconds": [0, 3], "operations": "ar", "refs": [["main", "branch", 2**41]]},
     )
 
@@ -232,16 +233,14 @@ def test_a_catalog_of_many_tables_comes_by_name(open_store: OpenStore) -> None:
 MANY = [replace(IDENTITY, table=TableName(("ns",), f"t{n:02d}"), uuid=f"uuid-{n:02d}") for n in range(60)]
 
 
-def due(due_ms: int) -> ScheduleRun:
-    return ScheduleRun(
-        schedule=FIRST_SWEEP, counted_ms=due_ms, finished_ms=0, snapshot_id=None, fingerprint="", idle=False
-    )
+def due(due_ms: int) -> SweepRecord:
+    return SweepRecord(kind=SweepKind.FIRST, counted_ms=due_ms)
 
 
-RUNS = [
+SWEEPS = [
     (MANY[0], due(0)),
     (replace(MANY[0], catalog="other"), due(99)),  # a table that two catalogs list
-    (MANY[1], replace(due(7), schedule="n")),
+    (MANY[1], sweep(SweepKind.SWEPT, 7)),
     *((one, due(n)) for n, one in enumerate(MANY[1:], 1)),
 ]
 STATS = [LakeStats(identity=one, observed_ms=n, snapshot_id=n, counters={"lake_refs": n}) for n, one in enumerate(MANY)]
@@ -256,15 +255,15 @@ def test_the_stats_of_many_tables_are_recorded_at_once(open_store: OpenStore) ->
     assert [*open_store().lake_stats.of_catalog(IDENTITY.catalog, IDENTITY.warehouse)] == [later, *others]
 
 
-def test_the_turns_of_many_tables_are_recorded_at_once(open_store: OpenStore) -> None:
-    open_store().schedules.record_all(RUNS)
-    open_store().schedules.record_all([])
-    found = [open_store().schedules.of_table(MANY[n]) for n in (0, 1, 30, 59)]
+def test_the_sweeps_of_many_tables_are_recorded_at_once(open_store: OpenStore) -> None:
+    open_store().sweeps.record_all(SWEEPS)
+    open_store().sweeps.record_all([])
+    found = [open_store().sweeps.of_table(MANY[n]) for n in (0, 1, 30, 59)]
     assert found == [
-        {FIRST_SWEEP: due(99)},
-        {FIRST_SWEEP: due(1), "n": replace(due(7), schedule="n")},
-        {FIRST_SWEEP: due(30)},
-        {FIRST_SWEEP: due(59)},
+        {SweepKind.FIRST: due(99)},
+        {SweepKind.FIRST: due(1), SweepKind.SWEPT: sweep(SweepKind.SWEPT, 7)},
+        {SweepKind.FIRST: due(30)},
+        {SweepKind.FIRST: due(59)},
     ]
 
 
@@ -286,7 +285,7 @@ def test_a_request_takes_25_records_and_none_twice(moto_dynamodb: MotoServer) ->
     table.client.meta.events.register(event, note)
     try:
         store.lake_stats.record(STATS[0], *STATS)
-        store.schedules.record_all(RUNS)
+        store.sweeps.record_all(SWEEPS)
     finally:
         table.client.meta.events.unregister(event, note)  # others use the client, too
     assert [len(set(keys)) for keys in asked] == [25, 25, 10, 25, 25, 11]
@@ -429,75 +428,66 @@ def test_of_many_claims_at_once_one_succeeds(open_store: OpenStore) -> None:
         assert sorted(pool.map(claim, range(8))) == [False] * 7 + [True]
 
 
-# What every store of schedules' last turns does.
+# What every store of sweeps does.
 
-NIGHTLY = ScheduleRun(
-    schedule="nightly",
-    counted_ms=1_767_225_600_000,
-    finished_ms=1_767_225_700_000,
-    snapshot_id=2**63 - 1,
-    fingerprint="f1",
-    idle=False,
-)
-HOURLY = replace(NIGHTLY, schedule="hourly", snapshot_id=None, idle=True)
+SWEPT = SweepRecord(kind=SweepKind.SWEPT, counted_ms=1_767_225_600_000, finished_ms=1_767_225_700_000)
+TRIED = replace(SWEPT, kind=SweepKind.TRIED, is_impossible=True, has_former_table=True)
 
 
-def test_no_turn_is_known_at_first(open_store: OpenStore) -> None:
-    assert open_store().schedules.of_table(IDENTITY) == {}
-    assert open_store().glance(IDENTITY, now_ms=0).schedules == {}
+def test_no_sweep_is_known_at_first(open_store: OpenStore) -> None:
+    assert open_store().sweeps.of_table(IDENTITY) == {}
+    assert open_store().glance(IDENTITY, now_ms=0).sweeps == {}
 
 
 @pytest.mark.parametrize("identity", [IDENTITY, WITHOUT_UUID], ids=["with a UUID", "without one"])
 def test_what_was_recorded_comes_back_as_it_was(open_store: OpenStore, identity: TableIdentity) -> None:
-    for run in (NIGHTLY, HOURLY):
-        open_store().schedules.record(identity, run)
-    assert open_store().schedules.of_table(identity) == {"nightly": NIGHTLY, "hourly": HOURLY}
-    assert open_store().glance(identity, now_ms=0).schedules == {"nightly": NIGHTLY, "hourly": HOURLY}
+    for one in (SWEPT, TRIED):
+        open_store().sweeps.record(identity, one)
+    expected = {SweepKind.SWEPT: SWEPT, SweepKind.TRIED: TRIED}
+    assert open_store().sweeps.of_table(identity) == open_store().glance(identity, now_ms=0).sweeps == expected
 
 
-def test_a_turn_replaces_the_one_before_it_also_one_of_a_clock_that_was_ahead(open_store: OpenStore) -> None:
-    schedules = open_store().schedules
-    ahead = replace(NIGHTLY, counted_ms=2**45, finished_ms=2**45, fingerprint="f2", idle=True)
-    schedules.record(IDENTITY, ahead)
-    assert schedules.of_table(IDENTITY) == {"nightly": ahead}
-    schedules.record(IDENTITY, replace(NIGHTLY, snapshot_id=None))
-    assert open_store().schedules.of_table(IDENTITY) == {"nightly": replace(NIGHTLY, snapshot_id=None)}
+def test_a_sweep_replaces_the_one_before_it_also_one_of_a_clock_that_was_ahead(open_store: OpenStore) -> None:
+    sweeps = open_store().sweeps
+    ahead = replace(SWEPT, counted_ms=2**45, finished_ms=2**45)
+    sweeps.record(IDENTITY, ahead)
+    assert sweeps.of_table(IDENTITY) == {SweepKind.SWEPT: ahead}
+    sweeps.record(IDENTITY, SWEPT)
+    assert open_store().sweeps.of_table(IDENTITY) == {SweepKind.SWEPT: SWEPT}
 
 
 @pytest.mark.parametrize("name", SPELLINGS)
-def test_turns_are_those_of_a_table_by_any_name(open_store: OpenStore, name: str) -> None:
-    open_store().schedules.record(IDENTITY, NIGHTLY)
-    assert open_store().schedules.of_table(SPELLINGS[name]) == {"nightly": NIGHTLY}
+def test_sweeps_are_those_of_a_table_by_any_name(open_store: OpenStore, name: str) -> None:
+    open_store().sweeps.record(IDENTITY, SWEPT)
+    assert open_store().sweeps.of_table(SPELLINGS[name]) == {SweepKind.SWEPT: SWEPT}
 
 
 @pytest.mark.parametrize("other", [COPY, *OTHERS.values()])
-def test_copies_and_other_tables_have_turns_of_their_own(open_store: OpenStore, other: TableIdentity) -> None:
-    schedules = open_store().schedules
-    schedules.record(IDENTITY, NIGHTLY)
-    assert schedules.of_table(other) == {}
-    assert open_store().glance(other, now_ms=0).schedules == {}
+def test_copies_and_other_tables_have_sweeps_of_their_own(open_store: OpenStore, other: TableIdentity) -> None:
+    sweeps = open_store().sweeps
+    sweeps.record(IDENTITY, SWEPT)
+    assert sweeps.of_table(other) == {}
+    assert open_store().glance(other, now_ms=0).sweeps == {}
 
 
 def test_a_glance_shows_them_beside_the_last_pass(open_store: OpenStore) -> None:
     store, seen = open_store(), LastSeen(snapshot_id=1, fingerprint="f", finished_ms=9, idle=True)
     store.remember(IDENTITY, seen)
-    store.schedules.record(IDENTITY, NIGHTLY)
+    store.sweeps.record(IDENTITY, SWEPT)
     glance = store.glance(IDENTITY, now_ms=0)
-    assert (glance.last_seen, glance.schedules, glance.pins, glance.loads) == (seen, {"nightly": NIGHTLY}, (), ())
+    assert (glance.last_seen, glance.sweeps, glance.pins, glance.loads) == (seen, {SweepKind.SWEPT: SWEPT}, (), ())
 
 
-# What is remembered of sweeps stands beside the turns of schedules, in every store.
-
-
-def test_sweeps_are_remembered_beside_schedules(open_store: OpenStore) -> None:
-    turns = (turn("nightly", 1), turn(SWEPT, 2), turn(FIRST_SWEEP, 3), turn(TRIED, 4, idle=True), turn(SWEPT, 5))
-    for one in turns:
-        open_store().schedules.record(IDENTITY, one)
-    found = open_store().glance(IDENTITY, now_ms=0).schedules
-    assert found == open_store().schedules.of_table(IDENTITY) == {one.schedule: one for one in turns}
+def test_the_memory_of_sweeps_is_what_was_recorded(open_store: OpenStore) -> None:
+    for one in (
+        sweep(SweepKind.SWEPT, 2),
+        sweep(SweepKind.FIRST, 3),
+        sweep(SweepKind.TRIED, 4, is_impossible=True),
+        sweep(SweepKind.SWEPT, 5),
+    ):
+        open_store().sweeps.record(IDENTITY, one)
+    found = open_store().glance(IDENTITY, now_ms=0).sweeps
     assert SweepMemory.of(found) == SweepMemory(swept_ms=5, first_ms=3, tried_ms=4, is_impossible=True)
-    # A copy of the table has files of its own.
-    assert SweepMemory.of(open_store().schedules.of_table(COPY)).is_empty
 
 
 # What every store of files that passes could not read does (rule: retry-unreadable-files-weekly).

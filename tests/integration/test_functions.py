@@ -344,8 +344,6 @@ ITEM = {
     "settings": {"min_input_files": "2"},
     "wait": False,
     "in_job": False,
-    "schedules": ["nightly"],
-    "only_schedules": False,
     "detected_ms": 1_790_000_000_000,
 }
 FAILURE = {"Error": "States.TaskFailed", "Cause": '{"ErrorMessage": "SystemExit: 1"}'}
@@ -355,7 +353,7 @@ DETECT = {"run_id": "r", "started": "2026-11-18T11:06:40.123Z"}
 DETECTED = {**OF_RUN, "tables": {"bucket": "b", "key": "k", "count": 1}, "reason": "", "forced": True, "jobs": {}}
 EARLIER_EVENTS: list[tuple[type[Any], dict[str, Any]]] = [
     (DetectEvent, {**DETECT, "input": {}}),
-    (DetectEvent, {**DETECT, "input": {**MACHINE, "schedule": "nightly", "in_job": True}}),
+    (DetectEvent, {**DETECT, "input": {**MACHINE, "in_job": True}}),
     (TableEvent, {**OF_RUN, "item": ITEM}),
     (TableEvent, {**OF_RUN, "item": ITEM, "listed": "0" * 64}),
     (RunEvent, OF_RUN),
@@ -370,7 +368,6 @@ ANSWERS = {
     "report": {"run_id", "status", "summary", "left", "tables", "error", "cause"},
 }
 """What each state takes out of the answer of its function; one that is missing fails the state."""
-SCHEDULE = {"operations": ["compact"], "interval_ms": 86_400_000, "fingerprint": "g"}
 DOCUMENTS: list[tuple[type[Any], dict[str, Any]]] = [
     (
         PlanDocument,
@@ -383,7 +380,6 @@ DOCUMENTS: list[tuple[type[Any], dict[str, Any]]] = [
             "routes": {"compact": "glue", "expire_snapshots": "function", "remove_orphans": "none"},
             "outcomes": {"rewrite_manifests": {"status": "skipped"}},
             "size_bytes": 5,
-            "schedules": {"nightly": SCHEDULE},
         },
     ),
     (StageItem, {"item": ITEM, "steps": {"compact": "function"}}),

@@ -34,7 +34,7 @@ def told(table: MaintainedTable) -> tuple[str, ...] | str:
         runtime.policy(loaded, SETTINGS, unsafe=True),
         table.state.glance(identity, now_ms=now_ms),
         now_ms=now_ms,
-        plan_sweep=table.state.schedules.record,
+        plan_sweep=table.state.sweeps.record,
     )
     return found.reasons if isinstance(found, Proposal) else found.reason
 

@@ -16,7 +16,7 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.runtime import Runtime
 from support.command import CATALOG, Command, local_path, one_sentence
-from support.maintained_table import EAGER, NAME, MaintainedTable, grow_old, new_table, outcome_of
+from support.maintained_table import NAME, MaintainedTable, grow_old, new_table, outcome_of
 from support.moments import Moment, at
 from support.pipeline_deployment import Pipeline
 
@@ -227,21 +227,6 @@ def test_a_switch_of_one_operation_stops_no_other(table: MaintainedTable) -> Non
     with at(Moment.AFTER_COMMIT, setting(table, "snapshot_expiry_enabled", "false")):
         outcome = table.maintain("compact,expire_snapshots,rewrite_manifests")
     assert [part.status.value for part in outcome.operations] == ["succeeded", "skipped", "succeeded"]
-
-
-def test_a_switch_of_a_schedule_stops_its_turn(local_catalog: SqlCatalog, tmp_path: Path) -> None:
-    nightly = "icekeeper.schedules.nightly"
-    properties = {f"{nightly}.interval": "24h", f"{nightly}.operations": "compact,expire_snapshots"}
-    table = new_table(local_catalog, tmp_path, properties=properties)
-    table.fill(3)
-    with at(Moment.AFTER_COMMIT, setting(table, "schedules.nightly.snapshot_expiry_enabled", "false")):
-        overrides = {key: value for key, value in EAGER.items() if key != "operations"}
-        outcome = table.runtime.maintain(NAME, overrides, table.engine, schedule="nightly", unsafe=True)
-    why = "snapshot_expiry_enabled is false (table property icekeeper.schedules.nightly.snapshot_expiry_enabled)"
-    assert [(part.status.value, part.reason) for part in outcome.operations] == [
-        ("succeeded", None),
-        ("skipped", said(why)),
-    ]
 
 
 def test_other_settings_of_a_pass_stay_as_they_were(table: MaintainedTable) -> None:

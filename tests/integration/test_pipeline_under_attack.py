@@ -193,7 +193,6 @@ def test_a_forged_plan_does_no_more_than_the_policy(pipeline: Pipeline) -> None:
     item, plan = pipeline.begin(operations="compact")
     orphan, rows = pipeline.table.plant("data/orphan.parquet"), pipeline.table.rows()
     routes = dict.fromkeys(("expire_partitions", "remove_orphans", "clean_staged", "compute_statistics"), "function")
-    schedules = {"forged": {"operations": ["remove_orphans"], "interval_ms": 1, "fingerprint": "f"}}
     forged = {**plan.model_dump(mode="json"), "routes": routes}
     path = folder_of(pipeline, item) / "plan.json"
     path.write_text(json.dumps(forged))
@@ -205,9 +204,6 @@ def test_a_forged_plan_does_no_more_than_the_policy(pipeline: Pipeline) -> None:
         for step in routes
     }
     assert pipeline.list_orphans(item) == (0, None)
-    path.write_text(json.dumps({**forged, "schedules": schedules}))
-    told = pipeline.run(item, "remove_orphans")
-    assert told == {"remove_orphans": "left to a later run: the policy of ns.t has no schedule forged"}
     assert orphan in pipeline.table.files()
     assert pipeline.table.rows() == rows
 

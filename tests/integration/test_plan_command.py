@@ -107,22 +107,18 @@ def test_deletion_vectors_of_compacted_files_are_gone(tmp_path: Path) -> None:
         assert_agree(dry_run(made), made.maintain())
 
 
-def test_a_schedule_finds_what_another_one_would_leave(tmp_path: Path) -> None:
-    """Of the manifest of each file the hourly compaction leaves two, one of them of what went."""
-    schedules = {
-        "operations": "compact,rewrite_manifests",
-        "schedules.hourly.interval": "1h",
-        "schedules.hourly.operations": "compact",
-        "schedules.nightly.interval": "24h",
-        "schedules.nightly.operations": "rewrite_manifests",
-    }
+def test_an_operation_finds_what_an_earlier_one_would_leave(tmp_path: Path) -> None:
+    """Of the manifest of each file compaction leaves two, one of them of what went."""
     with maintained_table(tmp_path) as made:
-        made.create(properties={f"icekeeper.{key}": value for key, value in schedules.items()})
+        made.create(properties={"icekeeper.operations": "compact,rewrite_manifests"})
         made.fill(4)
         would = dry_run(made)
-        nightly = next(one for one in would.operations if one.schedule == "nightly")
-        assert (nightly.summary, nightly.planned_after) == ("would rewrite 2 manifests into 1", (Operation.COMPACT,))
-        assert not nightly.files_planned  # they have no names yet
+        manifests = outcome_of(would, Operation.REWRITE_MANIFESTS)
+        assert (manifests.summary, manifests.planned_after) == (
+            "would rewrite 2 manifests into 1",
+            (Operation.COMPACT,),
+        )
+        assert not manifests.files_planned  # they have no names yet
         assert_agree(would, made.maintain())
 
 

@@ -121,11 +121,11 @@ WRONG = {
         "policy key snapshot_retain_max cannot be '9' (from table property icekeeper.snapshot_retain_max): it would "
         "override snapshot_retention_hours (bound ICEKEEPER_BOUND_SNAPSHOT_RETENTION_HOURS)",
     ),
-    "an operation more, in a schedule": (
-        ("set", "ns.t", "schedules.own.interval=1d", "schedules.own.operations=compact,expire_partitions"),
-        "policy key schedules.own.operations cannot be 'compact,expire_partitions' (from table property "
-        "icekeeper.schedules.own.operations): operations is compact,rewrite_position_deletes,expire_snapshots,"
-        "remove_orphans,rewrite_manifests (default), and a table may only leave some of these out; ",
+    "an operation more": (
+        ("set", "ns.t", "operations=compact,expire_partitions"),
+        "policy key operations cannot be 'compact,expire_partitions' (from table property icekeeper.operations): "
+        "operations is compact,rewrite_position_deletes,expire_snapshots,remove_orphans,rewrite_manifests (default), "
+        "and a table may only leave some of these out; ",
     ),
     "below a bound": (
         ("set", "ns.t", "snapshot_retention_hours=5"),
@@ -318,43 +318,6 @@ def test_what_does_not_fit_the_table_is_refused_when_it_is_set(
     assert command.contents() == before
 
 
-NIGHTLY = (
-    "schedules.nightly.interval=24h",
-    "schedules.nightly.strategy=zorder",
-    "schedules.nightly.zorder_columns=id,name",
-)
-HOURLY = ("schedules.hourly.interval=1h", "schedules.hourly.operations=compact")
-TODAY = "schedules.hourly.where=id > 5"
-
-
-@pytest.mark.parametrize(
-    ("hourly", "is_refused"),
-    [
-        (("schedules.hourly.sort_order=id",), True),
-        (("schedules.hourly.sort_order=id", TODAY), True),  # the night takes these, too
-        (("schedules.hourly.sort_order=id", TODAY, "schedules.nightly.where=id <= 5"), False),
-        (("schedules.hourly.sort_order=id", "schedules.hourly.rewrite_enabled=false"), False),
-        (("schedules.hourly.strategy=zorder", "schedules.hourly.zorder_columns=id,name"), False),  # the same
-        (("schedules.hourly.strategy=binpack",), False),
-        ((), False),
-    ],
-)
-def test_schedules_that_must_undo_each_other_are_refused(
-    command: Command, hourly: tuple[str, ...], *, is_refused: bool
-) -> None:
-    """Each turn would rewrite all that the other wrote (rule: keep-order-of-other-schedules); one that only merges
-    leaves it."""
-    command.table(appends=1)
-    answer = command("policy", "set", "ns.t", *NIGHTLY, *HOURLY, *hourly)
-    assert answer.code == (2 if is_refused else 0)
-    if is_refused:
-        assert one_sentence(answer.err).startswith(
-            "schedules hourly and nightly would rewrite the same files at every turn: hourly has strategy=auto "
-            "sort_order=id target_file_size_mb=256, nightly has strategy=zorder zorder_columns=id,name "
-            "target_file_size_mb=256; set"
-        )
-
-
 def test_what_has_come_to_misfit_is_told_by_health_and_can_be_taken_away(command: Command) -> None:
     table = command.table(appends=1, properties={"icekeeper.sort_order": "name", "icekeeper.strategy": "sort"})
     assert command("policy", "set", "ns.t", "min_input_files=3").code == 0
@@ -383,39 +346,6 @@ def test_a_change_is_told_from_what_to_what(command: Command) -> None:
     )
     assert command("policy", "unset", "ns.t", "min_input_files").out == (
         f"ns.t: min_input_files: 9 ({source}) → 5 (default)\n"
-    )
-
-
-def test_changes_of_schedules_are_told_and_later_ones_claim_no_loss(command: Command) -> None:
-    command.table(appends=1)
-    prefix = "icekeeper.schedules.nightly"
-    said = ("schedules.nightly.interval=24h", "schedules.nightly.operations=compact")
-    assert command("policy", "set", "ns.t", *said).out.splitlines() == [
-        f"ns.t: schedules.nightly.interval: not set → 24h (table property {prefix}.interval)",
-        f"ns.t: schedules.nightly.operations: not set → compact (table property {prefix}.operations)",
-    ]
-    assert command("policy", "set", "ns.t", *said).out == "ns.t: nothing changed, it already had these settings\n"
-    other = command("policy", "set", "ns.t", "min_input_files=9")
-    assert other.out == "ns.t: min_input_files: 5 (default) → 9 (table property icekeeper.min_input_files)\n"
-    assert command("policy", "set", "ns.t", "schedules.nightly.interval=12h").out == (
-        f"ns.t: schedules.nightly.interval: 24h (table property {prefix}.interval) → "
-        f"12h (table property {prefix}.interval)\n"
-    )
-    gone = command("policy", "unset", "ns.t", "schedules.nightly.interval", "schedules.nightly.operations", "--json")
-    assert [(change["key"], change["after"]) for change in gone.json["changes"]] == [
-        ("schedules.nightly.interval", None),
-        ("schedules.nightly.operations", None),
-    ]
-
-
-def test_schedules_that_stay_are_no_change_where_wrong_settings_are_mended(command: Command) -> None:
-    scheduled = {"icekeeper.schedules.nightly.interval": "24h", "icekeeper.min_input_files": "1"}
-    command.table(appends=1, properties=scheduled)
-    assert command("policy", "set", "ns.t", "min_input_files=3", "schedules.nightly.operations=compact").out == (
-        "ns.t: min_input_files: 1 (table property icekeeper.min_input_files) → "
-        "3 (table property icekeeper.min_input_files)\n"
-        "ns.t: schedules.nightly.operations: not set → compact (table property "
-        "icekeeper.schedules.nightly.operations)\n"
     )
 
 

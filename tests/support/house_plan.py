@@ -106,7 +106,7 @@ PURE = (
     "icekeeper.pipeline.deployment",
     "icekeeper.pipeline.wave",
     "icekeeper.policy",
-    "icekeeper.policy.due",
+    "icekeeper.policy.sweep_rhythm",
     "icekeeper.policy.keys",
     "icekeeper.policy.layers",
     "icekeeper.policy.ownership",

@@ -17,7 +17,7 @@ from icekeeper.detection.list_tables import CatalogSource
 from icekeeper.detection.proposal import Proposal
 from icekeeper.detection.scan import Scanner
 from icekeeper.machine.clock import HOUR_MS
-from icekeeper.maintenance.pass_steps import DonePart, PassStart, record_outcome
+from icekeeper.maintenance.pass_steps import PassStart, record_outcome
 from icekeeper.metadata.document import TableMetadata, table_digest
 from icekeeper.model import (
     FileContent,
@@ -34,8 +34,8 @@ from icekeeper.operations.expiry.retention import plan_expiry
 from icekeeper.operations.manifests.plan_manifests import plan_manifests
 from icekeeper.operations.position_deletes.plan_merges import plan_position_deletes
 from icekeeper.policy import Operation, Policy, resolve
-from icekeeper.policy.due import why_no_sweep
 from icekeeper.policy.layers import Layer
+from icekeeper.policy.sweep_rhythm import why_no_sweep
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, skipped, succeeded
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import IdleSince, StateStore
@@ -429,7 +429,7 @@ class PaperFleet:
             self.state,
             now_ms,
             resolve_policy=lambda catalog, loaded: self.resolved,
-            plan_sweep=self.state.schedules.record,
+            plan_sweep=self.state.sweeps.record,
             threads=1,
         )
         report = scanner.scan([CatalogSource(self.name, lambda: self)], self._cursor)
@@ -445,16 +445,16 @@ class PaperFleet:
         rewritten = table.rewritten
         identity = TableIdentity(self.name, self.warehouse, member.name, member.uuid, table.document["location"])
         operations = [one for one in self.resolved.policy.operations if self.resolved.runs(one)]
-        turns = self.state.schedules.of_table(identity)
-        if why_no_sweep(self.resolved, None, turns, identity.key, now_ms) is not None:
+        sweeps = self.state.sweeps.of_table(identity)
+        if why_no_sweep(self.resolved.policy, sweeps, identity.key, now_ms) is not None:
             operations = [one for one in operations if one is not Operation.REMOVE_ORPHANS]
         outcomes, ages, depth = carried_out_pass(table, member.orphans, now_ms, tally.requests, operations)
         ended_ms = now_ms + self._one_in * (_PASS_MS + (table.rewritten - rewritten) // _REWRITTEN_PER_MS)
         outcome = PassOutcome(
             table=str(member.name), catalog=self.name, run_id=f"r{now_ms}", dry_run=False, operations=tuple(outcomes)
         )
-        part = DonePart(None, self.resolved.fingerprint())
-        record_outcome(self.state, PassStart(identity, head, now_ms), outcome, [part], "paper", ended_ms)
+        start, fingerprint = PassStart(identity, head, now_ms), self.resolved.fingerprint()
+        record_outcome(self.state, start, outcome, fingerprint, "paper", ended_ms)
         tally.proposed += 1
         tally.useful += not outcome.is_idle
         tally.orphan_ages_ms += ages

@@ -85,7 +85,7 @@ def _stats(identity: TableIdentity, random: Random, number: int, seconds: list[i
             reasons=reasons,
             priority=0.9 - number % 13 / 100 if due else 0.0,
             left_alone="" if due else "no sign of work",
-            due={"orphan sweep": NOW_MS + number % 24 * HOUR_MS},
+            sweep_due_ms=NOW_MS + number % 24 * HOUR_MS,
         ),
         timeline={
             "from_ms": day,

@@ -119,7 +119,7 @@ def scanner_of(
         state,
         NOW_MS,
         resolve_policy=lambda catalog, loaded: resolved(loaded.metadata.properties, environment or {}),
-        plan_sweep=state.schedules.record,
+        plan_sweep=state.sweeps.record,
         threads=threads,
         monotonic_s=monotonic_s,
     )

@@ -20,7 +20,7 @@ from icekeeper.state.identity import TableIdentity
 from icekeeper.state.items import Item
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.staging import StagedLoad
-from icekeeper.state.store import Pin, ScheduleRun, StateStore
+from icekeeper.state.store import Pin, StateStore, SweepKind, SweepRecord
 from local_stack.moto_server import REGION, MotoServer
 
 # State tables in moto's DynamoDB, each a fresh one.
@@ -83,9 +83,8 @@ STORES: Mapping[str, Callable[[pytest.FixtureRequest], OpenStore]] = {"dynamodb"
 """Each makes an empty store; servers are started by fixtures, and only when they are needed."""
 
 
-def turn(name: str, at_ms: int, *, idle: bool = False) -> ScheduleRun:
-    """A run of a schedule, or a sweep, that no snapshot came of."""
-    return ScheduleRun(schedule=name, counted_ms=at_ms, finished_ms=at_ms, snapshot_id=None, fingerprint="", idle=idle)
+def sweep(kind: SweepKind, at_ms: int, *, is_impossible: bool = False) -> SweepRecord:
+    return SweepRecord(kind=kind, counted_ms=at_ms, finished_ms=at_ms, is_impossible=is_impossible)
 
 
 # What reaches DynamoDB: the items of a table, answers lost on their way, and three records.

@@ -12,12 +12,6 @@ from icekeeper.policy.layers import OVERRIDE_SOURCE, Layer
 from icekeeper.policy.resolve import REQUESTS_MAY, UNRESTRICTED, requests_may, require_no_more
 
 EVERYTHING = ",".join(operation.value for operation in Operation)
-SCHEDULES = {
-    "operations": "compact",
-    "schedules.nightly.interval": "24h",
-    "schedules.nightly.operations": "expire_snapshots",
-    "schedules.nightly.snapshot_retention_hours": "720",
-}
 HELD: dict[str, tuple[str, str, str | None]] = {
     "maintenance_enabled": ("false", "true", "false"),
     "paused_until": ("2099-01-01T00:00:00Z", "none", "2099-01-02T00:00:00Z"),
@@ -133,11 +127,6 @@ def test_no_request_waives_the_refusal_that_another_tables_metadata_is(table: di
         require_no_more(of(), of(request), frozenset(), "ns.t")
     require_no_more(of(), of(request), requests_may({REQUESTS_MAY: "orphan_protected_prefixes"}), "ns.t")
     require_no_more(of(), of({**request, "operations": "compact"}), frozenset(), "ns.t")
-    of_a_schedule = {f"schedules.nightly.{key}": value for key, value in {**request, "interval": "1h"}.items()}
-    scheduled = Layer("policy file", {"schedules.nightly.interval": "1h"})
-    asked = resolve([scheduled, Layer(OVERRIDE_SOURCE, of_a_schedule)])
-    with pytest.raises(PolicyError, match="cannot add"):
-        require_no_more(resolve([scheduled]), asked, frozenset(), "ns.t")
 
 
 def test_a_bound_of_the_deployment_is_no_looser_value() -> None:
@@ -167,38 +156,8 @@ def test_what_does_not_run_may_be_set_to_anything_but_what_every_pass_goes_by() 
     assert "cannot set orphan_older_than_hours to 24, where the policy has 72" in told
 
 
-def test_what_a_schedule_does_is_asked_for_as_the_schedule_does_it() -> None:
-    told = refusal(SCHEDULES, {"operations": "expire_snapshots"})
-    assert told is not None
-    assert "cannot set snapshot_retention_hours to 168, where the policy has 720" in told
-    assert refusal(SCHEDULES, {"operations": "expire_snapshots", "snapshot_retention_hours": "720"}) is None
-    assert refusal(SCHEDULES, {"operations": "compact"}) is None
-    assert refusal(SCHEDULES, {"min_input_files": "2"}) is None
-    for request in ({"snapshot_retention_hours": "24"}, {"schedules.nightly.snapshot_retention_hours": "24"}):
-        told = refusal(SCHEDULES, request)
-        assert told is not None
-        assert "cannot set snapshot_retention_hours to 24, where the policy has 720" in told
-
-
-def test_no_request_makes_a_schedule_or_takes_one_away() -> None:
-    own = {"schedules.mine.interval": "1h", "schedules.mine.operations": "compact"}
-    told = refusal(SCHEDULES, own)
-    assert told is not None
-    assert "cannot have a schedule 'mine', which the policy does not have" in told
-    policy = {**SCHEDULES, "operations": "all"}  # without its schedule, expiry would go by the general retention
-    told = refusal(policy, {"schedules.nightly.interval": "none"})
-    assert told is not None
-    assert "cannot set snapshot_retention_hours to 168, where the policy has 720" in told
-
-
 def test_a_pass_that_only_cleans_up_is_held_too() -> None:
-    policy = {
-        "operations": "compact",
-        "orphan_older_than_hours": "200",
-        "schedules.nightly.interval": "24h",
-        "schedules.nightly.operations": "compact",
-        "schedules.nightly.orphan_older_than_hours": "24",
-    }
+    policy = {"operations": "compact", "orphan_older_than_hours": "200"}
     told = refusal(policy, {"orphan_older_than_hours": "24"})
     assert told is not None
     assert "cannot set orphan_older_than_hours to 24, where the policy has 200" in told

@@ -312,7 +312,7 @@ def test_the_trend_of_a_table_ends_with_its_newest_state() -> None:
     assert "trend" not in table
 
 
-DUE = Verdict(reasons=("60 small files",), priority=0.5, due={"orphan sweep": NOW_MS + HOUR_MS})
+DUE = Verdict(reasons=("60 small files",), priority=0.5, sweep_due_ms=NOW_MS + HOUR_MS)
 
 
 def test_the_document_of_a_table_holds_what_scans_and_passes_recorded() -> None:
@@ -332,7 +332,7 @@ def test_the_document_of_a_table_holds_what_scans_and_passes_recorded() -> None:
             "command": "icekeeper maintain 'shop.a b' --catalog lake",
             "warnings": {"small_files": "small"},
             "reasons": ["60 small files"],
-            "due": {"orphan sweep": NOW_MS + HOUR_MS},
+            "sweep_due_ms": NOW_MS + HOUR_MS,
             "policy": {"min_input_files": [3, "--set"]},
             "last_pass": {
                 "finished_ms": NOW_MS - 2 * HOUR_MS,

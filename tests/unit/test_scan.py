@@ -28,13 +28,12 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
 from icekeeper.pass_context.table_policy import TablePolicies
 from icekeeper.policy import resolve
-from icekeeper.policy.due import FIRST_SWEEP
 from icekeeper.runtime import Runtime
 from icekeeper.state import store as gathered
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.requests import UNSERVED_MS, MaintenanceRequest
 from icekeeper.state.sqlite.store import SqliteFile, SqliteStateStore
-from icekeeper.state.store import Gathered, LastSeen, Pin
+from icekeeper.state.store import Gathered, LastSeen, Pin, SweepKind
 from support.scans import (
     FILES,
     IDLE,
@@ -368,7 +367,7 @@ def test_an_assessor_joins_policy_memory_pins_and_the_expiry_plan(tmp_path: Path
     def assessed(table: LoadedTable = loaded) -> Proposal | Skip:
         settings = resolved(table.metadata.properties, orphan_sweep_interval_hours="0")
         memory = store.glance(identity, now_ms=NOW_MS)
-        return assess_table(table, identity, settings, memory, now_ms=NOW_MS, plan_sweep=store.schedules.record)
+        return assess_table(table, identity, settings, memory, now_ms=NOW_MS, plan_sweep=store.sweeps.record)
 
     snapshots = "60 snapshots exceed max_snapshots_to_keep 5"
     old = "60 snapshots are older than snapshot_retention_hours 168"
@@ -564,7 +563,7 @@ def scan(state: CountedState, fleet: PreparedCatalog) -> FleetReport:
 def remembered(state: CountedState) -> tuple[int, int]:
     """Of how many tables the health is known, and when their first sweep is due."""
     known = [one.identity for one in state.lake_stats.of_catalog("C", "s3://prod-lake/")]
-    sweeps = [FIRST_SWEEP in state.schedules.of_table(identity) for identity in known]
+    sweeps = [SweepKind.FIRST in state.sweeps.of_table(identity) for identity in known]
     return len(known), sum(sweeps)
 
 
@@ -633,7 +632,7 @@ def test_what_a_scan_could_not_record_the_next_one_does(
 
     with monkeypatch.context() as patch:
         patch.setattr(state.lake_stats, "record", lost)
-        patch.setattr(state.schedules, "record_all", lost)
+        patch.setattr(state.sweeps, "record_all", lost)
         report = scan(state, fleet)
     assert sorted(caplog.messages) == [
         "lake stats cannot be written, so this scan leaves them: the disk is full",

@@ -28,7 +28,7 @@ from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.sqlite import store as sqlite_store
 from icekeeper.state.sqlite.store import SqliteFile, SqliteStateStore, SqliteTable
 from icekeeper.state.staging import StagedLoad
-from icekeeper.state.store import LakeStats, LastSeen, PassRecord, Pin, ScheduleRun, UnreadableFile
+from icekeeper.state.store import LakeStats, LastSeen, PassRecord, Pin, SweepKind, SweepRecord, UnreadableFile
 from support.state_stores import CLAIMS, IDENTITY
 
 # What is particular to the SQLite state store: its place, its errors, and processes that share it.
@@ -185,7 +185,7 @@ READS: dict[str, Callable[[SqliteStateStore], Any]] = {
     "until_ms": lambda store: store.leases.current("k", now_ms=0),
     "times": lambda store: store.cut_offs.of_catalog("c", "w"),
     "fingerprint": lambda store: store.last_seen(IDENTITY),
-    "counted_ms": lambda store: store.schedules.of_table(IDENTITY),
+    "counted_ms": lambda store: store.sweeps.of_table(IDENTITY),
     "tried_ms": lambda store: store.unreadable_files.of_table(IDENTITY),
     "sightings": lambda store: list(store.quarantine.sightings(IDENTITY)),
 }
@@ -208,8 +208,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> SqliteStateStore:
     store.leases.acquire("k", "me", now_ms=0, ttl_ms=9)
     store.cut_offs.record(CutOff(entry=("c", "w", "ns.t"), work=CutWork.LOOK, times=1, cut_ms=1, why="slow"))
     store.remember(IDENTITY, LastSeen(snapshot_id=1, fingerprint="f", finished_ms=1, idle=True))
-    run = ScheduleRun(schedule="s", counted_ms=1, finished_ms=1, snapshot_id=None, fingerprint="f", idle=True)
-    store.schedules.record(IDENTITY, run)
+    store.sweeps.record(IDENTITY, SweepRecord(kind=SweepKind.SWEPT, counted_ms=1, finished_ms=1))
     store.unreadable_files.record(IDENTITY, [UnreadableFile(path="p", why="w", schema_digest="d", tried_ms=1)])
     store.quarantine.see(IDENTITY, "r", ["s3://b/o"], now_ms=1)
     store.claims.record(CLAIMS)
@@ -238,7 +237,7 @@ def changed(path: Path, column: str, value: object, condition: str) -> Iterator[
 @pytest.mark.parametrize("text", ["~", "[" * 5_000], ids=["another text", "nested"])
 def test_text_that_says_nothing_is_told_with_its_key(filled: SqliteStateStore, name: str, text: str) -> None:
     assert READS[name](filled)
-    found = f"json_extract(attributes, '$.{name}') IS NOT NULL AND pk NOT LIKE 'passes#%'"
+    found = f"json_extract(attributes, '$.{name}') IS NOT NULL AND pk NOT LIKE 'passes#%' AND sk NOT GLOB 'now#sweep*'"
     with closing(sqlite3.connect(filled.path)) as connection:
         ((attributes,),) = connection.execute(f"SELECT attributes FROM items WHERE {found}")
     values = json.dumps({**json.loads(attributes), name: text})
@@ -262,9 +261,9 @@ def test_an_item_of_another_shape_is_told_with_its_key(
     filled: SqliteStateStore, name: str, value: str | bytes | int
 ) -> None:
     """SQLite keeps any type in any column; a TypeError would be a bug of ours to whoever reads it."""
-    condition = f"json_extract(attributes, '$.{name}') IS NOT NULL AND sk NOT GLOB 'now#schedule*'"
+    condition = f"json_extract(attributes, '$.{name}') IS NOT NULL AND sk NOT GLOB 'now#sweep*'"
     if name == "counted_ms":
-        condition = "sk GLOB 'now#schedule*'"
+        condition = "sk GLOB 'now#sweep*'"
     with changed(filled.path, "attributes", value, condition) as (pk, sk):
         with pytest.raises(StorageError) as caught:
             READS[name](filled)

@@ -11,11 +11,8 @@ import pytest
 from icekeeper.detection.signals import Signal, sweep_signals
 from icekeeper.maintenance.pass_steps import remember_sweep
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.policy import Operation, Policy, ResolvedPolicy
-from icekeeper.policy.due import (
-    FIRST_SWEEP,
-    SWEPT,
-    TRIED,
+from icekeeper.policy import Operation, Policy
+from icekeeper.policy.sweep_rhythm import (
     SweepMemory,
     first_sweep_ms,
     known_age_ms,
@@ -25,16 +22,17 @@ from icekeeper.policy.due import (
 )
 from icekeeper.report.outcome import OperationOutcome, failed, refused, skipped, succeeded
 from icekeeper.state.sqlite.store import SqliteStateStore
-from icekeeper.state.store import ScheduleRun
+from icekeeper.state.store import SweepKind, SweepRecord
 from support.scans import IDLE, PreparedCatalog, names, scanned, with_uuid
-from support.settings import NOW_MS, policy, refusal, table
-from support.state_stores import IDENTITY, turn
+from support.settings import NOW_MS, policy, table
+from support.state_stores import IDENTITY, sweep
 
 # When a table is swept for orphans again: what is remembered of the last sweep decides, and what that is in words.
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 KEY = "5a3d83f2-2f5a-4b0e-8f5b-000000000000"
+SWEPT, TRIED, FIRST = SweepKind.SWEPT, SweepKind.TRIED, SweepKind.FIRST
 
 
 def remembered(**hours_ago: float) -> SweepMemory:
@@ -42,17 +40,13 @@ def remembered(**hours_ago: float) -> SweepMemory:
     return SweepMemory(at_ms.get("swept_ms"), at_ms.get("first_ms"), at_ms.get("tried_ms"))
 
 
-def test_what_is_remembered_stands_among_the_turns_of_schedules() -> None:
+def test_what_is_remembered_are_the_records_of_sweeps() -> None:
     assert SweepMemory.of({}) == SweepMemory()
     assert SweepMemory.of({}).is_empty
-    turns = {
-        one.schedule: one
-        for one in (turn("nightly", 9), replace(turn(SWEPT, 1), finished_ms=5), turn(FIRST_SWEEP, 2), turn(TRIED, 3))
-    }
-    assert SweepMemory.of(turns) == SweepMemory(swept_ms=1, first_ms=2, tried_ms=3)
-    assert SweepMemory.of({TRIED: turn(TRIED, 4, idle=True)}) == SweepMemory(tried_ms=4, is_impossible=True)
-    assert not SweepMemory.of({TRIED: turn(TRIED, 4)}).is_empty
-    assert SweepMemory.of({"nightly": turn("nightly", 9)}).is_empty
+    records = [replace(sweep(SWEPT, 1), finished_ms=5), sweep(FIRST, 2), sweep(TRIED, 3)]
+    assert SweepMemory.of({one.kind: one for one in records}) == SweepMemory(swept_ms=1, first_ms=2, tried_ms=3)
+    assert SweepMemory.of({TRIED: sweep(TRIED, 4, is_impossible=True)}) == SweepMemory(tried_ms=4, is_impossible=True)
+    assert not SweepMemory.of({TRIED: sweep(TRIED, 4)}).is_empty
 
 
 @pytest.mark.parametrize(
@@ -122,40 +116,25 @@ def test_a_table_is_young_for_an_interval_at_least() -> None:
     assert first_sweep_ms("k", NOW_MS, settings, tables=1, age_ms=2 * DAY_MS) == NOW_MS
 
 
-def why_not(turns: list[ScheduleRun], schedule: str | None = None, **settings: str) -> str | None:
-    resolved: ResolvedPolicy = policy(**settings)
-    return why_no_sweep(resolved, schedule, {one.schedule: one for one in turns}, KEY, NOW_MS)
+def why_not(sweeps: list[SweepRecord], **settings: str) -> str | None:
+    return why_no_sweep(policy(**settings).policy, {one.kind: one for one in sweeps}, KEY, NOW_MS)
 
 
 def test_why_a_pass_leaves_the_sweep_out() -> None:
-    swept = [turn(SWEPT, NOW_MS - 3 * HOUR_MS)]
+    swept = [sweep(SWEPT, NOW_MS - 3 * HOUR_MS)]
     assert why_not([]) is None
     assert why_not(swept) == "the last sweep was 3 hours ago; orphan_sweep_interval_hours is 24"
     assert why_not(swept, orphan_sweep_interval_hours="3") is None
     assert why_not(swept, orphan_sweep_interval_hours="0") is None
-    assert why_not([turn(SWEPT, NOW_MS - 90_000)], orphan_sweep_interval_hours="0.5") == (
+    assert why_not([sweep(SWEPT, NOW_MS - 90_000)], orphan_sweep_interval_hours="0.5") == (
         "the last sweep was 1 minute ago; orphan_sweep_interval_hours is 0.5"
     )
     # One that failed since leaves the table as due as it was.
-    assert why_not([*swept, turn(TRIED, NOW_MS - HOUR_MS)]) == why_not(swept)
-    assert why_not([turn(TRIED, NOW_MS - HOUR_MS)]) is None
-    assert why_not([turn(FIRST_SWEEP, NOW_MS + 7 * HOUR_MS)]) == (
+    assert why_not([*swept, sweep(TRIED, NOW_MS - HOUR_MS)]) == why_not(swept)
+    assert why_not([sweep(TRIED, NOW_MS - HOUR_MS)]) is None
+    assert why_not([sweep(FIRST, NOW_MS + 7 * HOUR_MS)]) == (
         "the first sweep is due in 7 hours; first sweeps are spread over orphan_sweep_interval_hours 24"
     )
-
-
-@pytest.mark.parametrize(
-    ("own", "waits"),
-    [
-        ({}, True),
-        ({"operations": "remove_orphans"}, False),
-        ({"operations": "remove_orphans", "orphan_sweep_interval_hours": "12"}, True),
-        ({"orphan_sweep_interval_hours": "2"}, False),
-    ],
-)
-def test_a_schedule_that_names_its_operations_sweeps_in_each_turn(own: dict[str, str], waits: bool) -> None:
-    settings = {f"schedules.s.{key}": value for key, value in {"interval": "1h", **own}.items()}
-    assert (why_not([turn(SWEPT, NOW_MS - 3 * HOUR_MS)], "s", **settings) is not None) is waits
 
 
 def test_how_old_a_table_is_at_least() -> None:
@@ -207,7 +186,7 @@ def test_only_a_whole_sweep_puts_the_next_one_off(
     state = SqliteStateStore(tmp_path / "state.db")
     for finished_ms in (8, 9):  # a report that is repeated
         remember_sweep(state, IDENTITY, outcome, 5, finished_ms)
-    assert SweepMemory.of(state.schedules.of_table(IDENTITY)) == memory
+    assert SweepMemory.of(state.sweeps.of_table(IDENTITY)) == memory
 
 
 # Which tables a scan proposes for nothing but a sweep for orphans, and what it records of those that wait.
@@ -263,23 +242,17 @@ def test_only_what_passes_sweep_is_proposed(
     assert proposals(state, metadata, **environment) == expected
 
 
-def test_a_schedule_that_sweeps_decides_when(state: SqliteStateStore) -> None:
-    nightly = {"ICEKEEPER_SCHEDULES__NIGHTLY__INTERVAL": "24h"}
-    named = {**nightly, "ICEKEEPER_SCHEDULES__NIGHTLY__OPERATIONS": "remove_orphans"}
-    assert proposals(state, old(), **named) == {"ns.t": ("schedule nightly has not run yet",)}
-
-
 def test_the_first_sweeps_of_a_large_fleet_are_spread_and_decided_once(
     state: SqliteStateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorded: list[ScheduleRun] = []
-    record = state.schedules.record
+    recorded: list[SweepRecord] = []
+    record = state.sweeps.record
 
-    def recording(identity: Any, run: ScheduleRun) -> None:
+    def recording(identity: Any, run: SweepRecord) -> None:
         recorded.append(run)
         record(identity, run)
 
-    monkeypatch.setattr(state.schedules, "record", recording)
+    monkeypatch.setattr(state.sweeps, "record", recording)
     fleet = PreparedCatalog({f"ns.t{n:02}": old(f"00000000-0000-0000-0000-0000000000{n:02}") for n in range(72)})
     report = scanned(state, fleet)
     assert {skip.reason for skip in report.skipped} == {IDLE}
@@ -302,8 +275,3 @@ def test_how_long_a_table_waits_for_a_pass_does_not_count_from_a_sweep_that_is_o
     for _ in range(2):
         (item,) = scanned(state, PreparedCatalog({"ns.t": young})).proposals
         assert item.waited_ms == 5 * HOUR_MS
-
-
-@pytest.mark.parametrize("name", [SWEPT, TRIED, FIRST_SWEEP])
-def test_no_schedule_has_the_name_of_a_sweep(name: str) -> None:
-    assert "is no name for a schedule" in refusal({f"icekeeper.schedules.{name}.interval": "1h"})

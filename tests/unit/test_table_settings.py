@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from icekeeper.operations.compaction.work import write_file as write
 from icekeeper.operations.compaction.work.write_file import write_data_file
 from icekeeper.policy import POLICY_KEYS, Operation, ResolvedPolicy, layers_for, resolve
 from icekeeper.policy.keys import DEPLOYMENT_KEYS
-from icekeeper.policy.layers import BOUND_KEYS, SCHEDULE_KEYS, Layer
+from icekeeper.policy.layers import BOUND_KEYS, Layer
 from icekeeper.policy.values import text_of
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.storage.storage import Storage
@@ -121,22 +121,11 @@ MAY: Mapping[str, May] = {
     ),
 }
 TRIED = [key for key in POLICY_KEYS if MAY[key].loose]  # fails for a key that is not classified here
-INTERVAL = {"icekeeper.schedules.own.interval": "30d"}  # no sweep of the table's own is too frequent
 
 
-def policies(key: str, table: str, environment: Mapping[str, str] = NONE) -> list[ResolvedPolicy]:
-    """The policy where a table says this of a key, and that of a schedule where it says it of the schedule."""
-    general = resolve(layers_for({f"icekeeper.{key}": table}, environment, {}), unsafe=True)
-    if key not in SCHEDULE_KEYS:
-        return [general]
-    own = resolve(layers_for({**INTERVAL, f"icekeeper.schedules.own.{key}": table}, environment, {}), unsafe=True)
-    assert getattr(own.policy, key) == getattr(resolve(layers_for({}, environment, {}), unsafe=True).policy, key)
-    return [general, with_what_was_ignored(own)]
-
-
-def with_what_was_ignored(own: ResolvedPolicy) -> ResolvedPolicy:
-    """The schedule's policy, with what was ignored under the keys of the schedule."""
-    return replace(own.of_schedule("own"), ignored=own.ignored)
+def saying(key: str, table: str, environment: Mapping[str, str] = NONE) -> ResolvedPolicy:
+    """The policy where a table says this of a key."""
+    return resolve(layers_for({f"icekeeper.{key}": table}, environment, {}), unsafe=True)
 
 
 def holds(resolved: ResolvedPolicy, key: str, text: str) -> bool:
@@ -154,25 +143,22 @@ def test_every_key_says_what_a_table_may_set() -> None:
 
 @pytest.mark.parametrize("key", TRIED)
 def test_a_looser_value_counts_as_the_table_of_keys_says(key: str) -> None:
-    may = MAY[key]
-    for resolved in policies(key, may.loose):
-        counts = may.kind in ("any", "unstated")
-        assert counts or not holds(resolved, key, may.loose) or holds(resolve([]), key, may.loose)
-        if counts:
-            assert holds(resolved, key, may.loose)
-            assert resolved.ignored == ()
-    for resolved in policies(key, may.loose, stated(key)):
-        assert holds(resolved, key, may.loose if may.kind == "any" else may.stated)
-        assert [one.why != "" for one in resolved.ignored] == [may.kind != "any"] * (may.kind != "any")
-    for resolved in policies(key, may.loose, stated(key, "schedules")):  # no key at all
-        assert holds(resolved, key, may.stated)
+    may, resolved = MAY[key], saying(key, MAY[key].loose)
+    counts = may.kind in ("any", "unstated")
+    assert counts or not holds(resolved, key, may.loose) or holds(resolve([]), key, may.loose)
+    if counts:
+        assert holds(resolved, key, may.loose)
+        assert resolved.ignored == ()
+    resolved = saying(key, may.loose, stated(key))
+    assert holds(resolved, key, may.loose if may.kind == "any" else may.stated)
+    assert [one.why != "" for one in resolved.ignored] == [may.kind != "any"] * (may.kind != "any")
+    assert holds(saying(key, may.loose, stated(key, "none")), key, may.stated)
 
 
 @pytest.mark.parametrize("key", [key for key in TRIED if MAY[key].tight])
 def test_a_tighter_value_always_counts(key: str) -> None:
     for settings in ("default", "none"):
-        environment = {**stated(key, settings), "ICEKEEPER_SCHEDULES__OWN__INTERVAL": "1h"}
-        resolved = resolve(layers_for({f"icekeeper.{key}": MAY[key].tight}, environment, {}), unsafe=True)
+        resolved = saying(key, MAY[key].tight, stated(key, settings))
         assert holds(resolved, key, MAY[key].tight)
         assert resolved.ignored == ()
 
@@ -184,21 +170,21 @@ def test_the_deployment_lets_tables_set_a_key_to_any_value(key: str) -> None:
         assert refusal({}, environment).endswith(f"'{key}' cannot be set by a table")
         return
     for words in (key, "all"):
-        for resolved in policies(key, MAY[key].loose, stated(key, f"schedules,{words}")):
-            assert holds(resolved, key, MAY[key].loose)
-            assert resolved.ignored == ()
+        resolved = saying(key, MAY[key].loose, stated(key, words))
+        assert holds(resolved, key, MAY[key].loose)
+        assert resolved.ignored == ()
 
 
 @pytest.mark.parametrize("key", sorted(BOUND_KEYS & set(TRIED)))
 def test_nobody_loosens_a_bound(key: str) -> None:
     may, variable = MAY[key], f"ICEKEEPER_BOUND_{key.upper()}"
     bound = {variable: may.stated, "ICEKEEPER_TABLE_SETTINGS": "all"}
-    for resolved in policies(key, may.loose, bound):
-        assert holds(resolved, key, "none" if may.kind == "never" else may.stated)
-        if may.kind != "never":
-            assert [one.why for one in resolved.ignored] == [
-                f"bound {variable} keeps it at {text_of(getattr(resolved.policy, key))}"
-            ]
+    resolved = saying(key, may.loose, bound)
+    assert holds(resolved, key, "none" if may.kind == "never" else may.stated)
+    if may.kind != "never":
+        assert [one.why for one in resolved.ignored] == [
+            f"bound {variable} keeps it at {text_of(getattr(resolved.policy, key))}"
+        ]
     assert holds(resolve(layers_for({}, bound, {key: may.loose}), unsafe=True), key, may.stated)
     assert holds(resolve(layers_for({f"icekeeper.{key}": may.tight}, bound, {}), unsafe=True), key, may.tight)
 
@@ -236,22 +222,15 @@ ATTACK = {
 }
 
 
-@pytest.mark.parametrize("prefix", ["", "schedules.own."])
-def test_what_the_operator_said_for_safety_stands(prefix: str) -> None:
-    attack = {f"{prefix}{key}": value for key, value in ATTACK.items()}
-    if prefix:
-        attack["schedules.own.interval"] = "1s"
-    resolved = attacked(attack, OPERATORS)
-    for part in (resolved, *resolved.parts()):
-        policy = part.policy
-        assert set(policy.operations) <= {Operation.COMPACT, Operation.REMOVE_ORPHANS}
-        assert policy.orphan_sweep_enabled is False
-        assert policy.orphan_protected_prefixes == ("s3://lake/kept",)
-        assert policy.orphan_min_sightings == 3
-        assert text_of(policy.orphan_max_delete_ratio) == "0.01"
-    assert {one.key for one in resolved.ignored} >= {f"{prefix}{key}" for key in ATTACK} - {
-        f"{prefix}orphan_protected_prefixes"
-    }
+def test_what_the_operator_said_for_safety_stands() -> None:
+    resolved = attacked(ATTACK, OPERATORS)
+    policy = resolved.policy
+    assert set(policy.operations) <= {Operation.COMPACT, Operation.REMOVE_ORPHANS}
+    assert policy.orphan_sweep_enabled is False
+    assert policy.orphan_protected_prefixes == ("s3://lake/kept",)
+    assert policy.orphan_min_sightings == 3
+    assert text_of(policy.orphan_max_delete_ratio) == "0.01"
+    assert {one.key for one in resolved.ignored} >= ATTACK.keys() - {"orphan_protected_prefixes"}
 
 
 def test_widened_operations_count_as_far_as_the_operator_has_them() -> None:
@@ -266,10 +245,10 @@ def test_widened_operations_count_as_far_as_the_operator_has_them() -> None:
 
 def test_protected_prefixes_are_those_of_all_layers() -> None:
     layers = layers_for(
-        {"icekeeper.orphan_protected_prefixes": "s3://c, s3://a", "icekeeper.schedules.own.interval": "1d"},
+        {"icekeeper.orphan_protected_prefixes": "s3://c, s3://a"},
         {"ICEKEEPER_ORPHAN_PROTECTED_PREFIXES": "s3://a", "ICEKEEPER_BOUND_ORPHAN_PROTECTED_PREFIXES": "s3://e"},
         {"orphan_protected_prefixes": "s3://d"},
-        rules=[Layer("rule", {"orphan_protected_prefixes": "s3://b", "schedules.own.orphan_protected_prefixes": "f"})],
+        rules=[Layer("rule", {"orphan_protected_prefixes": "s3://b"})],
     )
     resolved = resolve(layers)
     assert resolved.policy.orphan_protected_prefixes == ("s3://a", "s3://b", "s3://c", "s3://d", "s3://e")
@@ -277,8 +256,6 @@ def test_protected_prefixes_are_those_of_all_layers() -> None:
         "deployment ICEKEEPER_ORPHAN_PROTECTED_PREFIXES, rule, table property icekeeper.orphan_protected_prefixes, "
         "--set, bound ICEKEEPER_BOUND_ORPHAN_PROTECTED_PREFIXES"
     )
-    own = resolved.of_schedule("own").policy.orphan_protected_prefixes
-    assert set(own) == {"s3://a", "s3://b", "s3://c", "s3://d", "s3://e", "f"}
 
 
 @pytest.mark.parametrize(
@@ -326,15 +303,13 @@ def test_files_of_a_byte_cost_the_operator_nothing() -> None:
         ("icekeeper.orphan_sweep_prefixes", "default"),
         ("icekeeper.snapshot_give_up_ids", "all"),
         ("icekeeper.min_input_files", "none"),
-        ("icekeeper.schedules.own.orphan_min_sightings", "default"),
-        ("icekeeper.schedules.own.min_input_files", "none"),
         ("history.expire.min-snapshots-to-keep", "none"),
         ("history.expire.min-snapshots-to-keep", "orphan_min_sightings"),
     ],
 )
 def test_a_malformed_value_of_a_key_that_is_ignored_fails_nothing(name: str, settings: str) -> None:
     environment = {"ICEKEEPER_TABLE_SETTINGS": settings}
-    resolved = resolve(layers_for({**INTERVAL, name: "soon"}, environment, {}))
+    resolved = resolve(layers_for({name: "soon"}, environment, {}))
     assert resolved.policy == resolve(layers_for({}, environment, {})).policy
     assert name in {one.source.removeprefix("table property ") for one in resolved.ignored}
 
@@ -350,102 +325,11 @@ def test_a_malformed_value_of_a_key_that_a_table_may_set_is_an_error() -> None:
 def test_a_table_setting_that_is_no_key_is_an_error() -> None:
     assert refusal({}, {"ICEKEEPER_TABLE_SETTINGS": "default,orphan_min_sighting"}) == (
         "policy key table_settings cannot be 'default,orphan_min_sighting' (from deployment ICEKEEPER_TABLE_SETTINGS): "
-        "'orphan_min_sighting' is no policy key (did you mean 'orphan_min_sightings'?); write keys, default, all, "
-        "schedules or none"
+        "'orphan_min_sighting' is no policy key (did you mean 'orphan_min_sightings'?); write keys, default, all "
+        "or none"
     )
     assert "cannot be set by a table" in refusal({}, {"ICEKEEPER_TABLE_SETTINGS": "table_filter"})
     assert refusal({"icekeeper.table_settings": "all"}).endswith("table_settings is a setting of the deployment")
-
-
-# -- schedules
-
-
-OF_THE_OPERATOR = {
-    "ICEKEEPER_SCHEDULES__NIGHTLY__INTERVAL": "24h",
-    "ICEKEEPER_SCHEDULES__NIGHTLY__OPERATIONS": "expire_snapshots,compact",
-    "ICEKEEPER_SCHEDULES__NIGHTLY__SNAPSHOT_RETENTION_HOURS": "720",
-}
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("interval", "none"),
-        ("interval", "1h"),
-        ("operations", "compact"),
-        ("operations", "all"),
-        ("snapshot_retention_hours", "1"),
-        ("orphan_max_delete_ratio", "1"),
-    ],
-)
-def test_a_schedule_of_the_operator_stays_as_it_is(key: str, value: str) -> None:
-    resolved = attacked({f"schedules.nightly.{key}": value}, OF_THE_OPERATOR)
-    assert resolved.fingerprint() == attacked({}, OF_THE_OPERATOR).fingerprint()
-    assert [one.key for one in resolved.ignored] == [f"schedules.nightly.{key}"]
-
-
-def test_a_table_makes_no_schedule_beside_those_of_the_operator() -> None:
-    """What the operator states for a schedule would not hold in it."""
-    own = {"schedules.own.interval": "1h"}
-    resolved = attacked(own, OF_THE_OPERATOR)
-    assert list(resolved.schedules) == ["nightly"]
-    (ignored,) = resolved.ignored
-    assert ignored.why.startswith("a table may make no schedules beside the operator's nightly; ICEKEEPER_TABLE_SET")
-    free = {**OF_THE_OPERATOR, "ICEKEEPER_TABLE_SETTINGS": "default,schedules"}
-    assert list(attacked(own, free).schedules) == ["nightly", "own"]
-
-
-def test_a_schedule_that_the_operator_took_away_stays_away() -> None:
-    """The table's own one of that name would be held to nothing."""
-    away = {"ICEKEEPER_SCHEDULES__NIGHTLY__INTERVAL": "none"}
-    resolved = attacked({"schedules.nightly.interval": "1m", "schedules.nightly.operations": "remove_orphans"}, away)
-    assert resolved.schedules == {}
-    assert resolved.ignored[0].why.startswith(
-        "the schedule is that of deployment ICEKEEPER_SCHEDULES__NIGHTLY__INTERVAL, none, and a table may only"
-    )
-
-
-def test_a_table_may_make_a_schedule_of_the_operator_rarer_and_tighter() -> None:
-    said = {"schedules.nightly.interval": "7d", "schedules.nightly.snapshot_retention_hours": "900"}
-    resolved = attacked(said, OF_THE_OPERATOR)
-    assert resolved.ignored == ()
-    assert resolved.schedules["nightly"].interval_ms == 7 * 24 * 3_600_000
-    assert resolved.of_schedule("nightly").policy.snapshot_retention_hours == 900
-    free = attacked(
-        {"schedules.nightly.interval": "none"}, {**OF_THE_OPERATOR, "ICEKEEPER_TABLE_SETTINGS": "schedules"}
-    )
-    assert free.schedules == {}
-
-
-def test_a_schedule_of_the_table_sweeps_as_rarely_as_any_pass() -> None:
-    """A schedule that names its operations does them in every turn."""
-    own = {"schedules.own.interval": "1m", "schedules.own.operations": "remove_orphans"}
-    resolved = attacked(own)
-    assert resolved.schedules["own"].interval_ms == 24 * 3_600_000
-    assert [(one.key, one.value) for one in resolved.ignored] == [("schedules.own.interval", "1m")]
-    assert attacked({**own, "schedules.own.operations": "compact"}).schedules["own"].interval_ms == 60_000
-    free = {"ICEKEEPER_TABLE_SETTINGS": "default,orphan_sweep_interval_hours"}
-    assert attacked(own, free).schedules["own"].interval_ms == 60_000
-
-
-def test_a_table_has_sixteen_schedules_of_its_own() -> None:
-    many = {f"schedules.s{number:02}.interval": "1d" for number in range(20)} | {"schedules.s19.min_input_files": "x"}
-    resolved = attacked(many)
-    assert len(resolved.schedules) == 16
-    assert [one.key for one in resolved.ignored] == [
-        *(f"schedules.s{number}.interval" for number in (16, 17, 18, 19)),
-        "schedules.s19.min_input_files",
-    ]
-
-
-def test_a_table_without_the_right_makes_no_schedule() -> None:
-    own = {"schedules.own.interval": "1m", "schedules.own.min_input_files": "2"}
-    resolved = attacked(own, {"ICEKEEPER_TABLE_SETTINGS": "min_input_files"})
-    assert resolved.schedules == {}
-    assert {one.why for one in resolved.ignored} == {
-        "a table may make no schedules; ICEKEEPER_TABLE_SETTINGS=min_input_files,schedules (TableSettings of the "
-        "stack) lets tables set it"
-    }
 
 
 # Tests as an attacker: what Iceberg's own properties of a table may cost whoever maintains it

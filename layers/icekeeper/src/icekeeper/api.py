@@ -90,15 +90,14 @@ class Icekeeper:
         table: str | Table,
         settings: Settings | None = None,
         *,
-        schedule: str | None = None,
         unsafe: bool = False,
         wait_s: float = 0.0,
         progress: Progress = silent,
     ) -> PassOutcome:
         """Run one pass under the table's lease; an operation that fails is in the outcome, and raises nothing.
 
-        ``schedule`` runs one schedule of the policy, due or not.  ``unsafe`` allows an orphan grace period below 24
-        hours.  ``wait_s`` is how long to wait for another run that maintains the table.
+        ``unsafe`` allows an orphan grace period below 24 hours.  ``wait_s`` is how long to wait for another run that
+        maintains the table.
 
         Raises:
             LeaseHeld: another run still maintains the table.
@@ -111,7 +110,6 @@ class Icekeeper:
         with open_engine(self._engine) as engine:
             return self._runtime.maintain(
                 *(self._name(table), chosen, engine),
-                schedule=schedule,
                 unsafe=unsafe,
                 progress=progress,
                 turn=turn,

@@ -157,7 +157,6 @@ class Runtime:
         overrides: Mapping[str, str],
         engine: Engine,
         *,
-        schedule: str | None = None,
         dry_run: bool = False,
         unsafe: bool = False,
         progress: Progress = silent,
@@ -168,12 +167,12 @@ class Runtime:
     ) -> PassOutcome:
         """Run one pass over one table under the table's lease, again if it fails; a dry run takes no lease.
 
-        If the policy has schedules, the pass does those that are due, or only ``schedule``.  ``turn`` says how long to
-        wait, when to stop and how often to try.  Nothing counts as older than it was at ``as_of_ms``.  With ``saved``,
-        the pass does only what this plan says.  ``names_table``: a person names the table, not a pattern, scan or plan.
+        ``turn`` says how long to wait, when to stop and how often to try.  Nothing counts as older than it was at
+        ``as_of_ms``.  With ``saved``, the pass does only what this plan says.  ``names_table``: a person names the
+        table, not a pattern, scan or plan.
 
         Raises:
-            PolicyError: unknown table or schedule, or a setting is wrong.
+            PolicyError: unknown table, or a setting is wrong.
             LeaseHeld: another run that shares this state maintains the table for longer than ``turn`` waits.
             StorageError: the table cannot be loaded, or the state cannot be written.
         """
@@ -188,9 +187,7 @@ class Runtime:
 
         named = [name.strip() for name in overrides.get("operations", "").split(",")] if names_table else ()
         turn = None if dry_run else turn or Turn()
-        outcome = maintain_table(
-            AskedPass(self.catalog, self.state, table, overrides, make_context, turn, schedule, saved)
-        )
+        outcome = maintain_table(AskedPass(self.catalog, self.state, table, overrides, make_context, turn, saved))
         if turn is not None:
             self.look_again(table, overrides if turn.is_proposed else {}, unsafe=unsafe and turn.is_proposed)
         return outcome
@@ -218,7 +215,6 @@ class Runtime:
         overrides: Mapping[str, str],
         engine: Engine,
         *,
-        schedule: str | None = None,
         unsafe: bool = False,
         progress: Progress = silent,
     ) -> tuple[SavedTable, PassOutcome]:
@@ -239,7 +235,6 @@ class Runtime:
             table,
             overrides,
             engine,
-            schedule=schedule,
             dry_run=True,
             unsafe=unsafe,
             progress=progress,
@@ -251,7 +246,6 @@ class Runtime:
             uuid=loaded.metadata.uuid,
             run_id=str(uuid.uuid4()),
             settings=overrides,
-            schedule=schedule,
             policy=resolved.fingerprint(),
             planned_ms=now_ms,
             snapshot_id=None if head is None else head.snapshot_id,
@@ -278,7 +272,6 @@ class Runtime:
             TableName.recorded(saved.table),
             saved.settings,
             engine,
-            schedule=saved.schedule,
             unsafe=unsafe,
             progress=progress,
             turn=turn,
@@ -604,13 +597,12 @@ class Runtime:
         overrides: Mapping[str, str],
         listing: ListingWriter,
         *,
-        schedule: str | None = None,
         unsafe: bool = False,
     ) -> Mapping[str, Any]:
         """What no deletion of the table's files may touch now; changes nothing.
 
         Raises:
-            PolicyError: unknown table or schedule, or a setting is wrong.
+            PolicyError: unknown table, or a setting is wrong.
             StorageError: the catalog or the state store does not answer, or ``listing`` cannot be written.
         """
         from icekeeper.administration.settings import safety_bounds
@@ -619,8 +611,6 @@ class Runtime:
 
         loaded = self.catalog.load(table)
         resolved = self.policy(loaded, overrides, unsafe=unsafe)
-        if schedule is not None:
-            resolved = resolved.of_schedule(schedule)
         now_ms = Stores(self.clock, self.store_clock, may_write=False).now_ms(loaded)
         memory = TableMemory(self.state, identity_of(self.catalog, loaded), lambda: now_ms)
         return safety_bounds(loaded, resolved, memory, now_ms, listing)

@@ -107,9 +107,6 @@ Settings: TypeAlias = Annotated[
         autocompletion=completion.keys,
     ),
 ]
-Schedule: TypeAlias = Annotated[
-    str | None, typer.Option("--schedule", metavar="NAME", help="a schedule of the policy, due or not")
-]
 Engine: TypeAlias = Annotated[
     EngineName,
     typer.Option(

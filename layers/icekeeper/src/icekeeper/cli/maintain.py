@@ -14,7 +14,6 @@ from icekeeper.cli.arguments import (
     CatalogName,
     Engine,
     Operations,
-    Schedule,
     Settings,
     Tables,
     Unsafe,
@@ -49,7 +48,6 @@ def maintain(
     table: Tables = None,
     operations: Operations = None,
     settings: Settings = None,
-    schedule: Schedule = None,
     engine: Engine = EngineName.AUTO,
     all_tables: AllTables = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would be done, and change nothing")] = False,
@@ -67,7 +65,7 @@ def maintain(
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Run a maintenance pass over tables: the operations of their policies, and those of their schedules that are due.
+    """Run a maintenance pass over tables: the operations of their policies.
 
     Only one run at a time maintains a table.  Of several tables, one that fails stops no other.
     """
@@ -89,7 +87,6 @@ def maintain(
                 name,
                 chosen,
                 started,
-                schedule=schedule,
                 dry_run=dry_run,
                 unsafe=unsafe,
                 progress=progress,

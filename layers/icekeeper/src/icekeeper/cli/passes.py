@@ -20,7 +20,6 @@ from icekeeper.cli.arguments import (
     CommandGroup,
     Engine,
     Operations,
-    Schedule,
     Settings,
     Table,
     Tables,
@@ -242,7 +241,6 @@ def plan(
         str | None, typer.Option("--operations", metavar="LIST|all", help="comma-separated; all that a pass would run")
     ] = None,
     settings: Settings = None,
-    schedule: Schedule = None,
     engine: Engine = EngineName.AUTO,
     all_tables: AllTables = False,
     unsafe: Unsafe = False,
@@ -262,7 +260,7 @@ def plan(
     with engine_and_progress(engine, as_json=as_json) as (started, progress):
 
         def planned(name: TableName) -> tuple[SavedTable | None, PassOutcome]:
-            more: dict[str, Any] = {"schedule": schedule, "unsafe": unsafe, "progress": progress}
+            more: dict[str, Any] = {"unsafe": unsafe, "progress": progress}
             if save is not None:
                 return runtime.plan_to_save(name, chosen, started, **more)
             return None, runtime.maintain(name, chosen, started, dry_run=True, names_table=not is_fleet, **more)
@@ -277,7 +275,7 @@ def plan(
     reclaimable = reclaimable_bytes(outcome)
     if as_json:
         order = {"planned_anew": order_json(outcome.operations)}
-        bounds = runtime.safety_bounds(name, chosen, listings(), schedule=schedule, unsafe=unsafe)
+        bounds = runtime.safety_bounds(name, chosen, listings(), unsafe=unsafe)
         found = {**order, "reclaimable_bytes": reclaimable, "costs": costs, "bounds": bounds}
         print_json({**outcome.to_json(listings()), **found})
     console = people(as_json=as_json)

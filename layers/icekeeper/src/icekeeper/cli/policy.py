@@ -116,7 +116,7 @@ def _change(
     Removing settings need not leave a policy that fits the table, so that a wrong policy can be repaired in steps.
     """
     from icekeeper.operation_facts import Operation
-    from icekeeper.operations.policy_fit import check_fit, check_schedules
+    from icekeeper.operations.policy_fit import check_fit
     from icekeeper.policy.resolve import setting_changes, short_retentions
     from icekeeper.report.terminal import print_changes, print_warnings
     from icekeeper.runtime import Runtime
@@ -131,9 +131,7 @@ def _change(
     def resolve_policy(loaded: LoadedTable) -> ResolvedPolicy:
         resolved = runtime.policy(loaded, {}, unsafe=unsafe)
         if must_fit:
-            for part in resolved.parts():
-                check_fit(loaded.metadata, part.policy, tuple(Operation))
-            check_schedules(loaded.metadata, resolved)
+            check_fit(loaded.metadata, resolved.policy, tuple(Operation))
         return resolved
 
     after = change(handle, resolve_policy)

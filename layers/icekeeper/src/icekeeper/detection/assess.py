@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.detection.look_again import is_known_idle, outlook, time_has_come
+from icekeeper.detection.look_again import outlook, time_has_come
 from icekeeper.detection.proposal import REQUESTED, Proposal, Skip
 from icekeeper.detection.signals import (
     Signal,
@@ -23,7 +23,6 @@ from icekeeper.detection.signals import (
     partition_signals,
     ref_signals,
     rewrites_are_blocked,
-    schedule_signals,
     statistics_signals,
     summary_signals,
     sweep_memory,
@@ -44,17 +43,9 @@ from icekeeper.operations.compaction.plan.where import why_not_rewritten
 from icekeeper.operations.expiry.retention import ExpiryPlan, expiry_at
 from icekeeper.operations.policy_fit import check_fit
 from icekeeper.policy import Operation, Policy, ResolvedPolicy, gc_enabled
-from icekeeper.policy.due import (
-    FIRST_SWEEP,
-    PolicyPart,
-    due_ms,
-    due_parts,
-    in_one_pass,
-    next_proposal_ms,
-    sweep_interval_ms,
-)
+from icekeeper.policy.sweep_rhythm import next_proposal_ms, sweep_interval_ms
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.store import Glance, LastSeen, ScheduleRun
+from icekeeper.state.store import Glance, LastSeen, SweepKind, SweepRecord
 
 _PRIORITY_DIGITS = 4
 
@@ -71,7 +62,7 @@ def assess_table(
     fleet: int = 1,
     manifests: int | None = None,
 ) -> Proposal | Skip:
-    """Assess a table and its due schedules by its records in the state store (``memory``).
+    """Assess a table by its records in the state store (``memory``).
 
     For a table without a recorded sweep, the time of the first one is passed to ``plan_sweep``, unless it is now; the
     first sweeps of the ``fleet`` tables that the scan selects are spread over an interval.  ``manifests`` is the number
@@ -80,36 +71,34 @@ def assess_table(
     Raises:
         StorageError: ``plan_sweep`` failed.
     """
-    metadata, turns = loaded.metadata, memory.schedules
-    parts = due_parts(resolved, turns, now_ms)
+    metadata, policy, sweeps = loaded.metadata, resolved.policy, memory.sweeps
     found: Proposal | Skip | None = _why_filters_misfit(loaded, resolved)
     if found is None:
-        rest = next((part.resolved for part in parts if part.schedule is None), resolved.unscheduled())
         deletes = not loaded.versioned_by  # else passes refuse to (rule: branches-outside-need-everything)
-        plan = _expirable(metadata, rest.policy, memory, now_ms) if deletes else ExpiryPlan((), ())
-        grace_ms = rest.policy.orphan_older_than_ms
+        plan = _expirable(metadata, policy, memory, now_ms) if deletes else ExpiryPlan((), ())
+        grace_ms = policy.orphan_older_than_ms
         found = assess(
             str(loaded.name),
             metadata,
-            rest,
+            resolved,
             now_ms=now_ms,
             expirable=len(plan.snapshot_ids),
             expirable_refs=len(plan.refs),
             last_seen=memory.last_seen,
             failed_loads=sum(load.can_be_cleaned(now_ms, grace_ms) for load in memory.loads) if deletes else 0,
-            due=due_sweep(plan_sweep, identity, metadata, rest, turns, fleet=fleet, now_ms=now_ms) if deletes else (),
-            clustering=wanted_clustering(metadata, rest.policy) if rest.runs(Operation.COMPACT) else None,
+            due=due_sweep(plan_sweep, identity, metadata, resolved, sweeps, fleet=fleet, now_ms=now_ms)
+            if deletes
+            else (),
+            clustering=wanted_clustering(metadata, policy) if resolved.runs(Operation.COMPACT) else None,
             has_unreadable=bool(memory.unreadable),
             manifests=manifests,
         )
-        if resolved.schedules:
-            found = _with_due(loaded, resolved, found, parts, turns, now_ms)
     found = as_requested(found, resolved, identity.uuid) if is_requested else found
     warning = _unreadable(metadata, memory)
     if isinstance(found, Skip):
         return replace(found, warning=warning, catalog=identity.catalog)
     seen = () if memory.last_seen is None else (memory.last_seen.finished_ms,)
-    passes_ms = (*seen, *(run.finished_ms for name, run in turns.items() if name != FIRST_SWEEP))
+    passes_ms = (*seen, *(one.finished_ms for one in sweeps.values() if one.kind is not SweepKind.FIRST))
     return replace(
         found,
         warning=warning,
@@ -135,75 +124,37 @@ def _expirable(metadata: TableMetadata, policy: Policy, memory: Glance, now_ms: 
     return expiry_at(metadata, policy, now_ms=now_ms, pinned=[pin.snapshot_id for pin in memory.pins])
 
 
-ORPHAN_SWEEP = "orphan sweep"
-"""The name of the sweep among the schedules of :func:`next_due`."""
-
-
-def next_due(
+def next_sweep_ms(
     identity: TableIdentity,
     metadata: TableMetadata,
     resolved: ResolvedPolicy,
-    turns: Mapping[str, ScheduleRun],
+    sweeps: Mapping[SweepKind, SweepRecord],
     *,
     fleet: int,
     now_ms: int,
-) -> dict[str, int]:
-    """When each schedule of a table and its orphan sweep are due, in epoch milliseconds; schedules that never ran are
-    left out."""
-    if resolved.why_disabled() is not None:
-        return {}
-    found = {name: due_ms(resolved, name, turns, now_ms) for name in sorted(resolved.schedules)}
-    rest = resolved.unscheduled()
-    interval_ms = sweep_interval_ms(rest.policy)
-    if interval_ms and rest.runs(Operation.REMOVE_ORPHANS) and gc_enabled(metadata) and metadata.has_history:
-        memory = sweep_memory(identity, metadata, rest.policy, turns, fleet=fleet, now_ms=now_ms)
-        found[ORPHAN_SWEEP] = next_proposal_ms(memory, interval_ms, identity.key, now_ms)
-    return {name: at_ms for name, at_ms in found.items() if at_ms}
+) -> int:
+    """When an orphan sweep alone is a reason for a pass, in epoch milliseconds; 0: passes sweep no orphans here."""
+    interval_ms = sweep_interval_ms(resolved.policy)
+    if not (interval_ms and resolved.runs(Operation.REMOVE_ORPHANS) and gc_enabled(metadata) and metadata.has_history):
+        return 0
+    memory = sweep_memory(identity, metadata, resolved.policy, sweeps, fleet=fleet, now_ms=now_ms)
+    return next_proposal_ms(memory, interval_ms, identity.key, now_ms)
 
 
 def _why_filters_misfit(loaded: LoadedTable, resolved: ResolvedPolicy) -> Skip | None:
     """Skip a table if every pass would refuse a filter of its policy."""
     try:
-        for part in resolved.parts():
-            if part.policy.where is not None and part.why_disabled() is None:
-                check_fit(loaded.metadata, part.policy, ())
+        if resolved.policy.where is not None and resolved.why_disabled() is None:
+            check_fit(loaded.metadata, resolved.policy, ())
     except PolicyError as error:
         return Skip(str(loaded.name), str(error), is_error=True)
     return None
 
 
-def _with_due(
-    loaded: LoadedTable,
-    resolved: ResolvedPolicy,
-    found: Proposal | Skip,
-    parts: Sequence[PolicyPart],
-    runs: Mapping[str, ScheduleRun],
-    now_ms: int,
-) -> Proposal | Skip:
-    """Add the due schedules that may have work to the finding for the other operations."""
-    metadata = loaded.metadata
-    is_maintained = resolved.why_disabled() is None and metadata.format_version in MAINTAINED_FORMAT_VERSIONS
-    if not is_maintained or metadata.head(resolved.policy.branch) is None:
-        return found
-    scheduled = {part.schedule: part for part in parts if part.schedule is not None}
-    needed = [part for name, part in scheduled.items() if not is_known_idle(metadata, part, runs.get(name), now_ms)]
-    chosen = in_one_pass(needed)
-    signals = list(schedule_signals(resolved, chosen, runs, now_ms))
-    names = [part.schedule for part in chosen if part.schedule is not None]
-    return with_schedules(str(loaded.name), found, signals, names, metadata.uuid or "")
-
-
 def idle_by_memory(loaded: LoadedTable, resolved: ResolvedPolicy, memory: Glance, now_ms: int) -> frozenset[Operation]:
-    """The operations of a policy and its schedules that certainly find nothing to do at ``now_ms``."""
-    metadata, rest = loaded.metadata, resolved.unscheduled()
-    clusters = rest.runs(Operation.COMPACT) and wanted_clustering(metadata, rest.policy) is not None
-    idle = set(idle_operations(metadata, rest, memory.last_seen, clusters=clusters, now_ms=now_ms))
-    busy: set[Operation] = set()
-    for name in resolved.schedules:
-        part = PolicyPart(name, resolved.of_schedule(name))
-        is_idle = is_known_idle(metadata, part, memory.schedules.get(name), now_ms)
-        (idle if is_idle else busy).update(part.operations)
-    return frozenset(idle - busy)
+    """The operations of a policy that certainly find nothing to do at ``now_ms``."""
+    clusters = resolved.runs(Operation.COMPACT) and wanted_clustering(loaded.metadata, resolved.policy) is not None
+    return idle_operations(loaded.metadata, resolved, memory.last_seen, clusters=clusters, now_ms=now_ms)
 
 
 def assess(
@@ -221,7 +172,7 @@ def assess(
     has_unreadable: bool = False,
     manifests: int | None = None,
 ) -> Proposal | Skip:
-    """Propose a table for maintenance, or return the reason against it; schedules are left out.
+    """Propose a table for maintenance, or return the reason against it.
 
     Args:
         expirable: how many snapshots the current expiry plan contains; it respects pins.
@@ -344,21 +295,8 @@ def as_requested(found: Proposal | Skip, resolved: ResolvedPolicy, uuid: str) ->
     if resolved.is_stopped:
         return Skip(found.table, f"{REQUESTED}, but {resolved.why_disabled()}")
     if isinstance(found, Proposal):
-        return replace(found, reasons=(REQUESTED, *found.reasons), priority=1.0, uuid=uuid, only_schedules=False)
+        return replace(found, reasons=(REQUESTED, *found.reasons), priority=1.0, uuid=uuid)
     return Proposal(found.table, (REQUESTED,), 1.0, uuid)
-
-
-def with_schedules(
-    table: str, found: Proposal | Skip, signals: Sequence[Signal], schedules: Sequence[str], uuid: str
-) -> Proposal | Skip:
-    """Combine the finding for operations that no schedule names with the signals of due ``schedules``."""
-    if not signals:
-        return found
-    due = replace(_proposal(table, signals, uuid), schedules=tuple(schedules))
-    if isinstance(found, Skip):
-        return replace(due, only_schedules=True)
-    left = (1 - due.priority) * (1 - found.priority)
-    return replace(due, reasons=(*found.reasons, *due.reasons), priority=round(1 - left, _PRIORITY_DIGITS))
 
 
 def _proposal(table: str, signals: Sequence[Signal], uuid: str) -> Proposal:

@@ -53,7 +53,7 @@ def detect(
     settings = policies.deployment(given, unsafe=unsafe).policy
     state.require_writable()
     search_cycles_seldom()
-    first_sweeps = Gathered(state.schedules.record_all)
+    first_sweeps = Gathered(state.sweeps.record_all)
     scanner = Scanner(
         settings,
         state,

@@ -16,16 +16,11 @@ from icekeeper.health.examine import listed_manifests, summary_counter, summary_
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import Snapshot, TableMetadata, table_digest
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
-from icekeeper.policy.due import PolicyPart
-from icekeeper.state.store import IdleSince, LastSeen, ScheduleRun
+from icekeeper.state.store import IdleSince, LastSeen
 from icekeeper.text import counted
 
 _SINCE = "since the last pass"
 _DAY_MS = 24 * HOUR_MS
-# The work of these operations depends only on the head; that of the others also on the time, or on files in the store.
-_OF_THE_HEAD = frozenset(
-    {Operation.COMPACT, Operation.REWRITE_POSITION_DELETES, Operation.REWRITE_MANIFESTS, Operation.COMPUTE_STATISTICS}
-)
 
 
 def outlook(
@@ -129,16 +124,6 @@ def _is_possible(operation: Operation, head: Snapshot, policy: Policy, manifests
     listed = listed_manifests(summary_counters(head))
     listed = manifests if listed is None else listed
     return listed is None or listed >= policy.min_manifests_to_rewrite
-
-
-def is_known_idle(metadata: TableMetadata, part: PolicyPart, last: ScheduleRun | None, now_ms: int) -> bool:
-    """Whether a turn of a schedule certainly finds nothing, as the last turn with this head and these settings."""
-    head = metadata.head(part.resolved.policy.branch)
-    if last is None or head is None or not last.idle or last.snapshot_id != head.snapshot_id:
-        return False
-    if last.fingerprint != part.resolved.fingerprint() or not _OF_THE_HEAD.issuperset(part.operations):
-        return False
-    return not time_has_come(head, part.resolved.policy, last.finished_ms, now_ms)
 
 
 def time_has_come(head: Snapshot, policy: Policy, looked_ms: int, now_ms: int) -> bool:

@@ -25,10 +25,6 @@ class Proposal:
     location: str = ""
     waited_ms: int = field(default=0, compare=False)
     """Time since the last pass; without one, the age of the table."""
-    schedules: tuple[str, ...] = ()
-    """The schedules that the pass runs."""
-    only_schedules: bool = False
-    """There is no sign of work for the operations that no schedule names."""
     warning: str | None = None
     """A problem that no pass can repair: unreadable files."""
     catalog: str = ""
@@ -54,8 +50,6 @@ class Proposal:
             "forced": self.is_requested,
             "settings": dict(self.settings),
             "wait": False,
-            **({"schedules": list(self.schedules)} if self.schedules else {}),
-            **({"only_schedules": True} if self.only_schedules else {}),
         }
 
 
@@ -124,7 +118,6 @@ def detection_json(catalog: str, report: FleetReport) -> dict[str, Any]:
                 "table": found.table,
                 "reasons": list(found.reasons),
                 "priority": found.priority,
-                **({"schedules": list(found.schedules)} if found.schedules else {}),
                 **_warning_of(found),
                 **({"requested": True, "settings": dict(found.settings)} if found.is_requested else {}),
             }

@@ -13,7 +13,7 @@ from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
 from icekeeper.deletion.neighbours import has_its_own_bucket
 from icekeeper.deletion.other_tables import UNKNOWN_WAREHOUSE, fitting, unseen_entry
 from icekeeper.deletion.table_claims import first_look, is_seen, recorded_claims
-from icekeeper.detection.assess import assess_table, idle_by_memory, next_due, urgency
+from icekeeper.detection.assess import assess_table, idle_by_memory, next_sweep_ms, urgency
 from icekeeper.detection.list_tables import (
     CatalogSource,
     FleetTable,
@@ -394,9 +394,10 @@ class Scanner:
             verdict = Verdict(left_alone=masked(str(error)))
             self._observe(place, loaded, identity, resolved, memory, verdict, manifests)
             raise
-        metadata, turns = loaded.metadata, memory.schedules
-        due = next_due(identity, metadata, resolved, turns, fleet=place.fleet, now_ms=self.now_ms)
-        self._observe(place, loaded, identity, resolved, memory, _verdict(found, due), manifests)
+        sweep_ms = next_sweep_ms(
+            identity, loaded.metadata, resolved, memory.sweeps, fleet=place.fleet, now_ms=self.now_ms
+        )
+        self._observe(place, loaded, identity, resolved, memory, _verdict(found, sweep_ms), manifests)
         return found
 
     def _counted(
@@ -660,10 +661,10 @@ class Scanner:
         return None if lease is None else lease.who
 
 
-def _verdict(found: Proposal | Skip, due: Mapping[str, int]) -> Verdict:
+def _verdict(found: Proposal | Skip, sweep_due_ms: int) -> Verdict:
     if isinstance(found, Proposal):
-        return Verdict(reasons=found.reasons, priority=found.priority, due=due)
-    return Verdict(left_alone=found.reason, due=due)
+        return Verdict(reasons=found.reasons, priority=found.priority, sweep_due_ms=sweep_due_ms)
+    return Verdict(left_alone=found.reason, sweep_due_ms=sweep_due_ms)
 
 
 def _late_reason(settings: Policy) -> str:

@@ -1,4 +1,4 @@
-"""Signals that a table needs work: snapshots, layout, schedules, statistics, a due orphan sweep.
+"""Signals that a table needs work: snapshots, layout, statistics, a due orphan sweep.
 
 They come from the snapshots and the head's summary, without reading a manifest.  A counter that is missing or not a
 number gives no signal (:mod:`icekeeper.health.examine`).
@@ -19,19 +19,16 @@ from icekeeper.operations.compaction.terms.recipe import choose_recipe
 from icekeeper.operations.statistics.plan_statistics import statistics_columns
 from icekeeper.operations.statistics.staleness import MIN_CHANGED_SHARE, staleness
 from icekeeper.policy import Operation, Policy, ResolvedPolicy, Strategy, gc_enabled
-from icekeeper.policy.due import (
-    FIRST_SWEEP,
-    PolicyPart,
+from icekeeper.policy.sweep_rhythm import (
     SweepMemory,
     first_sweep_ms,
     known_age_ms,
     next_proposal_ms,
     sweep_interval_ms,
 )
-from icekeeper.policy.layers import interval_text
 from icekeeper.policy.values import text_of
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.store import ScheduleRun
+from icekeeper.state.store import SweepKind, SweepRecord
 from icekeeper.text import age_text, counted, size_text
 
 # A table with a tenth of its rows deleted gets the weight of another signal at its threshold.
@@ -223,22 +220,6 @@ def partition_signals(
         yield Signal(f"partitions may be past partition_retention_hours {hours}", _PARTITION_WEIGHT)
 
 
-def schedule_signals(
-    resolved: ResolvedPolicy, parts: Iterable[PolicyPart], runs: Mapping[str, ScheduleRun], now_ms: int
-) -> Iterable[Signal]:
-    """A signal for each of these due schedules; its weight is the number of intervals since the last turn."""
-    for part in parts:
-        if part.schedule is None:
-            continue
-        interval_ms = resolved.schedules[part.schedule].interval_ms
-        last = runs.get(part.schedule)
-        if last is None or not part.due_ms:
-            yield Signal(f"schedule {part.schedule} has not run yet", 1.0)
-            continue
-        every = interval_text(interval_ms)
-        yield Signal(f"schedule {part.schedule} is due, every {every}", 1 + (now_ms - part.due_ms) / interval_ms)
-
-
 # Statistics only improve query plans; small files and deletes slow all queries down.
 _WEIGHT = 0.2
 
@@ -266,7 +247,7 @@ def statistics_signals(metadata: TableMetadata, head: Snapshot, policy: Policy) 
 _SWEEP_WEIGHT = 0.1
 
 
-SweepPlanner = Callable[[TableIdentity, ScheduleRun], None]
+SweepPlanner = Callable[[TableIdentity, SweepRecord], None]
 """Called with the record of when the first sweep of a table is due."""
 
 
@@ -275,15 +256,15 @@ def due_sweep(
     identity: TableIdentity,
     metadata: TableMetadata,
     resolved: ResolvedPolicy,
-    turns: Mapping[str, ScheduleRun],
+    sweeps: Mapping[SweepKind, SweepRecord],
     *,
     fleet: int,
     now_ms: int,
 ) -> tuple[Signal, ...]:
     """A signal if passes with this policy sweep the table, and the next sweep is due.
 
-    If no sweep is recorded, decide when the first one is due, and pass this to ``record`` unless it is now.  ``turns``
-    are the recorded turns of the table's schedules and sweeps; ``fleet`` is the number of tables.
+    If no sweep is recorded, decide when the first one is due, and pass this to ``record`` unless it is now.  ``sweeps``
+    are the table's recorded sweeps; ``fleet`` is the number of tables.
     """
     policy = resolved.policy
     if not (
@@ -293,13 +274,10 @@ def due_sweep(
         and metadata.has_history
     ):
         return ()
-    memory = sweep_memory(identity, metadata, policy, turns, fleet=fleet, now_ms=now_ms)
+    memory = sweep_memory(identity, metadata, policy, sweeps, fleet=fleet, now_ms=now_ms)
     first_ms = memory.first_ms
-    if first_ms is not None and first_ms > now_ms and SweepMemory.of(turns).is_empty:
-        first = ScheduleRun(
-            schedule=FIRST_SWEEP, counted_ms=first_ms, finished_ms=0, snapshot_id=None, fingerprint="", idle=False
-        )
-        record(identity, first)
+    if first_ms is not None and first_ms > now_ms and SweepMemory.of(sweeps).is_empty:
+        record(identity, SweepRecord(kind=SweepKind.FIRST, counted_ms=first_ms))
     return tuple(sweep_signals(memory, policy, identity.key, now_ms))
 
 
@@ -307,13 +285,13 @@ def sweep_memory(
     identity: TableIdentity,
     metadata: TableMetadata,
     policy: Policy,
-    turns: Mapping[str, ScheduleRun],
+    sweeps: Mapping[SweepKind, SweepRecord],
     *,
     fleet: int,
     now_ms: int,
 ) -> SweepMemory:
     """The recorded sweeps; for a table without any, with the time of the first one as it is decided now."""
-    memory = SweepMemory.of(turns)
+    memory = SweepMemory.of(sweeps)
     if not memory.is_empty:
         return memory
     age_ms = known_age_ms(metadata, now_ms)

@@ -27,7 +27,7 @@ from icekeeper.metadata.document import (
 from icekeeper.metadata.overlap_depth import DEPTH_KEY
 from icekeeper.model import ManifestContent, ManifestFile
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
-from icekeeper.policy.due import has_former_table
+from icekeeper.policy.sweep_rhythm import has_former_table
 from icekeeper.policy.values import text_of
 from icekeeper.state.claims import CutOff
 from icekeeper.state.findings import RefusedExpiry
@@ -381,7 +381,7 @@ def _of_passes(identity: TableIdentity, metadata: TableMetadata, memory: Glance)
         yield "unreadable_files", sentence
     if (sentence := refused_expiry_warning(metadata, memory.refused_expiry)) is not None:
         yield "expiry_refused", sentence
-    if has_former_table(memory.schedules):
+    if has_former_table(memory.sweeps):
         yield (
             "former_table",
             "a dropped table has left metadata at this table's location, so its orphans stay; icekeeper maintain "

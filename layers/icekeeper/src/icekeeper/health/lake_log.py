@@ -187,7 +187,7 @@ def _digest(stats: LakeStats) -> bytes:
     verdict = stats.verdict
     # A wait that grew is no news, nor is the priority that grows with it.
     said = [_AMOUNT.sub("", sentence) for sentence in (*verdict.reasons, verdict.left_alone)]
-    concluded = (said, verdict.is_unread, sorted(verdict.due.items()), sorted(stats.timeline.items()))
+    concluded = (said, verdict.is_unread, verdict.sweep_due_ms, sorted(stats.timeline.items()))
     parts = (stats.snapshot_id, counters, sorted(stats.warnings.items()), sorted(stats.policy.items()), concluded)
     return hashlib.sha256(repr(parts).encode()).digest()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from types import MappingProxyType
@@ -35,8 +35,8 @@ from icekeeper.operations.policy_fit import fitting
 from icekeeper.operations.statistics.staleness import why_not_planned
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.pass_context.stores import deletes_after_commit
-from icekeeper.policy import Operation, ResolvedPolicy
-from icekeeper.policy.due import FORMER_TABLES, SWEPT, TRIED, PolicyPart, next_count_ms, why_no_sweep
+from icekeeper.policy import Operation
+from icekeeper.policy.sweep_rhythm import FORMER_TABLES, why_no_sweep
 from icekeeper.report.activity import operation_finished, operation_started, progress_of
 from icekeeper.report.outcome import (
     OperationOutcome,
@@ -49,7 +49,7 @@ from icekeeper.report.outcome import (
     skipped,
 )
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.store import LastSeen, PassRecord, ScheduleRun, StateStore
+from icekeeper.state.store import LastSeen, PassRecord, StateStore, SweepKind, SweepRecord
 
 log = logging.getLogger(__name__)
 
@@ -63,12 +63,10 @@ class PassStart:
     started_ms: int
 
 
-def begin(
-    context: OperationContext, policies: Sequence[ResolvedPolicy] = (), *, loaded: LoadedTable | None = None
-) -> LoadedTable:
+def begin(context: OperationContext, *, loaded: LoadedTable | None = None) -> LoadedTable:
     """Load the table, check that the policy fits it, and record its folders.
 
-    ``policies``: those of the pass's parts, if they differ from the context's; ``loaded``: the table if just loaded.
+    ``loaded``: the table if just loaded.
 
     Raises:
         PolicyError: there is no such table, or the policy does not fit it.
@@ -76,8 +74,7 @@ def begin(
         StorageError: the table cannot be loaded.
     """
     loaded = loaded or context.load()
-    for resolved in policies or (context.resolved,):
-        fitting(loaded.metadata, resolved)
+    fitting(loaded.metadata, context.resolved)
     if not identity_of(context.catalog, loaded).is_same_table(context.memory.identity):
         raise PlanStale(f"{context.table} was replaced by another table just now; run the pass again")
     if context.resolved.why_disabled() is None:
@@ -98,39 +95,25 @@ def head_id(context: OperationContext, loaded: LoadedTable) -> int | None:
     return None if head is None else head.snapshot_id
 
 
-def of_part(context: OperationContext, settings: ResolvedPolicy, schedule: str | None) -> OperationContext:
-    """The context for a schedule's operations (``None``: those that no schedule names) with its settings.
-
-    Operations that a schedule names run at each of its turns, as if a person had asked for them.
-    """
-    is_proposed = context.is_proposed and not context.resolved.names_operations(schedule)
-    return replace(context, resolved=settings, is_proposed=is_proposed)
-
-
-def remembered_turns(context: OperationContext) -> Mapping[str, ScheduleRun]:
-    """The last turns of the table's schedules and sweeps; empty (and not read) if nothing depends on them.
+def remembered_sweeps(context: OperationContext) -> Mapping[SweepKind, SweepRecord]:
+    """The records of the table's sweeps; empty (and not read) if nothing depends on them.
 
     Raises:
         StorageError: the state cannot be read.
     """
-    asks = bool(context.resolved.schedules) or context.is_proposed
-    return context.state.schedules.of_table(context.memory.identity) if asks else {}
+    return context.state.sweeps.of_table(context.memory.identity) if context.is_proposed else {}
 
 
-def why_waiting(
-    context: OperationContext, part: PolicyPart, operation: Operation, turns: Mapping[str, ScheduleRun]
-) -> str | None:
+def why_waiting(context: OperationContext, operation: Operation, sweeps: Mapping[SweepKind, SweepRecord]) -> str | None:
     """Why an orphan sweep that only detection proposed waits; ``None``: it is due, or it is another operation."""
     if operation is not Operation.REMOVE_ORPHANS or not context.is_proposed:
         return None
-    if part.resolved.why_not(operation) or context.why_stop():  # the operation reports that reason
+    if context.resolved.why_not(operation) or context.why_stop():  # the operation reports that reason
         return None
-    return why_no_sweep(context.resolved, part.schedule, turns, context.memory.identity.key, context.started_ms)
+    return why_no_sweep(context.policy, sweeps, context.memory.identity.key, context.started_ms)
 
 
-def why_no_statistics(
-    context: OperationContext, metadata: TableMetadata, part: PolicyPart, operation: Operation
-) -> str | None:
+def why_no_statistics(context: OperationContext, metadata: TableMetadata, operation: Operation) -> str | None:
     """Why the pass will not compute statistics, by the metadata document alone, so that no job is started for them.
 
     The operation itself decides again by the newest head.
@@ -138,11 +121,10 @@ def why_no_statistics(
     Raises:
         PolicyError: the policy names columns that the table does not have.
     """
-    head = metadata.head(part.resolved.policy.branch)
+    head = metadata.head(context.policy.branch)
     if operation is not Operation.COMPUTE_STATISTICS or head is None:
         return None
-    is_proposed = of_part(context, part.resolved, part.schedule).is_proposed
-    return why_not_planned(metadata, head, part.resolved.policy) if is_proposed else None
+    return why_not_planned(metadata, head, context.policy) if context.is_proposed else None
 
 
 def take_over(operation: Operation, context: OperationContext) -> None:
@@ -283,15 +265,14 @@ def remember_sweep(
     if outcome.status is Status.SKIPPED and not is_impossible:
         return
     is_whole = outcome.status is Status.SUCCEEDED and not outcome.metrics.get("remove_orphans.files_failed", 0)
-    state.schedules.record(
+    state.sweeps.record(
         identity,
-        ScheduleRun(
-            schedule=SWEPT if is_whole else TRIED,
+        SweepRecord(
+            kind=SweepKind.SWEPT if is_whole else SweepKind.TRIED,
             counted_ms=started_ms,
             finished_ms=finished_ms,
-            snapshot_id=None,
-            fingerprint=FORMER_TABLES if is_former else "",
-            idle=is_impossible,
+            is_impossible=is_impossible,
+            has_former_table=is_former,
         ),
     )
 
@@ -304,28 +285,17 @@ def with_warnings(outcome: PassOutcome) -> PassOutcome:
     return replace(outcome, warnings=(*outcome.warnings, *problem, *clock_warning(met)))
 
 
-@dataclass(frozen=True, slots=True)
-class DonePart:
-    """A finished part of a pass: a schedule, or (``None``) the operations that no schedule names."""
-
-    schedule: str | None
-    fingerprint: str
-    """Digest of the settings; empty: the pass is not evidence that the table needs nothing."""
-    interval_ms: int = 0
-    """The interval of the schedule."""
-
-
 def conclude(
     state: StateStore,
     started: PassStart,
     outcome: PassOutcome,
-    parts: Sequence[DonePart],
+    fingerprint: str | None,
     engine: str,
     finished_ms: int,
 ) -> PassOutcome:
     """Record a pass; see :func:`record_outcome`.  Never fails, so that the outcome is reported."""
     try:
-        record_outcome(state, started, outcome, parts, engine, finished_ms)
+        record_outcome(state, started, outcome, fingerprint, engine, finished_ms)
     except StorageError as error:
         log.warning("%s: the pass could not be recorded: %s", outcome.table, error)
         return replace(outcome, warnings=(*outcome.warnings, f"the pass could not be recorded: {error}"))
@@ -336,14 +306,15 @@ def record_outcome(
     state: StateStore,
     started: PassStart,
     outcome: PassOutcome,
-    parts: Sequence[DonePart],
+    fingerprint: str | None,
     engine: str,
     finished_ms: int,
 ) -> Mapping[str, int]:
-    """Write a pass that changed something into the journal, and record sweeps, turns of schedules and the head.
+    """Write a pass that changed something into the journal, and record sweeps and the head.
 
-    Returns in how many passes in a row each operation has failed that failed in this one; empty for the turn of one
-    schedule that somebody asked for.
+    ``fingerprint`` is the digest of the pass's settings; empty: the pass is not evidence that the table needs nothing;
+    ``None``: the pass was not about all that the settings ask for, so the head is not recorded.  Returns in how many
+    passes in a row each operation has failed that failed in this one.
 
     Raises:
         StorageError: the state cannot be written; the caller can try again.
@@ -364,27 +335,23 @@ def record_outcome(
         _count(state, started, outcome, finished_ms)
     for operation in outcome.operations:
         remember_sweep(state, started.identity, operation, started.started_ms, finished_ms)
-    failures: Mapping[str, int] = {}
-    for part in parts:
-        done = outcome.of_schedule(part.schedule)
-        if part.schedule is not None:
-            _record_schedule(state, started, part, part.schedule, done, finished_ms)
-            continue
-        failures = _failures(state, started, outcome, finished_ms)
-        state.remember(
-            started.identity,
-            LastSeen(
-                # The head before the pass: a commit during the pass may not have been planned on, so it must be new.
-                snapshot_id=started.head_id,
-                fingerprint=part.fingerprint,
-                finished_ms=finished_ms,
-                idle=done.is_idle,
-                idle_since={
-                    one.operation.value: one.idle_since for one in done.operations if one.idle_since is not None
-                },
-                failures=failures,
-            ),
-        )
+    if fingerprint is None:
+        return {}
+    failures = _failures(state, started, outcome, finished_ms)
+    state.remember(
+        started.identity,
+        LastSeen(
+            # The head before the pass: a commit during the pass may not have been planned on, so it must be new.
+            snapshot_id=started.head_id,
+            fingerprint=fingerprint,
+            finished_ms=finished_ms,
+            idle=outcome.is_idle,
+            idle_since={
+                one.operation.value: one.idle_since for one in outcome.operations if one.idle_since is not None
+            },
+            failures=failures,
+        ),
+    )
     return failures
 
 
@@ -410,28 +377,3 @@ def _failures(state: StateStore, started: PassStart, outcome: PassOutcome, finis
     # This outcome has been recorded before.
     is_repetition = last is not None and started.started_ms < last.finished_ms <= finished_ms
     return {name: before.get(name, 0) + (not (is_repetition and name in before)) for name in sorted(failing)}
-
-
-def _record_schedule(
-    state: StateStore, started: PassStart, part: DonePart, schedule: str, done: PassOutcome, finished_ms: int
-) -> None:
-    """Record the turn of a schedule; after a failed or unknown operation it stays due.
-
-    A refusal counts as done, because its cause is in the table; the next turn tries again.
-    """
-    if not done.operations or any(part.status is Status.FAILED for part in done.operations):
-        return
-    last = state.schedules.of_table(started.identity).get(schedule)
-    if last is not None and started.started_ms < last.finished_ms <= finished_ms:
-        return  # this outcome has been recorded before
-    state.schedules.record(
-        started.identity,
-        ScheduleRun(
-            schedule=schedule,
-            counted_ms=next_count_ms(part.interval_ms, last, started.started_ms),
-            finished_ms=finished_ms,
-            snapshot_id=started.head_id,
-            fingerprint=part.fingerprint,
-            idle=done.is_idle,
-        ),
-    )

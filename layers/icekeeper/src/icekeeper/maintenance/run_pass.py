@@ -26,13 +26,11 @@ from icekeeper.errors import LeaseHeld, MaintenanceError, PlanStale, PolicyError
 from icekeeper.machine.metering import counting, joined_count
 from icekeeper.machine.resources import search_cycles_seldom
 from icekeeper.maintenance.pass_steps import (
-    DonePart,
     PassStart,
     begin,
     conclude,
     head_id,
-    of_part,
-    remembered_turns,
+    remembered_sweeps,
     run_operation,
     why_waiting,
     with_warnings,
@@ -44,7 +42,6 @@ from icekeeper.operations.clean_staging import clean_staged_files
 from icekeeper.pass_context.context import OperationContext, Reviewed
 from icekeeper.pass_context.planned_table import PlannedTable
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
-from icekeeper.policy.due import PolicyPart, due_parts, forced_part, why_not_now
 from icekeeper.policy.resolve import short_retentions, unused_settings
 from icekeeper.report.activity import PASS
 from icekeeper.report.outcome import (
@@ -153,8 +150,6 @@ class AskedPass:
     make_context: Callable[[LoadedTable, str], OperationContext]
     turn: Turn | None
     """``None``: a dry run, which takes no lease and serves no request."""
-    schedule: str | None = None
-    """The schedule to run, due or not; ``None``: what is due."""
     saved: SavedTable | None = None
     """The saved plan to apply; such a pass serves no request."""
 
@@ -229,7 +224,7 @@ def _attempt(asked: AskedPass) -> PassOutcome:
     with asked.state.kept_open(), counting(), keeping_documents():
         loaded = asked.catalog.load(asked.table)
         if turn is None:
-            return run_pass(asked.make_context(loaded, run_id), asked.schedule)
+            return run_pass(asked.make_context(loaded, run_id))
         try:
             context = asked.make_context(loaded, run_id)
         except PolicyError:
@@ -246,7 +241,7 @@ def _attempt(asked: AskedPass) -> PassOutcome:
             request = asked.pending(loaded, context.policy)
             try:
                 ours = replace(context, lease=lease, why_stop=turn.why_over, is_proposed=turn.is_proposed)
-                outcome = run_pass(ours, asked.schedule, asked.saved)
+                outcome = run_pass(ours, asked.saved)
             except (PolicyError, TableUnsupported):
                 asked.claim(request)
                 raise
@@ -378,7 +373,7 @@ def other_state_warning(context: OperationContext, loaded: LoadedTable) -> tuple
         return ()
     identity = context.memory.identity
     known = context.state.glance(identity, now_ms=context.clock())
-    if known.last_seen or known.schedules or known.loads or known.pins or context.state.history(identity, limit=1):
+    if known.last_seen or known.sweeps or known.loads or known.pins or context.state.history(identity, limit=1):
         return ()
     return (
         f"run {found[1]} committed snapshot {found[0]}, and the state of this pass has seen no pass over the table: "
@@ -387,26 +382,20 @@ def other_state_warning(context: OperationContext, loaded: LoadedTable) -> tuple
     )
 
 
-def run_pass(context: OperationContext, schedule: str | None = None, saved: SavedTable | None = None) -> PassOutcome:
+def run_pass(context: OperationContext, saved: SavedTable | None = None) -> PassOutcome:
     """Run every operation that the policy asks for now; a pass that changed something is recorded in the journal.
 
-    If the policy has schedules, these are the due schedules and the operations that no schedule names.  With
-    ``schedule``, only this one runs, due or not.  With ``saved``, operations do only what this plan says, and files of
-    failed loads wait for another pass.
+    With ``saved``, operations do only what this plan says, and files of failed loads wait for another pass.
 
     Raises:
-        PolicyError: there is no such table or schedule, or the policy does not fit the table.
+        PolicyError: there is no such table, or the policy does not fit the table.
         PlanStale: the table or its policy is not the one of the saved plan.
         StorageError: the table cannot be loaded, or the state cannot be read.
         PassInterrupted: by Ctrl-C after the pass began; the journal has an entry for it.
     """
     with joined_count() as sent, keeping_documents():
-        runs = remembered_turns(context)
-        if schedule is None:
-            parts = due_parts(context.resolved, runs, context.started_ms)
-        else:
-            parts = (forced_part(context.resolved, schedule, str(context.table)),)
-        loaded = begin(context, [part.resolved for part in parts])
+        sweeps = remembered_sweeps(context)
+        loaded = begin(context)
         if saved is not None:
             saved.require(loaded.metadata.uuid, context.resolved.fingerprint())
         warnings = other_state_warning(context, loaded)
@@ -414,39 +403,37 @@ def run_pass(context: OperationContext, schedule: str | None = None, saved: Save
         started = PassStart(context.memory.identity, head_id(context, loaded), began_ms)
         log.info("pass over %s started, run %s", context.table, context.run_id)
         done: list[OperationOutcome] = []
-        planned, steps = PlannedTable(), [(part, operation) for part in parts for operation in part.operations]
-        _announce(context, [operation for _, operation in steps])
+        planned, operations = PlannedTable(), context.policy.operations
+        _announce(context, operations)
         try:
-            for part, operation in steps:
-                settings = of_part(context, part.resolved, part.schedule)
-                if waiting := why_waiting(context, part, operation, runs):
+            for operation in operations:
+                if waiting := why_waiting(context, operation, sweeps):
                     outcome = skipped(operation, waiting)
                 elif saved is not None:
-                    outcome = _reviewed(operation, settings, saved.of(operation, part.schedule))
+                    outcome = _reviewed(operation, context, saved.of(operation))
                 elif context.dry_run:
-                    outcome = _planned(operation, settings, planned)
+                    outcome = _planned(operation, context, planned)
                 else:
-                    outcome = run_operation(operation, settings)
-                done.append(replace(outcome, schedule=part.schedule))
+                    outcome = run_operation(operation, context)
+                done.append(outcome)
             # This is no operation, and cannot be switched off (rule: clean-failed-loads-from-record).
             staged = clean_staged_files(context) if saved is None else None
         except KeyboardInterrupt:
-            interrupted, sentence = interrupted_outcome(context, loaded, [operation for _, operation in steps], done)
-            raise PassInterrupted(sentence, _recorded(context, started, interrupted, ())) from None
-    left_out = why_not_now(context.resolved, parts, runs, context.started_ms).items()
+            interrupted, sentence = interrupted_outcome(context, loaded, operations, done)
+            raise PassInterrupted(sentence, _recorded(context, started, interrupted, None)) from None
     whole = PassOutcome(
         table=str(context.table),
         catalog=context.catalog.name,
         run_id=context.run_id,
         dry_run=context.dry_run,
-        operations=(*done, *(skipped(operation, reason) for operation, reason in left_out)),
+        operations=tuple(done),
         staged=staged,
         around=request_metrics("pass", sent.counts),
         # Unused settings are only reported in a dry run: a real pass may leave an operation to another pass.
         warnings=(*warnings, *(_about_settings(context.resolved) if context.dry_run else ())),
     )
     # What a saved plan leaves alone may be due, so its pass is no evidence that the table needs nothing.
-    return _recorded(context, started, whole, _done_parts(context, parts, schedule) if saved is None else ())
+    return _recorded(context, started, whole, _done_under(context) if saved is None else None)
 
 
 def _announce(context: OperationContext, operations: Sequence[Operation]) -> None:
@@ -460,22 +447,18 @@ def _about_settings(resolved: ResolvedPolicy) -> Iterator[str]:
     yield from short_retentions(resolved)
 
 
-def _done_parts(context: OperationContext, parts: Sequence[PolicyPart], schedule: str | None) -> Sequence[DonePart]:
-    """What a pass has finished.  If it lost its lease, or had to stop, nothing: the next pass must look again."""
-    resolved = context.resolved
+def _done_under(context: OperationContext) -> str:
+    """The digest of the settings under which a pass is done.
+
+    If it lost its lease, or had to stop, it is empty: the next pass must look again.
+    """
     lost_lease = context.lease is not None and context.lease.is_lost
-    if context.why_stop() is not None or context.stopped or lost_lease:
-        return () if schedule else (DonePart(None, ""),)
-    done = [
-        DonePart(part.schedule, part.resolved.fingerprint(), resolved.schedules[part.schedule].interval_ms)
-        for part in parts
-        if part.schedule is not None and resolved.why_disabled() is None
-    ]
-    return done if schedule else [*done, DonePart(None, resolved.fingerprint())]
+    has_stopped = context.why_stop() is not None or context.stopped or lost_lease
+    return "" if has_stopped else context.resolved.fingerprint()
 
 
 def _recorded(
-    context: OperationContext, started: PassStart, outcome: PassOutcome, parts: Sequence[DonePart]
+    context: OperationContext, started: PassStart, outcome: PassOutcome, fingerprint: str | None
 ) -> PassOutcome:
     reason = context.engine.reason if isinstance(context.engine, AutoEngine) else None
     outcome = replace(with_warnings(outcome), engine=(context.engine.name, reason))
@@ -484,7 +467,7 @@ def _recorded(
         return outcome
     with suppress(StorageError):  # the next pass tries again
         context.memory.forget_expired_pins()
-    return conclude(context.state, started, outcome, parts, context.engine.name, context.clock())
+    return conclude(context.state, started, outcome, fingerprint, context.engine.name, context.clock())
 
 
 def _planned(operation: Operation, context: OperationContext, planned: PlannedTable) -> OperationOutcome:

@@ -37,7 +37,6 @@ class SavedOperation:
     __pydantic_config__ = _STRICT
 
     operation: str
-    schedule: str | None
     status: str
     summary: str
     files: tuple[str, ...]
@@ -61,7 +60,6 @@ class SavedTable:
     """The run of the pass that applies it: a repeated one knows its own snapshots by it."""
     settings: Mapping[str, str]
     """Those of the call; they do no more than the table's policy."""
-    schedule: str | None
     policy: str
     """The fingerprint of the policy."""
     planned_ms: int
@@ -78,10 +76,10 @@ class SavedTable:
         if policy != self.policy:
             raise PlanStale(f"the policy of {self.table} has changed since the plan was saved; save a new plan")
 
-    def of(self, operation: Operation, schedule: str | None) -> Reviewed | OperationOutcome:
+    def of(self, operation: Operation) -> Reviewed | OperationOutcome:
         """What an operation may do, or the outcome if the plan has nothing for it."""
         for one in self.operations:
-            if (one.operation, one.schedule) == (operation.value, schedule):
+            if one.operation == operation.value:
                 if one.status == Status.SUCCEEDED:
                     return Reviewed(frozenset(one.files), frozenset(one.snapshots), frozenset(one.refs))
                 return skipped(operation, f"not in the plan, where it was {one.status}: {one.summary}")
@@ -129,7 +127,6 @@ def saved_table(
     uuid: str | None,
     run_id: str,
     settings: Mapping[str, str],
-    schedule: str | None,
     policy: str,
     planned_ms: int,
     snapshot_id: int | None,
@@ -142,7 +139,6 @@ def saved_table(
         uuid=uuid,
         run_id=run_id,
         settings=dict(settings),
-        schedule=schedule,
         policy=policy,
         planned_ms=planned_ms,
         snapshot_id=snapshot_id,
@@ -150,7 +146,6 @@ def saved_table(
         operations=tuple(
             SavedOperation(
                 operation=one.operation.value,
-                schedule=one.schedule,
                 status=one.status.value,
                 summary=one.summary,
                 files=one.files_planned,

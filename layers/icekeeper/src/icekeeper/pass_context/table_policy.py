@@ -153,8 +153,8 @@ def _leaves_work(bucket: BucketMaintenance, owners: Owners, resolved: ResolvedPo
     """Whether the bucket keeps an operation of the policy, because it is switched on there."""
     if resolved.why_disabled() is not None:
         return False
-    wanted = {operation for part in resolved.parts() for operation in part.policy.operations}
-    return any(FACTS[one].built_in in bucket.is_enabled for one in wanted & owners.owned.keys())
+    wanted = owners.owned.keys() & {*resolved.policy.operations}
+    return any(FACTS[one].built_in in bucket.is_enabled for one in wanted)
 
 
 def read_policy_file(address: str, storage: Storage | None = None) -> PolicyRules:

@@ -207,15 +207,6 @@ class _Document(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
-class PlannedSchedule(_Document):
-    """A schedule that the pass carries out."""
-
-    operations: tuple[str, ...]
-    interval_ms: int
-    fingerprint: str
-    """Digest of its settings."""
-
-
 class PlanDocument(_Document):
     """What planning found out about one table of a run.
 
@@ -240,12 +231,6 @@ class PlanDocument(_Document):
     """Of operations that need no step, because planning found out how they end."""
     size_bytes: int = Field(default=0, ge=0)
     """About how many bytes compaction is going to read."""
-    schedules: Mapping[str, PlannedSchedule] = Field(default_factory=dict)
-    """By name; no two have an operation in common."""
-
-    def schedule_of(self, step: str) -> str | None:
-        """The schedule under whose settings a step runs; ``None``: under those of the table."""
-        return next((name for name, planned in self.schedules.items() if step in planned.operations), None)
 
 
 class StageItem(_Document):

@@ -19,7 +19,6 @@ from icekeeper.pass_context.table_policy import TablePolicies
 from icekeeper.pipeline.control_bucket import proposals_key, report_key
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import DetectEvent, Item, MachineInput, parse_event
-from icekeeper.policy.due import PolicyPart, due_parts, forced_part, in_one_pass
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.leases import end_live_run, note_detection, note_live_run
 
@@ -91,15 +90,10 @@ def _forced(deployment: Deployment, wanted: MachineInput) -> Detected:
     loaded = runtime.catalog.load(name)
     settings, identity = wanted.overrides, identity_of(runtime.catalog, loaded)
     try:
-        resolved = runtime.policy(loaded, settings)  # a mistake, or too much, is told now, before anything is done
+        runtime.policy(loaded, settings)  # a mistake, or too much, is told now, before anything is done
     except PolicyError:
         _claim(deployment, identity, settings)  # the error is the answer to the request: asking again changes nothing
         raise
-    if wanted.schedule is not None:
-        parts: tuple[PolicyPart, ...] = (forced_part(resolved, wanted.schedule, str(name)),)
-    else:
-        runs = deployment.state.schedules.of_table(identity) if resolved.schedules else {}
-        parts = in_one_pass(due_parts(resolved, runs, deployment.clock()))
     item = Item(
         catalog=identity.catalog,
         warehouse=identity.warehouse,
@@ -112,8 +106,6 @@ def _forced(deployment: Deployment, wanted: MachineInput) -> Detected:
         settings=settings,
         wait=wanted.wait,
         in_job=wanted.in_job,
-        schedules=tuple(part.schedule for part in parts if part.schedule is not None),
-        only_schedules=wanted.schedule is not None,
     )
     return Detected((item,), "asked for")
 

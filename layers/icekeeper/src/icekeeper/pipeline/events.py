@@ -76,8 +76,6 @@ class MachineInput(_Event):
     """As ``--set``, for the passes of this run only."""
     wait: bool = False
     """Whether to wait while another run maintains the table, rather than be refused."""
-    schedule: str | None = None
-    """The schedule of the table's policy that runs, due or not; without one, what is due does."""
     in_job: bool = False
     """Whether operations that have a Glue job run there, however small the table is."""
 
@@ -90,7 +88,7 @@ class MachineInput(_Event):
 
     @model_validator(mode="after")
     def _can_be_carried_out(self) -> Self:
-        for text in (self.catalog, self.schedule, *self.overrides, *self.overrides.values()):
+        for text in (self.catalog, *self.overrides, *self.overrides.values()):
             (text or "").encode()  # a lone surrogate fits no key; its error is a ValueError
         if not fits_payloads(self.overrides):
             raise ValueError(f"settings are longer than {MAX_SETTINGS} bytes, which no payload has room for")
@@ -98,8 +96,6 @@ class MachineInput(_Event):
             raise ValueError("a catalog is named, but no table in it; name both, or neither to scan the fleet")
         if self.table is None and self.in_job:
             raise ValueError("in_job is for a run over one table: name it")
-        if self.table is None and self.schedule is not None:
-            raise ValueError("a schedule is named, but no table that has it; a scan runs every schedule that is due")
         try:
             refuse_meaningless(self.settings, Scope.SCAN if self.table is None else Scope.TABLE)
         except PolicyError as error:
@@ -139,10 +135,6 @@ class Item(_Event):
     settings: Mapping[str, str] = Field(default_factory=dict)
     wait: bool = False
     in_job: bool = False
-    schedules: tuple[str, ...] = ()
-    """The schedules of its policy that the pass carries out."""
-    only_schedules: bool = False
-    """Whether the operations that no schedule names are left out."""
     detected_ms: int | None = None
     """When the scheduled detection began that proposed the table; ``None`` for a run that was asked for one table."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from icekeeper.catalogs.catalog import LoadedTable, identity_of
@@ -11,7 +11,7 @@ from icekeeper.detection.signals import wanted_clustering
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import PolicyError
 from icekeeper.health.examine import summary_counter
-from icekeeper.maintenance.pass_steps import head_id, remembered_turns, why_no_statistics, why_waiting
+from icekeeper.maintenance.pass_steps import head_id, remembered_sweeps, why_no_statistics, why_waiting
 from icekeeper.maintenance.run_pass import why_needless
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.model import ManifestContent
@@ -24,14 +24,11 @@ from icekeeper.pipeline.control_bucket import (
     PLAN,
     PassDocuments,
     PlanDocument,
-    PlannedSchedule,
     outgrown_steps,
 )
 from icekeeper.pipeline.deployment import Deployment, pending_request
 from icekeeper.pipeline.events import Item, Route, TableEvent
 from icekeeper.pipeline.run_leases import require_free
-from icekeeper.policy import ResolvedPolicy
-from icekeeper.policy.due import PolicyPart, named_parts
 from icekeeper.report.outcome import OperationOutcome, operation_document, skipped
 from icekeeper.runtime import Runtime
 from icekeeper.state.store import IdleSince
@@ -139,13 +136,12 @@ def _plan(
         return PlanDocument(requested_ms=requested_ms, needless=why)
     context = _context(runtime, event, loaded)
     resolved = context.resolved
-    parts = named_parts(resolved, item.schedules, with_rest=not item.only_schedules)
-    for part in parts:  # all that beginning a pass is for reads manifests, and each step does it under its lease
-        fitting(loaded.metadata, part.resolved)
-    known = _known_outcomes(context, loaded, parts)
+    # All else that beginning a pass is for reads manifests, and each step does it under its lease.
+    fitting(loaded.metadata, resolved)
+    known = _known_outcomes(context, loaded)
     size = table_size(loaded.metadata, loaded.metadata.head(context.policy.branch))
     outgrown = STEPS if item.in_job else outgrown_steps(deployment.control, item)
-    routes = choose_routes(_wanted(context, parts) - set(known), size, deployment.settings.limits, outgrown)
+    routes = choose_routes(_wanted(context) - set(known), size, deployment.settings.limits, outgrown)
     listing = documents.listings()
     return PlanDocument(
         requested_ms=requested_ms,
@@ -155,7 +151,6 @@ def _plan(
         routes=routes,
         outcomes={step: operation_document(one, event.run_id, listing) for step, one in known.items()},
         size_bytes=(size[Measure.BYTES_TO_COMPACT] or 0) if Operation.COMPACT.value in routes else 0,
-        schedules=_planned_schedules(resolved, parts),
     )
 
 
@@ -171,45 +166,40 @@ def _context(runtime: Runtime, event: TableEvent, loaded: LoadedTable) -> Operat
     return replace(context, is_proposed=event.item.is_proposed)
 
 
-def _wanted(context: OperationContext, parts: Iterable[PolicyPart]) -> set[str]:
+def _wanted(context: OperationContext) -> set[str]:
     """The steps that the pass is for."""
     # Cleaning up after failed loads is no operation that a policy could leave out.
     cleaning = {CLEAN_STAGED} if may_clean(context) else set()
-    return {*cleaning, *(operation.value for part in parts for operation in part.operations)}
+    return {*cleaning, *(operation.value for operation in context.policy.operations)}
 
 
-def _known_outcomes(
-    context: OperationContext, loaded: LoadedTable, parts: Sequence[PolicyPart]
-) -> Mapping[str, OperationOutcome]:
+def _known_outcomes(context: OperationContext, loaded: LoadedTable) -> Mapping[str, OperationOutcome]:
     """The outcomes of operations that need no step: metadata and manifest list alone tell that they do nothing."""
     outcomes: dict[str, OperationOutcome] = {}
-    turns = remembered_turns(context)
+    sweeps = remembered_sweeps(context)
     idle = _idle(context, loaded)
-    for part, operation in ((one, operation) for one in parts for operation in one.operations):
-        reason = part.resolved.why_not(operation) or why_waiting(context, part, operation, turns)
-        reason = reason or why_no_statistics(context, loaded.metadata, part, operation)
-        since = idle.get(operation) if reason is None and part.schedule is None else None
+    for operation in context.policy.operations:
+        reason = context.resolved.why_not(operation) or why_waiting(context, operation, sweeps)
+        reason = reason or why_no_statistics(context, loaded.metadata, operation)
+        since = idle.get(operation) if reason is None else None
         if since is not None:
             reason = "too little came since a pass found nothing to do"
         if reason is None and operation in _REWRITES:
-            reason = _why_nothing_to_rewrite(context, loaded, part, operation)
+            reason = _why_nothing_to_rewrite(context, loaded, operation)
         if reason is not None:
-            outcome = skipped(operation, reason)
-            outcomes[operation.value] = replace(outcome, schedule=part.schedule, idle_since=since)
+            outcomes[operation.value] = replace(skipped(operation, reason), idle_since=since)
     return outcomes
 
 
 _REWRITES = (Operation.COMPACT, Operation.REWRITE_POSITION_DELETES, Operation.REWRITE_MANIFESTS)
 
 
-def _why_nothing_to_rewrite(
-    context: OperationContext, loaded: LoadedTable, part: PolicyPart, operation: Operation
-) -> str | None:
+def _why_nothing_to_rewrite(context: OperationContext, loaded: LoadedTable, operation: Operation) -> str | None:
     """Why a table without snapshots, or without delete files to merge, needs no rewrite; ``None``: it may.
 
     The manifest list names every manifest with delete files; only the manifests tell whether these can be merged.
     """
-    head = loaded.metadata.head(part.resolved.policy.branch)
+    head = loaded.metadata.head(context.policy.branch)
     if head is None:
         return "no current snapshot"
     if operation is not Operation.REWRITE_POSITION_DELETES:
@@ -226,24 +216,12 @@ def _idle(context: OperationContext, loaded: LoadedTable) -> Mapping[Operation, 
     """
     if not context.is_proposed:
         return {}
-    metadata, rest = loaded.metadata, context.resolved.unscheduled()
+    metadata, rest = loaded.metadata, context.resolved
     seen = context.state.last_seen(context.memory.identity)
     clusters = rest.runs(Operation.COMPACT) and wanted_clustering(metadata, rest.policy) is not None
     idle = idle_operations(metadata, rest, seen, clusters=clusters, now_ms=context.started_ms)
     since = {} if seen is None else seen.idle_since
     return {one: since[one.value] for one in _REWRITES if one in idle and one.value in since}
-
-
-def _planned_schedules(resolved: ResolvedPolicy, parts: Iterable[PolicyPart]) -> dict[str, PlannedSchedule]:
-    return {
-        part.schedule: PlannedSchedule(
-            operations=tuple(operation.value for operation in part.operations),
-            interval_ms=resolved.schedules[part.schedule].interval_ms,
-            fingerprint=part.resolved.fingerprint(),
-        )
-        for part in parts
-        if part.schedule is not None
-    }
 
 
 def _load(runtime: Runtime, item: Item) -> LoadedTable | None:

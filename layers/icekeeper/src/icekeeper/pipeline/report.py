@@ -6,12 +6,12 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from icekeeper.errors import StorageError
 from icekeeper.machine.metering import WorkThreads
-from icekeeper.maintenance.pass_steps import DonePart, PassStart, record_outcome, with_warnings
+from icekeeper.maintenance.pass_steps import PassStart, record_outcome, with_warnings
 from icekeeper.operation_facts import CLEAN_STAGED, FACTS
 from icekeeper.pipeline.control_bucket import (
     PLAN,
@@ -169,15 +169,13 @@ def _planned(
     deployment: Deployment, documents: PassDocuments, plan: PlanDocument, run_id: str, item: Item, state: RunState
 ) -> TableReport:
     found = _Found(documents, plan, state, set())
-    outcomes = [(step, found.outcome(step.value)) for step in Operation]
+    outcomes = [found.outcome(step.value) for step in Operation]
     gathered = PassOutcome(
         table=item.table,
         catalog=item.catalog,
         run_id=run_id,
         dry_run=False,
-        operations=tuple(
-            replace(one, schedule=plan.schedule_of(step.value)) for step, one in outcomes if one is not None
-        ),
+        operations=tuple(one for one in outcomes if one is not None),
         staged=found.staged(),
     )
     outcome = with_warnings(gathered)
@@ -189,12 +187,9 @@ def _planned(
     # A refusal counts as "nothing to do", because its cause is in the table.  A lease that was lost or held by another
     # run says nothing of the table, nor does a job that had no time for it: such a pass is recorded under no
     # fingerprint.
-    parts = [] if item.only_schedules else [DonePart(None, "" if found.is_due_again else plan.fingerprint)]
-    if not found.is_due_again:
-        schedules = plan.schedules.items()
-        parts += [DonePart(name, planned.fingerprint, planned.interval_ms) for name, planned in schedules]
+    fingerprint = "" if found.is_due_again else plan.fingerprint
     started = PassStart(item.identity, plan.head_id, plan.started_ms)
-    failures = record_outcome(deployment.state, started, outcome, parts, ENGINE, deployment.clock())
+    failures = record_outcome(deployment.state, started, outcome, fingerprint, ENGINE, deployment.clock())
     _note_cut(deployment, item, plan, found.killed, outcome)
     return TableReport(item, outcome.status.value, outcome.summary, outcome, failures)
 

@@ -114,7 +114,7 @@ def file_request(runtime: Runtime, table: TableName, overrides: Mapping[str, str
     parse_event(MachineInput, {"table": str(table), "settings": dict(overrides)})
     loaded = runtime.catalog.load(table)
     resolved = runtime.policy(loaded, overrides)
-    begin(runtime.context(loaded, resolved, LocalEngine(processes=1), dry_run=True), resolved.parts())
+    begin(runtime.context(loaded, resolved, LocalEngine(processes=1), dry_run=True))
     identity = identity_of(runtime.catalog, loaded)
     request = MaintenanceRequest(identity=identity, requested_ms=runtime.clock(), settings=dict(overrides))
     runtime.state.requests.file(request)

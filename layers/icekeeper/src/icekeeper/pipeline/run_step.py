@@ -95,11 +95,6 @@ class _Step:
     context: OperationContext
     loaded: LoadedTable
 
-    @property
-    def schedule(self) -> str | None:
-        """The schedule of the policy under whose settings it runs."""
-        return self.plan.schedule_of(self.name)
-
 
 @sharing_reads()
 def run_steps(work: TableWork, steps: Sequence[str]) -> Mapping[str, str]:
@@ -185,7 +180,7 @@ def _run_step(work: TableWork, plan: PlanDocument, name: str, lease: HeldLease) 
     if work.max_bytes is not None:
         context = _limited(context, work.max_bytes)
     outcome = run_operation(operation, context, options=options, reraised=(*RETRIED, SwitchedOff))
-    outcome = replace(_with_earlier_commits(step, outcome, before), schedule=step.schedule)
+    outcome = _with_earlier_commits(step, outcome, before)
     if listed is not None:
         counted = {key: listed.metrics.get(key, 0) for key in _LISTING_METRICS}
         outcome = replace(outcome, metrics={**outcome.metrics, **counted})
@@ -246,7 +241,6 @@ def _list_orphans(step: _Step) -> tuple[int, str | None]:
     _commits_before(step)  # notes that the step has begun: a listing that is killed is too much for a function
     options = {"only_lists": True}  # this function has no right to delete
     outcome = run_operation(Operation.REMOVE_ORPHANS, context, options=options, reraised=RETRIED)
-    outcome = replace(outcome, schedule=step.schedule)
     must_record = context.policy.orphan_min_sightings > 1
     # A refusal that kept the copies of missing files only has found what may go.
     is_found = outcome.status is Status.SUCCEEDED or "remove_orphans.files_like_missing" in outcome.metrics
@@ -279,11 +273,6 @@ def _open_step(work: TableWork, plan: PlanDocument, name: str, lease: HeldLease,
     resolved = runtime.policy(loaded, item.settings)
     if resolved.fingerprint() != plan.fingerprint:
         raise PlanStale(f"the policy of {item.table} changed since it was planned")
-    schedule = plan.schedule_of(name)
-    if schedule is not None and schedule not in resolved.schedules:
-        raise PlanStale(f"the policy of {item.table} has no schedule {schedule}")
-    is_proposed = item.is_proposed and not resolved.names_operations(schedule)
-    resolved = resolved.unscheduled() if schedule is None else resolved.of_schedule(schedule)
     if name != CLEAN_STAGED and Operation(name) not in resolved.policy.operations:
         # Whoever may write to the control bucket may have changed the plan (rule: documents-are-not-trusted).
         raise PlanStale(f"the policy of {item.table} does not have {name} done")
@@ -298,7 +287,7 @@ def _open_step(work: TableWork, plan: PlanDocument, name: str, lease: HeldLease,
             progress=work.progress,
         ),
         lease=lease,
-        is_proposed=is_proposed,
+        is_proposed=item.is_proposed,
         time_left_s=work.time_left_s,
     )
     begin(context, loaded=loaded)

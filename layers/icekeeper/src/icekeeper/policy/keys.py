@@ -138,12 +138,11 @@ def deployment_key(default: Any, doc: str, **bounds: Any) -> Any:
 # What ``table_settings`` may contain besides keys.
 DEFAULT_SETTINGS = "default"
 ALL_SETTINGS = "all"
-OWN_SCHEDULES = "schedules"
 
 
 def _parse_table_settings(value: object) -> object:
     names = parse_list(value)
-    words = (DEFAULT_SETTINGS, ALL_SETTINGS, OWN_SCHEDULES)
+    words = (DEFAULT_SETTINGS, ALL_SETTINGS)
     may_be = (*words, *(key for key, facts in KEY_FACTS.items() if not facts.is_of_deployment and not facts.is_of_call))
     for name in names if isinstance(names, tuple) else ():
         if name in KEY_FACTS and name not in may_be:
@@ -396,7 +395,7 @@ class Policy(BaseModel):
     # -- of the deployment: what tables may set, detection, scheduling
     table_settings: TableSettings = deployment_key(
         (DEFAULT_SETTINGS,),
-        "comma-separated keys that tables may set to any value, or `default`, `schedules`, `all`, none: see above",
+        "comma-separated keys that tables may set to any value, or `default`, `all`, none: see above",
     )
     bucket_filter: TextList = deployment_key((), "wildcard patterns (* and ?) of table buckets")
     namespace_filter: TextList = deployment_key((), "wildcard patterns of namespaces")
@@ -425,13 +424,6 @@ class Policy(BaseModel):
     job_retry_limit: int = deployment_key(
         1, "retries of a failed job or pass (maintain: only if set); in the stack, the parameter JobRetryLimit", ge=0
     )
-
-    @property
-    def names_an_order(self) -> bool:
-        """Whether the policy asks for an order of rows; otherwise files are merged, by the table's own order if any."""
-        return self.strategy in (Strategy.SORT, Strategy.ZORDER) or (
-            self.strategy is Strategy.AUTO and self.sort_order is not None
-        )
 
     @property
     def target_file_size_bytes(self) -> int:

@@ -77,8 +77,6 @@ def name_here(key: str) -> str | None:
 OVERRIDE_SOURCE = "--set"
 TABLE_PREFIX = "icekeeper."
 """The prefix of table properties that are policy keys."""
-SCHEDULE_PREFIX = "schedules."
-"""The prefix of settings of one named schedule: ``schedules.NAME.KEY``."""
 ENVIRONMENT_PREFIX = "ICEKEEPER_"
 """The prefix of environment variables that are settings or bounds of the deployment."""
 BOUND_PREFIX = "ICEKEEPER_BOUND_"
@@ -182,17 +180,10 @@ def _environment_layers(environment: Mapping[str, str]) -> Iterator[Layer]:
         if not variable.startswith(ENVIRONMENT_PREFIX) or variable.startswith(BOUND_PREFIX):
             continue
         key = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
-        if "__" in key:
-            key = key.replace("__", ".")  # the name of a variable cannot contain dots
-        if key in POLICY_KEYS or key.startswith(SCHEDULE_PREFIX):
+        if key in POLICY_KEYS:
             yield Layer(f"deployment {variable}", {key: environment[variable]})
         elif here := name_here(key):
             raise PolicyError(f"environment variable {variable} is no setting; here it is {here}")
-        elif key.startswith("schedule"):
-            raise PolicyError(
-                f"environment variable {variable} is no setting; those of a schedule are called "
-                f"{ENVIRONMENT_PREFIX}SCHEDULES__NAME__KEY, with two underscores before name and key"
-            )
         elif nearest := difflib.get_close_matches(key, POLICY_KEYS, n=1, cutoff=_MISSPELT):
             meant = f"{ENVIRONMENT_PREFIX}{nearest[0].upper()}"
             raise PolicyError(f"environment variable {variable} is no setting (did you mean {meant}?)")
@@ -247,131 +238,15 @@ _ICEBERG_PROPERTIES: Mapping[str, tuple[str, int, Callable[[int], object]]] = {
 """Iceberg's own property → our key, its smallest legal value, and the conversion of its unit."""
 
 
-# Named schedules: ``schedules.nightly.strategy=zorder``, ``schedules.nightly.interval=24h``; in environment variables
-# ``ICEKEEPER_SCHEDULES__NIGHTLY__STRATEGY``.  A schedule has an interval and settings that override the table's while
-# it runs.
-
-INTERVAL = "interval"
-# These cannot differ between the schedules of a table.
-_OF_THE_TABLE = frozenset({"maintenance_enabled", PAUSED_UNTIL, "ownership", "branch"})
-SCHEDULE_KEYS: tuple[str, ...] = (
-    INTERVAL,
-    *(key for key in POLICY_KEYS if key not in DEPLOYMENT_KEYS and key not in _OF_THE_TABLE),
-)
-_NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
-_LONGEST_NAME = 40
-_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-LONGEST_INTERVAL_MS = 366 * _UNITS_MS["d"]
-_EXAMPLE = f"{SCHEDULE_PREFIX}nightly.strategy"
-
-
-def is_schedule_key(key: str) -> bool:
-    """Whether a key concerns schedules, well formed or not."""
-    return key.startswith(SCHEDULE_PREFIX) or key == SCHEDULE_PREFIX.rstrip(".")
-
-
-def divided(key: str, source: str) -> tuple[str, str]:
-    """Schedule and policy key of a key ``schedules.NAME.KEY``.
-
-    Raises:
-        PolicyError: the key has another form, or a schedule cannot set it.
-    """
-    name, _, inner = key.removeprefix(SCHEDULE_PREFIX).partition(".")
-    if not inner or not key.startswith(SCHEDULE_PREFIX):
-        raise PolicyError(f"'{key}' (from {source}) is no setting of a schedule; write schedules.NAME.KEY, for example "
-                          f"{_EXAMPLE}")  # fmt: skip
-    if not _NAME.fullmatch(name) or len(name) > _LONGEST_NAME:
-        raise PolicyError(
-            f"'{name}' (from {source}) is no name for a schedule; names have small letters, digits and single "
-            f"underscores, begin with a letter, and are at most {_LONGEST_NAME} characters long"
-        )
-    if inner in SCHEDULE_KEYS:
-        return name, inner
-    if inner in DEPLOYMENT_KEYS:
-        raise PolicyError(f"schedule {name} cannot set {inner} (from {source}): it is a setting of the deployment")
-    if inner in _OF_THE_TABLE:
-        raise PolicyError(f"schedule {name} cannot set {inner} (from {source}): it holds for the whole table")
-    raise PolicyError(
-        f"schedule {name} has an unknown key '{inner}' (from {source}){did_you_mean(inner, SCHEDULE_KEYS)}; it takes "
-        f"{INTERVAL}, and the policy keys of a table"
-    )
-
-
-def schedule_settings(layers: Sequence[Layer]) -> dict[str, list[Layer]]:
-    """Schedule → its layers, lowest first, with keys without the schedule's prefix.
-
-    Raises:
-        PolicyError: a key is malformed, or a schedule cannot set it.
-    """
-    found: dict[str, list[Layer]] = {}
-    for layer in layers:
-        values: dict[str, dict[str, object]] = {}
-        for key, value in layer.values.items():
-            if is_schedule_key(key):
-                name, inner = divided(key, layer.source)
-                values.setdefault(name, {})[inner] = value
-        for name, its_values in values.items():
-            found.setdefault(name, []).append(replace(layer, values=its_values))
-    return found
-
-
-def layers_of_schedule(layers: Sequence[Layer], own: Sequence[Layer]) -> Iterator[Layer]:
-    """The layers of a schedule: its own layers are above all others except this call's ``--set``; bounds stay last."""
-    general = [replace(layer, values=without_schedules(layer.values)) for layer in layers]
-    own = [replace(layer, values={k: v for k, v in layer.values.items() if k != INTERVAL}) for layer in own]
-    yield from (layer for layer in general if not layer.is_of_call and not layer.is_bound)
-    yield from (layer for layer in own if not layer.is_of_call)
-    yield from (layer for layer in general if layer.is_of_call)
-    yield from (layer for layer in own if layer.is_of_call)
-    yield from (layer for layer in general if layer.is_bound)
-
-
-def without_schedules(values: Mapping[str, object]) -> dict[str, object]:
-    """The settings of a layer that are not a schedule's."""
-    return {key: value for key, value in values.items() if not is_schedule_key(key)}
-
-
-def parse_interval(name: str, value: object, source: str) -> int | None:
-    """An interval in milliseconds; ``None`` for ``none``, which removes the schedule.
-
-    Raises:
-        PolicyError: the interval has another form, is 0 or above 366 days.
-    """
-    text = str(value).strip().lower()
-    if text == "none":
-        return None
-    match = re.fullmatch(r"([0-9]{1,9})\s*([smhd])", text)
-    interval_ms = int(match[1]) * _UNITS_MS[match[2]] if match else 0
-    if not 0 < interval_ms <= LONGEST_INTERVAL_MS:
-        raise PolicyError(
-            f"policy key {SCHEDULE_PREFIX}{name}.{INTERVAL} cannot be '{value}' (from {source}): write a time like "
-            "30m, 6h or 7d, at most 366d, or none for no such schedule"
-        )
-    return interval_ms
-
-
-def interval_text(interval_ms: int) -> str:
-    """The interval as a person writes it, in the largest unit that divides it: 90m, 24h (not 1d), 7d."""
-    shown = [unit for unit, ms in _UNITS_MS.items() if interval_ms % ms == 0 and (unit != "d" or interval_ms > ms)]
-    unit = shown[-1]
-    return f"{interval_ms // _UNITS_MS[unit]}{unit}"
-
-
 def check_layer(layer: Layer) -> None:
     """Raise PolicyError for an unknown key or a malformed value of the layer."""
     check_keys(layer)
-    general = without_schedules(layer.values)
-    parse_values(general, dict.fromkeys(general, layer.source))
-    for name, (own,) in schedule_settings([layer]).items():
-        values = {key: value for key, value in own.values.items() if key != INTERVAL}
-        parse_values(values, dict.fromkeys(values, layer.source), f"{SCHEDULE_PREFIX}{name}.")
-        if INTERVAL in own.values:
-            parse_interval(name, own.values[INTERVAL], layer.source)
+    parse_values(layer.values, dict.fromkeys(layer.values, layer.source))
 
 
 def check_keys(layer: Layer) -> None:
-    """Raise PolicyError for an unknown key of the layer or of a schedule in it."""
-    for key in without_schedules(layer.values):
+    """Raise PolicyError for an unknown key of the layer."""
+    for key in layer.values:
         if key not in POLICY_KEYS:
             here = name_here(key)
             if here is not None:
@@ -379,11 +254,10 @@ def check_keys(layer: Layer) -> None:
             raise UnknownSetting(
                 f"unknown policy key '{key}' (from {layer.source}){did_you_mean(key, POLICY_KEYS)}{nearest_keys(key)}"
             )
-    schedule_settings([layer])
 
 
-def parse_values(values: Mapping[str, object], sources: Mapping[str, str], prefix: str = "") -> Policy:
-    """The policy with these values and otherwise defaults; messages put ``prefix`` before keys.
+def parse_values(values: Mapping[str, object], sources: Mapping[str, str]) -> Policy:
+    """The policy with these values and otherwise defaults.
 
     Raises:
         PolicyError: a malformed value; the message names key, value, source and the allowed values.
@@ -394,7 +268,7 @@ def parse_values(values: Mapping[str, object], sources: Mapping[str, str], prefi
         first = error.errors(include_url=False)[0]
         key = str(first["loc"][0])
         raise PolicyError(
-            f"policy key {prefix}{key} cannot be '{text_of(values[key])}' (from {sources[key]}): "
+            f"policy key {key} cannot be '{text_of(values[key])}' (from {sources[key]}): "
             f"{amount_with_unit(key, values[key]) or _allowed(first)}"
         ) from None
 

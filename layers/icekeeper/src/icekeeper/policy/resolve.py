@@ -10,28 +10,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any, TypeAlias
+from typing import Any
 
 from icekeeper.errors import PolicyError, RequestRefused
 from icekeeper.operation_facts import FACTS, Operation
 from icekeeper.policy.keys import DEPLOYMENT_KEYS, KEY_FACTS, MORE, POLICY_KEYS, Policy
 from icekeeper.policy.layers import (
-    INTERVAL,
     OVERRIDE_SOURCE,
     PAUSED_UNTIL,
-    SCHEDULE_PREFIX,
     TABLE_PREFIX,
     Layer,
     check_layer,
-    interval_text,
-    layers_of_schedule,
-    parse_interval,
     parse_values,
-    schedule_settings,
     table_layers,
     table_source,
     without_past_pauses,
-    without_schedules,
 )
 from icekeeper.policy.ownership import Owners
 from icekeeper.policy.table_settings import Ignored, without_ignored
@@ -42,25 +35,8 @@ DEFAULT_SOURCE = "default"
 _UNDECIDING = DEPLOYMENT_KEYS | {"orphan_sweep_interval_hours"}
 # Keys that stop a pass, also after it has begun (rule: switches-stop-at-once).
 _SWITCHES = {"maintenance_enabled", PAUSED_UNTIL}.union(*(facts.switches for facts in FACTS.values()))
-# Keys of one schedule that influence which files other schedules rewrite.
-_OF_LAYOUT = ("strategy", "sort_order", "zorder_columns", "target_file_size_mb", "min_file_size_ratio")
-
-
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """A named schedule of a table."""
-
-    name: str
-    interval_ms: int
-    """From one turn to the next."""
-    resolved: ResolvedPolicy
-    """The settings during its turns."""
-    said: tuple[tuple[str, str], ...]
-    """The keys that the schedule itself sets, in the order of all keys, each with its source."""
-
-    def says(self, key: str) -> bool:
-        """Whether the schedule itself sets a key."""
-        return any(said == key for said, _ in self.said)
+# Keys that decide the order that files have.
+_OF_ORDER = ("strategy", "sort_order", "zorder_columns", "target_file_size_mb")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,20 +51,15 @@ class ResolvedPolicy:
     """The sources that are bounds."""
     owners: Owners = field(default_factory=Owners)
     """In a table bucket: who runs which operation."""
-    schedules: Mapping[str, Schedule] = field(default_factory=dict)
-    """The named schedules, by name."""
     waived_prefixes: tuple[str, ...] = ()
     """The ``orphan_protected_prefixes`` of others than the table; another table's metadata there stops no sweep."""
     ignored: tuple[Ignored, ...] = ()
     """The table's settings that do not count, wholly or in part (rule: properties-never-loosen)."""
-    beside: tuple[Policy, ...] = ()
-    """In a schedule's policy: the policies of the table's other schedules that compact."""
-    known_as: str = ""
-    """The fingerprint of the whole policy, if this is a part of one."""
+    orders: Policy | None = None
+    """If the settings of the call only merge files: the table's policy without them, by which other passes order files
+    (rule: keep-order-of-the-table)."""
     layers: tuple[Layer, ...] = field(default=(), repr=False, compare=False)
-    """The layers of the whole policy, as they were given."""
-    schedule: str | None = None
-    """The schedule whose settings these are; ``None``: the table's."""
+    """The layers of the policy, as they were given."""
     _own_fingerprint: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
     """Cache of :meth:`fingerprint`: tables share policies, and detection asks for the fingerprint per table."""
 
@@ -97,82 +68,37 @@ class ResolvedPolicy:
         return self.sources[key] != DEFAULT_SOURCE
 
     def rows(self) -> list[tuple[str, str, str, str]]:
-        """``(key, value, source, meaning)`` as text of every key, then of the keys that schedules set."""
-        rows = [self._row(key, self.sources[key]) for key in Policy.model_fields]
-        for name, schedule in sorted(self.schedules.items()):
-            prefix = f"{SCHEDULE_PREFIX}{name}."
-            for key, source in schedule.said:
-                if key == INTERVAL:
-                    what = f"how often schedule {name} runs"
-                    rows.append((f"{prefix}{key}", interval_text(schedule.interval_ms), source, what))
-                else:
-                    _, value, source, what = schedule.resolved._row(key, schedule.resolved.sources[key])
-                    rows.append((f"{prefix}{key}", value, source, what))
-        return rows
+        """``(key, value, source, meaning)`` as text of every key."""
+        return [self._row(key, self.sources[key]) for key in Policy.model_fields]
 
     def _row(self, key: str, source: str) -> tuple[str, str, str, str]:
         return key, text_of(getattr(self.policy, key)), source, Policy.model_fields[key].description or ""
 
     def documents(self, *, defaults: bool = True) -> dict[str, dict[str, object]]:
-        """Key → ``{"source", "value"}`` with JSON values, then the keys of schedules, intervals as text (``24h``).
+        """Key → ``{"source", "value"}`` with JSON values.
 
         Field names are in alphabetical order, as a state store returns them, so that stored documents compare equal.
         Without ``defaults``, only keys that are set.
         """
         keys = [key for key in POLICY_KEYS if defaults or self.sources[key] != DEFAULT_SOURCE]
-        documents = {key: self._document(key, self.sources[key]) for key in keys}
-        for name, schedule in sorted(self.schedules.items()):
-            for key, source in schedule.said:
-                named = f"{SCHEDULE_PREFIX}{name}.{key}"
-                if key == INTERVAL:
-                    documents[named] = {"source": source, "value": interval_text(schedule.interval_ms)}
-                else:
-                    documents[named] = schedule.resolved._document(key, source)
-        return documents
+        return {key: self._document(key, self.sources[key]) for key in keys}
 
     def _document(self, key: str, source: str) -> dict[str, object]:
         return {"source": source, "value": json_value(getattr(self.policy, key))}
 
-    def of_schedule(self, name: str) -> ResolvedPolicy:
-        """The settings of one schedule, with the same owners."""
-        own = self.schedules[name].resolved
-        others = (one.resolved for other, one in sorted(self.schedules.items()) if other != name)
-        beside = tuple(other.policy for other in others if other.runs(Operation.COMPACT))
-        return replace(own, owners=self.owners, beside=beside, layers=self.layers, schedule=name)
-
-    def unscheduled(self) -> ResolvedPolicy:
-        """The policy for the operations that no schedule names; the whole policy if there are no schedules."""
-        if not self.schedules:
-            return self
-        taken = {one for schedule in self.schedules.values() for one in schedule.resolved.policy.operations}
-        left = tuple(operation for operation in self.policy.operations if operation not in taken)
-        policy = self.policy.model_copy(update={"operations": left})
-        return replace(self, policy=policy, schedules={}, known_as=self.fingerprint())
-
-    def names_operations(self, schedule: str | None) -> bool:
-        """Whether a schedule itself names its operations, so that each of its turns runs them."""
-        return schedule is not None and self.schedules[schedule].says("operations")
-
-    def parts(self) -> tuple[ResolvedPolicy, ...]:
-        """The policies of passes: of the operations that no schedule names, and of each schedule."""
-        return self.unscheduled(), *(self.of_schedule(name) for name in sorted(self.schedules))
-
     def fingerprint(self) -> str:
         """A digest of everything that decides what a pass does: equal for equal values and owners, whatever the source.
 
-        Settings of detection and scheduling are not part of it: with other filters, finished work remains finished.
+        Settings of detection are not part of it: with other filters, finished work remains finished.
         """
-        if self.known_as:
-            return self.known_as
         if self._own_fingerprint:
             return self._own_fingerprint[0]
         deciding = sorted(key for key in POLICY_KEYS if key not in _UNDECIDING)
         lines = [f"{key}={_exact_text(getattr(self.policy, key))}" for key in deciding]
         # Once the bucket no longer runs an operation, it is our work again.
         lines += [f"{operation.value} is not ours" for operation in Operation if operation in self.owners.owned]
-        lines += [f"beside {key}={_exact_text(getattr(one, key))}" for one in self.beside for key in _OF_LAYOUT]
-        for name, schedule in sorted(self.schedules.items()):
-            lines.append(f"{SCHEDULE_PREFIX}{name}={schedule.interval_ms} {schedule.resolved.fingerprint()}")
+        if self.orders is not None:
+            lines += [f"orders {key}={_exact_text(getattr(self.orders, key))}" for key in _OF_ORDER]
         self._own_fingerprint.append(hashlib.sha256("\n".join(lines).encode()).hexdigest())
         return self._own_fingerprint[0]
 
@@ -217,9 +143,9 @@ class ResolvedPolicy:
             return resolved.why_disabled() if resolved.is_stopped else None
         if disabled := resolved.why_disabled():
             return disabled
-        part = resolved if self.schedule is None else resolved.schedules[self.schedule].resolved
-        off = [key for key in FACTS[operation].switches if getattr(self.policy, key) and not getattr(part.policy, key)]
-        return ", ".join(f"{key} is false ({part.sources[key]})" for key in off) or None
+        switches = FACTS[operation].switches
+        off = [key for key in switches if getattr(self.policy, key) and not getattr(resolved.policy, key)]
+        return ", ".join(f"{key} is false ({resolved.sources[key]})" for key in off) or None
 
     def runs(self, operation: Operation) -> bool:
         """Whether a pass under this policy attempts the operation at all."""
@@ -227,7 +153,7 @@ class ResolvedPolicy:
 
 
 def _is_switch(layer: Layer) -> bool:
-    return any(key.rpartition(".")[2] in _SWITCHES for key in layer.values)
+    return not _SWITCHES.isdisjoint(layer.values)
 
 
 def _exact_text(value: object) -> str:
@@ -255,35 +181,15 @@ def resolve(layers: Sequence[Layer], *, unsafe: bool = False) -> ResolvedPolicy:
             check_layer(layer)
     given = tuple(layers)
     layers, ignored = without_ignored(layers)
-    own = schedule_settings(layers)
-    general = [replace(layer, values=without_schedules(layer.values)) for layer in layers] if own else layers
-    resolved = replace(_resolve(general, unsafe=unsafe), ignored=ignored, layers=given)
-    found = (_schedule(name, layers, its_layers, unsafe=unsafe) for name, its_layers in own.items())
-    return replace(resolved, schedules={one.name: one for one in found if one is not None}) if own else resolved
+    resolved = replace(_resolve(layers, unsafe=unsafe), ignored=ignored, layers=given)
+    of_call = {key for layer in layers if layer.is_of_call for key in layer.values}
+    if "strategy" not in of_call or resolved.policy.strategy is not Strategy.BINPACK:
+        return resolved
+    return replace(resolved, orders=_merged([layer for layer in layers if not layer.is_of_call])[0])
 
 
-def _schedule(name: str, layers: Sequence[Layer], own: Sequence[Layer], *, unsafe: bool) -> Schedule | None:
-    """One schedule; ``None``: its interval is ``none``."""
-    intervals = [layer for layer in own if INTERVAL in layer.values]
-    if not intervals:
-        raise PolicyError(
-            f"schedule {name} (from {own[-1].source}) has no interval; set {SCHEDULE_PREFIX}{name}.{INTERVAL}, for "
-            "example 24h"
-        )
-    interval_ms = parse_interval(name, intervals[-1].values[INTERVAL], intervals[-1].source)
-    if interval_ms is None:
-        return None
-    try:
-        resolved = _resolve(list(layers_of_schedule(layers, own)), unsafe=unsafe)
-    except PolicyError as error:
-        raise PolicyError(f"schedule {name}: {error}") from None
-    sources = {key: layer.source for layer in own for key in layer.values}
-    said = tuple((key, sources[key]) for key in (INTERVAL, *POLICY_KEYS) if key in sources)
-    return Schedule(name, interval_ms, resolved, said)
-
-
-def _resolve(layers: Sequence[Layer], *, unsafe: bool) -> ResolvedPolicy:
-    """The policy of checked layers without schedules."""
+def _merged(layers: Sequence[Layer]) -> tuple[Policy, dict[str, str]]:
+    """The values of checked layers within the bounds among them, and the source of each."""
     values: dict[str, object] = {}
     sources = dict.fromkeys(POLICY_KEYS, DEFAULT_SOURCE)
     for layer in layers:
@@ -294,6 +200,11 @@ def _resolve(layers: Sequence[Layer], *, unsafe: bool) -> ResolvedPolicy:
     for layer in layers:
         if layer.is_bound:
             policy = _tighten(policy, layer, sources)
+    return policy, sources
+
+
+def _resolve(layers: Sequence[Layer], *, unsafe: bool) -> ResolvedPolicy:
+    policy, sources = _merged(layers)
     if not unsafe:
         _check_safe(policy, sources)
     _check_contradictions(policy, sources)
@@ -355,7 +266,7 @@ def require_safe_retention(settings: Mapping[str, str]) -> None:
         PolicyError: they shorten the retention of snapshots below a day; malformed values are reported later.
     """
     for key, value in settings.items():
-        if key.rpartition(".")[2] != _RETENTION:
+        if key != _RETENTION:
             continue
         with suppress(PolicyError):
             hours = parse_values({_RETENTION: value}, {_RETENTION: OVERRIDE_SOURCE}).snapshot_retention_hours
@@ -370,24 +281,13 @@ def require_safe_retention(settings: Mapping[str, str]) -> None:
 
 
 def short_retentions(resolved: ResolvedPolicy) -> Iterator[str]:
-    """A sentence for each retention of snapshots below a day that a policy sets."""
-    named = [
-        ("", resolved),
-        *((f"schedule {name}: ", one.resolved) for name, one in sorted(resolved.schedules.items())),
-    ]
-    for prefix, one in named:
-        hours, source = one.policy.snapshot_retention_hours, one.sources[_RETENTION]
-        is_new = not prefix or source != resolved.sources[_RETENTION]
-        if (
-            hours < SAFE_RETENTION_HOURS
-            and source != OVERRIDE_SOURCE
-            and is_new
-            and one.runs(Operation.EXPIRE_SNAPSHOTS)
-        ):
-            yield (
-                f"{prefix}{_RETENTION} is {text_of(hours)} ({source}), below {SAFE_RETENTION_HOURS}: readers that are "
-                "under way could lose their snapshot"
-            )
+    """A sentence if a policy sets a retention of snapshots below a day."""
+    hours, source = resolved.policy.snapshot_retention_hours, resolved.sources[_RETENTION]
+    if hours < SAFE_RETENTION_HOURS and source != OVERRIDE_SOURCE and resolved.runs(Operation.EXPIRE_SNAPSHOTS):
+        yield (
+            f"{_RETENTION} is {text_of(hours)} ({source}), below {SAFE_RETENTION_HOURS}: readers that are "
+            "under way could lose their snapshot"
+        )
 
 
 def _check_safe(policy: Policy, sources: Mapping[str, str]) -> None:
@@ -512,14 +412,9 @@ def require_no_more(
     """
     if _ALL in may:
         return
-    refused: dict[str, str] = {}
-    for name in sorted(asked.schedules.keys() - policy.schedules.keys()):
-        refused[_ALL] = f"have a schedule '{name}', which the policy does not have"
-    own = list(_parts(policy))
-    refused |= _looser(policy.policy, asked.policy, None, may)
-    for schedule, part in _parts(asked):
-        for operation in part.policy.operations:
-            refused |= _loosest(own, schedule, part, operation, may)
+    refused = _looser(policy.policy, asked.policy, None, may)
+    for operation in asked.policy.operations:
+        refused |= _loosest(policy, asked, operation, may)
     if refused:
         raise RequestRefused(
             f"{asks} for {table} cannot {', and cannot '.join(refused.values())}: it does no more than the table's "
@@ -527,42 +422,18 @@ def require_no_more(
         )
 
 
-_Part: TypeAlias = tuple[str | None, ResolvedPolicy]
-"""The operations of one schedule, ``None``: those that no schedule names; and their settings."""
-
-
-def _parts(resolved: ResolvedPolicy) -> Iterator[_Part]:
-    """All parts of a policy, due or not (see :func:`icekeeper.policy.due.due_parts`)."""
-    if not resolved.schedules or resolved.sources["operations"] == OVERRIDE_SOURCE:
-        yield None, resolved
-        return
-    yield None, resolved.unscheduled()
-    for name in sorted(resolved.schedules):
-        yield name, resolved.schedules[name].resolved
-
-
-def _loosest(
-    own: list[_Part], schedule: str | None, asked: ResolvedPolicy, operation: Operation, may: frozenset[str]
-) -> dict[str, str]:
+def _loosest(own: ResolvedPolicy, asked: ResolvedPolicy, operation: Operation, may: frozenset[str]) -> dict[str, str]:
     """What is refused of a requested operation, by the setting that admits it; empty if the policy allows it."""
-
-    def refused(part: ResolvedPolicy) -> dict[str, str]:
-        looser = _looser(part.policy, asked.policy, operation, may)
-        more = [one for one in asked.waived_prefixes if one not in part.waived_prefixes]
-        if operation is Operation.REMOVE_ORPHANS and more and _PROTECTED not in may:
-            # A sweep would remove data beside another table's metadata (rule: operators-waive-foreign-metadata).
-            what = f"add {text_of(tuple(more))} to {_PROTECTED}, by which what another table has there is removed"
-            looser[_PROTECTED] = what
-        return looser
-
-    having = [(name, part) for name, part in own if operation in part.policy.operations]
-    if not having:
-        is_admitted = operation.value in may
-        new = {} if is_admitted else {operation.value: f"ask for {operation.value}, which the policy does not have"}
-        return new | refused(own[0][1])
-    # The part of the same schedule comes first, because the message is about that.
-    found = [refused(part) for name, part in sorted(having, key=lambda one: one[0] != schedule)]
-    return {} if {} in found else found[0]
+    found: dict[str, str] = {}
+    if operation not in own.policy.operations and operation.value not in may:
+        found[operation.value] = f"ask for {operation.value}, which the policy does not have"
+    found |= _looser(own.policy, asked.policy, operation, may)
+    more = [one for one in asked.waived_prefixes if one not in own.waived_prefixes]
+    if operation is Operation.REMOVE_ORPHANS and more and _PROTECTED not in may:
+        # A sweep would remove data beside another table's metadata (rule: operators-waive-foreign-metadata).
+        what = f"add {text_of(tuple(more))} to {_PROTECTED}, by which what another table has there is removed"
+        found[_PROTECTED] = what
+    return found
 
 
 def _looser(own: Policy, asked: Policy, operation: Operation | None, may: frozenset[str]) -> dict[str, str]:
@@ -584,7 +455,7 @@ def _looser(own: Policy, asked: Policy, operation: Operation | None, may: frozen
 def setting_changes(
     before: ResolvedPolicy | None, after: ResolvedPolicy, properties_before: Mapping[str, str]
 ) -> list[dict[str, Any]]:
-    """``{"key", "before", "after"}`` of every key that changed, keys of schedules included.
+    """``{"key", "before", "after"}`` of every key that changed.
 
     Each side is ``{"value", "source"}`` or ``None``.  ``before`` is ``None`` if the settings were wrong; the table's
     properties replace it.  ``after`` is ``None`` for a key that is no longer set or does not exist.

@@ -67,7 +67,7 @@ class PassShare:
         name = what.partition(":")[0]
         if name not in self._operations[self._place :]:
             return
-        self._place = self._operations.index(name, self._place)  # schedules may repeat an operation
+        self._place = self._operations.index(name, self._place)
         shares = [_SHARES.get(one, _SHARE) for one in self._operations]
         # Planning and reading footers come before the work, and committing after it.
         is_work = total > 0 and not what.endswith("footers")

@@ -71,8 +71,6 @@ class OperationOutcome:
     """In a dry run: the branches and tags that would expire."""
     plan: Mapping[str, Any] | None = None
     """Details of a dry run's plan, ready for JSON."""
-    schedule: str | None = None
-    """The schedule in whose turn it ran."""
     lost_lease: bool = False
     """Another run took the table's lease meanwhile, so the outcome says nothing about the table."""
     planned_after: tuple[Operation, ...] = ()
@@ -88,28 +86,21 @@ class OperationOutcome:
         object.__setattr__(self, "reason", None if self.reason is None else masked_sentence(self.reason))
 
     @property
-    def title(self) -> str:
-        """The operation, with its schedule if it has one."""
-        return self.operation.value + ("" if self.schedule is None else f" ({self.schedule})")
-
-    @property
     def snapshot_id(self) -> int | None:
         """The last snapshot that the operation committed."""
         return self.snapshot_ids[-1] if self.snapshot_ids else None
 
     def to_json(self, run_id: str, listing: ListingWriter) -> dict[str, Any]:
         """One element of ``operations`` in ``maintain --json``."""
-        name = self.operation.value if self.schedule is None else f"{self.operation.value}-{self.schedule}"
         return {
             "operation": self.operation.value,
-            **({} if self.schedule is None else {"schedule": self.schedule}),
             "status": self.status.value,
             "reason": self.reason,
             "summary": self.summary,
             "snapshot_id": self.snapshot_id,
             "snapshot_ids": list(self.snapshot_ids),
             "metrics": dict(self.metrics),
-            "files": files_json(self.files_planned, self.files_deleted, f"{run_id}-{name}", listing),
+            "files": files_json(self.files_planned, self.files_deleted, f"{run_id}-{self.operation.value}", listing),
             **({} if self.plan is None else {"plan": dict(self.plan)}),
             **({"lost_lease": True} if self.lost_lease else {}),
             **({"planned_after": [one.value for one in self.planned_after]} if self.planned_after else {}),
@@ -221,20 +212,12 @@ class PassOutcome:
     @property
     def summary(self) -> str:
         """``NAME: SENTENCE`` of every operation, joined by semicolons."""
-        return "; ".join(f"{outcome.title}: {outcome.summary}" for outcome in self.operations)
+        return "; ".join(f"{outcome.operation.value}: {outcome.summary}" for outcome in self.operations)
 
     @property
     def metrics(self) -> dict[str, int | float]:
-        """All metrics; keys start with the operation's name, or with ``staged`` or ``pass``.
-
-        Metrics of an operation that ran in several schedules are added up.
-        """
-        found: dict[str, int | float] = {}
-        for outcome in self.operations:
-            own = f"{outcome.operation.value}."
-            for key, value in outcome.metrics.items():
-                is_sum = outcome.schedule is not None and key.startswith(own)
-                found[key] = value + found.get(key, 0) if is_sum else value
+        """All metrics; keys start with the operation's name, or with ``staged`` or ``pass``."""
+        found = {key: value for outcome in self.operations for key, value in outcome.metrics.items()}
         return {**found, **({} if self.staged is None else self.staged.metrics), **self.around}
 
     @property
@@ -244,10 +227,6 @@ class PassOutcome:
         A refusal without a change counts as idle, because its cause remains until the table changes.
         """
         return all(_did_nothing(outcome) for outcome in self.operations)
-
-    def of_schedule(self, schedule: str | None) -> PassOutcome:
-        """The operations that ran in the turn of one schedule; ``None``: outside all schedules."""
-        return replace(self, operations=tuple(one for one in self.operations if one.schedule == schedule))
 
     @property
     def changed_nothing(self) -> bool:
@@ -377,7 +356,6 @@ def operation_outcome(document: Mapping[str, Any]) -> OperationOutcome:
             metrics=dict(document["metrics"]),
             files_planned=tuple(files.get("planned", ())),
             files_deleted=tuple(files.get("deleted", ())),
-            schedule=document.get("schedule"),
             lost_lease=document.get("lost_lease", False),
             idle_since=read_idle_since(document.get("idle_since")).get(document["operation"]),
         )
@@ -519,8 +497,7 @@ def looks_at_the_table(operation: Operation) -> bool:
 
 def in_turn(outcome: PassOutcome) -> PassOutcome:
     """The outcome of a dry run with each operation planned after the earlier ones."""
-    answers = (replace(one.in_turn or one, schedule=one.schedule) for one in outcome.operations)
-    return replace(outcome, operations=tuple(answers))
+    return replace(outcome, operations=tuple(one.in_turn or one for one in outcome.operations))
 
 
 def reclaimable_bytes(outcome: PassOutcome | BucketOutcome) -> int | float:

@@ -255,14 +255,14 @@
   }
 
   function work(t) {
-    const due = Object.entries(t.due ?? {}).map(([what, ms]) => `${what}: ${ms <= data.now_ms ? "due now" : "due"}, ${moment(ms)}`);
+    const due = t.sweep_due_ms <= data.now_ms ? "due now" : "due";
     const next = t.reasons ? "The next run maintains it, because:" : `No work is due${t.left_alone ? `: ${t.left_alone}` : "."}`;
     return section(
       "Next run",
       t.trouble ? el("p", { class: "trouble tone" }, t.trouble) : undefined,
       el("p", {}, t.trouble && !t.reasons ? "" : next),
       t.reasons ? list(t.reasons) : undefined,
-      due.length ? list(due) : undefined,
+      t.sweep_due_ms ? list([`orphan sweep: ${due}, ${moment(t.sweep_due_ms)}`]) : undefined,
       t.command ? el("p", {}, el("code", {}, t.command)) : undefined,
       faint(`seen so since ${moment(t.observed_ms)}, ${since(t.observed_ms)}`),
     );

@@ -191,7 +191,7 @@ def _table(
         "warnings": {kind: in_plain_words(sentence) for kind, sentence in known.warnings.items()},
         "reasons": [in_plain_words(reason) for reason in verdict.reasons],
         "left_alone": "" if trouble else in_plain_words(verdict.left_alone),
-        "due": dict(verdict.due),
+        "sweep_due_ms": verdict.sweep_due_ms,
         "policy": {key: [one["value"], one["source"]] for key, one in recorded.items()},
         "timeline": dict(known.timeline),
         "last_pass": {} if last is None else _pass(last),

@@ -149,7 +149,7 @@ def print_outcome(console: Console, outcome: PassOutcome) -> None:
     """Print one line per operation: name, status, and sentence; repeated sentences are abbreviated."""
     outcome = in_turn(outcome)
     _print_status(console, outcome.table, outcome)
-    names = [part.title for part in outcome.operations]
+    names = [part.operation.value for part in outcome.operations]
     sentences = told_once(names, [part.summary for part in outcome.operations])
     rows = zip(names, outcome.operations, sentences, strict=True)
     print_rows(console, [(Text(name), _status_text(part.status), Text(sentence)) for name, part, sentence in rows])

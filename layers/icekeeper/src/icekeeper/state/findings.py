@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -102,8 +102,8 @@ class Verdict:
     """Why it is not proposed."""
     is_unread: bool = False
     """It could not be read."""
-    due: Mapping[str, int] = field(default_factory=dict)
-    """Schedule, or ``orphan sweep`` → when it is due, in epoch milliseconds."""
+    sweep_due_ms: int = 0
+    """When a sweep for orphans is due, in epoch milliseconds; 0: passes sweep no orphans here."""
 
     @classmethod
     def parse(cls, text: str) -> Verdict:

@@ -157,9 +157,9 @@ _TYPES: Mapping[str, type] = {
         "finished_ms first_seen_ms tried_ms cut_ms missing_ms snapshot_id file_count turn sightings times",
         str: "name holder kind origin state prefixes list_id metadata_location fingerprint idle_since version "
         "entry folder folders data_roots seen uuid location counters warnings policy metrics settings table_name "
-        "catalog warehouse verdict timeline facts schedule run_id status summary engine path why schema_digest look "
+        "catalog warehouse verdict timeline facts run_id status summary engine path why schema_digest look "
         "work failures values",
-        bool: "idle",
+        bool: "idle impossible former_table",
         bytes: "paths",
     }.items()
     for name in names.split()

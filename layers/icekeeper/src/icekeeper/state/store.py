@@ -224,72 +224,80 @@ def _stats(identity: TableIdentity, item: Item) -> LakeStats:
         )
 
 
+class SweepKind(StrEnum):
+    """What is recorded of the orphan sweeps of a table."""
+
+    SWEPT = "swept"
+    """The last whole sweep; counted from the start of its pass."""
+    TRIED = "tried"
+    """The last sweep that failed, was refused, could not delete some files, or was not possible."""
+    FIRST = "first"
+    """Not a sweep, but the time from which the first one is due."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduleRun:
-    """The last run of a schedule in which no operation failed."""
+class SweepRecord:
+    """A sweep of a table for orphans, or when the first one is due."""
 
-    schedule: str
-    """A name that starts with ``#`` is not from a policy: for example, the last sweep for orphans."""
+    kind: SweepKind
     counted_ms: int
-    """The next run is due one interval after this time."""
-    finished_ms: int
-    snapshot_id: int | None
-    """The head before the run."""
-    fingerprint: str
-    """Digest of its settings."""
-    idle: bool
-    """Whether it found nothing to do."""
+    """The next sweep is due one interval after this time."""
+    finished_ms: int = 0
+    is_impossible: bool = False
+    """Whether the store does not permit listing or deleting, or a dropped table has files there."""
+    has_former_table: bool = False
+    """Whether a dropped table has left metadata at the same location."""
 
 
-class ScheduleStore(Records):
-    """When each schedule of a copy of a table last ran (rule: table-identity-is-its-uuid)."""
+class SweepStore(Records):
+    """The sweeps of each copy of a table (rule: table-identity-is-its-uuid)."""
 
-    def record(self, identity: TableIdentity, run: ScheduleRun) -> None:
-        """Replace the schedule's record, also one with a later time: a clock that was ahead has written it."""
-        self.table.put(_schedule_item(identity, run))
+    def record(self, identity: TableIdentity, sweep: SweepRecord) -> None:
+        """Replace the record of this kind, also one with a later time: a clock that was ahead has written it."""
+        self.table.put(_sweep_item(identity, sweep))
 
-    def record_all(self, runs: Iterable[tuple[TableIdentity, ScheduleRun]]) -> None:
-        """As :meth:`record`, for many tables; of several for one table and schedule the last is kept.
+    def record_all(self, sweeps: Iterable[tuple[TableIdentity, SweepRecord]]) -> None:
+        """As :meth:`record`, for many tables; of several for one table and kind the last is kept.
 
         On an error, some may be recorded.
         """
-        items = {(item["pk"], item["sk"]): item for item in (_schedule_item(*one) for one in runs)}
+        items = {(item["pk"], item["sk"]): item for item in (_sweep_item(*one) for one in sweeps)}
         self.table.put_all(items.values())  # has no key twice
 
-    def of_table(self, identity: TableIdentity) -> Mapping[str, ScheduleRun]:
-        """The records of one copy of a table, by schedule."""
-        return _schedules(self.table.query(table_key(identity), _schedule_prefix(identity)))
+    def of_table(self, identity: TableIdentity) -> Mapping[SweepKind, SweepRecord]:
+        """The records of one copy of a table."""
+        return _sweeps(self.table.query(table_key(identity), _sweep_prefix(identity)))
 
 
-def _schedule_prefix(identity: TableIdentity) -> str:
-    return f"{now_prefix('schedule', identity)}#"
+def _sweep_prefix(identity: TableIdentity) -> str:
+    return f"{now_prefix('sweep', identity)}#"
 
 
-def _schedule_item(identity: TableIdentity, run: ScheduleRun) -> Item:
+def _sweep_item(identity: TableIdentity, sweep: SweepRecord) -> Item:
     return {
         "pk": table_key(identity),
-        "sk": sort_key(_schedule_prefix(identity), run.schedule),
-        "schedule": run.schedule,
-        "counted_ms": run.counted_ms,
-        "ended_ms": run.finished_ms,  # not "finished_ms", which would put it into the index of passes
-        "snapshot_id": run.snapshot_id,
-        "fingerprint": run.fingerprint,
-        "idle": run.idle,
+        "sk": sort_key(_sweep_prefix(identity), sweep.kind.value),
+        "kind": sweep.kind.value,
+        "counted_ms": sweep.counted_ms,
+        "ended_ms": sweep.finished_ms,  # not "finished_ms", which would put it into the index of passes
+        "impossible": sweep.is_impossible,
+        "former_table": sweep.has_former_table,
     }
 
 
-def _schedules(items: Iterable[Item]) -> dict[str, ScheduleRun]:
-    return {
-        item["schedule"]: ScheduleRun(
-            schedule=item["schedule"],
+def _sweeps(items: Iterable[Item]) -> dict[SweepKind, SweepRecord]:
+    return {one.kind: one for one in map(_sweep, items)}
+
+
+def _sweep(item: Item) -> SweepRecord:
+    with understood(item):
+        return SweepRecord(
+            kind=SweepKind(item["kind"]),
             counted_ms=item["counted_ms"],
             finished_ms=item["ended_ms"],
-            snapshot_id=item.get("snapshot_id"),
-            fingerprint=item["fingerprint"],
-            idle=item["idle"],
+            is_impossible=item["impossible"],
+            has_former_table=item["former_table"],
         )
-        for item in items
-    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -418,8 +426,7 @@ class Glance:
     pins: tuple[Pin, ...]
     last_seen: LastSeen | None
     loads: tuple[StagedLoad, ...]
-    schedules: Mapping[str, ScheduleRun] = field(default_factory=dict)
-    """By the schedule's name."""
+    sweeps: Mapping[SweepKind, SweepRecord] = field(default_factory=dict)
     unreadable: Mapping[str, UnreadableFile] = field(default_factory=dict)
     """By path."""
     refused_expiry: RefusedExpiry | None = None
@@ -446,7 +453,7 @@ class StateStore:
         self.scans = ScanStore(table)
         self.layouts = LayoutStore(table)
         self.trends = TrendStore(table)
-        self.schedules = ScheduleStore(table)
+        self.sweeps = SweepStore(table)
         self.claims = ClaimStore(table)
         self.unreadable_files = UnreadableFileStore(table)
         self.refused_expiries = RefusedExpiryStore(table)
@@ -459,10 +466,10 @@ class StateStore:
 
     def glance(self, identity: TableIdentity, *, now_ms: int) -> Glance:
         """Read the state of a table for detection, with the pins that hold at ``now_ms``."""
-        seen, refused, schedules, unreadable = (
+        seen, refused, sweeps, unreadable = (
             now_prefix("seen", identity),
             refused_expiry_key(identity),
-            _schedule_prefix(identity),
+            _sweep_prefix(identity),
             _unreadable_prefix(identity),
         )
         items = list(self.table.query(table_key(identity), "now#"))
@@ -470,7 +477,7 @@ class StateStore:
             _pins(identity, items, now_ms),
             next((_last_seen(item) for item in items if item["sk"] == seen), None),
             loads_of(identity, items),
-            _schedules(item for item in items if item["sk"].startswith(schedules)),
+            _sweeps(item for item in items if item["sk"].startswith(sweeps)),
             _unreadable_files(item for item in items if item["sk"].startswith(unreadable)),
             next((refused_expiry(item) for item in items if item["sk"] == refused), None),
         )

@@ -53,7 +53,7 @@ from icekeeper.operations.orphans.orphan_rules import (
 )
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
-from icekeeper.policy.due import FORMER_TABLES
+from icekeeper.policy.sweep_rhythm import FORMER_TABLES
 from icekeeper.report.outcome import Metrics, OperationOutcome, refused_besides, skipped, succeeded
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.local_files import is_empty, old_folders

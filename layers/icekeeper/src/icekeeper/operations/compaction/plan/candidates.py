@@ -146,8 +146,8 @@ class TableState:
     deletes: DeleteIndex = field(default_factory=lambda: DeleteIndexBuilder().build())
     unreadable: Mapping[str, str] = field(default_factory=dict)
     """Data and delete files that earlier passes could not read: path → a sentence that names it."""
-    ordered_elsewhere: Set[int] = frozenset()
-    """Ids of the snapshots whose files another schedule of the table has sorted."""
+    ordered_by_table: Set[int] = frozenset()
+    """Ids of the snapshots whose files a pass that only merges leaves, because they have the table's own order."""
 
 
 @dataclass(slots=True)
@@ -174,7 +174,7 @@ class PassedOver(StrEnum):
 
     TOO_YOUNG = "they were added less than min_data_age_hours ago"
     UNCUT = "they are far above the target, and their row groups leave no place to cut them"
-    ORDERED_ELSEWHERE = "another schedule of the table has ordered them"
+    ORDERED_BY_TABLE = "they have the table's own order, and the settings of this pass only merge"
     UNDER_DELETES = "deletes apply to them, and delete_compaction_enabled is false"
     UNSUPPORTED = "they cannot be read or moved"
     """This version cannot, or a recent pass could not."""
@@ -390,8 +390,8 @@ def _why_passed_over(
     """The first reason not to rewrite a file, and for an unsupported one a sentence with its path;
     ``None``: there is no reason."""
     file, added_ms = entry.file, _added_ms(state.metadata, entry)
-    if entry.snapshot_id in state.ordered_elsewhere:
-        return PassedOver.ORDERED_ELSEWHERE, ""
+    if entry.snapshot_id in state.ordered_by_table:
+        return PassedOver.ORDERED_BY_TABLE, ""
     if deletes and not (policy.delete_compaction_enabled or policy.rewrite_all):
         return PassedOver.UNDER_DELETES, ""
     if state.unreadable:

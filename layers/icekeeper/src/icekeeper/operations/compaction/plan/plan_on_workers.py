@@ -86,7 +86,7 @@ class PlanRules:
     now_ms: int
     cuts: bool
     unreadable: Mapping[str, str]
-    ordered_elsewhere: Set[int]
+    ordered_by_table: Set[int]
     io_properties: Mapping[str, str]
     parts: int
 
@@ -136,7 +136,7 @@ def plan_on_workers(
         now_ms=now_ms,
         cuts=cuts and policy.rewrite_enabled and policy.min_row_group_copy_bytes is not None,
         unreadable=state.unreadable,
-        ordered_elsewhere=state.ordered_elsewhere,
+        ordered_by_table=state.ordered_by_table,
         io_properties=properties_for_workers(io_properties),
         parts=max(1, live_entries(data) // _PART_ENTRIES),
     )
@@ -188,7 +188,7 @@ def sent_candidates(rules: PlanRules, manifests: tuple[ManifestFile, ...]) -> It
         snapshot,
         live_files=entries,
         unreadable=rules.unreadable,
-        ordered_elsewhere=rules.ordered_elsewhere,
+        ordered_by_table=rules.ordered_by_table,
     )
     try:
         found = select_candidates(

@@ -54,9 +54,10 @@ def plan_table(
         # Without apply_deletes the plan stops at the first delete manifest, so none is read.
         delete_index(reader, manifests if policy.apply_deletes else ()),
         {} if policy.rewrite_all else unreadable,
-        _ordered_elsewhere(context, metadata, recipe),
+        _ordered_by_table(context, metadata),
     )
-    now_ms, cuts = context.started_ms, _may_cut(context)
+    # (rule: cut-only-with-explicit-target)
+    now_ms, cuts = context.started_ms, context.resolved.is_set("target_file_size_mb")
     # A dry run and a saved plan need every entry here.
     needs_entries = context.dry_run or context.reviewed is not None
     if recipe is None and not needs_entries and may_be_planned_on_workers(manifests, policy):
@@ -97,23 +98,13 @@ def _clustered_by(context: OperationContext, metadata: TableMetadata, recipe: Cl
     return context.memory.clustered_by(recipe.text) | by_summary
 
 
-def _ordered_elsewhere(context: OperationContext, metadata: TableMetadata, own: ClusterRecipe | None) -> frozenset[int]:
-    """Ids of the snapshots whose files another schedule has sorted, if this schedule only merges
-    (rule: keep-order-of-other-schedules)."""
-    found: frozenset[int] = frozenset()
-    if context.policy.names_an_order or context.policy.rewrite_all:
-        return found
-    for other in context.resolved.beside:
-        with suppress(PolicyError, TableUnsupported):  # the other schedule reports it
-            recipe = choose_recipe(metadata, other) if other.names_an_order else None
-            if recipe is not None and (own is None or recipe.text != own.text):
-                found |= _clustered_by(context, metadata, recipe)
-    return found
-
-
-def _may_cut(context: OperationContext) -> bool:
-    """Whether the target size is set explicitly and no other schedule merges files to a larger one
-    (rule: cut-only-with-explicit-target)."""
-    policy, beside = context.policy, context.resolved.beside
-    is_largest = all(other.target_file_size_bytes <= policy.target_file_size_bytes for other in beside)
-    return context.resolved.is_set("target_file_size_mb") and is_largest
+def _ordered_by_table(context: OperationContext, metadata: TableMetadata) -> frozenset[int]:
+    """Ids of the snapshots whose files have the table's own order, if the settings of the call only merge
+    (rule: keep-order-of-the-table)."""
+    orders = context.resolved.orders
+    if orders is None or context.policy.rewrite_all:
+        return frozenset()
+    with suppress(PolicyError, TableUnsupported):  # the passes that order the table report it
+        recipe = choose_recipe(metadata, orders)
+        return frozenset() if recipe is None else _clustered_by(context, metadata, recipe)
+    return frozenset()
