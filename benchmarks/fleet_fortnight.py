@@ -10,7 +10,7 @@ many, under limits as many times tighter, and counts it as so many.
 Prints for each kind: data files; small ones, and the most of one table; delete files, the most of one table; files that
 a lookup opens (of clustered tables, at most before a pass); bytes rewritten per byte written; passes proposed, those
 that did something, and why the others were proposed; orphans that lie there and how old those that went were, at most;
-requests and US dollars a day for the store, by the prices below.  Lambda and Glue are not counted.
+requests a day for the store.  Lambda and Glue are not counted.
 """
 
 from __future__ import annotations
@@ -28,32 +28,10 @@ from icekeeper.machine.clock import HOUR_MS
 from icekeeper.state.sqlite.store import SqliteStateStore
 from support.paper_fleet import Member, PaperFleet, Tally
 
-_GB = 1024**3
-
-
-@dataclass(frozen=True)
-class Prices:
-    """US dollars of a store: S3 Standard, us-east-1, as of September 2025."""
-
-    per_1000_puts: float = 0.005
-    per_1000_gets: float = 0.0004
-    per_1000_lists: float = 0.005
-    per_gb_moved: float = 0.0
-    """Read and written from the same region, which S3 does not charge for; the work itself is not the store's."""
-
-    def of(self, tally: Tally) -> float:
-        counts = tally.requests.counts
-        requests = (
-            counts["puts"] * self.per_1000_puts
-            + counts["gets"] * self.per_1000_gets
-            + counts["lists"] * self.per_1000_lists
-        )
-        return requests / 1000 + 2 * tally.requests.bytes_rewritten / _GB * self.per_gb_moved
-
 
 @dataclass(frozen=True)
 class Line:
-    """What the tables of one kind, or all tables, cost in the simulated days."""
+    """What the tables of one kind, or all tables, took in the simulated days."""
 
     kind: str
     members: list[Member]
@@ -61,13 +39,12 @@ class Line:
     one_in: int
     days: float
 
-    def text(self, prices: Prices) -> str:
+    def text(self) -> str:
         tables = [member.table for member in self.members]
         written, rewritten = sum(t.written for t in tables), sum(t.rewritten for t in tables)
         ages = [age for tally in self.tallies for age in tally.orphan_ages_ms]
         depths = [depth for tally in self.tallies for depth in tally.depths]
         requests = sum((tally.requests.counts for tally in self.tallies), Counter[str]())
-        dollars = sum(prices.of(tally) for tally in self.tallies)
         numbers = [
             f"{self.one_in * len(tables)}",
             f"{self.one_in * sum(t.data_files for t in tables)}",
@@ -80,14 +57,13 @@ class Line:
             f"{self.one_in * sum(m.orphans.count for m in self.members)}",
             f"{max(ages) / HOUR_MS:.0f} h" if ages else "",
             f"{self.one_in * requests.total() / self.days:,.0f}",
-            f"{self.one_in * dollars / self.days:.3f}",
         ]
         return f"| {self.kind} | " + " | ".join(numbers) + " |"
 
 
 _HEAD = (
     "| kind | tables | files | small (most) | deletes | depth | rewritten | passes | useful | orphans | oldest gone "
-    "| requests a day | $ a day |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|"
+    "| requests a day |\n|---|---|---|---|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -119,7 +95,7 @@ def main() -> int:
             fleet.hour(hour)
     print(_HEAD)
     for line in lines(fleet, arguments.one_in, arguments.days):
-        print(line.text(Prices()))
+        print(line.text())
     in_vain = sum((tally.in_vain for tally in fleet.tallies.values()), Counter[str]())
     print(f"\nPasses in vain: {arguments.one_in * in_vain.total()}; they were proposed because of")
     for reason, count in in_vain.most_common(10):

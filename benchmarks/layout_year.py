@@ -11,7 +11,7 @@ only, is asked as well: what it would have proposed in vain, and what it would h
 * ``cdc``: 16 MB an hour that replace rows all over 20 GB, by an equality delete for the whole table.
 
 Prints data files (small ones at worst and at last), delete files at worst, bytes rewritten per byte written, passes
-that did something and how detection judged, requests and US dollars a day (of the rewrites, by the policy's prices).
+that did something and how detection judged, requests and US dollars a day (of the rewrites, by the prices of payback).
 The claims it checks: append-only tables are rewritten at most three times, CDC within ten times;
 small files and delete files stay few.
 """
@@ -30,6 +30,7 @@ from icekeeper.machine.clock import HOUR_MS
 from icekeeper.model import Nothing
 from icekeeper.policy import ResolvedPolicy, resolve
 from icekeeper.policy.layers import Layer
+from icekeeper.report.prices import GETS_1000_USD, PUTS_1000_USD
 from support.paper_table import MB, ROW_BYTES, Arrival, PaperTable
 
 START_MS = 1_760_000_000_000
@@ -123,7 +124,7 @@ def _pass(year: Year, resolved: ResolvedPolicy, now_ms: int) -> None:
     is_proposed = head is not None and any(True for _ in summary_signals(head, resolved, ()))
     plan = table.plan(now_ms)
     year.requests += PLAN_GETS
-    year.dollars += PLAN_GETS * float(policy.price_per_1000_gets) / 1000
+    year.dollars += PLAN_GETS * float(GETS_1000_USD) / 1000
     if isinstance(plan, Nothing):
         converts = policy.convert_equality_deletes and table.convert(now_ms)
         year.useful += converts
@@ -138,7 +139,7 @@ def _pass(year: Year, resolved: ResolvedPolicy, now_ms: int) -> None:
     if policy.convert_equality_deletes:
         table.convert(now_ms)
     year.requests += COMMIT_PUTS
-    year.dollars += COMMIT_PUTS * float(policy.price_per_1000_puts) / 1000
+    year.dollars += COMMIT_PUTS * float(PUTS_1000_USD) / 1000
 
 
 def _report(name: str, year: Year, days: int) -> str:

@@ -95,7 +95,7 @@ ACHIEVED = {
     "files_before": number("files that it replaced"),
     "files_after": number("files that it wrote instead"),
     "requests_saved": number("requests that a full scan needs no more"),
-    "cost_usd": number("what its rewrites cost by the default prices of `plan`, an estimate in US dollars"),
+    "cost_usd": number("what its rewrites cost by the prices of `plan`, an estimate in US dollars"),
 }
 PASS = fields(
     "one pass",
@@ -124,7 +124,6 @@ FILES = fields(
         "deleted_count": whole("length of the list `deleted` in that file"),
     },
 )
-PRICES = by_key("US dollars by policy key", number())
 CHANGE = {
     "files": whole("data files in"),
     "outputs": whole("data files out"),
@@ -160,8 +159,6 @@ PLAN = fields(
             "assumptions behind costs and savings",
             {
                 "expected_scans": or_null(whole("scans that a merge must pay for itself in")),
-                "prices": PRICES,
-                "prices_set": each("prices that a setting names", text()),
             },
         ),
         "settings": each(

@@ -59,8 +59,7 @@ FREE = {
     *("max_file_group_size_mb", "max_files_to_rewrite", "max_jobs_per_detection"),
     *("min_data_age_hours", "min_file_size_ratio", "min_input_files", "min_manifests_to_rewrite"),
     *("min_partition_age_hours", "min_row_group_copy_bytes", "namespace_filter", "orphan_sweep_interval_hours"),
-    *("output_spec", "partial_progress", "partition_rest_hours", "price_per_1000_gets", "price_per_1000_puts"),
-    *("price_per_gb_copied", "price_per_gb_rewritten", "price_per_gb_scanned", "rewrite_all", "rewrite_job_order"),
+    *("output_spec", "partial_progress", "partition_rest_hours", "rewrite_all", "rewrite_job_order"),
     *("rewrite_reason", "sort_order", "statistics_columns"),
     *("strategy", "table_filter", "target_file_size_mb", "zorder_columns"),
 }

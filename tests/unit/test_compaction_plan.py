@@ -57,7 +57,6 @@ from support.plans import (
     table,
     table_state,
 )
-from support.settings import policy as resolved_policy
 from support.tables import snapshot
 
 # Why sorted files are sorted together: a lookup opens too many of them, or they are small.
@@ -338,11 +337,10 @@ def test_a_plan_cuts_each_large_file_alone() -> None:
         planned(*large, small, cuts=False),
         planned(*large, rewrite_enabled=False),
         planned(*large, min_row_group_copy_bytes=None),
-        planned(*large, price_per_gb_copied=2),  # above 200 scans of it
         planned(file_of([12 * MB])),
     ):
         assert isinstance(nothing, Nothing)
-    assert isinstance(planned(*large, price_per_gb_copied=2, expected_scans=None), CompactionPlan)
+    assert isinstance(planned(*large, expected_scans=1), CompactionPlan)
 
 
 def test_that_a_large_file_cannot_be_cut_is_said() -> None:
@@ -540,29 +538,14 @@ def test_people_read_the_same() -> None:
     assert list(plan_lines({})) == []
 
 
-@pytest.mark.parametrize(
-    ("settings", "told"),
-    [
-        (
-            {},
-            " in 200 scan(s) (expected_scans), both by AWS's list prices, whatever store this is; the settings "
-            "price_per_… say others",
-        ),
-        (
-            {"expected_scans": "7", "price_per_1000_gets": "0"},
-            " in 7 scan(s) (expected_scans), both by the prices of the settings (price_per_1000_gets)",
-        ),
-        (
-            {"expected_scans": "none"},
-            " in 1 scan(s) (expected_scans), both by AWS's list prices, whatever store this is; the settings "
-            "price_per_… say others",
-        ),
-    ],
-)
-def test_money_says_what_it_is_reckoned_by(settings: dict[str, str], told: str) -> None:
-    document = plan_document(previewed(files(*[40] * 12), {}), TABLE) | assumptions(resolved_policy(**settings))
+@pytest.mark.parametrize(("expected_scans", "scans"), [(200, 200), (7, 7), (None, 1)])
+def test_money_says_what_it_is_reckoned_by(expected_scans: int | None, scans: int) -> None:
+    document = plan_document(previewed(files(*[40] * 12), {}), TABLE) | assumptions(
+        policy(expected_scans=expected_scans)
+    )
     (line,) = (line for line in plan_lines(document) if line.startswith("takes about"))
-    assert line.partition("saves readers about ")[2].partition(" ")[1:] == (" ", told.strip())
+    told = f"in {scans} scan(s) (expected_scans), both by AWS's list prices, whatever store this is"
+    assert line.partition("saves readers about ")[2].partition(" ")[1:] == (" ", told)
 
 
 def test_the_contract_only_gets_a_field_more() -> None:

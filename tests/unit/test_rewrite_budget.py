@@ -351,21 +351,11 @@ def test_files_that_can_be_copied_pay_with_fewer_scans() -> None:
     files = payback_plan(*[190] * 6)
     assert isinstance(plan(files, policy(expected_scans=28)), CompactionPlan)
     assert isinstance(plan(files, policy(expected_scans=27)), NothingToCompact)
-    assert isinstance(plan(files, policy(expected_scans=28, price_per_gb_copied=0.002)), NothingToCompact)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"expected_scans": "none"},
-        {"price_per_gb_copied": 0, "price_per_1000_puts": 0, "price_per_1000_gets": 0},
-        {"price_per_gb_scanned": "0.05"},
-    ],
-    ids=lambda settings: "-".join(settings),
-)
-def test_prices_are_settings(settings: dict[str, object]) -> None:
+def test_nothing_is_weighed_where_nobody_says_how_often_a_table_is_scanned() -> None:
     assert isinstance(plan(payback_plan(*[190] * 6), policy(expected_scans=20)), Nothing)
-    assert isinstance(plan(payback_plan(*[190] * 6), policy(**{"expected_scans": 20, **settings})), CompactionPlan)
+    assert isinstance(plan(payback_plan(*[190] * 6), policy(expected_scans=None)), CompactionPlan)
 
 
 def test_what_is_asked_for_by_name_is_done_whatever_it_costs() -> None:

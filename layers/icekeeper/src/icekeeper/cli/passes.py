@@ -50,6 +50,7 @@ from icekeeper.engines.engine import EngineName
 from icekeeper.errors import PolicyError
 from icekeeper.machine.clock import HOUR_MS, iso_utc, system_clock
 from icekeeper.machine.metering import GETS_PER_FILE
+from icekeeper.report.prices import COPIED_GB_USD, GETS_1000_USD, PUTS_1000_USD, REWRITTEN_GB_USD
 from icekeeper.text import size_text, usd_text
 
 if TYPE_CHECKING:
@@ -165,14 +166,11 @@ def pass_json(record: PassRecord) -> dict[str, Any]:
 
 
 def _cost_usd(found: Mapping[str, int | float], before: float, after: float) -> float:
-    """The estimated cost of the rewrites of a pass, by the default prices of ``plan``; not metered."""
-    from icekeeper.policy import Policy
-
-    prices = Policy()
+    """The estimated cost of the rewrites of a pass, by the prices of ``plan``; not metered."""
     copied = found.get("compact.bytes_copied", 0)
     decoded = max(0, found.get("compact.bytes_read", 0) - copied)
-    requests = before * GETS_PER_FILE * prices.price_per_1000_gets + after * prices.price_per_1000_puts
-    sizes = copied * prices.price_per_gb_copied + decoded * prices.price_per_gb_rewritten
+    requests = before * GETS_PER_FILE * GETS_1000_USD + after * PUTS_1000_USD
+    sizes = copied * COPIED_GB_USD + decoded * REWRITTEN_GB_USD
     return float(requests) / 1000 + float(sizes) / 1024**3
 
 
@@ -580,15 +578,12 @@ def plan_lines(plan: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _by_what(assumes: Mapping[str, Any] | None) -> str:
-    """The assumptions behind the costs: defaults unless the settings name scans and prices."""
+    """The assumptions behind the costs."""
     if assumes is None:
         return ""
-    prices = (
-        f"the prices of the settings ({', '.join(assumes['prices_set'])})"
-        if assumes["prices_set"]
-        else "AWS's list prices, whatever store this is; the settings price_per_… say others"
+    return (
+        f" in {assumes['expected_scans']} scan(s) (expected_scans), both by AWS's list prices, whatever store this is"
     )
-    return f" in {assumes['expected_scans']} scan(s) (expected_scans), both by {prices}"
 
 
 def _change(group: Mapping[str, Any]) -> str:

@@ -199,15 +199,6 @@ class Policy(BaseModel):
     expected_scans: OptionalCount = key(
         200, "a merge must save more than it costs within this many scans; none: always merge", tighter=LOWER
     )
-    # Athena's price; S3 Tables' for compaction by binpack; S3 Standard's, us-east-1 (November 2026).
-    price_per_gb_scanned: Amount = key(Fraction(5, 1000), "US dollars to read a GB (2^30) in a query", tighter=LOWER)
-    price_per_gb_rewritten: Amount = key(Fraction(5, 1000), "US dollars to rewrite a GB", tighter=HIGHER)
-    # Copying takes a fifth of the CPU of rewriting (benchmarks/row_group_copy.py).
-    price_per_gb_copied: Amount = key(
-        Fraction(1, 1000), "US dollars to rewrite a GB whose row groups are copied as they are", tighter=HIGHER
-    )
-    price_per_1000_gets: Amount = key(Fraction(4, 10000), "US dollars for 1,000 GET requests", tighter=LOWER)
-    price_per_1000_puts: Amount = key(Fraction(5, 1000), "US dollars for 1,000 PUT requests", tighter=HIGHER)
     # benchmarks/scan_row_groups.py: against row groups of 66 MB, a full scan by DuckDB takes 2 to 4 % more CPU with row
     # groups of 15 to 22 MB, and more below that.  pyarrow takes no more CPU; files grow by less than 1 %.
     min_row_group_copy_bytes: OptionalCount = key(

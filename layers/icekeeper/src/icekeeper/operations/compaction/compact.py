@@ -52,7 +52,7 @@ def _preview(context: OperationContext, loaded: LoadedTable) -> OperationOutcome
     if not isinstance(plan, Nothing):
         loaded.allowed.require(chain((loaded.metadata.data_location,), plan.paths))
         context.would_commit(_OPERATION, partial(commit_expected, context, loaded, plan))
-    return previewed(plan, loaded.metadata, context.resolved, sample)
+    return previewed(plan, loaded.metadata, context.policy, sample)
 
 
 def _run(context: OperationContext, loaded: LoadedTable) -> OperationOutcome:

@@ -21,7 +21,7 @@ from icekeeper.operations.compaction.plan.payback import rewrite_price
 from icekeeper.operations.compaction.terms.recipe import has_order, table_recipe
 from icekeeper.operations.compaction.terms.write_properties import WantedSettings, settings_lacking, wanted_settings
 from icekeeper.pass_context.context import OperationContext
-from icekeeper.policy import Policy, Strategy
+from icekeeper.policy import Strategy
 from icekeeper.policy.values import RewriteReason
 from icekeeper.rows.file_rows import read_parquet_footer
 from icekeeper.storage.storage import Storage
@@ -123,7 +123,7 @@ class FileSample:
 
     def lacking_settings(self) -> list[dict[str, Any]]:
         """``settings`` in ``plan --json``: one entry per setting that sampled files do not meet; sums are estimates."""
-        loaded, policy = self._loaded, self._context.policy
+        loaded = self._loaded
         with suppress(PolicyError, LocationRefused):  # of a property or a folder: the rewrite itself reports it
             chosen = self._kept[:: max(1, -(-len(self._kept) // _SAMPLE))]
             loaded.allowed.require(chosen)
@@ -137,7 +137,6 @@ class FileSample:
                     round(self._count * count / len(chosen)),
                     round(self._bytes * count / len(chosen)),
                     f"rewrite_reason={reason.value}",
-                    policy,
                 )
                 for reason, count in sorted(Counter(reason for lacks in found.values() for reason in lacks).items())
             ]
@@ -145,22 +144,20 @@ class FileSample:
 
     def lacking_order(self) -> list[dict[str, Any]]:
         """``settings`` for a sort order that no file of the table has yet; passes sort new files, not existing ones."""
-        files, policy = self._all.files, self._context.policy
+        files, strategy = self._all.files, self._context.policy.strategy
         if not self._unsorted or self._unsorted < files:
             return []
-        how = "strategy=sort, rewrite_all=true" if policy.strategy is Strategy.BINPACK else "rewrite_all=true"
-        return [_setting("sort_order", files, self._unsorted, files, self._all.bytes, how, policy)]
+        how = "strategy=sort, rewrite_all=true" if strategy is Strategy.BINPACK else "rewrite_all=true"
+        return [_setting("sort_order", files, self._unsorted, files, self._all.bytes, how)]
 
 
-def _setting(
-    reason: str, sampled: int, lacking: int, files: int, size_bytes: int, how: str, policy: Policy
-) -> dict[str, Any]:
+def _setting(reason: str, sampled: int, lacking: int, files: int, size_bytes: int, how: str) -> dict[str, Any]:
     return {
         "reason": reason,
         "sampled": sampled,
         "lacking": lacking,
         "files": files,
         "bytes": size_bytes,
-        "cost_usd": round(rewrite_price(size_bytes, policy), 9),
+        "cost_usd": round(rewrite_price(size_bytes), 9),
         "how": how,
     }

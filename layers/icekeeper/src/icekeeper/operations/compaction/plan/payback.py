@@ -1,7 +1,6 @@
 """Weighs what a rewrite saves its readers against what it costs, and limits how much a pass rewrites (pure).
 
-Requests, bytes and opened files are compared in money, at the policy's prices.  The defaults are AWS's; on other
-storage they stand for the time that the same work takes.
+Requests, bytes and opened files are compared in money, at the prices of :mod:`icekeeper.report.prices`.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from icekeeper.operations.compaction.plan.candidate import Candidate
 from icekeeper.operations.compaction.plan.candidates import likely_deleted_rows
 from icekeeper.policy import Policy
 from icekeeper.policy.values import JobOrder
+from icekeeper.report.prices import COPIED_GB_USD, GETS_1000_USD, PUTS_1000_USD, REWRITTEN_GB_USD, SCANNED_GB_USD
 
 # Spark's spark.sql.files.openCostInBytes: opening a file takes as long as reading this many bytes.
 OPEN_BYTES = 4 * 1024 * 1024
@@ -35,42 +35,40 @@ MAX_WRITE_AMPLIFICATION = 10
 def weighed(group: FileGroup, policy: Policy, spread: Mapping[FileKey, int]) -> FileGroup:
     """The group with its worth; ``spread`` is that of :class:`.Candidates`.
 
-    The price decides only about small and large files.  Deletes have their own limits and budget
-    (rule: delete-rewrites-within-budget).  Clustering saves by skipping, which sizes do not show.  Explicit requests
-    are always done.  Sizes do not show either what cutting a large file saves: it may cost as much as its scans.
+    The price decides only about small files.  Deletes have their own limits and budget
+    (rule: delete-rewrites-within-budget).  Clustering saves by skipping, which sizes do not show, nor what cutting a
+    large file saves, which costs a fifth of a scan of it.  Explicit requests are always done.
     """
     freed = freed_bytes(group.files, spread)
     size = group.total_bytes
     gets, puts = GETS_PER_FILE * len(group.files), group.output_count
-    cost = (gets * policy.price_per_1000_gets + puts * policy.price_per_1000_puts) / 1000
-    scans = policy.expected_scans or 1
+    cost = (gets * GETS_1000_USD + puts * PUTS_1000_USD) / 1000
     if group.reason is Reason.LARGE:
-        freed = 0.0
-        cost += _price(size, policy.price_per_gb_copied)
-        saving, least = Fraction(0), cost - scans * _price(size, policy.price_per_gb_scanned)
+        freed, saving = 0.0, Fraction(0)
+        cost += _price(size, COPIED_GB_USD)
     else:
         copied = sum(c.file_size_in_bytes for c in group.files if c.condition.is_likely_copied)
-        cost += _price(copied, policy.price_per_gb_copied) + _price(size - copied, policy.price_per_gb_rewritten)
+        cost += _price(copied, COPIED_GB_USD) + _price(size - copied, REWRITTEN_GB_USD)
         # Data and delete files that a scan no longer opens.
         opens = len(group.files) - group.output_count + sum(len(c.deletes) for c in group.files)
-        open_price = GETS_PER_FILE * policy.price_per_1000_gets / 1000
-        saving = scans * (opens * open_price + _price(opens * OPEN_BYTES + int(freed), policy.price_per_gb_scanned))
-        least = cost
-    is_judged = group.reason in (Reason.SMALL, Reason.LARGE) and policy.expected_scans is not None
+        opened = opens * GETS_PER_FILE * GETS_1000_USD / 1000
+        saved = opened + _price(opens * OPEN_BYTES + int(freed), SCANNED_GB_USD)
+        saving = (policy.expected_scans or 1) * saved
+    is_judged = group.reason is Reason.SMALL and policy.expected_scans is not None
     worth = Worth(
         bytes_saved=freed,
         bytes_rewritten=size,
         requests=gets + puts,
         saving=float(saving),
         cost=float(cost),
-        pays=saving >= least or not is_judged,
+        pays=saving >= cost or not is_judged,
     )
     return replace(group, worth=worth)
 
 
-def rewrite_price(size: int, policy: Policy) -> float:
+def rewrite_price(size: int) -> float:
     """US dollars to rewrite ``size`` bytes, without requests."""
-    return float(_price(size, policy.price_per_gb_rewritten))
+    return float(_price(size, REWRITTEN_GB_USD))
 
 
 def _price(size: int, per_gigabyte: Fraction) -> Fraction:

@@ -20,16 +20,12 @@ from icekeeper.operations.compaction.plan.plan_groups import (
 )
 from icekeeper.operations.compaction.terms.recipe import ClusterRecipe
 from icekeeper.operations.compaction.terms.write_properties import partition_path
-from icekeeper.policy import DEFAULT_SOURCE, Operation, ResolvedPolicy
+from icekeeper.policy import Operation, Policy
 from icekeeper.policy.values import RewriteReason
 from icekeeper.report.outcome import OperationOutcome, skipped, succeeded
 
 MOST_GROUPS = 1000
 """The largest number of groups that are listed one by one; all of them count in the totals."""
-_PRICES = (
-    *("price_per_gb_scanned", "price_per_gb_rewritten", "price_per_gb_copied"),
-    *("price_per_1000_gets", "price_per_1000_puts"),
-)
 _SUMMED = ("files", "outputs", "bytes_in", "bytes_out", "delete_files", "requests", "saving_usd", "cost_usd")
 
 
@@ -43,20 +39,9 @@ def plan_document(plan: CompactionPlan, metadata: TableMetadata) -> dict[str, An
     }
 
 
-def assumptions(resolved: ResolvedPolicy) -> dict[str, Any]:
-    """The base of the estimates of money: the number of scans, the prices, and which prices are set explicitly.
-
-    The default prices are AWS's, for every store.
-    """
-    scans = resolved.policy.expected_scans
-    set_by = [key for key in _PRICES if resolved.sources[key] != DEFAULT_SOURCE]
-    return {
-        "assumes": {
-            "expected_scans": 1 if scans is None else scans,
-            "prices": {key: float(getattr(resolved.policy, key)) for key in _PRICES},
-            "prices_set": set_by,
-        }
-    }
+def assumptions(policy: Policy) -> dict[str, Any]:
+    """The base of the estimates of money beside the prices (:mod:`icekeeper.report.prices`): the number of scans."""
+    return {"assumes": {"expected_scans": policy.expected_scans or 1}}
 
 
 def left_document(left: Mapping[str, Tally]) -> dict[str, Any]:
@@ -114,10 +99,10 @@ def expected_outputs(group: FileGroup) -> int:
 
 
 def previewed(
-    plan: CompactionPlan | Nothing, metadata: TableMetadata, resolved: ResolvedPolicy, sample: FileSample
+    plan: CompactionPlan | Nothing, metadata: TableMetadata, policy: Policy, sample: FileSample
 ) -> OperationOutcome:
     """The outcome of a dry run: what a pass would do, and ``plan`` for ``plan --json``."""
-    document = _document(plan, metadata, resolved, sample)
+    document = _document(plan, metadata, policy, sample)
     if isinstance(plan, Nothing):
         return replace(skipped(Operation.COMPACT, plan.reason), plan=document)
     if plan.groups:
@@ -133,12 +118,12 @@ def previewed(
 
 
 def _document(
-    plan: CompactionPlan | Nothing, metadata: TableMetadata, resolved: ResolvedPolicy, sample: FileSample
+    plan: CompactionPlan | Nothing, metadata: TableMetadata, policy: Policy, sample: FileSample
 ) -> dict[str, Any] | None:
     """``None``: it has nothing to report."""
     document: dict[str, Any] = {}
     if isinstance(plan, CompactionPlan):
-        document = plan_document(plan, metadata) | assumptions(resolved)
+        document = plan_document(plan, metadata) | assumptions(policy)
     if isinstance(plan, NothingToCompact) and plan.left:
         document |= left_document(plan.left)
     lacking = sample.lacking_settings()
