@@ -37,7 +37,7 @@ from support.v3 import append, data_files, delete_positions, lineage, live, upgr
 # Partitions past their retention leave the table in one metadata-only commit.
 
 EXPIRE = Operation.EXPIRE_PARTITIONS
-TEXT = {"partition_retention_hours": "24", "partition_time_column": "part", "partition_time_pattern": "%Y-%m-%d"}
+TEXT = {"partition_retention_hours": "24", "partition_time": "part=%Y-%m-%d"}
 TODAY = datetime.datetime.now(datetime.UTC).date()
 
 
@@ -61,9 +61,9 @@ def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
 
 def test_a_table_without_the_setting_is_left_alone(table: MaintainedTable) -> None:
     head = table.metadata.current_snapshot
-    outcome = table.run(EXPIRE, partition_time_column="part", partition_time_pattern="%Y-%m-%d")
+    outcome = table.run(EXPIRE, partition_time="part=%Y-%m-%d")
     assert (outcome.status, outcome.reason) == (Status.SKIPPED, "no partition_retention_hours is set")
-    everything = table.maintain(partition_retention_hours="24", partition_time_pattern="part=%Y-%m-%d")
+    everything = table.maintain(partition_retention_hours="24", partition_time="part=%Y-%m-%d")
     assert EXPIRE not in [part.operation for part in everything.operations]
     outcome = table.run(EXPIRE, partition_retention_hours="24")
     assert outcome.status is Status.SKIPPED
@@ -81,7 +81,7 @@ def test_an_old_partition_is_found_behind_a_young_bound_where_text_does_not_sort
         update.add_identity("part")
     young, old = f"{TODAY + datetime.timedelta(days=40):01-%m-%Y}", "28-02-2020"
     table.table.append(pa.concat_tables([table.new_rows(1, part=young), table.new_rows(2, part=old)]))
-    settings = {**TEXT, "partition_time_pattern": "%d-%m-%Y"}
+    settings = {**TEXT, "partition_time": "part=%d-%m-%Y"}
     head = table.metadata.current_snapshot
     assert head is not None
     bounds = [(s.lower_bound, s.upper_bound) for m in table.reader.manifests(head) for s in m.partitions or ()]
@@ -102,7 +102,7 @@ def test_old_partitions_are_dropped_and_nothing_else(table: MaintainedTable) -> 
     assert metrics.items() <= planned.metrics.items()
     gone = [file for file in before.values() if file.partition[0] in (day(30), day(20))]
     assert set(outcome.files_planned) == {file.file_path for file in gone}
-    text = "2 partition(s): {} 3 data file(s) with 4 row(s); 1 partition(s) do not match partition_time_pattern"
+    text = "2 partition(s): {} 3 data file(s) with 4 row(s); 1 partition(s) do not match partition_time"
     assert planned.summary == "would expire " + text.format("drop")
     assert outcome.summary == "expired " + text.format("dropped")
     assert metrics == {
@@ -149,21 +149,13 @@ def test_the_bytes_go_with_the_snapshots(table: MaintainedTable) -> None:
     assert table.verify().ok
 
 
-def test_a_limit_takes_the_oldest_first(table: MaintainedTable) -> None:
-    assert table.run(EXPIRE, **TEXT, partition_expire_limit="1").metrics["expire_partitions.partitions_expired"] == 1
-    assert table.ids() == [4, 5, 6]
-    table.run(EXPIRE, **TEXT, partition_expire_limit="1")
-    assert table.ids() == [5, 6]
-
-
 def test_a_table_would_never_be_emptied(table: MaintainedTable) -> None:
     """Where today's partition is as old as the others, the clock is wrong, or the table is no longer written to."""
     table.table.delete(f"part == '{day(0)}'")
     location = table.loaded.metadata_location
-    for settings in ({}, {"partition_expire_limit": "1"}):
-        outcome = table.run(EXPIRE, **TEXT, **settings)
-        assert outcome.status is Status.REFUSED
-        assert f"partition_retention_hours 24, the newest since {day(19)} 00:00 UTC; nothing was" in outcome.summary
+    outcome = table.run(EXPIRE, **TEXT)
+    assert outcome.status is Status.REFUSED
+    assert f"partition_retention_hours 24, the newest since {day(19)} 00:00 UTC; nothing was" in outcome.summary
     assert table.loaded.metadata_location == location
 
 
@@ -214,7 +206,7 @@ def test_another_branch_may_be_meant(table: MaintainedTable) -> None:
 
 
 def test_what_the_table_is_not_partitioned_by_fails_and_changes_nothing(table: MaintainedTable) -> None:
-    outcome = table.run(EXPIRE, **TEXT | {"partition_time_column": "id"})
+    outcome = table.run(EXPIRE, **TEXT | {"partition_time": "id=%Y-%m-%d"})
     assert outcome.status is Status.FAILED
     assert "the table is not partitioned by 'id'; its partition fields are: part" in outcome.summary
     assert table.ids() == [1, 2, 3, 4, 5, 6]
@@ -226,7 +218,7 @@ OLD, LATER, NOW = "2020-01-31", "2020-02-01", TODAY.isoformat()
 YEAR = {
     "operations": "expire_partitions",
     "partition_retention_hours": "8760",
-    "partition_time_pattern": "region=%Y-%m-%d",
+    "partition_time": "region=%Y-%m-%d",
 }
 
 

@@ -91,8 +91,7 @@ def test_partitions_that_would_go_are_not_compacted_first(tmp_path: Path) -> Non
             made.append(number, part="2020-01-01")
             made.append(10 + number, part="2999-01-01")
         asked = "expire_partitions,compact,expire_snapshots,rewrite_manifests"
-        old = {"partition_retention_hours": "24", "partition_time_column": "part"}
-        settings: dict[str, Any] = {**old, "partition_time_pattern": "%Y-%m-%d"}
+        settings: dict[str, Any] = {"partition_retention_hours": "24", "partition_time": "part=%Y-%m-%d"}
         would = dry_run(made, asked, **settings)
         assert outcome_of(would, Operation.COMPACT).summary == "would compact 3 files into 1 (across 1 bins)"
         expiry = outcome_of(would, Operation.EXPIRE_SNAPSHOTS)

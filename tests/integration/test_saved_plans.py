@@ -208,8 +208,7 @@ def a_table_with_an_old_partition(made: MaintainedTable) -> None:
 OLD_PARTITIONS = {
     "operations": "all,expire_partitions",
     "partition_retention_hours": "24",
-    "partition_time_column": "part",
-    "partition_time_pattern": "%Y-%m-%d",
+    "partition_time": "part=%Y-%m-%d",
 }
 
 

@@ -41,9 +41,9 @@ AGES = (0, 40, 800)
 # Every kind of partition with every version would take minutes; each kind and each version are tried.
 KINDS = [
     (1, "days(at)", {}),
-    (1, "text", {"partition_time_pattern": "text=%Y%m%d"}),
+    (1, "text", {"partition_time": "text=%Y%m%d"}),
     (2, "hours(at)", {}),
-    (2, "bucket(2, id), months(at)", {"partition_time_column": "at"}),
+    (2, "bucket(2, id), months(at)", {"partition_time": "at"}),
     (3, "years(at)", {}),
     (3, "day", {}),
 ]

@@ -254,15 +254,6 @@ def test_rewrite_all_takes_every_file_even_one_alone() -> None:
     assert sizes(plan(sized(300, 1), policy(rewrite_all=True, rewrite_enabled=False))) == [(1, 300), (1, 1)]
 
 
-def test_data_that_is_too_young_is_left_alone() -> None:
-    young = [live_file(data_file(f"y{i}", MB)) for i in range(5)]
-    assert isinstance(plan(young, policy(min_data_age_hours=2)), Nothing)
-    assert sizes(plan(young, policy(min_data_age_hours=1))) == [(5, 5)]
-    assert sizes(plan(young, policy(min_data_age_hours=2), now_ms=NOW_MS + HOUR_MS)) == [(5, 5)]
-    expired = [live_file(data_file(f"e{i}", MB), snapshot_id=UNKNOWN_SNAPSHOT) for i in range(5)]
-    assert sizes(plan(expired, policy(min_data_age_hours=2))) == [(5, 5)]
-
-
 def reason(
     files: list[LiveEntry] | None = None, settings: Policy | None = None, manifests: list[ManifestFile] | None = None
 ) -> str:

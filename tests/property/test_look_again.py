@@ -43,7 +43,6 @@ policies = st.builds(
     max_file_group_size_mb=st.sampled_from([256, 1000]),
     partition_rest_hours=st.sampled_from([2, 24]),
     expected_scans=st.sampled_from(["none", 1, 20, 200]),
-    min_data_age_hours=st.sampled_from([0, 0, 2]),
 )
 
 

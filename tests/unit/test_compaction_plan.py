@@ -392,9 +392,8 @@ OLD = 7
         {"file": data_file("s3://b/t/data/0.parquet", 900 * MB)},
         {"file": data_file("s3://b/t/data/0.parquet", 10, file_format="LANCE")},
         {"file": data_file("s3://b/t/data/0.parquet", 10, records=1)},
-        {"snapshot_id": HEAD},
     ],
-    ids=["size", "format", "scope", "age"],
+    ids=["size", "format", "scope"],
 )
 @pytest.mark.parametrize("first", [True, False])
 def test_nothing_about_its_other_entry_matters(other: dict[str, Any], first: bool) -> None:
@@ -403,7 +402,7 @@ def test_nothing_about_its_other_entry_matters(other: dict[str, Any], first: boo
     twin = LiveEntry(files[0].manifest, replace(files[0].entry, **other))
     plan = plan_compaction(
         table_state([twin, *files] if first else [*files, twin]),
-        policy(min_input_files=2, min_data_age_hours=1),
+        policy(min_input_files=2),
         now_ms=HEAD_MS,
         in_scope=lambda file, spec_id: file.record_count != 1,
     )

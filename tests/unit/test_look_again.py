@@ -130,9 +130,6 @@ def test_the_rewrites_of_the_run_itself_are_nothing_new() -> None:
         ({"partition_rest_hours": "7"}, 7, 30.9, False),
         ({"partition_rest_hours": "700"}, 1, 24.9, False),
         ({"partition_rest_hours": "700"}, 1, 25, True),
-        ({"min_data_age_hours": "5"}, 1, 4.9, False),
-        ({"min_data_age_hours": "5"}, 1, 5, True),
-        ({"min_data_age_hours": "5"}, 5, 23.9, False),
         # Partitions may come of age, and ``where`` may take more.
         ({"min_partition_age_hours": "100"}, 25, 49.9, False),
         ({"min_partition_age_hours": "100"}, 25, 50, True),

@@ -28,13 +28,13 @@ DAY_MS = 86_400_000
 
 
 def planned(
-    days: list[PartitionValue], *, retention_days: int = 10, limit: int | None = None, younger: bool = False
+    days: list[PartitionValue], *, retention_days: int = 10, younger: bool = False
 ) -> tuple[frozenset[PartitionKey], int] | Nothing:
     """The partitions that go, and the number of unparsed ones."""
     found = LivePartitions(DAILY, has_younger=younger)
     for day in days:
         found.add(0, (day,))
-    plan = found.plan((TODAY - retention_days) * DAY_MS, limit, 24 * retention_days)
+    plan = found.plan((TODAY - retention_days) * DAY_MS, 24 * retention_days)
     return plan if isinstance(plan, Nothing) else (plan, len(found.unparsed))
 
 
@@ -50,17 +50,12 @@ def test_a_partition_goes_when_its_end_is_older_than_the_retention() -> None:
     assert planned([None]) == Nothing("no partitions to expire")
 
 
-def test_the_oldest_go_first() -> None:
-    assert planned([TODAY, 5, 3, 4], limit=2) == (keys(3, 4), 0)
-
-
 @pytest.mark.parametrize("days", [[3], [3, 4, None]])
-@pytest.mark.parametrize("limit", [None, 1])
-def test_a_plan_that_would_empty_the_table_is_refused(days: list[PartitionValue], limit: int | None) -> None:
-    """Neither null partitions nor a limit make up for a clock that is wrong."""
+def test_a_plan_that_would_empty_the_table_is_refused(days: list[PartitionValue]) -> None:
+    """Null partitions do not make up for a clock that is wrong."""
     with pytest.raises(OperationRefused, match="every partition of the table is past partition_retention_hours 240"):
-        planned(days, limit=limit)
-    assert planned(days, younger=True, limit=9) == (keys(*(day for day in days if day)), 0)
+        planned(days)
+    assert planned(days, younger=True) == (keys(*(day for day in days if day)), 0)
 
 
 def delete(content: FileContent, day: int, **more: Any) -> DataFile:
@@ -173,9 +168,9 @@ def test_partitions_by_a_dropped_column_are_never_dropped_whole() -> None:
 def test_a_filter_drops_the_last_partition_only_where_it_is_the_only_one() -> None:
     """Neither a slip in a filter nor a wrong clock empties a table (rule: drop-only-fully-matched-partitions)."""
 
-    def plan(*values: str, limit: int | None = None, where: str = "c2 != 'keep'") -> frozenset[PartitionKey] | Nothing:
+    def plan(*values: str, where: str = "c2 != 'keep'") -> frozenset[PartitionKey] | Nothing:
         live = ((0, (value,)) for value in values)
-        return chosen_partitions(live, lambda spec_id, partition: partition[0] != "keep", limit, where)
+        return chosen_partitions(live, lambda spec_id, partition: partition[0] != "keep", where)
 
     last = plan("a")
     assert last == frozenset({partition_key(0, ("a",))})
@@ -184,5 +179,3 @@ def test_a_filter_drops_the_last_partition_only_where_it_is_the_only_one() -> No
     with pytest.raises(OperationRefused, match="every partition of the table matches where"):
         plan("a", "b")
     assert plan("a", "b", "keep") == frozenset({partition_key(0, ("a",)), partition_key(0, ("b",))})
-    first = plan("a", "b", "keep", limit=1)
-    assert first == frozenset({partition_key(0, ("a",))})

@@ -20,7 +20,7 @@ from icekeeper.operations.compaction.plan.candidates import TableState
 from icekeeper.operations.compaction.plan.plan_groups import plan_compaction
 from icekeeper.operations.compaction.plan.where import file_scope
 from icekeeper.policy.partition_time import NO_TIME_FIELD, partition_times
-from icekeeper.policy.relative_time import end_by_pattern, parse_time_pattern
+from icekeeper.policy.relative_time import end_by_pattern, parse_partition_time
 from support.plans import HEAD_MS, MB, data_file, live_file, ms, partitioned, policy, spec, times
 from support.plans import table as any_table
 
@@ -87,7 +87,7 @@ def test_the_first_time_of_the_current_spec_is_taken_unless_one_is_named() -> No
     assert times(metadata).end_ms(1, ("x", 19782, 0)) == ms(2024, 3, 1)
     assert times(metadata).end_ms(0, (19782,)) is None
     for name in ("day", "day_month"):
-        found = times(metadata, partition_time_column=name)
+        found = times(metadata, partition_time=name)
         assert found.end_ms(1, ("x", 19782, 0)) == ms(1970, 2, 1)
         assert found.end_ms(0, (19782,)) == ms(2024, 3, 1)
 
@@ -96,17 +96,16 @@ def test_the_first_time_of_the_current_spec_is_taken_unless_one_is_named() -> No
     ("settings", "message"),
     [
         (
-            {"partition_time_column": "nope"},
+            {"partition_time": "nope"},
             "not partitioned by 'nope'; its partition fields are: dt, id_bucket",
         ),
         (
-            {"partition_time_column": "dt"},
-            "names 'dt', whose partitions have no time by themselves; set partition_t",
+            {"partition_time": "dt"},
+            "names 'dt', whose partitions have no time by themselves; add the format of",
         ),
-        ({"partition_time_column": "id"}, "names 'id', whose partitions have no time"),
-        ({"partition_time_pattern": "%Y-%m-%d"}, "needs partition_time_column, or the name of every field: dt=%Y"),
-        ({"partition_time_pattern": "id=%Y"}, "reads id, which no partition spec of the table has untransformed"),
-        ({"partition_time_pattern": "nope=%Y"}, "not partitioned by 'nope'"),
+        ({"partition_time": "id"}, "names 'id', whose partitions have no time"),
+        ({"partition_time": "id=%Y"}, "reads id, which no partition spec of the table has untransformed"),
+        ({"partition_time": "nope=%Y"}, "not partitioned by 'nope'"),
     ],
 )
 def test_what_the_table_is_not_partitioned_by_is_an_error(settings: dict[str, str], message: str) -> None:
@@ -142,7 +141,7 @@ def test_what_the_table_is_not_partitioned_by_is_an_error(settings: dict[str, st
     ],
 )
 def test_text_is_read_as_a_whole_or_not_at_all(pattern: str, value: str, end: int | None) -> None:
-    _, expressions = parse_time_pattern(pattern)
+    _, expressions = parse_partition_time(f"dt={pattern}")
     assert end_by_pattern(expressions, [value]) == end
 
 
@@ -150,7 +149,7 @@ def test_a_pattern_may_read_several_fields() -> None:
     metadata = partitioned(
         spec(0, ("year", "identity")), spec(1, ("dt", "identity"), ("month", "identity"), ("year", "identity"))
     )
-    found = times(metadata, partition_time_pattern="year=%Y,month=%m")
+    found = times(metadata, partition_time="year=%Y,month=%m")
     assert found.end_ms(1, ("x", 2, 2024)) == ms(2024, 3, 1)
     assert found.end_ms(1, ("x", None, 2024)) is None
     assert not found.is_unparsed(1, ("x", None, 2024))
@@ -163,21 +162,20 @@ def test_a_pattern_may_read_several_fields() -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("x", "%Y is missing"),
-        ("%d", "%m is missing beside %d"),
-        ("%m-%d", "%Y is missing"),
-        ("%Y-%H", "%d is missing beside %H"),
-        ("%Y %Y", "%Y appears twice"),
-        ("%B %Y", "%B is not one of %Y, %m"),
+        ("dt=x", "%Y is missing"),
+        ("dt=%d", "%m is missing beside %d"),
+        ("dt=%m-%d", "%Y is missing"),
+        ("dt=%Y-%H", "%d is missing beside %H"),
+        ("dt=%Y %Y", "%Y appears twice"),
+        ("dt=%B %Y", "%B is not one of %Y, %m"),
+        ("%Y-%m-%d", "write FIELD=PATTERN"),
         ("year=%Y,month", "write FIELD=PATTERN"),
         ("year=", "write FIELD=PATTERN"),
     ],
 )
 def test_a_pattern_that_names_no_moment_is_bad_usage(text: str, complaint: str) -> None:
-    with pytest.raises(
-        PolicyError, match=re.escape(f"partition_time_pattern cannot be '{text}' (from") + ".*"
-    ) as found:
-        policy(partition_time_pattern=text)
+    with pytest.raises(PolicyError, match=re.escape(f"partition_time cannot be '{text}' (from") + ".*") as found:
+        policy(partition_time=text)
     assert complaint in str(found.value)
 
 
@@ -190,7 +188,7 @@ def test_ends_agree_with_the_calendar(moment: dt.datetime, finest: str) -> None:
     text = f"{moment.year:04}" + start.strftime(pattern.removeprefix("%Y"))
     end = start + dt.timedelta(**{length: 1})
     since = end - dt.datetime(1970, 1, 1)
-    _, expressions = parse_time_pattern(pattern)
+    _, expressions = parse_partition_time(f"dt={pattern}")
     assert end_by_pattern(expressions, [text]) == since // dt.timedelta(milliseconds=1)
 
 
@@ -273,7 +271,7 @@ def test_partitions_without_a_time_are_as_without_the_key(
 
 
 def test_text_tells_a_time_by_the_pattern_for_partitions() -> None:
-    settings = policy(min_partition_age_hours="24", partition_time_column="text", partition_time_pattern="%Y-%m-%d")
+    settings = policy(min_partition_age_hours="24", partition_time="text=%Y-%m-%d")
     now_ms = moment_ms(2026, 3, 12)
     in_scope = file_scope(settings, table((4, "bucket[4]"), (3, "identity")), now_ms)
     found = {text: in_scope(data_file("f", 1, (0, text)), 0) for text in ("2026-03-10", "2026-03-11", "unknown")}
@@ -281,12 +279,12 @@ def test_text_tells_a_time_by_the_pattern_for_partitions() -> None:
 
 
 def test_the_column_that_tells_the_time_may_be_named() -> None:
-    settings = policy(min_partition_age_hours="1", partition_time_column="d")
+    settings = policy(min_partition_age_hours="1", partition_time="d")
     in_scope = file_scope(settings, table((1, "day"), (2, "identity")), moment_ms(2026, 1, 2, 1))
     assert in_scope(data_file("f", 1, (40_000, 20_454)), 0)
     assert not in_scope(data_file("f", 1, (20_454, 20_455)), 0)
     with pytest.raises(PolicyError, match="the table is not partitioned by 'nothing'"):
-        file_scope(policy(min_partition_age_hours="1", partition_time_column="nothing"), table((1, "day")), 0)
+        file_scope(policy(min_partition_age_hours="1", partition_time="nothing"), table((1, "day")), 0)
 
 
 def test_it_holds_beside_a_filter_and_the_age_of_data() -> None:

@@ -300,7 +300,7 @@ def test_the_last_file_of_many_is_not_taken_for_full_of_deleted_rows() -> None:
     delete = data_file("d", 1000, records=1000, content=FileContent.EQUALITY_DELETES, equality_ids=(1,))
     files = [live_file(data_file(f"f{i}", 200 * MB, records=1000), age=40 if i else 1) for i in range(10)]
     state = table_state(files, [ManifestEntry(EntryStatus.ADDED, HEAD, 30, 30, delete)])
-    found = select_candidates(state, policy(), now_ms=HEAD_MS)
+    found = select_candidates(state, policy())
     assert found.counts.delete_needs == {("d", None): 1}
     assert found.spread == {("d", None): 10}
 

@@ -61,7 +61,6 @@ MAY: Mapping[str, May] = {
     "max_files_to_rewrite": May("unstated", "10", "100", "none"),
     "max_bytes_to_rewrite": May("unstated", "10", "100", "none"),
     "rewrite_job_order": May("any", "", "bytes-asc", "files-asc"),
-    "min_data_age_hours": May("unstated", "5", "3", "1"),
     "min_partition_age_hours": May("unstated", "5", "3", "none"),
     "apply_deletes": May("unstated", "false", "false", "true"),
     "convert_equality_deletes": May("unstated", "false", "false", "true"),
@@ -96,9 +95,7 @@ MAY: Mapping[str, May] = {
     "min_manifests_to_rewrite": May("unstated", "90", "10", "2"),
     "statistics_columns": May("any", "", "a", "b"),
     "partition_retention_hours": May("unstated", "none", "900", "1"),
-    "partition_time_column": May("any", "", "a", "b"),
-    "partition_time_pattern": May("any", "", "%Y-%m-%d", "%Y/%m/%d"),
-    "partition_expire_limit": May("unstated", "1", "10", "none"),
+    "partition_time": May("any", "", "a", "b=%Y/%m/%d"),
     "max_commit_retries": May("unstated", "0", "4", "90"),
     "rewrite_enabled": May("unstated", "false", "false", "true"),
     "delete_compaction_enabled": May("unstated", "false", "false", "true"),
@@ -189,7 +186,7 @@ def test_every_key_that_deletes_or_costs_can_be_bounded() -> None:
     assert unordered == {
         *("rewrite_job_order", "sort_order", "zorder_columns", "where", "branch", "output_spec"),
         *("snapshot_expire_ids", "snapshot_give_up_ids", "orphan_inventory", "statistics_columns"),
-        *("partition_time_column", "partition_time_pattern"),
+        "partition_time",
     }
     assert all(MAY[key].tight == "" for key in unordered)
 

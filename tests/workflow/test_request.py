@@ -192,8 +192,7 @@ POLICY = """\
 rules:
 - settings:
     min_input_files: 2
-    partition_time_column: part
-    partition_time_pattern: "%Y-%m-%d"
+    partition_time: "part=%Y-%m-%d"
 """
 GREED = {"partition_retention_hours": "36", "snapshot_retention_hours": "0", "max_snapshots_to_keep": "1"}
 """What made one row of three, without history."""

@@ -129,9 +129,9 @@ def _is_possible(operation: Operation, head: Snapshot, policy: Policy, manifests
 def time_has_come(head: Snapshot, policy: Policy, looked_ms: int, now_ms: int) -> bool:
     """Whether time alone may have caused work since a pass at ``looked_ms`` (epoch milliseconds).
 
-    It may if the newest file has reached ``min_data_age_hours`` or its partition is at rest.  Otherwise it may after a
+    It may if the partition of the newest file is at rest.  Otherwise it may after a
     day, or once the head is twice as old as at the last pass, whichever is later.
     """
-    waits_ms = policy.min_data_age_ms, policy.partition_rest_ms
-    is_of_age = any(wait_ms and looked_ms < head.timestamp_ms + wait_ms <= now_ms for wait_ms in waits_ms)
-    return is_of_age or now_ms - looked_ms >= max(_DAY_MS, looked_ms - head.timestamp_ms)
+    rest_ms = policy.partition_rest_ms
+    is_at_rest = bool(rest_ms) and looked_ms < head.timestamp_ms + rest_ms <= now_ms
+    return is_at_rest or now_ms - looked_ms >= max(_DAY_MS, looked_ms - head.timestamp_ms)

@@ -155,7 +155,7 @@ class _Attempts:
             partitions, old, unparsed = _plan_by_age(policy, reader, old, self.cutoff_ms, is_chosen)
         elif is_chosen is not None:
             live = ((manifest.partition_spec_id, entry.file.partition) for manifest, entry in reader.live_entries(old))
-            partitions = chosen_partitions(live, is_chosen, policy.partition_expire_limit, policy.where or "")
+            partitions = chosen_partitions(live, is_chosen, policy.where or "")
         if isinstance(partitions, Nothing):
             return partitions
         return _files_to_drop(head, reader, manifests, old, partitions, unparsed)
@@ -215,7 +215,7 @@ def _plan_by_age(
     old = [m for m in manifests if m.manifest_path not in young]
     for manifest, entry in reader.live_entries(old):
         partitions.add(manifest.partition_spec_id, entry.file.partition)
-    plan = partitions.plan(cutoff_ms, policy.partition_expire_limit, policy.partition_retention_hours)
+    plan = partitions.plan(cutoff_ms, policy.partition_retention_hours)
     return plan, old, len(partitions.unparsed)
 
 
@@ -244,7 +244,7 @@ def _outcome(
     data = [file for file in drop.files if file.content is FileContent.DATA]
     rows, partitions = sum(file.record_count for file in data), len(drop.partitions)
     unparsed = drop.unparsed
-    left = f"; {unparsed} partition(s) do not match partition_time_pattern" if unparsed else ""
+    left = f"; {unparsed} partition(s) do not match partition_time" if unparsed else ""
     return succeeded(
         _OPERATION,
         f"{expired} {partitions} partition(s): {dropped} {len(data)} data file(s) with {rows} row(s){left}",

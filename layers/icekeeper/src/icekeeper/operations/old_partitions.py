@@ -58,8 +58,8 @@ class LivePartitions:
         elif self.times.is_unparsed(spec_id, partition):
             self.unparsed.add(key)
 
-    def plan(self, cutoff_ms: int, limit: int | None, retention_hours: object) -> frozenset[PartitionKey] | Nothing:
-        """The partitions that ended before ``cutoff_ms``, the oldest ``limit`` of them.
+    def plan(self, cutoff_ms: int, retention_hours: object) -> frozenset[PartitionKey] | Nothing:
+        """The partitions that ended before ``cutoff_ms``.
 
         Raises:
             OperationRefused: no partition with a known time would remain: a wrong clock must not empty a table.
@@ -76,14 +76,13 @@ class LivePartitions:
         expired = [one for one in expired if one[2] not in self.spared]
         if not expired:
             return Nothing(NOTHING_MATCHES)
-        chosen = expired if limit is None else expired[:limit]
-        return frozenset(key for _, _, key in chosen)
+        return frozenset(key for _, _, key in expired)
 
 
 def chosen_partitions(
-    live: Iterable[tuple[int, tuple[PartitionValue, ...]]], is_chosen: PartitionChoice, limit: int | None, where: str
+    live: Iterable[tuple[int, tuple[PartitionValue, ...]]], is_chosen: PartitionChoice, where: str
 ) -> frozenset[PartitionKey] | Nothing:
-    """The partitions to drop whatever their age: the chosen ones, ``limit`` of them in the order of their values.
+    """The partitions to drop whatever their age: the chosen ones.
 
     ``live``: spec id and partition of each live data file.
 
@@ -108,7 +107,7 @@ def chosen_partitions(
             f'the last partition of the table matches where "{where}", which goes by the clock; nothing was '
             "dropped: name its values to drop it"
         )
-    return frozenset(sorted(chosen, key=repr)[:limit])
+    return frozenset(chosen)
 
 
 def partitions_sharing_files(

@@ -32,6 +32,7 @@ from icekeeper.policy.values import (
     OptionalText,
     OutputSpec,
     Ownership,
+    PartitionTimeText,
     PositiveAmount,
     Proof,
     Ratio,
@@ -41,7 +42,6 @@ from icekeeper.policy.values import (
     Strategy,
     Switch,
     TextList,
-    TimePatternText,
     WhereText,
     did_you_mean,
     parse_list,
@@ -220,9 +220,6 @@ class Policy(BaseModel):
         "order of groups: bytes-asc, bytes-desc, files-asc, files-desc or none (largest saving per byte first)",
         tighter=None,
     )
-    min_data_age_hours: Amount = key(
-        Fraction(0), "data added less than this many hours ago is not rewritten", tighter=HIGHER
-    )
     min_partition_age_hours: OptionalAge = key(
         None,
         "partitions that ended less than this many hours ago are not rewritten; 0: until they end; none: no limit",
@@ -352,16 +349,11 @@ class Policy(BaseModel):
         "partitions that ended longer ago than this many hours are dropped by expire_partitions; none: never",
         tighter=HIGHER,
     )
-    partition_time_column: OptionalText = key(
-        None, "column or partition field with the time of a partition; none: the first date or timestamp", tighter=None
-    )
-    partition_time_pattern: TimePatternText = key(
+    partition_time: PartitionTimeText = key(
         None,
-        "format of text or number partitions: `%Y-%m-%d`, or `year=%Y,month=%m,day=%d` for several fields",
+        "the field with a partition's time, text with its format: `day`, `dt=%Y-%m-%d`, `year=%Y,month=%m`; none: the "
+        "first date or timestamp",
         tighter=None,
-    )
-    partition_expire_limit: OptionalCount = key(
-        None, "most partitions that one pass drops, oldest first", tighter=LOWER
     )
     max_commit_retries: int = key(
         5,
@@ -433,10 +425,6 @@ class Policy(BaseModel):
     @property
     def partition_rest_ms(self) -> int:
         return rounded_up(self.partition_rest_hours, HOUR_MS)
-
-    @property
-    def min_data_age_ms(self) -> int:
-        return rounded_up(self.min_data_age_hours, HOUR_MS)
 
     @property
     def min_partition_age_ms(self) -> int | None:

@@ -18,9 +18,9 @@ from icekeeper.metadata.transforms import CALENDAR, partition_type
 from icekeeper.metadata.types import TIMESTAMPS, UNITS_PER_DAY
 from icekeeper.model import Nothing, PartitionValue
 from icekeeper.policy import Policy
-from icekeeper.policy.relative_time import DAY_MS, TimePattern, days_of, end_by_pattern, parse_time_pattern
+from icekeeper.policy.relative_time import DAY_MS, TimePattern, days_of, end_by_pattern, parse_partition_time
 
-NO_TIME_FIELD = "no partition field of this table tells a time; set partition_time_column or partition_time_pattern"
+NO_TIME_FIELD = "no partition field of this table tells a time; set partition_time"
 _READ_BY_PATTERN = ("string", "int", "long")
 
 
@@ -76,10 +76,12 @@ def partition_times(metadata: TableMetadata, policy: Policy) -> PartitionTimes |
     Raises:
         PolicyError: the table is not partitioned by the column or field that the policy names, or not by its time.
     """
-    if policy.partition_time_pattern is not None:
-        return _by_pattern(metadata, policy.partition_time_pattern, policy.partition_time_column)
-    if policy.partition_time_column:
-        source: int | None = _source(metadata, policy.partition_time_column)
+    text = policy.partition_time
+    if text is not None:
+        names, pattern = parse_partition_time(text)
+        if pattern:
+            return _by_pattern(metadata, names, pattern)
+        source: int | None = _source(metadata, names[0])
     else:
         current = metadata.specs[metadata.default_spec_id]["fields"]
         source = next((int(field["source-id"]) for field in current if _unit(metadata, field) is not None), None)
@@ -91,20 +93,14 @@ def partition_times(metadata: TableMetadata, policy: Policy) -> PartitionTimes |
         fields[spec_id] = [(position, unit) for position, unit in enumerate(units) if unit is not None]
     if not any(fields.values()):
         raise PolicyError(
-            f"policy key partition_time_column names '{policy.partition_time_column}', whose partitions have no time "
-            "by themselves; set partition_time_pattern for text and numbers, for example %Y-%m-%d"
+            f"policy key partition_time names '{text}', whose partitions have no time by themselves; add the format of "
+            f"text and numbers, for example partition_time={text}=%Y-%m-%d"
         )
     return PartitionTimes(fields)
 
 
-def _by_pattern(metadata: TableMetadata, text: str, column: str | None) -> PartitionTimes:
-    fields, pattern = parse_time_pattern(text)
-    names = [name or column for name in fields]
-    if None in names:
-        raise PolicyError(
-            "policy key partition_time_pattern needs partition_time_column, or the name of every field: dt=%Y-%m-%d"
-        )
-    sources = [_source(metadata, str(name)) for name in names]
+def _by_pattern(metadata: TableMetadata, names: Sequence[str], pattern: TimePattern) -> PartitionTimes:
+    sources = [_source(metadata, name) for name in names]
     positions: dict[int, list[int]] = {}
     for spec_id, spec in metadata.specs.items():
         by_source = {
@@ -117,8 +113,8 @@ def _by_pattern(metadata: TableMetadata, text: str, column: str | None) -> Parti
             positions[spec_id] = [by_source[source] for source in sources]
     if not positions:
         raise PolicyError(
-            f"policy key partition_time_pattern reads {', '.join(map(str, names))}, which no partition spec of the "
-            "table has untransformed as text or whole numbers"
+            f"policy key partition_time reads {', '.join(names)}, which no partition spec of the table has "
+            "untransformed as text or whole numbers"
         )
     return PartitionTimes({}, pattern, positions)
 

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.transforms import CALENDAR
 
-# Patterns of text or number partitions: ``%Y-%m-%d``, ``year=%Y,month=%m,day=%d``.  They do what Paimon's
+# Patterns of text or number partitions: ``dt=%Y-%m-%d``, ``year=%Y,month=%m,day=%d``.  They do what Paimon's
 # ``partition.timestamp-pattern`` and ``partition.timestamp-formatter`` do, with the numeric directives of ``strptime``.
 # A pattern must match the whole value.
 
@@ -21,7 +21,7 @@ _WIDTHS = {"Y": 4, "m": 2, "d": 2, "j": 3, "H": 2, "M": 2, "S": 2}
 _LEAST_AND_MOST = {"Y": (1, 9999), "m": (1, 12), "d": (1, 31), "j": (1, 366), "H": (0, 23), "M": (0, 59), "S": (0, 59)}
 # Directive → the coarser directive that it needs, so that both together denote one moment.
 _NEEDS = {"m": "Y", "d": "m", "j": "Y", "M": "H", "S": "M"}
-_PATTERN_EXAMPLE = "as in %Y-%m-%d, or over several partition fields year=%Y,month=%m,day=%d"
+_PATTERN_EXAMPLE = "as in dt=%Y-%m-%d, or over several partition fields year=%Y,month=%m,day=%d"
 _DIRECTIVE = re.compile(r"%(.?)", re.DOTALL)
 
 
@@ -29,14 +29,17 @@ TimePattern: TypeAlias = tuple[re.Pattern[str], ...]
 """Expressions for one or more partition values, which together give the end of a partition."""
 
 
-def parse_time_pattern(text: str) -> tuple[list[str | None], TimePattern]:
-    """Parse the text of policy key ``partition_time_pattern``: the partition field or column of each expression, and
-    the expressions.  A field ``None`` is the one that ``partition_time_column`` names.
+def parse_partition_time(text: str) -> tuple[list[str], TimePattern]:
+    """Parse the text of policy key ``partition_time``: the partition fields or columns, and the expression of each.
+
+    A name alone is a field that has a time by itself, without an expression.
 
     Raises:
-        ValueError: the text is not a pattern, or a directive lacks the coarser one that it needs.
+        ValueError: a pattern has no field, or a directive lacks the coarser one that it needs.
     """
-    parts = [_named(part) for part in text.split(",")] if "=" in text else [(None, text)]
+    if not {"=", "%", ","} & set(text):
+        return [text.strip()], ()
+    parts = [_named(part) for part in text.split(",")]
     seen: list[str] = []
     expressions = tuple(_expression(pattern, seen) for _, pattern in parts)
     missing = {directive: _NEEDS[directive] for directive in seen if directive in _NEEDS} | {"Y": "Y"}

@@ -374,8 +374,7 @@ _DECIDES: Mapping[str, frozenset[Operation]] = {
     ),
     **dict.fromkeys(("orphan_max_delete_ratio", "orphan_max_missing_ratio"), _ORPHANS),
     **dict.fromkeys(("orphan_table_types", "orphan_file_endings"), _ORPHANS),
-    **dict.fromkeys(("partition_retention_hours", "partition_time_column", "partition_time_pattern"), _PARTITIONS),
-    **dict.fromkeys(("partition_expire_limit", "branch", "where"), _PARTITIONS),
+    **dict.fromkeys(("partition_retention_hours", "partition_time", "branch", "where"), _PARTITIONS),
 }
 """The keys that decide whether an operation runs, what it deletes, or how it proves that no row was lost."""
 

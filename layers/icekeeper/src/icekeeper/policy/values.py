@@ -20,7 +20,7 @@ from pydantic import BeforeValidator, Field
 from icekeeper.machine.clock import iso_utc
 from icekeeper.metadata.transforms import CALENDAR, NUMBERED
 from icekeeper.operation_facts import ALL_OPERATIONS, Operation
-from icekeeper.policy.relative_time import parse_relative, parse_time_pattern
+from icekeeper.policy.relative_time import parse_partition_time, parse_relative
 
 
 class Strategy(StrEnum):
@@ -282,7 +282,7 @@ Ratio: TypeAlias = Annotated[Fraction, BeforeValidator(_parse_amount), Field(gt=
 Switch: TypeAlias = Annotated[bool, BeforeValidator(_parse_switch)]
 OptionalText: TypeAlias = Annotated[str | None, BeforeValidator(_parse_optional)]
 SortOrderText: TypeAlias = Annotated[str | None, _text_passing(parse_sort_order)]
-TimePatternText: TypeAlias = Annotated[str | None, _text_passing(parse_time_pattern)]
+PartitionTimeText: TypeAlias = Annotated[str | None, _text_passing(parse_partition_time)]
 WhereText: TypeAlias = Annotated[str | None, _text_passing(parse_relative)]
 OptionalMoment: TypeAlias = Annotated[str | None, BeforeValidator(parse_moment)]
 """A time as :func:`.iso_utc` writes it, so that texts compare as times do."""

@@ -172,7 +172,6 @@ class Tally:
 class PassedOver(StrEnum):
     """Why files are no candidates although their size, deletes or order ask for a rewrite."""
 
-    TOO_YOUNG = "they were added less than min_data_age_hours ago"
     UNCUT = "they are far above the target, and their row groups leave no place to cut them"
     ORDERED_BY_TABLE = "they have the table's own order, and the settings of this pass only merge"
     UNDER_DELETES = "deletes apply to them, and delete_compaction_enabled is false"
@@ -214,7 +213,6 @@ def select_candidates(
     state: TableState,
     policy: Policy,
     *,
-    now_ms: int,
     in_scope: FileScope = lambda file, spec_id: True,
     recipe: ClusterRecipe | None = None,
     clustered_by: Container[int] = frozenset(),
@@ -240,7 +238,7 @@ def select_candidates(
     partitions, undecided = (defaultdict[GroupKey, list[Candidate]](list) for _ in range(2))
     make = _CandidateMaker(metadata, policy, destinations, types, passed, extents_of, misread_in, cuts=cuts)
     is_by_size = _size_rule(policy, sizes, in_scope, passed, clusters=recipe is not None, cuts=cuts)
-    asks_spec, latest_ms = RewriteReason.SPEC in policy.rewrite_reason, now_ms - policy.min_data_age_ms
+    asks_spec = RewriteReason.SPEC in policy.rewrite_reason
     asks_each = asks_spec or lacking or not index.is_empty
     for live in state.live_files:
         file, spec_id = live.entry.file, live.manifest.partition_spec_id
@@ -258,7 +256,7 @@ def select_candidates(
         is_chosen = has_debt or lacks or is_by_size(live, needed)
         if not ((is_chosen or has_debt is None) and in_scope(file, spec_id)):
             continue
-        reason, why = _why_passed_over(live.entry, needed, state, policy, types, latest_ms)
+        reason, why = _why_passed_over(live.entry, needed, state, policy, types)
         if reason is not None:
             passed[reason].add(file, why)
             continue
@@ -385,11 +383,10 @@ def _why_passed_over(
     state: TableState,
     policy: Policy,
     types: Mapping[int, str],
-    latest_ms: int,
 ) -> tuple[PassedOver | None, str]:
     """The first reason not to rewrite a file, and for an unsupported one a sentence with its path;
     ``None``: there is no reason."""
-    file, added_ms = entry.file, _added_ms(state.metadata, entry)
+    file = entry.file
     if entry.snapshot_id in state.ordered_by_table:
         return PassedOver.ORDERED_BY_TABLE, ""
     if deletes and not (policy.delete_compaction_enabled or policy.rewrite_all):
@@ -401,7 +398,7 @@ def _why_passed_over(
     why = why_unreadable(file, deletes, types)
     if why is not None:
         return PassedOver.UNSUPPORTED, f"{file.file_path} {why}"
-    return (PassedOver.TOO_YOUNG if added_ms is not None and added_ms > latest_ms else None), ""
+    return None, ""
 
 
 def _added_ms(metadata: TableMetadata, entry: ManifestEntry) -> int | None:

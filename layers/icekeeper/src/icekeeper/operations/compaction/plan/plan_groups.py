@@ -143,7 +143,6 @@ def plan_compaction(
     found = select_candidates(
         state,
         policy,
-        now_ms=now_ms,
         in_scope=in_scope,
         lacking=lacking,
         cuts=cuts,

@@ -194,7 +194,6 @@ def sent_candidates(rules: PlanRules, manifests: tuple[ManifestFile, ...]) -> It
         found = select_candidates(
             state,
             rules.policy,
-            now_ms=rules.now_ms,
             in_scope=file_scope(rules.policy, metadata, rules.now_ms),
             misread_in=lambda file: misread_columns([file], floats),
             cuts=rules.cuts,

@@ -47,7 +47,7 @@ def file_scope(policy: Policy, metadata: TableMetadata, now_ms: int) -> Callable
     """Return a predicate: may a data file of a spec id be rewritten at ``now_ms`` (epoch milliseconds)?
 
     ``min_partition_age_hours`` holds back partitions whose time is known.  It does not affect tables that are not
-    partitioned by time, null values, and text that ``partition_time_pattern`` does not match.
+    partitioned by time, null values, and text that ``partition_time`` does not match.
 
     Raises:
         PolicyError: the filter or the column with the partitions' time does not fit the table.
