@@ -71,6 +71,7 @@ PURE = (
     "icekeeper.detection.assess",
     "icekeeper.detection.list_tables",
     "icekeeper.detection.look_again",
+    "icekeeper.detection.priority",
     "icekeeper.detection.proposal",
     "icekeeper.detection.signals",
     "icekeeper.health.examine",

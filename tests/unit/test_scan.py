@@ -18,9 +18,10 @@ from typing import Any
 import pytest
 
 from icekeeper.catalogs.catalog import LoadedTable, identity_of
-from icekeeper.detection.assess import assess_table, urgency, waited_ms
+from icekeeper.detection.assess import assess_table
 from icekeeper.detection.detect import detect
 from icekeeper.detection.list_tables import CatalogSource, FleetTable, round_robin, selects_bucket, selects_table
+from icekeeper.detection.priority import urgency, waited_ms
 from icekeeper.detection.proposal import FleetReport, Proposal, Skip, detection_json
 from icekeeper.errors import MetadataUnreadable, PolicyError, StorageError
 from icekeeper.machine.clock import HOUR_MS, within_budget

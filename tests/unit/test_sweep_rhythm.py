@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from icekeeper.detection.signals import Signal, sweep_signals
+from icekeeper.detection.priority import Signal
+from icekeeper.detection.signals import sweep_signals
 from icekeeper.maintenance.pass_steps import remember_sweep
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.policy import Operation, Policy

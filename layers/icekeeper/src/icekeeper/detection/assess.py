@@ -5,15 +5,14 @@ Everything here is pure.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.detection.look_again import outlook, time_has_come
+from icekeeper.detection.priority import Signal, priority_of, waited_ms
 from icekeeper.detection.proposal import REQUESTED, Proposal, Skip
 from icekeeper.detection.signals import (
-    Signal,
     SweepPlanner,
     clustering_signals,
     due_sweep,
@@ -30,7 +29,6 @@ from icekeeper.detection.signals import (
 )
 from icekeeper.errors import PolicyError
 from icekeeper.health.examine import refused_expiry_warning, summary_counters, unreadable_warning
-from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import (
     MAIN,
     MAINTAINED_FORMAT_VERSIONS,
@@ -46,8 +44,6 @@ from icekeeper.policy import Operation, Policy, ResolvedPolicy, gc_enabled
 from icekeeper.policy.sweep_rhythm import next_proposal_ms, sweep_interval_ms
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import Glance, LastSeen, SweepKind, SweepRecord
-
-_PRIORITY_DIGITS = 4
 
 
 def assess_table(
@@ -300,26 +296,4 @@ def as_requested(found: Proposal | Skip, resolved: ResolvedPolicy, uuid: str) ->
 
 
 def _proposal(table: str, signals: Sequence[Signal], uuid: str) -> Proposal:
-    # Towards 1 with growing weights; a new signal never lowers it.
-    priority = 1 - 1 / math.prod(1 + signal.weight for signal in signals)
-    return Proposal(table, tuple(signal.reason for signal in signals), round(priority, _PRIORITY_DIGITS), uuid)
-
-
-# If a scan may not propose all tables, it chooses by urgency.  By priority alone, every scan would choose the same
-# hundred tables if their passes cannot help them.  So urgency grows with the time since the last pass: after a day, a
-# table precedes all that had a pass just now.
-
-_DAY_MS = 24 * HOUR_MS
-# Beyond this, urgency does not grow, and priority decides again, as in a fleet that is scanned for the first time.
-_LONGEST_DAYS = 7
-
-
-def waited_ms(metadata: TableMetadata, passes_ms: Iterable[int], now_ms: int) -> int:
-    """Milliseconds since the last end of a pass in ``passes_ms``; without any, since the oldest snapshot."""
-    oldest_ms = min(metadata.snapshot_times_ms, default=now_ms)
-    return max(0, now_ms - max(passes_ms, default=oldest_ms))
-
-
-def urgency(priority: float, waited_ms: int) -> float:
-    """The priority of a table (0 to 1) plus 1 for each day that it waited; higher is chosen first."""
-    return priority + min(waited_ms / _DAY_MS, _LONGEST_DAYS)
+    return Proposal(table, tuple(signal.reason for signal in signals), priority_of(signals), uuid)

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 
 from icekeeper.commit.attempt import RUN_ID_KEY
-from icekeeper.detection.signals import Signal, rewrites_are_blocked
+from icekeeper.detection.priority import Signal
+from icekeeper.detection.signals import rewrites_are_blocked
 from icekeeper.health.examine import listed_manifests, summary_counter, summary_counters
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import Snapshot, TableMetadata, table_digest

@@ -13,7 +13,7 @@ from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
 from icekeeper.deletion.neighbours import has_its_own_bucket
 from icekeeper.deletion.other_tables import UNKNOWN_WAREHOUSE, fitting, unseen_entry
 from icekeeper.deletion.table_claims import first_look, is_seen, recorded_claims
-from icekeeper.detection.assess import assess_table, idle_by_memory, next_sweep_ms, urgency
+from icekeeper.detection.assess import assess_table, idle_by_memory, next_sweep_ms
 from icekeeper.detection.list_tables import (
     CatalogSource,
     FleetTable,
@@ -25,6 +25,7 @@ from icekeeper.detection.list_tables import (
     round_robin,
     told_of_none,
 )
+from icekeeper.detection.priority import urgency
 from icekeeper.detection.proposal import FleetReport, Proposal, Skip
 from icekeeper.detection.signals import SweepPlanner
 from icekeeper.errors import MaintenanceError, MetadataUnreadable, PolicyError, RequestRefused, StorageError

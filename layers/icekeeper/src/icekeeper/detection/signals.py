@@ -7,9 +7,23 @@ number gives no signal (:mod:`icekeeper.health.examine`).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from icekeeper.commit.snapshot import RECIPE_KEY
+from icekeeper.detection.priority import (
+    EXPIRED_REFS_WEIGHT,
+    FAILED_LOADS_WEIGHT,
+    OLD_PARTITIONS_WEIGHT,
+    SWEEP_WEIGHT,
+    Signal,
+    clustering_weight,
+    delete_debt_weight,
+    expiry_weight,
+    large_files_weight,
+    manifests_weight,
+    small_files_weight,
+    statistics_weight,
+)
 from icekeeper.errors import TableUnsupported
 from icekeeper.health.examine import average_file_bytes, listed_manifests, summary_counter, summary_counters
 from icekeeper.machine.clock import HOUR_MS
@@ -31,17 +45,6 @@ from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import SweepKind, SweepRecord
 from icekeeper.text import age_text, counted, size_text
 
-# A table with a tenth of its rows deleted gets the weight of another signal at its threshold.
-DELETED_ROWS_WEIGHT = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Signal:
-    """A reason why a table needs work, with a weight that is about 1 at the threshold and grows from there."""
-
-    reason: str
-    weight: float
-
 
 def expiry_signals(metadata: TableMetadata, policy: Policy, *, now_ms: int, expirable: int) -> Iterable[Signal]:
     """The two heuristics of the SeaweedFS worker, if the plan expires snapshots; ``expirable`` is their number.
@@ -51,7 +54,6 @@ def expiry_signals(metadata: TableMetadata, policy: Policy, *, now_ms: int, expi
     """
     if expirable == 0:
         return
-    weight = expirable / policy.max_snapshots_to_keep
     count = len(metadata.snapshots)
     oldest_kept_ms = now_ms - policy.snapshot_retention_ms
     old = sum(time_ms < oldest_kept_ms for time_ms in metadata.snapshot_times_ms)
@@ -64,20 +66,21 @@ def expiry_signals(metadata: TableMetadata, policy: Policy, *, now_ms: int, expi
         reasons.append(f"{counted(old, 'snapshot')} {verb} older than snapshot_retention_hours {hours}")
     # Both reasons describe the same need, so only the first has its weight.
     for index, reason in enumerate(reasons or [f"{counted(expirable, 'snapshot')} can expire"]):
-        yield Signal(reason, 0.0 if index else weight)
+        yield Signal(reason, 0.0 if index else expiry_weight(expirable, policy))
 
 
 def ref_signals(expirable_refs: int) -> Iterable[Signal]:
     """A signal if branches or tags are past their ``max-ref-age-ms``."""
     if expirable_refs:
         verb = "is" if expirable_refs == 1 else "are"
-        yield Signal(f"{counted(expirable_refs, 'branch or tag', 'branches or tags')} {verb} past max-ref-age-ms", 1.0)
+        reason = f"{counted(expirable_refs, 'branch or tag', 'branches or tags')} {verb} past max-ref-age-ms"
+        yield Signal(reason, EXPIRED_REFS_WEIGHT)
 
 
 def load_signals(failed_loads: int) -> Iterable[Signal]:
     """A signal if files of failed loads are past the grace period and can be deleted."""
     if failed_loads:
-        yield Signal(f"files of {counted(failed_loads, 'failed load')} can be cleaned", 0.1)
+        yield Signal(f"files of {counted(failed_loads, 'failed load')} can be cleaned", FAILED_LOADS_WEIGHT)
 
 
 def summary_signals(
@@ -107,7 +110,7 @@ def summary_signals(
         count = manifests if count is None else count
         if count is not None and count >= policy.min_manifests_to_rewrite:
             reason = f"{count} manifests reach min_manifests_to_rewrite {policy.min_manifests_to_rewrite}"
-            yield Signal(reason, count / policy.min_manifests_to_rewrite)
+            yield Signal(reason, manifests_weight(count, policy))
 
 
 def large_file_signals(head: Snapshot, resolved: ResolvedPolicy) -> Iterable[Signal]:
@@ -117,9 +120,8 @@ def large_file_signals(head: Snapshot, resolved: ResolvedPolicy) -> Iterable[Sig
     is_asked = resolved.is_set("target_file_size_mb") and policy.min_row_group_copy_bytes is not None
     if not is_asked or not count or average is None or average < large_from(policy):
         return
-    target = policy.target_file_size_bytes
     yield Signal(f"{counted(count, 'data file')} of {size_text(average)} on average are far above target_file_size_mb "
-                 f"{text_of(policy.target_file_size_mb)}", average / target - 1)  # fmt: skip
+                 f"{text_of(policy.target_file_size_mb)}", large_files_weight(average, policy))  # fmt: skip
 
 
 def rewrites_are_blocked(counters: Mapping[object, object], policy: Policy) -> bool:
@@ -135,7 +137,7 @@ def _small_files(counters: Mapping[object, object], policy: Policy) -> Iterable[
         threshold = policy.min_file_size_bytes
         yield Signal(
             f"{count} data files of {size_text(average)} on average are below {size_text(threshold)}",
-            count / policy.min_input_files * (1 - average / threshold),
+            small_files_weight(count, average, policy),
         )
 
 
@@ -151,15 +153,13 @@ def _delete_debt(counters: Mapping[object, object], delete_files: int, policy: P
     of_records = f", {share * 100:.3g} % of {records} records" if records else ""
     yield Signal(
         f"{counted(delete_files, 'delete file')} with {counted(deletes, 'delete')}{of_records}",
-        delete_files / policy.min_input_files + DELETED_ROWS_WEIGHT * share,
+        delete_debt_weight(delete_files, share, policy),
     )
 
 
 # Only manifests show which files are not clustered and which partitions are past their retention, so these two signals
 # are guesses.  After a pass with the same policy, they are silent until enough was added, or another partition may have
 # ended.
-
-_PARTITION_WEIGHT = 0.1
 
 
 def wanted_clustering(metadata: TableMetadata, policy: Policy) -> str | None:
@@ -198,8 +198,8 @@ def clustering_signals(
         files = min(files, total)
     # The condition of compaction's clustering plan: enough files, or enough bytes for one output.
     if files >= policy.min_input_files or (files and size >= policy.target_file_size_bytes):
-        weight = files / policy.min_input_files * (files / total if total else 1.0)
-        yield Signal(f"{counted(files, 'data file')} came since files were last clustered", weight)
+        reason = f"{counted(files, 'data file')} came since files were last clustered"
+        yield Signal(reason, clustering_weight(files, total, policy))
 
 
 def partition_signals(
@@ -217,11 +217,7 @@ def partition_signals(
     period_ms = HOUR_MS if "hour" in transforms else 24 * HOUR_MS
     if last_looked_ms is None or now_ms - last_looked_ms >= period_ms:
         hours = text_of(policy.partition_retention_hours)
-        yield Signal(f"partitions may be past partition_retention_hours {hours}", _PARTITION_WEIGHT)
-
-
-# Statistics only improve query plans; small files and deletes slow all queries down.
-_WEIGHT = 0.2
+        yield Signal(f"partitions may be past partition_retention_hours {hours}", OLD_PARTITIONS_WEIGHT)
 
 
 def statistics_signals(metadata: TableMetadata, head: Snapshot, policy: Policy) -> Iterable[Signal]:
@@ -234,17 +230,13 @@ def statistics_signals(metadata: TableMetadata, head: Snapshot, policy: Policy) 
     found = staleness(metadata, head, columns)
     if found.columns_missing:
         verb = "has" if found.columns_missing == 1 else "have"
-        yield Signal(f"{counted(found.columns_missing, 'column')} {verb} no statistics", _WEIGHT)
+        yield Signal(f"{counted(found.columns_missing, 'column')} {verb} no statistics", statistics_weight())
     elif found.partitions_missing:
-        yield Signal("partitions have no statistics", _WEIGHT)
+        yield Signal("partitions have no statistics", statistics_weight())
     elif found.rows_changed is None or found.rows is None:
-        yield Signal("how many rows changed since statistics were computed is not known", _WEIGHT)
+        yield Signal("how many rows changed since statistics were computed is not known", statistics_weight())
     elif found.rows_changed and found.share >= MIN_CHANGED_SHARE:
-        yield Signal(found.told(), _WEIGHT * (1 + float(found.share)))
-
-
-# Metadata show no sign of orphans, so tables that certainly need work come first.
-_SWEEP_WEIGHT = 0.1
+        yield Signal(found.told(), statistics_weight(float(found.share)))
 
 
 SweepPlanner = Callable[[TableIdentity, SweepRecord], None]
@@ -303,8 +295,8 @@ def sweep_signals(memory: SweepMemory, policy: Policy, key: str, now_ms: int) ->
     if now_ms < next_proposal_ms(memory, sweep_interval_ms(policy), key, now_ms):
         return
     if memory.swept_ms is None or memory.swept_ms > now_ms:
-        yield Signal("orphans were never looked for", _SWEEP_WEIGHT)
+        yield Signal("orphans were never looked for", SWEEP_WEIGHT)
         return
     hours = text_of(policy.orphan_sweep_interval_hours)
     ago = age_text(now_ms - memory.swept_ms)
-    yield Signal(f"orphans were last looked for {ago} ago; orphan_sweep_interval_hours is {hours}", _SWEEP_WEIGHT)
+    yield Signal(f"orphans were last looked for {ago} ago; orphan_sweep_interval_hours is {hours}", SWEEP_WEIGHT)
