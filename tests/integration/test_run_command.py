@@ -19,7 +19,6 @@ import pytest
 from icekeeper.catalogs.catalog import identity_of
 from icekeeper.cli.console import OutputLost
 from icekeeper.cycle.service import Service
-from icekeeper.cycle.supervisor import Supervisor, WorkerCall
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import StorageError
 from icekeeper.machine.clock import HOUR_MS, system_clock
@@ -31,7 +30,7 @@ from icekeeper.state.identity import TableIdentity
 from icekeeper.state.leases import slot_keys, take_slot
 from icekeeper.state.open import open_state
 from icekeeper.state.requests import MaintenanceRequest
-from support.command import CATALOG, Command, supervised
+from support.command import CATALOG, Command, in_this_process
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -63,7 +62,7 @@ def without_time(lines: Sequence[str]) -> list[str]:
 def service(lines: list[str], engine: LocalEngine | None = None, **schedule: str) -> Service:
     return Service(
         open_state(os.environ),
-        engine or LocalEngine(1),
+        in_this_process(engine or LocalEngine(1)),
         lines.append,
         catalogs=[CATALOG],
         environment=os.environ,
@@ -323,30 +322,24 @@ def test_a_terminated_process_ends_well(command: Command) -> None:
             process.kill()
 
 
-WORKER = """#!{python} -IS
-import json, signal, sys
-signal.alarm(20)
-call = json.loads(sys.stdin.readline())
-with open(call["messages"], "w") as messages:
-    for number in range(300):
-        print(json.dumps({{"line": "x" * 1000}}), file=messages, flush=True)
-    print(json.dumps({{"end": True}}), file=messages)
-"""
-
-
-def test_who_cannot_tell_people_reads_on_and_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Else the worker would wait for ever, once the pipe is full (rule: cut-off-endless-tables)."""
-    worker = tmp_path / "worker"
-    worker.write_text(WORKER.format(python=sys.executable))
-    worker.chmod(0o700)
-    monkeypatch.setattr(sys, "executable", str(worker))
+@pytest.mark.parametrize("once", [True, False])
+def test_who_cannot_tell_people_ends(command: Command, *, once: bool) -> None:
+    """The pass that runs is finished."""
+    command.table(appends=3)
     told: list[str] = []
 
     def tell(line: str) -> None:
         told.append(line)
         raise OutputLost("No space left on device")
 
-    call = WorkerCall(catalogs=[CATALOG], overrides={}, schedule={}, engine="local", once=True)
+    running = Service(
+        open_state(os.environ),
+        in_this_process(LocalEngine(1)),
+        tell,
+        catalogs=[CATALOG],
+        environment=os.environ,
+        schedule={"detection_interval_s": "1"},
+    )
     with pytest.raises(OutputLost, match="No space left on device"):
-        supervised(Supervisor(call, os.environ, tell))
+        running.run(once=once)
     assert len(told) == 1

@@ -30,7 +30,7 @@ from icekeeper.state.open import open_state
 from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
-from support.command import CATALOG, EVERYTHING_IS_OLD, Command, local_path
+from support.command import CATALOG, EVERYTHING_IS_OLD, Command, in_this_process, local_path
 from support.maintained_table import ID_AND_PART, MaintainedTable, new_table
 from support.scripted_rest import scripted_rest
 from support.served import age_everything, files_of, grow_old_in_history, ids, maintain, open_ours, second_catalog
@@ -177,16 +177,18 @@ class TestOneLook:
     """Loads and manifests: what a look costs."""
 
     def test_the_passes_of_a_run_share_it(self, command: Command, loads: Counter[str]) -> None:
-        """Detection loads each table once; one that nobody knows is loaded once more, whatever number of passes."""
+        """Detection loads each table once; one that nobody knows is loaded once more, whatever number of passes a
+        process runs."""
+        run = (*RUN, "--concurrency", "1")
         for number in range(4):
             grow_old_in_history(command.table(f"ns.t{number}", appends=2))
         for number in range(3):
             command.table(f"ns.quiet{number}", appends=1)
-        assert command(*RUN).code == 0
+        assert command(*run).code == 0
         assert {loads[f"ns.quiet{number}"] for number in range(3)} == {2}
         grow_old_in_history(command.table("ns.t4", appends=2))
         loads.clear()
-        assert command(*RUN).code == 0
+        assert command(*run).code == 0
         assert {loads[f"ns.quiet{number}"] for number in range(3)} == {1}
 
     def test_what_a_run_that_lasts_for_hours_has_seen_is_old(self, owner: MaintainedTable, loads: Counter[str]) -> None:
@@ -502,7 +504,8 @@ def test_a_service_tells_of_an_empty_catalog_when_it_becomes_one(
         if "looked at" in line:
             (between.pop(0) if between else service.stop)()
 
-    service = Service(open_state(os.environ), LocalEngine(1), tell, catalogs=[CATALOG], environment=os.environ)
+    run_pass = in_this_process(LocalEngine(1))
+    service = Service(open_state(os.environ), run_pass, tell, catalogs=[CATALOG], environment=os.environ)
     service.run()
     empty = (
         f"catalog {CATALOG} lists no table: if it has any, a right to see them is missing, such as a grant of AWS Lake "

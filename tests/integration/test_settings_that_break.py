@@ -16,7 +16,7 @@ from icekeeper.errors import PolicyError, StorageError
 from icekeeper.pass_context.table_policy import TablePolicies
 from icekeeper.policy import Policy
 from icekeeper.state.open import open_state
-from support.command import CATALOG, Command
+from support.command import CATALOG, Command, in_this_process
 
 GOOD = (
     "rules:\n- settings:\n    min_input_files: {}\n    min_manifests_to_rewrite: 100\n    max_snapshots_to_keep: 100\n"
@@ -32,7 +32,7 @@ class Cycles:
         self._between: list[Callable[[], object]] = []
         self._service = Service(
             open_state(os.environ),
-            LocalEngine(1),
+            in_this_process(LocalEngine(1), opened),
             self._told,
             catalogs=[CATALOG],
             environment=os.environ,

@@ -13,7 +13,8 @@ import pytest
 from pyiceberg.table import Table
 
 from icekeeper.catalogs.catalog import identity_of
-from icekeeper.cycle import supervisor
+from icekeeper.cycle import pass_process
+from icekeeper.cycle.pass_process import PassProcesses
 from icekeeper.deletion import other_tables as limited_looks
 from icekeeper.machine.clock import in_limited_time, system_clock
 from icekeeper.model import TableName
@@ -21,7 +22,7 @@ from icekeeper.runtime import Runtime
 from icekeeper.state.claims import CutWork, waiting_cuts
 from icekeeper.state.open import open_state
 from icekeeper.storage.storage import Storage
-from support.command import CATALOG, EVERYTHING_IS_OLD, Answer, Command, arguments_of, supervised
+from support.command import CATALOG, EVERYTHING_IS_OLD, Answer, Command, arguments_of
 from support.readers import duckdb_rows
 
 SOON = {"min_input_files": "2", "max_snapshots_to_keep": "100", "detection_timeout_s": "3", "job_timeout_s": "5"}
@@ -29,8 +30,8 @@ POISON = "ns.poison"
 
 
 @pytest.fixture(autouse=True)
-def with_a_worker_process(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor.Supervisor, "run", supervised)
+def in_processes(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pass_process, "PassProcesses", PassProcesses)
 
 
 HOSTILE = """
@@ -47,7 +48,7 @@ if "run-worker" in sys.orig_argv:
 """What Python runs as it starts: the pass over the poisoned table does this."""
 
 
-def in_the_worker(what: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def in_its_process(what: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "sitecustomize.py").write_text(HOSTILE.format(what=what))
     monkeypatch.setenv("PYTHONPATH", str(folder))
 
@@ -72,7 +73,7 @@ def test_nine_of_ten_tables_are_maintained_beside_one_whose_pass_never_ends(
     for name in names:
         command.table(name, appends=2)
     command.table(POISON, appends=3)
-    in_the_worker("import time; time.sleep(1e6)", tmp_path, monkeypatch)
+    in_its_process("import time; time.sleep(1e6)", tmp_path, monkeypatch)
     rows = {name: duckdb_rows(command.catalog.load_table(name).metadata_location) for name in names}
     first = command("run", "--once", "--engine", "local", *arguments_of(SOON))
     assert maintained(first) == {POISON: "failed", **dict.fromkeys(names, "succeeded")}
@@ -101,8 +102,7 @@ def test_a_pass_that_lets_no_thread_run_is_killed_and_the_others_go_on(
     command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """An expression that backtracks for ever is C code: no signal and no thread of Python interrupts it."""
-    in_the_worker('re.match("(a+)+$", "a" * 64 + "b")', tmp_path, monkeypatch)
-    monkeypatch.setattr(supervisor, "_SILENCE_S", 1.5)
+    in_its_process('re.match("(a+)+$", "a" * 64 + "b")', tmp_path, monkeypatch)
     command.table(POISON, appends=9)  # the neediest is the first
     command.table("ns.t", appends=2)
     answer = command("run", "--once", "--engine", "local", *arguments_of(SOON))
@@ -115,13 +115,13 @@ def test_a_table_that_kills_the_process_stops_nothing_either(
     command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """As the system does where memory is short, and a fault in C code."""
-    in_the_worker("os.abort()", tmp_path, monkeypatch)
+    in_its_process("os.abort()", tmp_path, monkeypatch)
     command.table(POISON, appends=9)
     command.table("ns.t", appends=2)
     one_at_a_time = ("--concurrency", "1")
     answer = command("run", "--once", "--engine", "local", *one_at_a_time, *arguments_of(SOON))
     assert (answer.code, maintained(answer)) == (1, {POISON: "failed", "ns.t": "succeeded"})
-    assert "cut off: the process that was at it died; it is tried again after " in answer.out
+    assert "cut off: the process of its pass died; it is tried again after " in answer.out
     assert cut_tables(CutWork.PASS) == {POISON: 1}
 
 

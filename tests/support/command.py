@@ -9,10 +9,11 @@ import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pyarrow as pa
@@ -22,13 +23,14 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # h
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
+from icekeeper.catalogs.catalog import Catalog
+from icekeeper.catalogs.load import open_catalog
 from icekeeper.cli import main
-from icekeeper.cycle.service import Service
-from icekeeper.cycle.supervisor import Supervisor
-from icekeeper.engines.engine import EngineName
+from icekeeper.cycle import pass_process
+from icekeeper.cycle.pass_process import PassEnd, Passes, PassOrder
+from icekeeper.engines.engine import Engine, EngineName
 from icekeeper.policy import ALL_OPERATIONS
 from icekeeper.runtime import open_engine
-from icekeeper.state.open import open_state
 
 # The ``icekeeper`` command on a catalog of the test's own, called in this process, and what it left on the disk.
 
@@ -49,25 +51,25 @@ def build_the_command_once() -> None:
     typer.main.get_command = functools.cache(typer.main.get_command)
 
 
-supervised = Supervisor.run
-"""What ``icekeeper run`` does: with a worker process."""
+def in_this_process(
+    engine: Engine, open_catalog: Callable[[str], Catalog] = open_catalog
+) -> Callable[[PassOrder, Event], PassEnd]:
+    """What :class:`.PassProcesses` does, without processes: they take seconds to start and know no test's hooks."""
+    idle: list[Passes] = []
+
+    def run_pass(order: PassOrder, stop: Event) -> PassEnd:
+        passes = idle.pop() if idle else Passes(os.environ, engine, stop, open_catalog=open_catalog)
+        end = passes.maintain(order)
+        idle.append(passes)
+        return end
+
+    return run_pass
 
 
-def in_this_process(one: Supervisor) -> bool:
-    """The same without a worker process, which takes seconds to start and knows nothing of a test's hooks."""
-    call = one._call
-    with open_engine(EngineName(call.engine)) as engine:
-        service = Service(
-            open_state(os.environ),
-            engine,
-            one._tell,
-            catalogs=call.catalogs,
-            environment=os.environ,
-            overrides=call.overrides,
-            schedule=call.schedule,
-            stop=one._stop,
-        )
-        return service.run(once=call.once)
+@contextmanager
+def _without_processes(name: EngineName, environment: object) -> Iterator[Callable[[PassOrder, Event], PassEnd]]:
+    with open_engine(name) as engine:
+        yield in_this_process(engine)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,7 @@ class Command:
                 patch.delenv(name)
         for name, value in self.environment().items():
             patch.setenv(name, value)
-        patch.setattr(Supervisor, "run", in_this_process)
+        patch.setattr(pass_process, "PassProcesses", _without_processes)
         self.catalog = SqlCatalog(CATALOG, **self.properties)
         self.catalog.create_namespace("ns")
 

@@ -488,7 +488,10 @@ def run(
     metrics_address: MetricsAddress = None,
 ) -> int:
     """Detect and maintain the tables of catalogs, every interval, until stopped (SIGTERM or Ctrl-C)."""
-    from icekeeper.cycle.supervisor import Supervisor, WorkerCall, run_line
+    from icekeeper.cycle.pass_process import PassProcesses
+    from icekeeper.cycle.service import Service, run_line
+    from icekeeper.runtime import open_engine
+    from icekeeper.state.open import open_state
 
     chosen, schedule = overrides(settings, about="icekeeper run", unsafe=False), dict[str, str]()
     if once and interval is not None:
@@ -500,7 +503,6 @@ def run(
     if concurrency is not None:
         schedule["max_concurrent_jobs_per_worker"] = str(concurrency)
     console = people(as_json=False)
-    call = WorkerCall(catalogs=catalogs, overrides=chosen, schedule=schedule, engine=engine.value, once=once)
 
     def tell(line: str) -> None:
         console.print(line, soft_wrap=True)
@@ -509,18 +511,32 @@ def run(
         tell(run_line(system_clock(), sentence, os.environ))
 
     interval_s = float(schedule.get("detection_interval_s", HOUR_MS / 1000))
-    with served_metrics(metrics_port, metrics_address, catalogs, interval_s, tell_now) as on_cycle:
-        supervisor = Supervisor(call, os.environ, tell, on_cycle)
-        with _stopping(supervisor.stop):
-            is_well = supervisor.run()
+    with open_engine(engine):  # refused now rather than by each pass
+        pass
+    with (
+        served_metrics(metrics_port, metrics_address, catalogs, interval_s, tell_now) as on_cycle,
+        PassProcesses(engine, os.environ) as run_pass,
+    ):
+        service = Service(
+            open_state(os.environ),
+            run_pass,
+            tell,
+            catalogs=catalogs,
+            environment=dict(os.environ),
+            overrides=chosen,
+            schedule=schedule,
+            on_cycle=on_cycle,
+        )
+        with _stopping(service.stop):
+            is_well = service.run(once=once)
     return (
         EXIT_OK if is_well else print_failed("not every table could be looked at and maintained; see the lines above")
     )
 
 
 def run_worker() -> None:
-    """Maintain tables for ``icekeeper run``, which starts this command and ends it."""
-    from icekeeper.cycle.service import work
+    """Run passes for ``icekeeper run``, which starts this command and ends it."""
+    from icekeeper.cycle.pass_process import work
 
     work()
 

@@ -32,16 +32,14 @@ from icekeeper.errors import (
     TableNotFound,
     is_gone,
 )
-from icekeeper.machine.clock import HOUR_MS, at_work, in_limited_time
+from icekeeper.machine.clock import HOUR_MS, in_limited_time
 from icekeeper.machine.metering import WorkThreads
 from icekeeper.model import TableName
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.state.claims import (
-    LATEST_LOOK_S,
     LEAST_LIMIT_S,
     CatalogLook,
     CutWork,
-    Entry,
     TableClaims,
     UnseenEntry,
     cut_again,
@@ -95,7 +93,7 @@ class LimitedLooks:
         limit_s = min(_SHORT_S, self._limit_s) if is_short else self._limit_s
         cut_offs = self._context.state.cut_offs
         try:
-            result = in_limited_time(_shown(work, entry, limit_s, why), limit_s, "table-look")
+            result = in_limited_time(work, limit_s, "table-look")
         except TimeoutError:
             self._given_up += 1
             if is_short:
@@ -119,21 +117,10 @@ def follow_for_a_while(
     """
     limit_s = context.policy.job_timeout_s / 2
     why = f"reading what {name} references did not end within half of job_timeout_s {context.policy.job_timeout_s}"
-    entry = catalog.name, catalog.warehouse, name.key
     try:
-        return in_limited_time(_shown(work, entry, limit_s, why), limit_s, "table-look")
+        return in_limited_time(work, limit_s, "table-look")
     except TimeoutError:
         raise StorageError(why) from None
-
-
-def _shown(work: Callable[[], Result], entry: Entry, limit_s: float, why: str) -> Callable[[], Result]:
-    """The work, listed by ``at_work`` as long as its thread runs, even after the time limit."""
-
-    def shown() -> Result:
-        with at_work(CutWork.LOOK, entry, limit_s=limit_s + LATEST_LOOK_S, why=why):
-            return work()
-
-    return shown
 
 
 UNKNOWN_WAREHOUSE = "?"

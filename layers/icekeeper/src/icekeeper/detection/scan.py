@@ -31,13 +31,12 @@ from icekeeper.detection.signals import SweepPlanner
 from icekeeper.errors import MaintenanceError, MetadataUnreadable, PolicyError, RequestRefused, StorageError
 from icekeeper.health.examine import examine, health_head, listed_manifests, summary_counters
 from icekeeper.health.lake_log import LakeLog, Twins
-from icekeeper.machine.clock import HOUR_MS, Reached, at_work, within_budget
+from icekeeper.machine.clock import HOUR_MS, Reached, within_budget
 from icekeeper.metadata.document import Snapshot
 from icekeeper.model import TableName
 from icekeeper.policy import Policy, ResolvedPolicy
 from icekeeper.report.activity import scan_finished, scan_started
 from icekeeper.state.claims import (
-    LATEST_LOOK_S,
     LEAST_LIMIT_S,
     CatalogLook,
     CutOff,
@@ -321,10 +320,7 @@ class Scanner:
         if not entry.table.is_plain:  # its text would denote another table, or none
             reason = "no pass can refer to it: a part of its name is empty or has a dot; rename the table or namespace"
             return _Found(_unfit(entry, reason))
-        limit_s = self.settings.detection_timeout_s
-        why = look_reason(limit_s)
-        with at_work(CutWork.LOOK, place.entry(entry.table), limit_s=limit_s + LATEST_LOOK_S, why=why):
-            return self._reach(place, entry, is_selected=is_selected)
+        return self._reach(place, entry, is_selected=is_selected)
 
     def _reach(self, place: _Place, entry: FleetTable, *, is_selected: bool) -> _Found:
         """Load and assess a table; a request counts only for the same table, not for a new one of that name."""

@@ -1,29 +1,19 @@
-"""Clocks, work within a time limit, and the board: a file that shows which tables a process works on.
-
-``icekeeper run`` maintains tables in a child process that it can kill.  The supervisor must know which table hung, also
-when the child no longer responds.  So the child writes each table and its time limit to the board before it starts.
-Other processes have no board, and write nothing.
-"""
+"""Clocks, and work within a time limit."""
 
 from __future__ import annotations
 
-import json
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import copy_context
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
-from pathlib import Path
-from threading import Lock, get_native_id
+from threading import Lock
 from typing import Any, Generic, TypeAlias, TypeVar
-
-from icekeeper.errors import StorageError
 
 HOUR_MS = 3_600_000
 CLOCKS_DIFFER_MS = 15 * 60 * 1000
@@ -235,108 +225,3 @@ def within_budget(
         one.result()
     done = [(items[number], result) for number, result in results.items()]
     return Reached(done, begun, [items[number] for number in range(begun) if number not in results])
-
-
-_SLOT_BYTES = 16 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class AtWork:
-    """A table that a process works on."""
-
-    work: str
-    """A :class:`icekeeper.state.claims.CutWork`."""
-    catalog: str
-    warehouse: str
-    table: str
-    limit_s: float
-    why: str
-    """The message if the table is cut off; it names the setting with the limit."""
-    begun_s: float
-    """By the monotonic clock, which all processes of a machine share."""
-    thread: int
-    """The system's id of the thread that works on it."""
-
-    def is_late(self, now_s: float) -> bool:
-        """Whether the work has taken longer than its limit."""
-        return now_s > self.begun_s + self.limit_s
-
-
-class Board:
-    """The file of one process: slot 0 has the time of its last beat, each other slot a table; threads may share it."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_RDWR)
-        self._lock = Lock()
-        self._free: list[int] = []
-        self._slots = 1
-
-    def beat(self) -> None:
-        """Record that this process still runs Python code."""
-        self._write(0, json.dumps(time.monotonic()).encode())
-
-    def enter(self, one: AtWork) -> int:
-        """Add a table, and return its slot; raises StorageError if the entry does not fit."""
-        text = json.dumps(asdict(one)).encode()
-        if len(text) > _SLOT_BYTES:
-            raise StorageError(f"the name of a table of catalog {one.catalog} has {len(one.table)} characters")
-        with self._lock:
-            slot = self._free.pop() if self._free else self._slots
-            self._slots = max(self._slots, slot + 1)
-        self._write(slot, text)
-        return slot
-
-    def leave(self, slot: int) -> None:
-        """Remove a table when its work has ended."""
-        self._write(slot, b"")
-        with self._lock:
-            self._free.append(slot)
-
-    def _write(self, slot: int, text: bytes) -> None:
-        os.pwrite(self._file, text.ljust(_SLOT_BYTES), slot * _SLOT_BYTES)
-
-
-_boards: list[Board] = []
-
-
-def show_on(board: Board) -> None:
-    """From now on, this process records its tables on ``board``."""
-    _boards[:] = [board]
-
-
-@contextmanager
-def at_work(work: str, entry: tuple[str, str, str], *, limit_s: float, why: str) -> Iterator[None]:
-    """While the block runs, show on the board that this process works on a table for at most ``limit_s`` seconds.
-
-    ``entry`` is (catalog, warehouse, table).
-
-    Raises:
-        StorageError: the entry is too long for the board.
-    """
-    if not _boards:
-        yield
-        return
-    (board,) = _boards
-    slot = board.enter(AtWork(work, *entry, limit_s, why, time.monotonic(), get_native_id()))
-    try:
-        yield
-    finally:
-        board.leave(slot)
-
-
-def read_board(path: Path) -> tuple[float | None, tuple[AtWork, ...]]:
-    """The time of the last beat (``None``: there was none), and the tables; skips a slot that is being written."""
-    content = path.read_bytes()
-    texts = [content[at : at + _SLOT_BYTES].strip(b" \0") for at in range(0, len(content), _SLOT_BYTES)]
-    beat: float | None = None
-    found = []
-    for number, text in enumerate(texts):
-        try:
-            document = json.loads(text) if text else None
-        except ValueError:
-            continue
-        if number == 0:
-            beat = document
-        elif document is not None:
-            found.append(AtWork(**document))
-    return beat, tuple(found)

@@ -68,6 +68,12 @@ class TablePolicies:
         found._of_requests, found._of_call, found._asks = True, of_call, asks
         return found
 
+    def without_results(self) -> TablePolicies:
+        """The same policies for another process, without those that tables have already shared."""
+        found = copy(self)
+        found._resolved = {}
+        return found
+
     def deployment(self, overrides: Mapping[str, str], *, unsafe: bool = False) -> ResolvedPolicy:
         """The policy without table settings, for detection and for the orphans of a whole bucket.
 

@@ -392,8 +392,6 @@ def _is_in(inner: str, outer: str) -> bool:
 
 LEAST_LIMIT_S = 60
 """A cut under a shorter limit is not recorded: anybody who may request a run could make others wait with it."""
-LATEST_LOOK_S = 60
-"""A supervisor kills the process if a look still runs this long after its limit."""
 _FIRST_WAIT_MS = 3 * HOUR_MS
 _LONGEST_WAIT_MS = 7 * 24 * HOUR_MS
 _MOST_DOUBLINGS = 10
