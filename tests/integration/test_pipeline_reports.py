@@ -470,7 +470,10 @@ def test_how_a_scheduled_run_ended(pipeline: Pipeline, statuses: list[str], stat
 FAILURE = {"Error": "PolicyError", "Cause": '{"errorMessage": "no catalog"}'}
 
 
-@pytest.mark.parametrize(("given", "is_scan"), [({}, True), ({"tabel": "ns.t"}, False), ("x", False)])
+@pytest.mark.parametrize(
+    ("given", "is_scan"),
+    [({}, True), ({"operation": "compact"}, True), ({"table": "ns.t", "jobs": 1}, False), ("x", False)],
+)
 def test_a_run_whose_detection_failed(pipeline: Pipeline, given: object, *, is_scan: bool) -> None:
     report = run_report(pipeline, "run-9", failure=FAILURE, input=given)
     assert (report.answer["status"], report.answer["error"]) == ("failed", "DetectionFailed")

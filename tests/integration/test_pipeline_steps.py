@@ -663,10 +663,29 @@ def test_a_scan_goes_on_where_the_last_one_stopped(pipeline: Pipeline, monkeypat
     pipeline.detect()
     pipeline.detect("run-2")
     cursor = pipeline.control / "detection" / "cursor.json"
-    for damaged in ("", '{"after": ["loc', "[]", "{}", '{"after": "ns.t"}', '{"after": ["ns.t"]}', '{"after": null}'):
+    for damaged in ("", '{"after": {"*": ["loc', "[]", "{}", '{"after": "ns.t"}', '{"after": {"*": ["ns.t"]}}'):
         cursor.write_text(damaged)
         pipeline.detect("run-3")
-    assert given == [None, ("local", "ns.t"), *[None] * 7]
+    assert given == [None, ("local", "ns.t"), *[None] * 6]
+
+
+def test_a_scan_of_a_part_of_the_fleet_has_a_cursor_of_its_own(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[tuple[str, str] | None] = []
+    stopped: list[tuple[str, str] | None] = [("local", "ns.a"), ("local", "ns.b"), None, ("local", "ns.c"), None]
+
+    def stops(*arguments: Any, cursor: tuple[str, str] | None, **options: Any) -> FleetReport:
+        given.append(cursor)
+        at = stopped[len(given) - 1]
+        return FleetReport(scanned=1, listed=2, proposals=(), skipped=(), cursor=at, not_reached=1)
+
+    monkeypatch.setattr("icekeeper.pipeline.detect_tables.detect", stops)
+    for number, patterns in enumerate(["", "ns.b*", "", "ns.b*,ns.c", "ns.b*"]):
+        pipeline.detect(f"run-{number}", **({"tables": patterns} if patterns else {}))
+    assert given == [None, None, ("local", "ns.a"), None, ("local", "ns.b")]
+    cursor = pipeline.control / "detection" / "cursor.json"
+    assert json.loads(cursor.read_text()) == {"after": {"ns.b*,ns.c": ["local", "ns.c"]}}
 
 
 def test_why_each_table_was_proposed_or_not_can_be_read(pipeline: Pipeline) -> None:

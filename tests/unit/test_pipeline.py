@@ -9,11 +9,13 @@ from dataclasses import dataclass
 import pytest
 from pydantic import BaseModel
 
+from icekeeper.errors import PolicyError
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.operation_facts import STEPS, Limit, Measure
 from icekeeper.pipeline.control_bucket import PlanDocument
 from icekeeper.pipeline.deployment import PipelineSettings
 from icekeeper.pipeline.events import (
+    MAX_PATTERNS,
     DetectEvent,
     MachineInput,
     ReportEvent,
@@ -48,7 +50,7 @@ MODELS: dict[str, type[BaseModel]] = {
     **dict.fromkeys(("remove_orphans", "rewrite_manifests"), TableEvent),
     "clean_staged": RunEvent,
     "report": ReportEvent,
-    **dict.fromkeys(("machine_schedule", "machine_forced", "machine_forced_wait"), MachineInput),
+    **dict.fromkeys(("machine_schedule", "machine_rhythm", "machine_forced", "machine_forced_wait"), MachineInput),
 }
 README = (EVENTS / "README.md").read_text()
 
@@ -68,9 +70,53 @@ def test_every_sample_is_known_and_every_function_has_one() -> None:
 
 
 def test_the_forced_samples_are_inputs_of_detect_too() -> None:
-    for name in ("machine_schedule", "machine_forced", "machine_forced_wait"):
+    for name in ("machine_schedule", "machine_rhythm", "machine_forced", "machine_forced_wait"):
         parsed = parse_event(DetectEvent, {**sample("detect"), "input": sample(name)})
         assert parsed.input == parse_event(MachineInput, sample(name))
+
+
+PATTERN = "write a namespace, a dot and a name, with the wildcards * and ?, such as shop.* or *.orders_?"
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"tables": ["orders"]}, f"'orders' can match no table: {PATTERN}"),
+        ({"tables": ["shop.*", "?orders?"]}, f"'?orders?' can match no table: {PATTERN}"),
+        ({"tables": [".orders"]}, f"'.orders' can match no table: {PATTERN}"),
+        ({"tables": ["shop."]}, f"'shop.' can match no table: {PATTERN}"),
+        ({"tables": ["shop..*"]}, f"'shop..*' can match no table: {PATTERN}"),
+        ({"tables": [""]}, f"'' can match no table: {PATTERN}"),
+        ({"tables": []}, "tables has no pattern; leave it out to scan the whole fleet"),
+        ({"tables": "none"}, "tables has no pattern; leave it out to scan the whole fleet"),
+        (
+            {"tables": ["shop.*"], "table": "shop.orders"},
+            "table names one table and tables name patterns of a scan; write one of them",
+        ),
+        ({"tables": ["shop.*"], "wait": True}, "wait is for a run over one table: name it"),
+        ({"tables": ["shop.*"], "in_job": True}, "in_job is for a run over one table: name it"),
+        ({"tables": ["shop.*"], "catalog": "lake"}, "a catalog is named, but no table in it; name both, or neither to "
+         "scan the fleet"),
+        ({"tables": ["shop.*"], "settings": {"table_settings": "all"}}, "policy key table_settings has no meaning for "
+         "one detection: icekeeper run reads it"),
+    ],
+)  # fmt: skip
+def test_a_part_of_the_fleet_that_cannot_be_meant_is_refused(given: dict[str, object], why: str) -> None:
+    with pytest.raises(PolicyError) as refused:
+        parse_event(MachineInput, given)
+    assert str(refused.value) == f"malformed event: the event: {why}"
+
+
+def test_an_input_names_a_hundred_patterns_at_most() -> None:
+    assert len(parse_event(MachineInput, {"tables": ["shop.*"] * MAX_PATTERNS}).patterns) == MAX_PATTERNS == 100
+    with pytest.raises(PolicyError, match=r"^malformed event: tables: Value should have at most 100 items"):
+        parse_event(MachineInput, {"tables": ["shop.*"] * (MAX_PATTERNS + 1)})
+
+
+@pytest.mark.parametrize("given", ["*", "*.orders_?", "sh?p?orders", "shop.*", ["a.b", "*x"], "a.b, c.*"])
+def test_patterns_are_a_list_or_text_with_commas(given: object) -> None:
+    expected = tuple(given) if isinstance(given, list) else tuple(str(given).split(", "))
+    assert parse_event(MachineInput, {"tables": given}).patterns == expected
 
 
 def test_the_environment_is_that_of_the_template() -> None:

@@ -16,13 +16,15 @@ from rich.console import Console
 
 from icekeeper.machine.clock import HOUR_MS, system_clock
 from icekeeper.pipeline.control_bucket import ControlBucket
-from icekeeper.state.leases import end_live_run, note_live_run, slot_keys, take_slot
+from icekeeper.policy.resolve import REQUESTS_MAY
+from icekeeper.state.leases import end_live_run, is_scheduled, note_live_run, slot_keys, take_slot
+from icekeeper.state.requests import MaintenanceRequest
 from local_stack.executions import Execution
 from local_stack.functions import Killed
 from local_stack.pipeline_run.expected import surprises
 from local_stack.pipeline_run.run import run_pipeline
 from local_stack.stack import LocalStack
-from support.local_lake import LocalLake
+from support.local_lake import POLICY_FILE, LocalLake
 
 # The whole pipeline over real tables: the state machine of template.yaml, real functions and jobs, DynamoDB.
 
@@ -282,11 +284,170 @@ def test_a_detection_that_dies_each_time_bars_no_later_run(lake: LocalLake, monk
 
 
 def test_a_malformed_input_is_told_in_the_execution(lake: LocalLake) -> None:
-    execution = lake.stack.run({"tables": "ns.t"})
+    execution = lake.stack.run({"tabel": "ns.t"})
     assert (execution.status, execution.error) == ("FAILED", "DetectionFailed")
     error, cause = execution.visits[0].errors[0]
     assert error == "PolicyError"
-    assert "tables" in json.loads(cause)["errorMessage"]
+    assert "tabel" in json.loads(cause)["errorMessage"]
+
+
+# A rhythm: a second schedule of the platform, whose input names patterns of tables, operations and settings.
+
+MERGES = {"tables": ["ns.t", "*.orders_?"], "operations": "compact", "settings": {"strategy": "binpack"}}
+
+
+def three_tables(lake: LocalLake) -> None:
+    """Beside ``ns.t`` one more table that the patterns match, and one that they do not; each has five files."""
+    for name in ("ns.orders_1", "ns.events"):
+        table = lake.pyiceberg.create_table(name, lake.table.table.schema())
+        for number in range(5):
+            table.append(lake.table.new_rows(number))
+
+
+def untouched(lake: LocalLake, name: str) -> bool:
+    """Whether a table has the five files and snapshots that it was made with, and no pass in the journal."""
+    table = lake.pyiceberg.load_table(name)
+    return (len(table.inspect.files()), len(table.snapshots()), lake.journal(name)) == (5, 5, ())
+
+
+def test_a_run_over_a_part_of_the_fleet_does_to_it_what_it_says(lake: LocalLake) -> None:
+    three_tables(lake)
+    rows = lake.table.readers_agree()
+    execution = lake.stack.run(MERGES, name="hourly-1")
+    assert (execution.status, execution.output["report"]["status"]) == ("SUCCEEDED", "succeeded")
+    assert execution.output["report"]["summary"] == "2 succeeded"
+    assert execution.output["report"]["tables"] == []  # as a scan answers: one table of many says little
+    planned = [child for child in execution.children if child.names == ["PlanTable"]]
+    settings = {"operations": "compact", "strategy": "binpack"}
+    assert {child.input["item"]["table"]: child.input["item"]["settings"] for child in planned} == {
+        "ns.orders_1": settings,
+        "ns.t": settings,
+    }
+    assert {child.input["item"]["forced"] for child in planned} == {False}
+    for name in ("ns.orders_1", "ns.t"):
+        assert summaries(lake, execution, of=name) == {"compact": "compacted 5 files into 1 (across 1 bins)"}
+        (record,) = lake.journal(name)
+        assert (record.run_id, record.status) == ("hourly-1", "succeeded")
+        table = lake.pyiceberg.load_table(name)
+        assert (len(table.inspect.files()), len(table.snapshots())) == (1, 6)
+    assert untouched(lake, "ns.events")
+    assert lake.table.readers_agree() == rows
+    detection = lake.stack.control("runs/hourly-1/detection.json")
+    assert (detection["scanned"], detection["listed"], detection["warnings"]) == (2, 2, [])
+    # The whole fleet's run does all that the policy says, for all three.
+    whole = lake.stack.run({}, name="nightly-1")
+    assert whole.output["report"]["summary"] == "3 succeeded"
+    assert set(summaries(lake, whole, of="ns.events")) == set(ALL)
+    # Of each table the last rewrite, and that of its manifests behind the expiry.
+    assert [len(lake.pyiceberg.load_table(name).snapshots()) for name in ("ns.t", "ns.orders_1", "ns.events")] == [
+        2
+    ] * 3
+
+
+def test_two_runs_over_the_same_part_share_no_table(lake: LocalLake) -> None:
+    """The second begins between two stages of the first, when nobody holds a lease."""
+    three_tables(lake)
+    others: list[Execution] = []
+
+    def start_another(event: Any) -> None:
+        if (event["run_id"], event["item"]["table"]) == ("the-first", "ns.t"):
+            others.append(lake.stack.run({"tables": ["*"], "operations": "compact"}, name="the-second"))
+
+    lake.before("compact_small", start_another)
+    first = lake.stack.run(MERGES, name="the-first")
+    assert first.output["report"]["summary"] == "2 succeeded"
+    (second,) = others
+    assert second.output["report"]["summary"] == "1 succeeded"
+    assert {child.input["item"]["table"] for child in second.children} == {"ns.events"}
+    assert [record.run_id for record in lake.journal("ns.events")] == ["the-second"]
+    assert [record.run_id for record in lake.journal("ns.orders_1")] == ["the-first"]
+
+
+def file_request(lake: LocalLake, name: str, **settings: str) -> None:
+    request = MaintenanceRequest(identity=lake.identity(name), requested_ms=system_clock(), settings=settings)
+    lake.state.requests.file(request)
+
+
+def test_a_run_over_a_part_serves_the_requests_of_its_tables_only(lake: LocalLake) -> None:
+    three_tables(lake)
+    file_request(lake, "ns.orders_1", operations="expire_snapshots")
+    file_request(lake, "ns.events", operations="compact")
+    execution = lake.stack.run(MERGES)
+    assert summaries(lake, execution, of="ns.orders_1") == {"expire_snapshots": "expired 4 snapshot(s), deleted 4 "
+                                                            "unreferenced file(s)"}  # fmt: skip
+    assert summaries(lake, execution) == {"compact": "compacted 5 files into 1 (across 1 bins)"}
+    assert untouched(lake, "ns.events")
+    assert [str(one.identity.table) for one in lake.state.requests.pending()] == ["ns.events"]
+    # Only a run over the whole fleet says that requests are served.
+    assert not is_scheduled(lake.state.leases, now_ms=system_clock())
+    lake.stack.run({})
+    assert lake.state.requests.pending() == ()
+    assert is_scheduled(lake.state.leases, now_ms=system_clock())
+
+
+def test_a_pattern_without_a_table_is_a_warning_in_the_run(lake: LocalLake) -> None:
+    execution = lake.stack.run({"tables": ["shop.*", "ns.none"], "operations": "compact"}, name="hourly-2")
+    assert (execution.status, execution.names) == ("SUCCEEDED", ["Detect", "AnyTables", "NothingToDo"])
+    detection = lake.stack.control("runs/hourly-2/detection.json")
+    assert detection["warnings"] == ["no table matches 'shop.*'", "no table matches 'ns.none'"]
+    assert untouched(lake, "ns.t")
+
+
+REFUSED = [
+    ({**MERGES, "operations": "compactt"}, "policy key operations cannot be 'compactt' (from --set): "),
+    ({**MERGES, "settings": {"stratgy": "binpack"}}, "unknown policy key 'stratgy' (from --set)"),
+    ({**MERGES, "settings": {"min_input_files": "1"}}, "policy key min_input_files cannot be '1' (from --set): "),
+    ({**MERGES, "tables": ["orders"]}, "malformed event: input: 'orders' can match no table: "),
+    ({**MERGES, "tabels": ["ns.*"]}, "malformed event: input.tabels: Extra inputs are not permitted"),
+    (
+        {"tables": ["ns.*"], "settings": {"max_snapshots_to_keep": "1", "snapshot_retention_hours": "1"}},
+        "a request for ns.events cannot set snapshot_retention_hours to 1, where the policy has 48: it does no more "
+        "than the table's policy; to admit that, the operator sets RequestsMay (ICEKEEPER_REQUESTS_MAY) to "
+        "snapshot_retention_hours (as for 2 other tables)",
+    ),
+    (
+        {"tables": ["ns.[t]", "ns.t"], "operations": "compact,expire_partitions"},
+        "a request for ns.t cannot ask for expire_partitions, which the policy does not have: it does no more than the "
+        "table's policy; to admit that, the operator sets RequestsMay (ICEKEEPER_REQUESTS_MAY) to expire_partitions",
+    ),
+]
+
+
+@pytest.mark.parametrize(("given", "why"), REFUSED)
+def test_a_part_of_the_fleet_is_not_begun_by_a_wrong_input(lake: LocalLake, given: dict[str, Any], why: str) -> None:
+    three_tables(lake)
+    lake.stack.put_control("config/policy.yaml", POLICY_FILE.replace("retention_hours: 0", "retention_hours: 48"))
+    execution = lake.stack.run(given)
+    assert (execution.status, execution.error) == ("FAILED", "DetectionFailed")
+    assert execution.names == ["Detect", "NotDetected", "Report", "HowItWent", "RunFailed"]
+    ((error, cause),) = execution.visits[0].errors
+    assert error in ("PolicyError", "UnknownSetting", "RequestRefused")
+    assert json.loads(cause)["errorMessage"].startswith(why)
+    assert all(untouched(lake, name) for name in ("ns.t", "ns.orders_1", "ns.events"))
+    assert lake.metrics("RunsFailed")[-1].value == 1  # a schedule whose input is wrong rings
+
+
+def test_requests_may_admits_and_bounds_hold_for_a_part_of_the_fleet(lake: LocalLake) -> None:
+    """The retention of the policy file is 48 hours, that of the input 0, the deployment's bound 24."""
+    three_tables(lake)
+    lake.stack.put_control("config/policy.yaml", POLICY_FILE.replace("retention_hours: 0", "retention_hours: 48"))
+    given = {
+        "tables": ["ns.t", "*.orders_?"],
+        "operations": "expire_snapshots",
+        "settings": {"snapshot_retention_hours": "0"},
+    }
+    bound = {REQUESTS_MAY: "snapshot_retention_hours", "ICEKEEPER_BOUND_SNAPSHOT_RETENTION_HOURS": "24"}
+    try:
+        lake.stack.start_cold(bound)
+        assert lake.stack.run(given).names == ["Detect", "AnyTables", "NothingToDo"]
+        assert untouched(lake, "ns.t")
+        lake.stack.start_cold({**bound, "ICEKEEPER_BOUND_SNAPSHOT_RETENTION_HOURS": ""})
+        assert lake.stack.run(given).output["report"]["summary"] == "2 succeeded"
+    finally:
+        lake.stack.start_cold(dict.fromkeys(bound, ""))
+    assert len(lake.pyiceberg.load_table("ns.t").snapshots()) == 1
+    assert len(lake.pyiceberg.load_table("ns.orders_1").snapshots()) == 1
+    assert untouched(lake, "ns.events")
 
 
 # ``make pipeline``, the one test with real Glue jobs: each is a process with what it needs of Spark.

@@ -264,10 +264,9 @@ def test_a_filed_request_for_more_is_refused_by_the_scan_and_told_once(lake: Loc
 def test_a_run_over_the_fleet_for_more_touches_no_table(lake: LocalLake) -> None:
     files = lake.table.files()
     execution = lake.stack.run({"operations": ATTACK["operations"], "settings": GREED})
-    assert execution.names == ["Detect", "AnyTables", "NothingToDo"]
-    report = lake.stack.control(f"runs/{execution.name}/detection.json")
-    assert [(skip["reason"], skip["is_error"]) for skip in report["skipped"]] == [(REFUSAL, False)]
-    assert lake.metrics("TablesNotReadable")[-1].value == 0  # who asks raises no alarm
+    assert (execution.status, execution.error) == ("FAILED", "DetectionFailed")
+    assert execution.names == ["Detect", "NotDetected", "Report", "HowItWent", "RunFailed"]
+    assert why_not_detected(execution) == REFUSAL
     assert (
         list(lake.state.lake_stats.of_catalog("local", lake.identity().warehouse)) == []
     )  # nor says what is wrong here

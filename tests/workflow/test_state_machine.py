@@ -204,7 +204,7 @@ def test_without_tables_a_run_ends_and_says_why(scripted_stack: LocalStack, scri
     assert execution.output["reason"] == "0 table(s) need maintenance"
 
 
-@pytest.mark.parametrize("name", ["machine_schedule", "machine_forced", "machine_forced_wait"])
+@pytest.mark.parametrize("name", ["machine_schedule", "machine_rhythm", "machine_forced", "machine_forced_wait"])
 def test_a_sample_of_events_starts_a_run(scripted_stack: LocalStack, script: ScriptedPipeline, name: str) -> None:
     script.routes = NONE
     execution = scripted_stack.run(sample(name))

@@ -11,16 +11,19 @@ from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.detection.list_tables import CatalogSource, why_empty
 from icekeeper.detection.proposal import FleetReport
 from icekeeper.detection.scan import LOADING_THREADS, ManifestCounter, Scanner
-from icekeeper.errors import StorageError
+from icekeeper.errors import RequestRefused, StorageError
 from icekeeper.machine.clock import Clock, system_clock
 from icekeeper.machine.resources import search_cycles_seldom
 from icekeeper.metadata.avro_files import open_avro
 from icekeeper.metadata.document import Snapshot
 from icekeeper.model import TableName
 from icekeeper.pass_context.table_policy import TablePolicies
+from icekeeper.policy import ResolvedPolicy
+from icekeeper.policy.layers import check_patterns
 from icekeeper.state.store import Gathered, StateStore
 from icekeeper.storage.allowed_locations import ALLOWED_LOCATIONS, AllowedLocations
 from icekeeper.storage.storage import Storage
+from icekeeper.text import counted
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +39,7 @@ def detect(
     cursor: tuple[str, str] | None = None,
     threads: int = LOADING_THREADS,
     run: str = "",
+    patterns: Sequence[str] = (),
 ) -> FleetReport:
     """Which tables of these catalogs need work, and why.
 
@@ -43,27 +47,42 @@ def detect(
     manifests.
 
     ``cursor`` is that of the last report; ``overrides`` and ``unsafe`` are as for a pass.  At most ``threads`` tables
-    are loaded at a time.  ``run`` is the run whose passes follow, if any: they use what the scan has recorded.
+    are loaded at a time.  ``run`` is the run whose passes follow, if any: they use what the scan has recorded.  With
+    ``patterns``, only tables that match one of them are looked at.
 
     Raises:
-        PolicyError: the deployment's settings are wrong.
+        PolicyError: the deployment's settings are wrong, or a pattern matches no name.
+        RequestRefused: the overrides come from a request, and every table's policy forbids them.
         StorageError: the state cannot be used, or the policy file cannot be read.
     """
     given = overrides or {}
     settings = policies.deployment(given, unsafe=unsafe).policy
+    check_patterns(patterns)
     state.require_writable()
     search_cycles_seldom()
+    admitted, forbidden = set[str](), list[str]()
+
+    def resolve_policy(catalog: Catalog, loaded: LoadedTable) -> ResolvedPolicy:
+        try:
+            resolved = policies.of(catalog, loaded, given, unsafe=unsafe)
+        except RequestRefused as refused:
+            forbidden.append(str(refused))
+            raise
+        admitted.add(catalog.name)
+        return resolved
+
     first_sweeps = Gathered(state.sweeps.record_all)
     scanner = Scanner(
         settings,
         state,
         clock(),
-        resolve_policy=lambda catalog, loaded: policies.of(catalog, loaded, given, unsafe=unsafe),
+        resolve_policy=resolve_policy,
         plan_sweep=lambda identity, due: first_sweeps.add((identity, due)),
         threads=threads,
         run=run,
         count_manifests=_manifest_counter(),
         check_request=policies.of_requests(given).of,
+        patterns=patterns,
     )
     with state.kept_open():  # otherwise SQLite empties its log whenever the last connection closes
         report = scanner.scan(sources, cursor)
@@ -71,6 +90,9 @@ def detect(
             first_sweeps.write_rest()
         except StorageError as error:
             log.warning("the times of first sweeps could not be recorded; the next scan decides them again: %s", error)
+    if forbidden and not admitted:
+        others = f" (as for {counted(len(forbidden) - 1, 'other table')})" if len(forbidden) > 1 else ""
+        raise RequestRefused(f"{min(forbidden)}{others}")
     return report
 
 

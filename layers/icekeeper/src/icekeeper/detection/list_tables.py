@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -25,9 +25,10 @@ def selects_bucket(settings: Policy, warehouse: str) -> bool:
     return matches(bucket_name(warehouse), settings.bucket_filter)
 
 
-def selects_table(settings: Policy, table: TableName) -> bool:
-    """Whether ``namespace_filter`` and ``table_filter`` select a table."""
-    return matches(".".join(table.namespace), settings.namespace_filter) and matches(table.name, settings.table_filter)
+def selects_table(settings: Policy, table: TableName, patterns: Sequence[str] = ()) -> bool:
+    """Whether ``namespace_filter``, ``table_filter`` and the call's patterns, if it has any, select a table."""
+    is_filtered = matches(".".join(table.namespace), settings.namespace_filter)
+    return is_filtered and matches(table.name, settings.table_filter) and matches(str(table), patterns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +54,11 @@ class ListedCatalog:
     may_be_empty: bool = False
 
 
-def listed_catalog(source: CatalogSource, settings: Policy) -> ListedCatalog | Skip:
-    """Open a catalog and list its tables; a failure becomes a skip, so that it does not stop the other catalogs."""
+def listed_catalog(source: CatalogSource, settings: Policy, patterns: Sequence[str] = ()) -> ListedCatalog | Skip:
+    """Open a catalog and list its tables; a failure becomes a skip, so that it does not stop the other catalogs.
+
+    ``patterns`` are those of the call, which limit the selected tables further.
+    """
     listed: list[TableName] = []
     left_out: str | None = None
     try:
@@ -72,7 +76,7 @@ def listed_catalog(source: CatalogSource, settings: Policy) -> ListedCatalog | S
         return Skip("", reason, is_error=True, catalog=source.name)
     # A table that a page repeats would be maintained twice at once, because both have the run's lease.
     tables = tuple(dict.fromkeys(listed))
-    selected = tuple(table for table in tables if selects_table(settings, table))
+    selected = tuple(table for table in tables if selects_table(settings, table, patterns))
     return ListedCatalog(catalog, frozenset(tables), selected, left_out, source.may_be_empty)
 
 
@@ -118,6 +122,14 @@ def listing_warnings(listed: Sequence[ListedCatalog]) -> Sequence[str]:
         for one in listed
         if one.left_out or one.catalog.name in empty
     )
+
+
+def unmatched_patterns(listed: Sequence[ListedCatalog], patterns: Iterable[str]) -> Iterator[str]:
+    """A sentence for each pattern of the call that matches no table of these catalogs."""
+    names = [str(table) for one in listed for table in one.tables or ()]
+    for pattern in patterns:
+        if not any(matches(name, [pattern]) for name in names):
+            yield f"no table matches '{pattern}'"
 
 
 def told_of_none(pending: Sequence[MaintenanceRequest], catalogs: Sequence[Catalog]) -> tuple[MaintenanceRequest, ...]:

@@ -24,6 +24,7 @@ from icekeeper.detection.list_tables import (
     requested_tables,
     round_robin,
     told_of_none,
+    unmatched_patterns,
 )
 from icekeeper.detection.priority import urgency
 from icekeeper.detection.proposal import FleetReport, Proposal, Skip
@@ -35,6 +36,7 @@ from icekeeper.machine.clock import HOUR_MS, Reached, within_budget
 from icekeeper.metadata.document import Snapshot
 from icekeeper.model import TableName
 from icekeeper.policy import Policy, ResolvedPolicy
+from icekeeper.policy.layers import matches
 from icekeeper.report.activity import scan_finished, scan_started
 from icekeeper.state.claims import (
     LEAST_LIMIT_S,
@@ -209,6 +211,8 @@ class Scanner:
     there are several catalogs, one that is not listed within half of the time is skipped.
 
     A request for a table that no longer exists is reported and dropped.  The run that serves a request claims it.
+
+    A scan with patterns looks at the tables that match them and at no other, so it serves the requests of these only.
     """
 
     settings: Policy
@@ -225,6 +229,8 @@ class Scanner:
     count_manifests: ManifestCounter | None = None
     """``None``: where a summary lacks the number, it is unknown."""
     check_request: RequestChecker = lambda catalog, loaded, settings: None
+    patterns: Sequence[str] = ()
+    """Those of the call; none: all tables that the filters select."""
 
     def scan(self, sources: Sequence[CatalogSource], cursor: tuple[str, str] | None = None) -> FleetReport:
         """Assess the selected tables of these catalogs; each is loaded once.
@@ -237,6 +243,7 @@ class Scanner:
         deadline_s = started_s + self.settings.detection_timeout_s
         catalogs, skipped = self._opened(sources, deadline_s)
         told: list[str] = []
+        unmatched = () if skipped else tuple(unmatched_patterns(catalogs, self.patterns))
         places = self._places(catalogs, skipped, told)
         entries = [FleetTable(name, str(table), table) for name, place in places.items() for table in place.selected]
         asked = [FleetTable(name, str(one), one) for name, place in places.items() for one in place.requested]
@@ -270,7 +277,7 @@ class Scanner:
             cursor=_next_cursor(order, reached.begun - len(asked), cursor),
             not_reached=len(missed),
             beyond_limit=beyond_limit,
-            warnings=(*listing_warnings(catalogs), *told, *refused),
+            warnings=(*listing_warnings(catalogs), *unmatched, *told, *refused),
             empty_catalogs=len(empty_catalogs(catalogs)),
         )
         scan_finished(
@@ -474,7 +481,8 @@ class Scanner:
             self._count(place)
             if place.seen is not None:
                 place.seen.finish(place.whole, self.run, self.now_ms)
-            self._note_scan(place, counts[place.catalog.name])
+            if not self.patterns:  # else it says nothing of the catalog
+                self._note_scan(place, counts[place.catalog.name])
         # No run will serve the requests for tables that no longer exist, unless under another name.
         served = {found.request.identity.lease_key for _, found in reached.done if found.request is not None}
         for request in (one for _, found in reached.done for one in found.stale):
@@ -518,7 +526,7 @@ class Scanner:
         """The catalogs that were listed in time, and a skip with the reason for each of the others."""
         left_s = max(0.0, deadline_s - self.monotonic_s())
         opened = within_budget(
-            lambda source: listed_catalog(source, self.settings),
+            lambda source: listed_catalog(source, self.settings, self.patterns),
             sources,
             threads=self.threads,
             budget_s=left_s * (_LISTING_SHARE if len(sources) > 1 else 1),
@@ -573,6 +581,7 @@ class Scanner:
                 health.forget_all_but(whole)
             cuts = self.store.cut_offs.of_catalog(name, warehouse)
             not_looked_at = waiting_cuts(cuts, CutWork.LOOK, self.now_ms)
+            requested, filed = requested_tables(listed, pending, strangers)
             places[name] = _Place(
                 catalog,
                 listed.selected,
@@ -580,7 +589,8 @@ class Scanner:
                 twins,
                 SeenTables(self.store, catalog),
                 whole,
-                *requested_tables(listed, pending, strangers),
+                [table for table in requested if matches(str(table), self.patterns)],
+                filed,
                 by_key,
                 fleet,
                 not_looked_at,

@@ -47,7 +47,7 @@ def detect_tables(deployment: Deployment, event: DetectEvent) -> tuple[Mapping[s
 
     Raises:
         OperationRefused: a run of this name has ended already.
-        PolicyError: the input or the deployment's settings are wrong.
+        PolicyError: the input or the deployment's settings are wrong, or no table's policy admits the input's.
         StorageError: nothing can be detected, or written.
     """
     _require_new_name(deployment, event.run_id)
@@ -118,8 +118,7 @@ def _claim(deployment: Deployment, identity: TableIdentity, settings: Mapping[st
 
 def _scheduled(deployment: Deployment, event: DetectEvent) -> Detected:
     """The tables that need maintenance."""
-    started_ms = deployment.clock()
-    note_detection(deployment.state.leases, now_ms=started_ms)
+    started_ms, patterns = deployment.clock(), event.input.patterns
     unlisted: list[StorageError] = []
     sources = [
         CatalogSource(one.name, partial(_open, deployment, one), may_be_empty=one.is_found)
@@ -133,15 +132,18 @@ def _scheduled(deployment: Deployment, event: DetectEvent) -> Detected:
         TablePolicies(deployment.environment, of_requests=True),
         overrides=event.input.overrides,
         clock=deployment.clock,
-        cursor=_cursor(deployment),
+        cursor=_cursors(deployment).get(_part(patterns)),
         run=event.run_id,
+        patterns=patterns,
     )
+    if not patterns:  # else requests for other tables are not served
+        note_detection(deployment.state.leases, now_ms=started_ms)
     for skip in report.skipped:
         if skip.is_error:
             log.warning("%s was not looked at: %s", f"{skip.catalog} {skip.table}".strip(), skip.reason)
     for warning in report.warnings:
         log.warning("%s", warning)
-    _tell(deployment, event.run_id, report)
+    _tell(deployment, event, report)
     found = (_item(proposal, event.input, started_ms) for proposal in report.proposals)
     items = tuple(item for item in found if item is not None)
     beyond = f"; {report.beyond_limit} more, beyond max_jobs_per_detection, do" if report.beyond_limit else ""
@@ -188,16 +190,29 @@ def _open(deployment: Deployment, configured: ConfiguredCatalog) -> Catalog:
     return deployment.runtime_of(configured).catalog
 
 
-def _cursor(deployment: Deployment) -> tuple[str, str] | None:
-    """Catalog and table at which the last scan stopped; ``None``, so that this one begins at the front, if unknown."""
+_MOST_CURSORS = 16
+
+
+def _part(patterns: Sequence[str]) -> str:
+    """What a scan looks at, which has a cursor of its own."""
+    return ",".join(patterns) or "*"
+
+
+def _cursors(deployment: Deployment) -> dict[str, tuple[str, str]]:
+    """Catalog and table at which the last scans stopped that ran out of time, by what they looked at.
+
+    A scan without one, or with one that cannot be read, begins at the front.
+    """
     left = deployment.control.find_hint(_CURSOR)
-    if not isinstance(left, dict) or not isinstance(left.get("after"), list):
-        return None
-    after = [str(part) for part in left["after"]]
-    return (after[0], after[1]) if len(after) == 2 else None
+    after = left.get("after") if isinstance(left, dict) else None
+    found = after.items() if isinstance(after, dict) else ()
+    return {part: (str(at[0]), str(at[1])) for part, at in found if isinstance(at, list) and len(at) == 2}
 
 
-def _tell(deployment: Deployment, run_id: str, report: FleetReport) -> None:
+def _tell(deployment: Deployment, event: DetectEvent, report: FleetReport) -> None:
     """Write the cursor for the next scan, and for people why each table was proposed or not."""
-    deployment.control.write(_CURSOR, {"after": report.cursor})
-    deployment.control.write(f"runs/{run_id}/detection.json", report.to_json())
+    cursors, part = _cursors(deployment), _part(event.input.patterns)
+    cursors.pop(part, None)
+    newest = [*cursors.items(), *([] if report.cursor is None else [(part, report.cursor)])][-_MOST_CURSORS:]
+    deployment.control.write(_CURSOR, {"after": dict(newest)})
+    deployment.control.write(f"runs/{event.run_id}/detection.json", report.to_json())

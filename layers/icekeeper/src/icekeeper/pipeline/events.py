@@ -22,6 +22,8 @@ from icekeeper.errors import PolicyError
 from icekeeper.model import TableName
 from icekeeper.operation_facts import Stage
 from icekeeper.policy.keys import Scope, refuse_meaningless
+from icekeeper.policy.layers import check_patterns
+from icekeeper.policy.values import TextList
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.requests import LAST_MS, MAX_SETTINGS, requested_table
 
@@ -44,6 +46,8 @@ def fits_payloads(settings: Mapping[str, str]) -> bool:
 # understand these events too: a new field has a default, and no field goes (rule: runs-outlive-upgrades).
 
 Route = Literal["none", "function", "glue"]
+MAX_PATTERNS = 100
+"""How many patterns an input may name: each is compared with every name of the fleet."""
 MAX_SENTENCE = 500
 """How many characters of a sentence travel through the state machine."""
 
@@ -63,12 +67,14 @@ class _Event(BaseModel):
 
 
 class MachineInput(_Event):
-    """The input of the state machine: ``{}`` scans the fleet, a table forces one pass.
+    """The input of the state machine: ``{}`` scans the fleet, ``tables`` a part of it, a table forces one pass.
 
     Operations and settings hold for every pass of the run, except for passes that were requested with their own.
     """
 
     table: str | None = None
+    tables: Annotated[TextList, Field(max_length=MAX_PATTERNS)] | None = None
+    """Patterns of the tables that a scan looks at: those that it may maintain."""
     catalog: str | None = None
     """Name or warehouse of the table's catalog; may be left out where the deployment has only one."""
     operations: str | None = None
@@ -88,19 +94,30 @@ class MachineInput(_Event):
 
     @model_validator(mode="after")
     def _can_be_carried_out(self) -> Self:
-        for text in (self.catalog, *self.overrides, *self.overrides.values()):
+        for text in (self.catalog, *self.patterns, *self.overrides, *self.overrides.values()):
             (text or "").encode()  # a lone surrogate fits no key; its error is a ValueError
         if not fits_payloads(self.overrides):
             raise ValueError(f"settings are longer than {MAX_SETTINGS} bytes, which no payload has room for")
         if self.table is None and self.catalog is not None:
             raise ValueError("a catalog is named, but no table in it; name both, or neither to scan the fleet")
-        if self.table is None and self.in_job:
-            raise ValueError("in_job is for a run over one table: name it")
+        for name in ("wait", "in_job") if self.table is None else ():
+            if getattr(self, name):
+                raise ValueError(f"{name} is for a run over one table: name it")
+        if self.tables is not None and self.table is not None:
+            raise ValueError("table names one table and tables name patterns of a scan; write one of them")
+        if self.tables is not None and not self.tables:
+            raise ValueError("tables has no pattern; leave it out to scan the whole fleet")
         try:
+            check_patterns(self.patterns)
             refuse_meaningless(self.settings, Scope.SCAN if self.table is None else Scope.TABLE)
         except PolicyError as error:
             raise ValueError(str(error)) from error
         return self
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """Those of ``tables``; empty: the whole fleet, or one table."""
+        return self.tables or ()
 
     @property
     def overrides(self) -> dict[str, str]:

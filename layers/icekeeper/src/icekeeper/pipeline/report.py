@@ -266,8 +266,7 @@ def report_run(deployment: Deployment, event: ReportEvent, time_left_s: Callable
             than this call had time for.
     """
     items = deployment.control.find_objects(proposals_key(event.run_id), Item)
-    # A person's mistake, which ends detection, is told from the schedule by the input.
-    is_scan = any(item.is_scheduled for item in items) if items else not event.state.input
+    is_scan = any(item.is_scheduled for item in items) if items else _is_of_fleet(event.state.input)
     ends = _reported(deployment, event, items, time_left_s)
     left = sum(end is None for end in ends)
     if left:
@@ -286,6 +285,11 @@ def report_run(deployment: Deployment, event: ReportEvent, time_left_s: Callable
     if time_left_s is None or time_left_s() >= _LEAST_S:
         write_page(deployment)
     return RunReport(answer, reports, is_scan, failed_jobs=len(event.state.jobs.keys() & {*JOB_STAGES}))
+
+
+def _is_of_fleet(given: object) -> bool:
+    """Whether the input of a run whose detection failed is that of a schedule: it names no single table."""
+    return given is None or (isinstance(given, dict) and given.get("table") is None)
 
 
 def write_page(deployment: Deployment) -> None:

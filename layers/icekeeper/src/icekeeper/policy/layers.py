@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from fractions import Fraction
@@ -393,6 +393,21 @@ def matches(name: str, patterns: Sequence[str]) -> bool:
     """Whether one of the patterns matches the whole name, or there are no patterns.  Case matters."""
     # Only * and ? are wildcards; fnmatch also interprets brackets.
     return not patterns or any(fnmatchcase(name, pattern.replace("[", "[[]")) for pattern in patterns)
+
+
+def check_patterns(patterns: Iterable[str]) -> None:
+    """Check patterns of tables, ``namespace.table`` with the wildcards ``*`` and ``?``, which may stand for dots too.
+
+    Raises:
+        PolicyError: one of them matches no name, whatever tables there are.
+    """
+    for pattern in patterns:
+        has_parts = "*" in pattern or "." in pattern or "?" in pattern[1:-1]
+        if not has_parts or pattern.startswith(".") or pattern.endswith(".") or ".." in pattern:
+            raise PolicyError(
+                f"'{pattern}' can match no table: write a namespace, a dot and a name, with the wildcards * and ?, "
+                "such as shop.* or *.orders_?"
+            )
 
 
 def bucket_name(warehouse: str) -> str:
