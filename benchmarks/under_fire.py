@@ -43,7 +43,7 @@ ORDERS: dict[str, dict[str, str]] = {
     "binpack": {"min_row_group_copy_bytes": "none"},
     "copy": {},
     "sort": {"strategy": "sort", "sort_order": "x"},
-    "zorder": {"strategy": "zorder", "zorder_columns": "x,y"},
+    "zorder": {"strategy": "zorder", "sort_order": "x,y"},
 }
 
 

@@ -137,7 +137,7 @@ REWRITES: Sequence[Row] = (
     _deletes("vectors_spread", "1 % deletion vectors, spread", 0.35, ("zamboni", "java")),
     _deletes("cdc", "CDC equality deletes, 20 files of 10,000 keys", 0.3, ("rust", "zamboni", "java")),
     _clustering("sort", {"strategy": "sort", "sort_order": "user_id, at"}, ("icekeeper", "zamboni", "java")),
-    _clustering("zorder", {"strategy": "zorder", "zorder_columns": "user_id,at"}, ("icekeeper", "java")),
+    _clustering("zorder", {"strategy": "zorder", "sort_order": "user_id,at"}, ("icekeeper", "java")),
     Row(
         "two_executors",
         "two Spark executors against one, 5 GB in 160 groups",

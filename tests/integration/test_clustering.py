@@ -331,7 +331,7 @@ def test_auto_sorts_by_the_tables_order_and_says_so_in_the_entries(local_catalog
 
 @pytest.mark.parametrize(
     "settings",
-    [{"strategy": "binpack"}, BY_ID, {"strategy": "zorder", "zorder_columns": "id"}],
+    [{"strategy": "binpack"}, BY_ID, {"strategy": "zorder", "sort_order": "id"}],
     ids=["binpack", "custom order", "zorder"],
 )
 def test_no_other_layout_claims_the_tables_order(
@@ -382,7 +382,7 @@ def test_z_order_lets_ranges_on_either_column_skip_most_files(
         return sum(hits) / len(hits)
 
     assert min(share(1), share(2)) == 1.0
-    settings = {"strategy": "zorder", "zorder_columns": "id,other", "target_file_size_mb": "0.008"}
+    settings = {"strategy": "zorder", "sort_order": "id,other", "target_file_size_mb": "0.008"}
     compacted(table, engine=engine, **settings)
     assert len(table.data_files()) > 20
     assert max(share(1), share(2)) < 0.3
@@ -470,7 +470,7 @@ EACH_ROUND = {
     "min_input_files": "5",
 }
 BY_X = {"strategy": "sort", "sort_order": "x"}
-CURVE = {"strategy": "zorder", "zorder_columns": "x,y"}
+CURVE = {"strategy": "zorder", "sort_order": "x,y"}
 
 
 X, Y = 0, 1

@@ -349,7 +349,7 @@ EXPECTED = {n: b"p" for start in SOUND for n in (start, start + 1)} | dict(enume
         {"strategy": "sort", "sort_order": "part desc"},
         {"strategy": "sort", "sort_order": "truncate(2, part)"},
         {"strategy": "sort", "sort_order": "bucket(4, part)"},
-        {"strategy": "zorder", "zorder_columns": "part,id"},
+        {"strategy": "zorder", "sort_order": "part,id"},
     ],
     ids=["decoded", "sorted", "truncated", "bucketed", "z-ordered"],
 )

@@ -45,7 +45,7 @@ ORDERS: dict[str, dict[str, str]] = {
     "in_order": {},
     "copied": {"min_row_group_copy_bytes": "1"},
     "sorted": {"strategy": "sort", "sort_order": "id desc"},
-    "zordered": {"strategy": "zorder", "zorder_columns": "id,region"},
+    "zordered": {"strategy": "zorder", "sort_order": "id,region"},
     "sorted_by_several_workers": {"strategy": "sort", "sort_order": "id desc"},
     "one_group_at_a_time": {"partial_progress": "1"},
 }

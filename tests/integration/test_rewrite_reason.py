@@ -164,7 +164,7 @@ def test_a_new_sort_order_is_named_with_its_cost(table_to_sort: MaintainedTable,
 
 def test_it_is_not_named_once_files_are_sorted_or_about_to_be(table_to_sort: MaintainedTable) -> None:
     assert settings(table_to_sort, rewrite_all="true") == []  # this plan sorts them
-    assert settings(table_to_sort, strategy="zorder", zorder_columns="id,part") == []  # another order is wanted
+    assert settings(table_to_sort, strategy="zorder", sort_order="id,part") == []  # another order is wanted
     table_to_sort.run(Operation.COMPACT, rewrite_all="true")
     assert settings(table_to_sort) == []
     table_to_sort.append(99)

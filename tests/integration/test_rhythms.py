@@ -28,7 +28,7 @@ HOUR_MS = 3_600_000
 
 MERGE = {"operations": "compact", "strategy": "binpack", "min_input_files": "2"}
 SORT = {"operations": "compact", "min_input_files": "2"}
-ZORDERED = {"icekeeper.strategy": "zorder", "icekeeper.zorder_columns": "id,part"}
+ZORDERED = {"icekeeper.strategy": "zorder", "icekeeper.sort_order": "id,part"}
 
 
 def merged(table: MaintainedTable, settings: dict[str, str]) -> int:

@@ -104,7 +104,11 @@ WRONG = {
         ("set", "ns.t", "max_files_to_rewrite=8"),
         "max_files_to_rewrite 8 (from table property icekeeper.max_files_to_rewrite) contradicts min_input_files 9",
     ),
-    "contradiction left behind": (("unset", "ns.t", "zorder_columns"), "strategy zorder (from table property"),
+    "contradiction left behind": (
+        ("unset", "ns.t", "target_file_size_mb"),
+        "max_file_group_size_mb 100 (from table property icekeeper.max_file_group_size_mb) contradicts "
+        "target_file_size_mb 256",
+    ),
     "short grace": (
         ("set", "ns.t", "orphan_older_than_hours=1"),
         "policy key orphan_older_than_hours cannot be '1' (from table property icekeeper.orphan_older_than_hours): "
@@ -143,7 +147,7 @@ def test_a_wrong_policy_is_not_written(
 ) -> None:
     call, sentence = wrong
     monkeypatch.setenv("ICEKEEPER_BOUND_SNAPSHOT_RETENTION_HOURS", "24")
-    kept = {"min_input_files": "9", "strategy": "zorder", "zorder_columns": "id"}
+    kept = {"min_input_files": "9", "max_file_group_size_mb": "100", "target_file_size_mb": "64"}
     command.table(appends=1, properties={f"icekeeper.{key}": value for key, value in kept.items()})
     before = command.contents()
     answer = command("policy", *call)
@@ -298,7 +302,7 @@ MISFITS = {
         "sort_order names column 'idd', which the table does not have or which has no order (did you mean 'id'?)",
     ),
     "no order to sort by": (("strategy=sort",), "strategy sort needs an order and the table has none"),
-    "unknown column of a z-order": (("strategy=zorder", "zorder_columns=id,nam"), "zorder_columns names column 'nam'"),
+    "unknown column of a z-order": (("strategy=zorder", "sort_order=id,nam"), "sort_order names column 'nam'"),
     "unknown column of a filter": (("where=idd > 3",), "policy key where cannot be 'idd > 3': the table has no column"),
     "unknown branch": (("branch=audit",), "policy key branch names 'audit', which is no branch of this table"),
     "unknown column of statistics": (("statistics_columns=nope",), "policy key statistics_columns names 'nope'"),

@@ -142,7 +142,7 @@ def test_rows_keep_their_lineage_wherever_a_strategy_puts_them(
     table = with_ids
     delete_positions(table, {file_of(table, 0): [0, 1, 5], file_of(table, 350): [9]})
     before = lineage(table)
-    zorder = {"zorder_columns": "id,region"} if settings["strategy"] == "zorder" else {}
+    zorder = {"sort_order": "id,region"} if settings["strategy"] == "zorder" else {}
     outcome = compacted(table, proof="full", **settings, **zorder)
     assert outcome.status is Status.SUCCEEDED, outcome.summary
     assert lineage(table) == before

@@ -291,7 +291,9 @@ def test_clustered_tables_read_the_same(name: str, strategy: str, tmp_path: Path
     table = registered_table(found.metadata_path, tmp_path)
     columns = orderable(table)[:2]
     order: dict[str, Any] = (
-        {"sort_order": f'"{columns[0]}" desc'} if strategy == "sort" else {"zorder_columns": ",".join(columns)}
+        {"sort_order": f'"{columns[0]}" desc'}
+        if strategy == "sort"
+        else {"sort_order": ",".join(f'"{column}"' for column in columns)}
     )
     outcome = table.maintain(rewrite_all="true", operations="compact", strategy=strategy, **order)
     assert outcome_of(outcome, Operation.COMPACT).status is Status.SUCCEEDED, outcome.summary

@@ -78,7 +78,7 @@ def test_rows_lie_as_iceberg_java_sorts_them(
 
 @pytest.mark.parametrize(
     "settings",
-    [{"strategy": "sort", "sort_order": "name desc"}, {"strategy": "zorder", "zorder_columns": "id,name"}],
+    [{"strategy": "sort", "sort_order": "name desc"}, {"strategy": "zorder", "sort_order": "id,name"}],
     ids=["sort", "zorder"],
 )
 @pytest.mark.parametrize("memory", ["enough", "little"])

@@ -39,7 +39,7 @@ def test_filters_find_what_they_found_before_after_every_operation(
     [
         {"strategy": "sort", "sort_order": "v16 asc nulls last"},
         {"strategy": "sort", "sort_order": "v5 desc nulls first, v3 asc nulls last"},
-        {"strategy": "zorder", "zorder_columns": "v4,v15,v18"},
+        {"strategy": "zorder", "sort_order": "v4,v15,v18"},
     ],
     ids=["uuid", "text", "zorder"],
 )

@@ -379,7 +379,7 @@ def test_a_column_of_few_values_is_followed_by_the_next_one() -> None:
 
 
 def test_z_order_goes_by_all_of_its_columns() -> None:
-    zorder: dict[str, Any] = {"strategy": "zorder", "zorder_columns": "id", "sort_order": None}
+    zorder: dict[str, Any] = {"strategy": "zorder", "sort_order": "id"}
     assert chosen_by_depth([replace(f, low=0, high=300) for f in runs(5)], **zorder) == [list(range(15))]
     assert chosen_by_depth([replace(f, low=0, high=300) for f in runs(4)], **zorder) == []
 

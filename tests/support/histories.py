@@ -226,7 +226,7 @@ class HistoryTable:
             terms = (f"{c} {chance.choice(('asc', 'desc'))} nulls {chance.choice(('first', 'last'))}" for c in chosen)
             return {**policy, "sort_order": ", ".join(terms)}
         if policy["strategy"] == "zorder":
-            return {**policy, "zorder_columns": ",".join(chosen)}
+            return {**policy, "sort_order": ",".join(chosen)}
         return dict(policy)
 
     def committed(self, model: TableModel) -> None:

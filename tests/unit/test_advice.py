@@ -248,7 +248,7 @@ def test_keys_whose_lookups_open_many_files_are_worth_sorting_by() -> None:
     assert two is not None
     assert (two.kind, two.statement) == (
         "z_order",
-        "icekeeper policy set ns.t strategy=zorder zorder_columns=sku,id",
+        "icekeeper policy set ns.t strategy=zorder sort_order=sku,id",
     )
 
 
@@ -368,7 +368,7 @@ def test_a_command_that_is_to_be_pasted_runs_nothing_else() -> None:
     }
     found = {kind: shlex.split(_advised(kind, table)) for kind, table in tables.items()}
     assert found == {
-        "z_order": ["icekeeper", "policy", "set", name, "strategy=zorder", f"zorder_columns={key},id"],
+        "z_order": ["icekeeper", "policy", "set", name, "strategy=zorder", f'sort_order="{key}",id'],
         "worn_clustering": ["icekeeper", "maintain", name, "--operations", "compact"],
         "statistics": ["icekeeper", "maintain", name, "--operations", "compute_statistics"],
     }
@@ -508,7 +508,7 @@ def test_the_clustering_is_that_of_the_policy() -> None:
     data = [file("a", 1, 0, 9)]
     by_id = of(metadata({}), data, settings=policy(strategy="sort", sort_order="id, sku").policy)
     assert (by_id.clustered_by, [c.name for c in by_id.columns]) == (("id",), ["id"])
-    curve = of(metadata({}), data, settings=policy(strategy="zorder", zorder_columns="id,sku").policy)
+    curve = of(metadata({}), data, settings=policy(strategy="zorder", sort_order="id,sku").policy)
     assert curve.clustered_by == ("id", "sku")
     wrong = of(metadata({}), data, settings=policy(strategy="sort", sort_order="gone").policy)
     assert wrong.clustered_by == ()

@@ -59,7 +59,7 @@ FREE = {
     *("min_partition_age_hours", "min_row_group_copy_bytes", "namespace_filter", "orphan_sweep_interval_hours"),
     *("output_spec", "partial_progress", "partition_rest_hours", "rewrite_all", "rewrite_job_order"),
     *("rewrite_reason", "sort_order", "statistics_columns"),
-    *("strategy", "table_filter", "target_file_size_mb", "zorder_columns"),
+    *("strategy", "table_filter", "target_file_size_mb"),
 }
 """The keys that any request may set, said a second time on purpose: a new key must not slip in."""
 # --unsafe, which no request has, comes before.

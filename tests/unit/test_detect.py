@@ -321,7 +321,7 @@ def test_the_clustering_of_a_policy_is_that_of_compaction() -> None:
     assert wanted_clustering(ordered, policy().policy) == RECIPE
     assert wanted_clustering(ordered, policy(strategy="binpack").policy) is None
     assert wanted_clustering(plain, policy(sort_order="id").policy) == RECIPE
-    zorder = wanted_clustering(plain, policy(strategy="zorder", zorder_columns="id").policy)
+    zorder = wanted_clustering(plain, policy(strategy="zorder", sort_order="id").policy)
     assert zorder == "zorder(1) target=268435456"
     unknown = {"order-id": 1, "fields": [_ascending(99)]}
     unsupported = TableMetadata({**plain.document, "sort-orders": [unknown], "default-sort-order-id": 1})

@@ -156,11 +156,6 @@ def test_an_unknown_key_is_refused_with_the_three_nearest_ones(
             "max_files_to_rewrite 4 (from --set) contradicts min_input_files 5 (from default): "
             "no group would ever be rewritten",
         ),
-        (
-            {"strategy": "zorder"},
-            "strategy zorder (from --set) contradicts zorder_columns none (from default): "
-            "z-order needs the columns that it interleaves",
-        ),
     ],
 )
 def test_a_contradiction_names_both_values(overrides: dict[str, str], message: str) -> None:
@@ -365,8 +360,8 @@ WRONG = {
     ),
     "a list of patterns": (RULE + "  table:\n  - a\n", "policy file F rule 1 needs for table a comma-separated list"),
     "a list of values": (
-        "rules:\n- settings:\n    zorder_columns:\n    - a\n",
-        "policy file F rule 1 (*/*/*) has no plain text for zorder_columns; lists are written with commas",
+        "rules:\n- settings:\n    statistics_columns:\n    - a\n",
+        "policy file F rule 1 (*/*/*) has no plain text for statistics_columns; lists are written with commas",
     ),
     "unknown key": (
         RULE + "- settings:\n    min_input_file: 3\n",

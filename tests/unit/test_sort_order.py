@@ -165,18 +165,35 @@ def test_an_order_that_cannot_be_applied_is_refused_and_left_alone_by_auto(field
             {"strategy": "sort", "sort_order": "bucket(4, score)"},
             "sort_order: bucket[4] cannot be applied to column score of type double",
         ),
-        ({"strategy": "zorder", "zorder_columns": "id,xx"}, "zorder_columns names column 'xx', which the table does"),
-        ({"strategy": "zorder", "zorder_columns": "id,id"}, "zorder_columns 'id,id' names a column twice"),
+        ({"strategy": "zorder", "sort_order": "id,xx"}, "sort_order names column 'xx', which the table does"),
         (
-            {"strategy": "zorder", "zorder_columns": ",".join(f"c{i}" for i in range(32))},
-            "zorder_columns names 32 columns; at most 31 can be, and 2 to 4 serve best",
+            {"strategy": "zorder", "sort_order": "id,id"},
+            "strategy zorder takes plain columns, each once and without order or transform: sort_order is 'id,id'",
         ),
+        ({"strategy": "zorder", "sort_order": "id desc"}, "strategy zorder takes plain columns, each once and without"),
+        ({"strategy": "zorder"}, "strategy zorder needs columns and the table has no sort order; set sort_order, for"),
     ],
 )
 def test_a_recipe_that_the_table_cannot_have_is_one_clear_error(settings: dict[str, str], message: str) -> None:
     with pytest.raises(PolicyError) as caught:
         choose_recipe(made(), policy(**settings))
     assert str(caught.value).startswith(message)
+
+
+def test_a_curve_has_31_columns_at_most() -> None:
+    names = [f"c{number}" for number in range(1, 33)]
+    fields = [{"id": i, "name": name, "required": False, "type": "long"} for i, name in enumerate(names, start=1)]
+    wide = table(schemas=[{"type": "struct", "schema-id": 0, "fields": fields}])
+    with pytest.raises(PolicyError, match=r"^strategy zorder has 32 columns; at most 31 can be, and 2 to 4 serve best"):
+        choose_recipe(wide, policy(strategy="zorder", sort_order=",".join(names)))
+
+
+def test_a_curve_goes_through_the_columns_of_the_tables_own_order_unless_the_policy_names_others() -> None:
+    """As in S3 Tables; of a column that is there twice only the place counts."""
+    own = made(ordered(2, descending=True), ordered(1, "bucket[4]"), ordered(2))
+    assert [choose_recipe(own, policy(strategy="zorder", **more)) for more in ({}, {"sort_order": "name,id"})] == [
+        ClusterRecipe(Strategy.ZORDER, (KeyColumn(2), KeyColumn(1)), 256 * MB, 192 * MB)
+    ] * 2
 
 
 def text_of(**settings: object) -> str:
@@ -191,9 +208,9 @@ def test_the_text_of_a_recipe_tells_every_layout_apart() -> None:
     assert text_of(strategy="sort", sort_order=order) == (
         f"sort(2 identity desc nulls-last, 1 bucket[4] asc nulls-last) target={256 * MB}"
     )
-    assert text_of(strategy="zorder", zorder_columns="name,id") == f"zorder(2, 1) target={256 * MB}"
+    assert text_of(strategy="zorder", sort_order="name,id") == f"zorder(2, 1) target={256 * MB}"
     texts = {text_of(sort_order=order) for order in ("id", "id desc", "id nulls last", "name", "id, name", "name, id")}
-    texts |= {text_of(strategy="zorder", zorder_columns=columns) for columns in ("id", "id,name", "name,id")}
+    texts |= {text_of(strategy="zorder", sort_order=columns) for columns in ("id", "id,name", "name,id")}
     texts.add(text_of(sort_order="id", target_file_size_mb="128"))
     assert len(texts) == 10
 

@@ -68,7 +68,6 @@ MAY: Mapping[str, May] = {
     "delete_compaction_min_ratio": May("unstated", "0.9", "0.5", "0.001"),
     "strategy": May("any", "binpack", "auto", "sort"),
     "sort_order": May("any", "", "a", "b"),
-    "zorder_columns": May("any", "", "a", "b"),
     "where": May("any", "", "a = 1", "b = 1"),
     "branch": May("any", "", "a", "b"),
     "output_spec": May("any", "", "current", "keep"),
@@ -184,7 +183,7 @@ def test_nobody_loosens_a_bound(key: str) -> None:
 def test_every_key_that_deletes_or_costs_can_be_bounded() -> None:
     unordered = {key for key in POLICY_KEYS if key not in BOUND_KEYS and key not in DEPLOYMENT_KEYS}
     assert unordered == {
-        *("rewrite_job_order", "sort_order", "zorder_columns", "where", "branch", "output_spec"),
+        *("rewrite_job_order", "sort_order", "where", "branch", "output_spec"),
         *("snapshot_expire_ids", "snapshot_give_up_ids", "orphan_inventory", "statistics_columns"),
         "partition_time",
     }

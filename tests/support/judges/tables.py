@@ -100,7 +100,7 @@ OPERATIONS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "copy beside decoded": ("compact", {"min_row_group_copy_bytes": "2000"}),
     "decode": ("compact", {"rewrite_all": "true"}),
     "sort": ("compact", {"strategy": "sort", "sort_order": "price desc nulls last, id asc nulls first"}),
-    "z-order": ("compact", {"strategy": "zorder", "zorder_columns": "id,price"}),
+    "z-order": ("compact", {"strategy": "zorder", "sort_order": "id,price"}),
     "position deletes": ("compact", _COPY),
     "equality deletes": ("compact", _COPY),
     "vectors": ("compact", _COPY),

@@ -136,7 +136,7 @@ def random_settings(chance: random.Random, branches: Sequence[str]) -> dict[str,
     if settings["strategy"] in ("sort", "auto"):
         settings["sort_order"] = chance.choice(["id", "id desc"])
     if settings["strategy"] == "zorder":
-        settings["zorder_columns"] = "id"
+        settings["sort_order"] = "id"
     return settings
 
 

@@ -201,7 +201,8 @@ def sort_advice(table: TableSummary) -> Iterator[Advice]:
     listed = ", ".join(names)
     statement = f"ALTER TABLE {_name(table.table)} WRITE ORDERED BY {_name(names[0])}"
     if len(names) > 1:
-        settings = ("strategy=zorder", f"zorder_columns={','.join(names)}")
+        terms = (name if re.fullmatch(r"[\w.]+", name) else f'"{name}"' for name in names)
+        settings = ("strategy=zorder", f"sort_order={','.join(terms)}")
         statement = shlex.join(("icekeeper", "policy", "set", table.table, *settings))
     yield Advice(
         "sort_order" if len(names) == 1 else "z_order",

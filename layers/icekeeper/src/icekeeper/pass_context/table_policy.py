@@ -99,7 +99,7 @@ class TablePolicies:
         name, built_in = loaded.name, catalog.built_in_maintenance
         bucket = None if built_in is None else built_in.read(name)
         rules = matching_layers(self._file, catalog.warehouse, ".".join(name.namespace), name.name)
-        stated = [] if bucket is None else bucket_layers(bucket, _sort_columns(loaded.metadata))
+        stated = [] if bucket is None else bucket_layers(bucket, has_order=_has_order(loaded.metadata))
 
         def resolved_with(settings: Mapping[str, str]) -> ResolvedPolicy:
             layers = layers_for(loaded.metadata.properties, self._variables, settings, rules=rules, bucket=stated)
@@ -192,9 +192,5 @@ def read_policy_file(address: str, storage: Storage | None = None) -> PolicyRule
         raise PolicyError(f"policy file {address} is no UTF-8 text") from error
 
 
-def _sort_columns(metadata: TableMetadata) -> tuple[str, ...]:
-    """The columns of the table's sort order; empty if one of them is nested."""
-    names = {field["id"]: field["name"] for field in metadata.current_schema["fields"]}
-    fields = (field for field in metadata.default_sort_order_fields if field["transform"] != "void")
-    columns = [names.get(field.get("source-id")) for field in fields]
-    return tuple(name for name in columns if name) if all(columns) else ()
+def _has_order(metadata: TableMetadata) -> bool:
+    return any(field["transform"] != "void" for field in metadata.default_sort_order_fields)

@@ -247,9 +247,10 @@ class Policy(BaseModel):
         is_of_layout=True,
     )
     sort_order: SortOrderText = key(
-        None, "order of the sort strategy, as `k desc nulls last, bucket(16, id)`; none: the table's own", tighter=None
+        None,
+        "order of sort, as `k desc nulls last, bucket(16, id)`, or columns of zorder, `a, b`; none: the table's own",
+        tighter=None,
     )
-    zorder_columns: TextList = key((), "comma-separated columns of the zorder strategy", tighter=None)
     where: WhereText = key(
         None, "only files that may contain matching rows are rewritten: `ts < now() - interval '1 hour'`", tighter=None
     )

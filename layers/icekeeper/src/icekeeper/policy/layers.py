@@ -65,7 +65,7 @@ _NAMES: Mapping[str, str] = {
     "prefix_listing": _ALWAYS,
     "max_concurrent_deletes": "no setting: eight delete requests are sent at a time",
     "dry_run": "--dry-run, an option of the command",
-    "zorder": "strategy=zorder with zorder_columns",
+    "zorder": "strategy=zorder, with its columns in sort_order",
 }
 
 

@@ -11,7 +11,7 @@ Sources: Amazon S3 API reference, "PutTableMaintenanceConfiguration", "PutTableB
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from icekeeper.operation_facts import FACTS, BuiltIn, Operation
@@ -161,14 +161,14 @@ def _warnings(bucket: BucketMaintenance) -> Iterator[tuple[str, str]]:
 BUCKET_SOURCE = "S3 Tables maintenance configuration"
 
 
-def bucket_layers(bucket: BucketMaintenance, sort_columns: Sequence[str]) -> list[Layer]:
+def bucket_layers(bucket: BucketMaintenance, *, has_order: bool) -> list[Layer]:
     """The explicit settings of the bucket's maintenance as policy keys, in one layer; an empty list if there are none
     (rule: properties-never-loosen).
 
     They still apply when Icekeeper takes the maintenance over.  AWS's defaults do not: snapshots that the deployment
-    keeps for weeks must not expire after AWS's five days.  ``sort_columns`` are the columns of the table's sort order,
-    which S3 Tables' ``sort`` and ``z-order`` strategies use (Amazon S3 user guide, "Maintenance for tables"); without
-    any, these two strategies are ignored.
+    keeps for weeks must not expire after AWS's five days.  ``has_order``: the table has a sort order, which S3 Tables'
+    ``sort`` and ``z-order`` strategies use (Amazon S3 user guide, "Maintenance for tables"); else these two are
+    ignored.
     """
     compaction, snapshots, files = (
         bucket.settings.get(built_in, {})
@@ -178,10 +178,10 @@ def bucket_layers(bucket: BucketMaintenance, sort_columns: Sequence[str]) -> lis
     if "targetFileSizeMB" in compaction:
         values["target_file_size_mb"] = compaction["targetFileSizeMB"]
     strategy = compaction.get("strategy")
-    if strategy in ("auto", "binpack") or (strategy == "sort" and sort_columns):
+    if strategy in ("auto", "binpack") or (strategy == "sort" and has_order):
         values["strategy"] = strategy
-    elif strategy == "z-order" and sort_columns:
-        values |= {"strategy": "zorder", "zorder_columns": tuple(sort_columns)}
+    elif strategy == "z-order" and has_order:
+        values["strategy"] = "zorder"
     if "minSnapshotsToKeep" in snapshots:
         values["max_snapshots_to_keep"] = snapshots["minSnapshotsToKeep"]
     if "maxSnapshotAgeHours" in snapshots:

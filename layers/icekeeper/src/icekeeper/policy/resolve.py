@@ -36,7 +36,7 @@ _UNDECIDING = DEPLOYMENT_KEYS | {"orphan_sweep_interval_hours"}
 # Keys that stop a pass, also after it has begun (rule: switches-stop-at-once).
 _SWITCHES = {"maintenance_enabled", PAUSED_UNTIL}.union(*(facts.switches for facts in FACTS.values()))
 # Keys that decide the order that files have.
-_OF_ORDER = ("strategy", "sort_order", "zorder_columns", "target_file_size_mb")
+_OF_ORDER = ("strategy", "sort_order", "target_file_size_mb")
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,8 +321,6 @@ def _check_contradictions(policy: Policy, sources: Mapping[str, str]) -> None:
         raise contradiction("max_file_group_size_mb", "target_file_size_mb", "a group could not fill one file")
     if files_max is not None and files_max < policy.min_input_files and not policy.rewrite_all:
         raise contradiction("max_files_to_rewrite", "min_input_files", "no group would ever be rewritten")
-    if policy.strategy is Strategy.ZORDER and not policy.zorder_columns:
-        raise contradiction("strategy", "zorder_columns", "z-order needs the columns that it interleaves")
 
 
 def _check_bounds_hold(layers: Sequence[Layer], policy: Policy, sources: Mapping[str, str]) -> None:

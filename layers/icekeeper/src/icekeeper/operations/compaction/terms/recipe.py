@@ -76,7 +76,7 @@ def choose_recipe(metadata: TableMetadata, policy: Policy) -> ClusterRecipe | No
     Strategy ``auto`` sorts by the table's order if it has one that this version can apply, and merges otherwise.
 
     Raises:
-        PolicyError: there is no sort order to apply, or the order or ``zorder_columns`` names an unusable column.
+        PolicyError: there is no sort order to apply, or the order names an unusable column.
         TableUnsupported: the table's own order cannot be applied.
     """
     columns = {leaf.name: leaf for leaf in leaf_columns(metadata.current_schema) if not leaf.repeated}
@@ -84,16 +84,7 @@ def choose_recipe(metadata: TableMetadata, policy: Policy) -> ClusterRecipe | No
     if policy.strategy is Strategy.BINPACK:
         return None
     if policy.strategy is Strategy.ZORDER:
-        if len(policy.zorder_columns) > MAX_ZORDER_COLUMNS:
-            raise PolicyError(
-                f"zorder_columns names {len(policy.zorder_columns)} columns; at most {MAX_ZORDER_COLUMNS} can be, "
-                "and 2 to 4 serve best"
-            )
-        found = [_column(columns, name, "zorder_columns") for name in policy.zorder_columns]
-        chosen = tuple(KeyColumn(leaf.field_id) for leaf in found)
-        if len(set(chosen)) < len(chosen):
-            raise PolicyError(f"zorder_columns '{','.join(policy.zorder_columns)}' names a column twice")
-        return ClusterRecipe(Strategy.ZORDER, chosen, *sizes)
+        return ClusterRecipe(Strategy.ZORDER, _curve(metadata, columns, policy.sort_order), *sizes)
     if policy.sort_order is not None:
         return ClusterRecipe(Strategy.SORT, _by_policy(columns, policy.sort_order), *sizes)
     try:
@@ -124,6 +115,26 @@ def has_order(live: LiveEntry, metadata: TableMetadata, clustered_by: Container[
     entry = live.entry
     claims_it = entry.file.sort_order_id == order_id is not None and entry.snapshot_id not in metadata.snapshots
     return claims_it or entry.snapshot_id in clustered_by
+
+
+def _curve(metadata: TableMetadata, columns: Mapping[str, LeafColumn], text: str | None) -> tuple[KeyColumn, ...]:
+    """The columns of a z-order curve: those of the policy, else those of the table's sort order, as S3 Tables takes
+    them (Amazon S3 user guide, "Maintenance for tables")."""
+    keys = _by_table(metadata, columns.values()) if text is None else _by_policy(columns, text)
+    if not keys:
+        raise PolicyError(
+            "strategy zorder needs columns and the table has no sort order; set sort_order, for example sort_order=a,b"
+        )
+    chosen = tuple(dict.fromkeys(KeyColumn(key.field_id) for key in keys))
+    if text is not None and chosen != keys:
+        raise PolicyError(
+            f"strategy zorder takes plain columns, each once and without order or transform: sort_order is '{text}'"
+        )
+    if len(chosen) > MAX_ZORDER_COLUMNS:
+        raise PolicyError(
+            f"strategy zorder has {len(chosen)} columns; at most {MAX_ZORDER_COLUMNS} can be, and 2 to 4 serve best"
+        )
+    return chosen
 
 
 def _by_policy(columns: Mapping[str, LeafColumn], text: str) -> tuple[KeyColumn, ...]:
