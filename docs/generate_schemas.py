@@ -590,8 +590,11 @@ DOCUMENTS: dict[str, Schema] = {
         f"policy-{verb}": fields(what, {**ABOUT, "changes": CHANGED, "policy": POLICY})
         for verb, what in (("set", "Kept settings"), ("unset", "Removed settings"), ("reset", "Removed settings"))
     },
-    "pause": fields("A pause", {**ABOUT, "paused_until": text("ISO 8601, UTC")}),
-    "resume": fields("A pause that was ended", {**ABOUT, "was_paused_until": or_null(text("null: there was none"))}),
+    "pause": fields(
+        "A pause, or its end",
+        {**ABOUT, "paused_until": or_null(text("ISO 8601, UTC; null: --end"))},
+        {"was_paused_until": or_null(text("with --end; null: there was no pause"))},
+    ),
     "pin-add": fields(
         "A pin that was added", {**ABOUT, "pin": PIN}, {"warnings": each("why its snapshot may expire earlier", text())}
     ),
@@ -642,7 +645,7 @@ DOCUMENTS: dict[str, Schema] = {
         "A table that stops no deletion any more", {**ABOUT, "excluded": each("one for each table", CLAIM)}
     ),
     "claims-forget": fields("Tables that are forgotten", {**ABOUT, "forgotten": each("one for each table", CLAIM)}),
-    "request": fields(
+    "request-add": fields(
         "A request for a pass, and its result",
         {
             **TABLE,
@@ -654,7 +657,7 @@ DOCUMENTS: dict[str, Schema] = {
             "pass": {"anyOf": [PASS, {"type": "null"}]},
         },
     ),
-    "requests-list": fields(
+    "request-list": fields(
         "Requests that no run has taken",
         {
             "catalog": or_null(TABLE["catalog"]),
@@ -663,7 +666,7 @@ DOCUMENTS: dict[str, Schema] = {
             "requests": each("oldest first", REQUEST),
         },
     ),
-    "requests-withdraw": fields("A request that was taken back", {**ABOUT, "withdrawn": REQUEST}),
+    "request-withdraw": fields("A request that was taken back", {**ABOUT, "withdrawn": REQUEST}),
     "demo": fields(
         "The demonstration",
         {

@@ -383,7 +383,7 @@ def test_a_flood_of_requests_is_read_in_part(
     assert requests.pending(told.append) == (made[2], made[1], made[0])
     assert told == [
         f"more requests are filed than are read at once ({bound}): the others wait; withdraw those that nobody needs "
-        "(icekeeper requests list)"
+        "(icekeeper request list)"
     ]
     assert requests.of_table(made[8].identity) == made[8]
     assert requests.claim(made[8]) is True

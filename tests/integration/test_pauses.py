@@ -1,4 +1,4 @@
-"""``icekeeper pause`` and ``resume``, and the other switches of a table: no pass runs on a paused table, whoever starts
+"""``icekeeper pause``, and the other switches of a table: no pass runs on a paused table, whoever starts
 it, and a pass that runs already stops before its next commit or batch of deletions (rule: switches-stop-at-once)."""
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ def test_a_paused_table_is_maintained_by_nobody_until_it_is_resumed(command: Com
     assert command("run", "--once", "--set", "min_input_files=2").code == 0
     assert command.contents() == before
 
-    resumed = command("resume", "ns.t")
+    resumed = command("pause", "ns.t", "--end")
     assert resumed.out == f"ns.t is maintained again; it was paused until {UNTIL}\n"
-    assert command("resume", "ns.t").out == "ns.t was not paused\n"
+    assert command("pause", "ns.t", "--end").out == "ns.t was not paused\n"
     assert command("maintain", "ns.t", "--set", "min_input_files=2", "--json").json["status"] == "succeeded"
     passes = command("history", "ns.t", "--json").json["passes"]
-    told = [one["summary"].split(" ", 2) for one in passes if one["summary"].startswith(("pause:", "resume:"))]
+    told = [one["summary"].split(" ", 2) for one in passes if one["summary"].startswith("pause:")]
     assert [(verb, rest) for verb, _, rest in told] == [
-        ("resume:", f"ended the pause until {UNTIL}"),
+        ("pause:", f"ended the pause until {UNTIL}"),
         ("pause:", f"paused the table until {UNTIL}: rows doubted"),
     ]
 
@@ -80,7 +80,7 @@ def test_a_table_is_paused_and_resumed_while_a_pass_runs(command: Command) -> No
     runtime.state.leases.acquire(key, "another pass", now_ms=system_clock(), ttl_ms=HOUR_MS, name="ns.t")
     assert command("pause", "ns.t", "--until", UNTIL).code == 0
     assert command.catalog.load_table("ns.t").properties["icekeeper.paused_until"] == UNTIL
-    assert command("resume", "ns.t").out == f"ns.t is maintained again; it was paused until {UNTIL}\n"
+    assert command("pause", "ns.t", "--end").out == f"ns.t is maintained again; it was paused until {UNTIL}\n"
     assert "icekeeper.paused_until" not in command.catalog.load_table("ns.t").properties
 
 

@@ -147,15 +147,15 @@ def test_a_cycle_of_this_machine_takes_the_requests_of_its_own_state(
 def test_requests_are_listed_in_the_order_in_which_they_are_taken(command: Command) -> None:
     command.table("ns.b", appends=1)
     command.table("ns.a", appends=1)
-    empty = command("requests", "list", catalog=None)
+    empty = command("request", "list", catalog=None)
     assert (empty.code, empty.out) == (0, "no request is pending\n")
     command("request", "ns.b", "--operations", "compact")
     command("request", "ns.a")
-    first, second, warning = command("requests", "list", catalog=None).out.splitlines()
+    first, second, warning = command("request", "list", catalog=None).out.splitlines()
     assert first.split()[1:] == ["C", "ns.b", "operations=compact"]
     assert second.split()[1:] == ["C", "ns.a"]
     assert warning == "no run has looked for requests here in the last 25 hours"
-    assert command("requests", "list", "--json").json == {
+    assert command("request", "list", "--json").json == {
         "catalog": "C",
         "status": "succeeded",
         "scheduled": False,
@@ -170,7 +170,16 @@ def test_requests_are_listed_in_the_order_in_which_they_are_taken(command: Comma
             for request, line in zip(listed(), (first, second), strict=True)
         ],
     }
-    assert command("requests", "list", "--json", catalog="D").json["requests"] == []
+    assert command("request", "list", "--json", catalog="D").json["requests"] == []
+
+
+@pytest.mark.parametrize(
+    "call", [("request", "add", "ns.t"), ("request", "--json", "ns.t")], ids=["its command is named", "an option first"]
+)
+def test_a_request_is_filed_however_it_is_written(command: Command, call: tuple[str, ...]) -> None:
+    command.table(appends=1)
+    assert command(*call).code == 0
+    assert [str(request.identity.table) for request in listed()] == ["ns.t"]
 
 
 def test_a_request_is_withdrawn_once(command: Command) -> None:
@@ -178,14 +187,12 @@ def test_a_request_is_withdrawn_once(command: Command) -> None:
     command.table("ns.b", appends=1)
     command("request", "ns.a")
     command("request", "ns.b")
-    answer = command("requests", "withdraw", "ns.a", "--json")
+    answer = command("request", "withdraw", "ns.a", "--json")
     assert (answer.code, answer.json["withdrawn"]["table"]) == (0, "ns.a")
     assert [str(request.identity.table) for request in listed()] == ["ns.b"]
-    again = command("requests", "withdraw", "ns.a")
+    again = command("request", "withdraw", "ns.a")
     assert again.code == 2
-    assert one_sentence(again.err) == (
-        "no request is pending for ns.a of catalog C; icekeeper requests list shows them"
-    )
+    assert one_sentence(again.err) == ("no request is pending for ns.a of catalog C; icekeeper request list shows them")
     assert len(listed()) == 1
 
 
@@ -193,7 +200,7 @@ def test_a_request_for_a_table_that_is_gone_is_withdrawn_by_its_name(command: Co
     command.table(appends=1)
     command("request", "ns.t")
     command.catalog.drop_table("ns.t")
-    assert command("requests", "withdraw", "ns.t").code == 0
+    assert command("request", "withdraw", "ns.t").code == 0
     assert listed() == ()
 
 

@@ -54,7 +54,7 @@ def test_the_list_follows_pauses_and_passes(command: Command) -> None:
     told = "the table is paused until 2999-01-01T00:00:00Z (table property icekeeper.paused_until)"
     assert (paused["ns.t"]["state"], paused["ns.t"].get("left_alone")) == ("well", told)
     assert paused["ns.t"]["observed_ms"] > before["ns.t"]["observed_ms"]
-    assert command("resume", "ns.t").code == 0
+    assert command("pause", "ns.t", "--end").code == 0
     resumed = listed(command)
     assert (resumed["ns.t"]["state"], resumed["ns.t"]["reasons"]) == ("work", before["ns.t"]["reasons"])
     assert command("maintain", "ns.t", *LOCAL, "--dry-run").code == 0

@@ -18,7 +18,7 @@ from icekeeper.catalogs import catalog as room
 from icekeeper.catalogs.catalog import missing_table
 from icekeeper.catalogs.sql import SqlCatalog
 from icekeeper.cli import main
-from icekeeper.cli.arguments import EXAMPLES, EXIT_CODES
+from icekeeper.cli.arguments import EXAMPLES, EXIT_CODES, FOR_OPERATORS
 from icekeeper.errors import PartlyListed, StorageError
 from icekeeper.model import TableName
 from support.command import CATALOG, EVERYTHING_IS_OLD, Command, local_path, one_sentence
@@ -301,7 +301,10 @@ def test_a_catalog_without_tables_says_so(command: Command) -> None:
 
 # Help that a newcomer can follow: every command has an example that works as a call, and tells the exit codes.
 
-GROUPS = ("policy", "pin", "stage", "claims", "requests")
+GROUPS = ("policy", "pin", "stage", "claims", "request")
+
+
+HEADINGS = ("Commands", "Commands for operators")
 
 
 def help_of(capsys: pytest.CaptureFixture[str], *call: str) -> str:
@@ -313,8 +316,8 @@ def help_of(capsys: pytest.CaptureFixture[str], *call: str) -> str:
 
 def listed(page: str) -> list[str]:
     """The commands that a help page lists, in its order."""
-    lines = page.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()
-    return [line.split()[0] for line in lines]
+    sections = (page.partition(f"{heading}:\n")[2].partition("\n\n")[0] for heading in HEADINGS)
+    return [line.split()[0] for section in sections for line in section.splitlines()]
 
 
 def test_commands_stand_in_the_order_of_use_with_whole_lines(
@@ -324,7 +327,11 @@ def test_commands_stand_in_the_order_of_use_with_whole_lines(
     page = help_of(capsys)
     top = [name for name in EXAMPLES if " " not in name]
     assert listed(page) == top
-    assert top[:5] == ["demo", "detect", "health", "plan", "maintain"]
+    assert top[:5] == ["list", "detect", "health", "plan", "maintain"]
+    assert top[-3:] == [*FOR_OPERATORS]
+    assert page.index("Commands for operators:") < page.index(f"\n  {top[-3]} ") < page.index(f"\n  {top[-1]} ")
+    leaves = [name for name in EXAMPLES if name not in GROUPS]
+    assert len(leaves) <= 34
     assert "..." not in page.partition("Commands:")[2]
     for group in GROUPS:
         page = help_of(capsys, group)
@@ -352,11 +359,14 @@ def test_the_version_and_the_module() -> None:
     assert (done.stdout, done.stderr) == (told, "")
 
 
-def test_a_shell_can_complete_commands() -> None:
-    asked = {"_ICEKEEPER_COMPLETE": "complete_bash", "COMP_WORDS": "icekeeper po", "COMP_CWORD": "1"}
+@pytest.mark.parametrize(
+    ("typed", "offered"), [("icekeeper po", ["policy"]), ("icekeeper request wi", ["withdraw"])], ids=["top", "group"]
+)
+def test_a_shell_can_complete_commands(typed: str, offered: list[str]) -> None:
+    asked = {"_ICEKEEPER_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
     call = [sys.executable, "-c", "import sys; from icekeeper.cli import main; sys.exit(main([]))"]
     done = subprocess.run(call, env={**os.environ, **asked}, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["policy"]
+    assert done.stdout.split() == offered
 
 
 # What the command says as a process where its output takes nothing, or its arguments are no text.
@@ -382,7 +392,7 @@ def test_a_document_that_cannot_be_written_is_told_in_one_sentence(output: str, 
 
 
 def test_text_for_people_that_cannot_be_written_is_told_as_a_document_is(tmp_path: Path) -> None:
-    told = called("requests list", ">/dev/full", HOME=str(tmp_path))
+    told = called("request list", ">/dev/full", HOME=str(tmp_path))
     assert told == (1, "error: standard output cannot be written to: No space left on device\n")
 
 

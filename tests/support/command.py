@@ -88,7 +88,7 @@ class Answer:
 
 
 _SCHEMAS = Path(__file__).resolve().parents[2] / "docs" / "schemas"
-_GROUPS = ("policy", "pin", "stage", "claims", "requests")
+_GROUPS = ("policy", "pin", "stage", "claims", "request")
 
 
 @functools.cache
@@ -99,6 +99,8 @@ def _schema(name: str) -> Any:
 def require_documented(arguments: Sequence[str], document: Mapping[str, Any]) -> None:
     """Fail unless the document of this call fits its schema in docs/schemas."""
     words = [word for word in arguments if not word.startswith("-")]
+    if words[0] == "request" and "." in words[1]:  # a table: short for request add
+        words.insert(1, "add")
     name = "-".join(words[: 2 if words[0] in _GROUPS else 1])
     schema = _schema("error" if list(document) == ["error"] else name)
     wrong = [f"{error.json_path}: {error.message}" for error in schema.iter_errors(document)]

@@ -145,6 +145,8 @@ def test_the_command_line_takes_every_command_that_a_page_shows(page: str, shown
     command: Any = typer.main.get_command(app)
     context = command.make_context("icekeeper", [], resilient_parsing=True)
     arguments = shlex.split(shown, comments=True)[1:]
+    if arguments[0] == "request" and "." in arguments[1]:
+        arguments.insert(1, "add")
     name = ""
     while hasattr(command, "get_command"):
         name, *arguments = arguments

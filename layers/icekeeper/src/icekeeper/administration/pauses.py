@@ -31,7 +31,7 @@ def pause(handle: TableHandle, until_ms: int, resolve_policy: ResolvePolicy, rea
     return until
 
 
-def resume(handle: TableHandle, resolve_policy: ResolvePolicy) -> str | None:
+def end_pause(handle: TableHandle, resolve_policy: ResolvePolicy) -> str | None:
     """End a pause, and return the time until which it would have held; ``None``: the table has no pause of its own.
 
     Raises:
@@ -43,5 +43,5 @@ def resume(handle: TableHandle, resolve_policy: ResolvePolicy) -> str | None:
     until = loaded.metadata.properties.get(f"{TABLE_PREFIX}{PAUSED_UNTIL}")
     if until is not None:
         unset_settings(handle, [PAUSED_UNTIL], resolve_policy)
-        handle.journal(loaded, f"resume: {user_name()} ended the pause until {until}")
+        handle.journal(loaded, f"pause: {user_name()} ended the pause until {until}")
     return until

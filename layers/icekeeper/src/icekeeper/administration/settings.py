@@ -144,7 +144,7 @@ def withdraw_request(handle: TableHandle) -> MaintenanceRequest:
         if requests.claim(request):
             return request
     raise PolicyError(
-        f"no request is pending for {handle.table} of catalog {handle.catalog.name}; icekeeper requests list shows them"
+        f"no request is pending for {handle.table} of catalog {handle.catalog.name}; icekeeper request list shows them"
     )
 
 

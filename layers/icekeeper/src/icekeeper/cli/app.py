@@ -48,9 +48,9 @@ from icekeeper.cli.console import (
 from icekeeper.cli.docs import docs
 from icekeeper.cli.maintain import maintain
 from icekeeper.cli.metrics import metrics
-from icekeeper.cli.passes import history, orphans, plan, request, requests_app, run, run_worker
+from icekeeper.cli.passes import history, orphans, plan, request_app, run, run_worker
 from icekeeper.cli.policy import policy_app
-from icekeeper.cli.protection import claims_app, pause, pin_app, resume, stage_app
+from icekeeper.cli.protection import claims_app, pause, pin_app, stage_app
 from icekeeper.cli.reports import advise, health, report
 from icekeeper.cli.saved_plans import apply
 from icekeeper.cli.tables import list_tables, show
@@ -74,14 +74,13 @@ app.add_typer(policy_app, name="policy")
 app.add_typer(pin_app, name="pin")
 app.add_typer(stage_app, name="stage")
 app.add_typer(claims_app, name="claims")
-app.add_typer(requests_app, name="requests")
+app.add_typer(request_app, name="request")
 app.command("list")(list_tables)
 app.command()(show)
 app.command()(maintain)
 app.command()(plan)
 app.command()(apply)
 app.command()(pause)
-app.command()(resume)
 app.command()(health)
 app.command()(advise)
 app.command()(orphans)
@@ -89,7 +88,6 @@ app.command()(history)
 app.command()(report)
 app.command()(docs)
 app.command()(metrics)
-app.command()(request)
 app.command()(run)
 app.command("run-worker", hidden=True)(run_worker)
 

@@ -220,28 +220,24 @@ EXIT_CODES = (
 )
 
 EXAMPLES: Mapping[str, tuple[str, str]] = {
-    "demo": ("Make a messy table bucket on this machine healthy", "--engine local"),
+    "list": ("The tables of a catalog, their state and sizes", "--catalog lake"),
     "detect": ("Which tables need work, and why", "--catalog lake"),
     "health": ("How a table looks, and what is wrong with it", "shop.orders --catalog lake"),
     "plan": ("What a pass would do, and what branches and tags cost", "shop.orders --catalog lake"),
     "maintain": ("Run a maintenance pass over one table, or over several", "'shop.*' --catalog lake --dry-run"),
-    "apply": ("Do what a saved plan says, and nothing else", "plan.json"),
-    "run": ("Detect and maintain, every interval, without AWS", "--catalog lake --interval 1h"),
     "verify": ("Check that every referenced file exists", "shop.orders --catalog lake"),
-    "list": ("The tables of a catalog, their state and sizes", "--catalog lake"),
-    "show": ("What a table is made of: schema, specs, refs, snapshots", "shop.orders --catalog lake"),
     "history": ("What past passes did, over one table or all", "--since 24h --failed"),
-    "advise": ("What to change about a table that no pass can", "shop.orders --catalog lake"),
     "report": ("A page of catalogs' tables, for a browser", "--catalog lake --fresh '*' --output lake.html"),
-    "metrics": ("Metrics of all catalogs for Prometheus", "--output icekeeper.prom"),
-    "docs": ("The pages of the documentation", "recovery"),
+    "run": ("Detect and maintain, every interval, without AWS", "--catalog lake --interval 1h"),
     "policy": ("The settings that hold for a table, and their sources", ""),
     "policy show": ("Every setting, with its source", "shop.orders --catalog lake"),
     "policy set": ("Keep settings with a table", "shop.orders target_file_size_mb=128 --catalog lake"),
     "policy unset": ("Take settings away from a table", "shop.orders target_file_size_mb --catalog lake"),
     "policy reset": ("Take all settings away from a table", "shop.orders --catalog lake"),
+    "show": ("What a table is made of: schema, specs, refs, snapshots", "shop.orders --catalog lake"),
+    "advise": ("What to change about a table that no pass can", "shop.orders --catalog lake"),
+    "apply": ("Do what a saved plan says, and nothing else", "plan.json"),
     "pause": ("Keep every pass from a table until a time", "shop.orders --catalog lake --until 6h"),
-    "resume": ("End the pause of a table", "shop.orders --catalog lake"),
     "pin": ("Snapshots that readers rely on, and that must stay", ""),
     "pin add": ("Pin a snapshot for a while", "shop.orders --catalog lake --snapshot current --ttl 6h --name report"),
     "pin list": ("The pins that hold now", "shop.orders --catalog lake"),
@@ -251,6 +247,9 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     "stage adopted": ("A commit names the files of a load", "shop.orders --catalog lake --name load-42"),
     "stage failed": ("A load failed; its files may go", "shop.orders --catalog lake --name load-42"),
     "stage list": ("The loads that are not settled", "shop.orders --catalog lake"),
+    "metrics": ("Metrics of all catalogs for Prometheus", "--output icekeeper.prom"),
+    "docs": ("The pages of the documentation", "recovery"),
+    "demo": ("Make a messy table bucket on this machine healthy", "--engine local"),
     "orphans": ("The orphans of a whole bucket, from one listing", "--catalog lake --bucket my-bucket --dry-run"),
     "claims": ("Other tables that may need files near a table", ""),
     "claims list": ("Tables whose files near a table are spared", "shop.orders --catalog lake"),
@@ -259,12 +258,14 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
         "Forget a table that is gone, with its catalog",
         "shop.orders --catalog lake --by-catalog old --by-table shop.orders",
     ),
-    "request": ("Ask the deployed stack for a pass over one table", "shop.orders --catalog lake --operations compact"),
-    "requests": ("The requests that no run has taken yet", ""),
-    "requests list": ("Every pending request", "--catalog lake"),
-    "requests withdraw": ("Take a request back", "shop.orders --catalog lake"),
+    "request": ("Ask the deployed stack for a pass over one table", ""),
+    "request add": ("File a request, as request NS.TABLE does", "shop.orders --catalog lake --operations compact"),
+    "request list": ("The requests that no run has taken yet", "--catalog lake"),
+    "request withdraw": ("Take a request back", "shop.orders --catalog lake"),
 }
 """Commands by name, in the order of use: the purpose in one line, and the arguments of an example."""
+FOR_OPERATORS = ("orphans", "claims", "request")
+"""Commands that ``--help`` lists behind the others: of a whole bucket, of other tables, of the deployed stack."""
 
 
 class CommandGroup(TyperGroup):
@@ -273,6 +274,16 @@ class CommandGroup(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         order = {name: number for number, name in enumerate(EXAMPLES)}
         return sorted(super().list_commands(ctx), key=lambda name: order.get(_named(ctx, name), len(order)))
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        found = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        shown = {name: command for name, command in found if not command.hidden}
+        limit = formatter.width - 6 - max(map(len, shown))
+        for heading, of_operators in (("Commands", False), ("Commands for operators", True)):
+            names = [name for name in shown if (_named(ctx, name) in FOR_OPERATORS) is of_operators]
+            if names:
+                with formatter.section(heading):
+                    formatter.write_dl([(name, shown[name].get_short_help_str(limit)) for name in names])
 
     def invoke(self, ctx: Any) -> Any:
         if (script := sys.modules.get("icekeeper_command")) is not None:  # else a program or a test calls us

@@ -293,7 +293,28 @@ def plan(
     return EXIT_OK if outcome.status is PassStatus.SUCCEEDED else print_failed(trouble(outcome))
 
 
-def request(
+class _RequestGroup(CommandGroup):
+    """``request NS.TABLE`` is ``request add NS.TABLE``: the name of a table has a dot, that of a command none."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        is_short = bool(args) and args[0] not in (*self.commands, *ctx.help_option_names)
+        return super().parse_args(ctx, ["add", *args] if is_short else args)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        add = self.commands["add"]
+        return [*super().shell_complete(ctx, incomplete), *add.params[0].shell_complete(ctx, incomplete)]
+
+
+request_app = typer.Typer(
+    cls=_RequestGroup,
+    no_args_is_help=True,
+    subcommand_metavar="NS.TABLE|COMMAND [ARGS]...",
+    help="Ask the deployed stack for a pass over one table: request NS.TABLE, or request add NS.TABLE.",
+)
+
+
+@request_app.command("add")
+def request_add(
     table: Table,
     catalog: CatalogName,
     operations: Operations = None,
@@ -399,13 +420,8 @@ def _document(filed: MaintenanceRequest, execution: str | None, answer: Answer, 
         )
 
 
-requests_app = typer.Typer(
-    cls=CommandGroup, no_args_is_help=True, help="Requests for a pass that no run has taken yet."
-)
-
-
-@requests_app.command("list")
-def requests_list(
+@request_app.command("list")
+def request_list(
     catalog: Annotated[
         str | None, typer.Option("--catalog", metavar="C", help="only those that were filed under this catalog")
     ] = None,
@@ -431,8 +447,8 @@ def requests_list(
     return EXIT_OK
 
 
-@requests_app.command("withdraw")
-def requests_withdraw(table: Table, catalog: CatalogName, as_json: AsJson = False) -> int:
+@request_app.command("withdraw")
+def request_withdraw(table: Table, catalog: CatalogName, as_json: AsJson = False) -> int:
     """Take back the request for a table; a pass that has begun goes on."""
     from icekeeper.administration.settings import withdraw_request
     from icekeeper.runtime import Runtime

@@ -1,6 +1,6 @@
 """Commands that protect tables and files.
 
-``pause`` and ``resume`` keep passes from a table.  ``pin`` keeps a snapshot for a reader, ``stage`` keeps the files of
+``pause`` keeps passes from a table.  ``pin`` keeps a snapshot for a reader, ``stage`` keeps the files of
 a load that a commit is going to reference, and ``claims`` shows which other tables may have files in or around the
 folders of a table.
 """
@@ -271,33 +271,31 @@ def _lines(path: Path) -> list[str]:
 def pause(
     table: Table,
     catalog: CatalogName,
-    until: Annotated[str, typer.Option("--until", metavar="TIME", help="6h or 3d from now, or 2026-12-01T06:00:00Z")],
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="TIME", help="6h or 3d from now, or 2026-12-01T06:00:00Z")
+    ] = None,
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="for the journal")] = "",
+    end: Annotated[bool, typer.Option("--end", help="end a pause now")] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Let no pass run on a table until a time, whoever starts it; it ends by itself."""
-    from icekeeper.administration.pauses import pause as set_pause
+    """Let no pass run on a table until a time, whoever starts it; it ends by itself, or with --end."""
+    from icekeeper.administration import pauses
     from icekeeper.runtime import Runtime
 
-    runtime = Runtime.open(catalog)
-    until_ms = _until_ms(until, runtime.clock())
-    paused = set_pause(runtime.table(table_name(table)), until_ms, lambda loaded: runtime.policy(loaded, {}), reason)
-    runtime.look_again(table_name(table))
-    console = answer({**about(table, catalog), "paused_until": paused}, as_json=as_json)
-    console.print(f"{table} is paused until {paused}; icekeeper resume {table} ends it earlier", soft_wrap=True)
-    return EXIT_OK
-
-
-def resume(table: Table, catalog: CatalogName, as_json: AsJson = False) -> int:
-    """End the pause of a table."""
-    from icekeeper.administration.pauses import resume as end_pause
-    from icekeeper.runtime import Runtime
-
-    runtime = Runtime.open(catalog)
-    ended = end_pause(runtime.table(table_name(table)), lambda loaded: runtime.policy(loaded, {}))
-    runtime.look_again(table_name(table))
-    console = answer({**about(table, catalog), "was_paused_until": ended}, as_json=as_json)
-    told = "was not paused" if ended is None else f"is maintained again; it was paused until {ended}"
+    if (until is None) is not end or (end and reason):
+        raise PolicyError("give --until and perhaps --reason, or --end alone")
+    runtime, name = Runtime.open(catalog), table_name(table)
+    if until is None:
+        ended = pauses.end_pause(runtime.table(name), lambda loaded: runtime.policy(loaded, {}))
+        told = "was not paused" if ended is None else f"is maintained again; it was paused until {ended}"
+        document = {"paused_until": None, "was_paused_until": ended}
+    else:
+        until_ms = _until_ms(until, runtime.clock())
+        paused = pauses.pause(runtime.table(name), until_ms, lambda loaded: runtime.policy(loaded, {}), reason)
+        told = f"is paused until {paused}; icekeeper pause {table} --end ends it earlier"
+        document = {"paused_until": paused}
+    runtime.look_again(name)
+    console = answer({**about(table, catalog), **document}, as_json=as_json)
     console.print(f"{table} {told}", soft_wrap=True)
     return EXIT_OK
 

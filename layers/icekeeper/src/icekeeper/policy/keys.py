@@ -165,7 +165,7 @@ class Policy(BaseModel):
         True, "master switch; false skips every operation, even in a forced pass", tighter=FALSE
     )
     paused_until: OptionalMoment = key(
-        None, "no operation runs before this time; icekeeper pause and resume set it", tighter=LATER
+        None, "no operation runs before this time; icekeeper pause sets it", tighter=LATER
     )
     operations: OperationNames = key(
         ALL_OPERATIONS, "all, or a comma-separated list; always run in canonical order", tighter=FEWER

@@ -111,7 +111,7 @@ class RequestStore(Records):
         except _EnoughError:
             tell(
                 f"more requests are filed than are read at once ({MOST_READ:,}, or {MOST_BYTES // 1_000_000} MB): the "
-                "others wait; withdraw those that nobody needs (icekeeper requests list)"
+                "others wait; withdraw those that nobody needs (icekeeper request list)"
             )
 
     def claim(self, request: MaintenanceRequest) -> bool:
