@@ -18,9 +18,10 @@ from icekeeper.detection.detect import detect
 from icekeeper.detection.proposal import FleetReport
 from icekeeper.errors import MetadataUnreadable
 from icekeeper.machine.clock import HOUR_MS
-from icekeeper.metadata import document as table_document
-from icekeeper.metadata.document import Snapshot, TableMetadata, marks_of
+from icekeeper.metadata import writer_marks
+from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.document_files import parse_document
+from icekeeper.metadata.writer_marks import marks_of
 from icekeeper.pass_context.table_policy import TablePolicies
 from icekeeper.policy.keys import MEGABYTE
 from icekeeper.policy.values import rounded_down, rounded_up
@@ -48,7 +49,7 @@ MARKS = (
     "spark.sql.streaming.epochId",
     "redpanda.commit-metadata",
     "commit-user",
-    table_document.COMMITTED_KEY,
+    writer_marks.COMMITTED_KEY,
 )
 SUMMARIES = st.dictionaries(
     st.sampled_from((*MARKS, "operation", "total-data-files", "commit", "user", "flink.", "")),
@@ -129,7 +130,7 @@ def test_what_is_no_document_is_none_either_way(noise: bytes, at: int) -> None:
 @given(SUMMARIES)
 def test_no_mark_is_overlooked(summary: dict[str, str]) -> None:
     snapshot = Snapshot({"snapshot-id": 1, "timestamp-ms": 7, "summary": summary})
-    assert [*marks_of(snapshot)] == [*dict(table_document._writers(summary))]
+    assert [*marks_of(snapshot)] == [*dict(writer_marks._writers(summary))]
 
 
 @given(st.fractions(min_value=0), st.sampled_from((1, HOUR_MS, MEGABYTE)))
@@ -159,7 +160,7 @@ def same_either_way(documents: Mapping[str, bytes]) -> None:
     fast = decided({name: parse_document(data, name) for name, data in documents.items()}, TablePolicies({}))
     plain = {name: TableMetadata(json.loads(data)) for name, data in documents.items()}
     # Every kind of writer is asked for every snapshot.
-    with mock.patch.object(table_document, "_may_hold_marks", return_value=True):
+    with mock.patch.object(writer_marks, "_may_hold_marks", return_value=True):
         assert decided(plain, NoMemory({})) == fast
 
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from icekeeper.commit.attempt import RUN_ID_KEY, newest_run
 from icekeeper.errors import OperationRefused, PolicyError
 from icekeeper.machine.clock import HOUR_MS
-from icekeeper.metadata.document import COMMITTED_KEY, TableMetadata
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.writer_marks import COMMITTED_KEY
 from icekeeper.model import Nothing
 from icekeeper.operations.expiry.retention import (
     MAX_REF_AGE,

@@ -77,6 +77,8 @@ PURE = (
     "icekeeper.health.examine",
     "icekeeper.metadata.document",
     "icekeeper.metadata.overlap_depth",
+    "icekeeper.metadata.updates",
+    "icekeeper.metadata.writer_marks",
     "icekeeper.maintenance.saved_plan",
     "icekeeper.operation_facts",
     "icekeeper.operations.compaction.plan.bins",

@@ -14,7 +14,8 @@ from icekeeper.errors import (
     CommitRefused,
     CommitStateUnknown,
 )
-from icekeeper.metadata.document import TableMetadata, apply_updates, check_requirements
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.updates import apply_updates, check_requirements
 from icekeeper.model import Nothing, TableName
 from support.tables import new_document, snapshot
 

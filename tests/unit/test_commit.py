@@ -33,7 +33,8 @@ from icekeeper.errors import (
     PolicyError,
     StorageError,
 )
-from icekeeper.metadata.document import TableMetadata, apply_updates
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.updates import apply_updates
 from icekeeper.model import Nothing, TableName
 from icekeeper.operations.expiry.leftovers import Swap, find_swap
 from icekeeper.storage.storage import Storage

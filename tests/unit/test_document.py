@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from icekeeper.errors import CommitConflict, MetadataUnreadable, PolicyError, TableUnsupported
-from icekeeper.metadata.document import TableMetadata, apply_updates, check_requirements, require_writable
+from icekeeper.metadata.document import TableMetadata, require_writable
 from icekeeper.metadata.document_files import parse_document, render_document
+from icekeeper.metadata.updates import apply_updates, check_requirements
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from support.maintained_table import maintained_table

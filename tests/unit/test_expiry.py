@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icekeeper.errors import CommitConflict, MetadataUnreadable, OperationRefused
-from icekeeper.metadata.document import TableMetadata, apply_updates, check_requirements
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.updates import apply_updates, check_requirements
 from icekeeper.operations.expiry.commit_expiry import removal_of
 from icekeeper.operations.expiry.ref_costs import TableCosts, cost_of_refs, weigh
 from icekeeper.operations.expiry.retention import ExpiryPlan

@@ -10,7 +10,9 @@ import pytest
 
 from icekeeper.commit.attempt import PreparedCommit, assign_row_ids
 from icekeeper.commit.snapshot import FileReplacement, SnapshotWriter, snapshot_summary
-from icekeeper.metadata.document import COMMITTED_KEY, Snapshot, TableMetadata, apply_updates, carried_marks, marks_of
+from icekeeper.metadata.document import Snapshot, TableMetadata
+from icekeeper.metadata.updates import apply_updates
+from icekeeper.metadata.writer_marks import COMMITTED_KEY, carried_marks, marks_of
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
 from icekeeper.verification.checks import (
     duplicate_vector_problems,

@@ -25,7 +25,7 @@ from icekeeper.detection.assess import assess
 from icekeeper.errors import MaintenanceError, MetadataUnreadable
 from icekeeper.health.examine import lake_counters, lake_warnings
 from icekeeper.health.layout import timeline
-from icekeeper.metadata.document import TableMetadata, apply_updates, require_writable, schema_digest, table_digest
+from icekeeper.metadata.document import TableMetadata, require_writable, schema_digest, table_digest
 from icekeeper.metadata.document_files import leading_uuid, parse_document, render_document
 from icekeeper.metadata.manifest_read import (
     decode_identities,
@@ -51,6 +51,7 @@ from icekeeper.metadata.statistics import (
     statistics_by_snapshot,
     statistics_entry,
 )
+from icekeeper.metadata.updates import apply_updates
 from icekeeper.model import (
     EntryStatus,
     ManifestContent,

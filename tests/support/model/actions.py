@@ -7,7 +7,7 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Any
 
-from icekeeper.metadata.document import apply_updates
+from icekeeper.metadata.updates import apply_updates
 from support.model.reader import CHANGED, DATA, ID, ROW_ID, Row
 from support.model.world import World
 from support.model.writers import KEY, MAIN, PART, VALUE, WRITER, Slow, Writers, with_new, without

@@ -29,8 +29,9 @@ from icekeeper.errors import (
     MaintenanceError,
     StorageError,
 )
-from icekeeper.metadata.document import TableMetadata, apply_updates, check_requirements, same_table
+from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import parse_document, render_document
+from icekeeper.metadata.updates import apply_updates, check_requirements, same_table
 from icekeeper.model import TableName
 from icekeeper.report.outcome import PassOutcome
 from icekeeper.runtime import Runtime

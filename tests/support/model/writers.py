@@ -18,10 +18,11 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
 from icekeeper.commit.attempt import assign_row_ids
-from icekeeper.metadata.document import TableMetadata, apply_updates
+from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_list
 from icekeeper.metadata.puffin import encode_puffin
 from icekeeper.metadata.table_reader import TableReader
+from icekeeper.metadata.updates import apply_updates
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
 from support.model.reader import CHANGED, DATA, EQUALITY, ID, PATH, POSITION, ROW_ID, File, NaiveReader, Row, local
 from support.model.world import World

@@ -23,7 +23,8 @@ from icekeeper.errors import (
     PolicyError,
     StorageError,
 )
-from icekeeper.metadata.document import Ref, TableMetadata, ref_at, require_writable, same_table
+from icekeeper.metadata.document import Ref, TableMetadata, require_writable
+from icekeeper.metadata.updates import ref_at, same_table
 from icekeeper.model import Nothing, TableName
 from icekeeper.operation_facts import BuiltIn
 from icekeeper.operations.overdue_loads import require_stageable

@@ -15,7 +15,8 @@ from typing import Any
 from icekeeper.catalogs.catalog import LoadedTable, identity_of
 from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.errors import MaintenanceError, PolicyError
-from icekeeper.metadata.document import TableMetadata, apply_updates, require_writable, same_table
+from icekeeper.metadata.document import TableMetadata, require_writable
+from icekeeper.metadata.updates import apply_updates, same_table
 from icekeeper.model import Nothing
 from icekeeper.pass_context.stores import TableHandle
 from icekeeper.policy import POLICY_KEYS, TABLE_PREFIX, ResolvedPolicy, gc_enabled

@@ -30,8 +30,9 @@ from icekeeper.errors import (
     StorageError,
 )
 from icekeeper.machine.clock import TOLD_SKEW_MS, ahead_ms, system_clock
-from icekeeper.metadata.document import TableMetadata, apply_updates, check_requirements
+from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import parse_document, render_document
+from icekeeper.metadata.updates import apply_updates, check_requirements
 from icekeeper.model import TableName
 from icekeeper.storage.paths import is_under, normalise
 from icekeeper.storage.storage import Storage, store_now_ms

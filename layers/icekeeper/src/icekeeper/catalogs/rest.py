@@ -26,8 +26,9 @@ from icekeeper.catalogs.configured import ConfiguredCatalog, file_io_properties
 from icekeeper.catalogs.server_settings import Sent, ServerSettings, file_settings, log_ignored, server_settings
 from icekeeper.errors import CommitStateUnknown, MetadataUnreadable, PartlyListed, PolicyError, StorageError
 from icekeeper.machine.foreign_bytes import FileLimits, parsed_json
-from icekeeper.metadata.document import TableMetadata, same_table
+from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import require_shape
+from icekeeper.metadata.updates import same_table
 from icekeeper.model import TableName
 from icekeeper.pyiceberg_private.rest_session import (
     BoundedRestCatalog,

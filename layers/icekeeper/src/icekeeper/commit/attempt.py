@@ -14,7 +14,8 @@ from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.errors import CommitConflict
-from icekeeper.metadata.document import TableMetadata, check_requirements
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.updates import check_requirements
 from icekeeper.model import ManifestContent, ManifestFile
 
 _NAMES_FILES = frozenset({"add-snapshot", "set-statistics", "set-partition-statistics"})

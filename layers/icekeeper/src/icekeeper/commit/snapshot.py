@@ -25,7 +25,7 @@ from icekeeper.commit.attempt import (
     shows_snapshot,
 )
 from icekeeper.errors import PlanStale
-from icekeeper.metadata.document import Snapshot, TableMetadata, carried_marks, ref_at, same_table
+from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.manifest_write import (
     ManifestAssembler,
     encode_manifest,
@@ -35,6 +35,8 @@ from icekeeper.metadata.manifest_write import (
 from icekeeper.metadata.overlap_depth import DEPTH_KEY
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.metadata.types import split_by_section
+from icekeeper.metadata.updates import ref_at, same_table
+from icekeeper.metadata.writer_marks import carried_marks
 from icekeeper.model import (
     DataFile,
     EntryStatus,

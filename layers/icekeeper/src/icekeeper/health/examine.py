@@ -17,14 +17,9 @@ from typing import Any
 from icekeeper.errors import MaintenanceError, PolicyError
 from icekeeper.health.layout import timeline
 from icekeeper.machine.clock import HOUR_MS
-from icekeeper.metadata.document import (
-    MAIN,
-    PREVIOUS_VERSIONS_MAX_DEFAULT,
-    Snapshot,
-    TableMetadata,
-    history_digest,
-)
+from icekeeper.metadata.document import MAIN, Snapshot, TableMetadata, history_digest
 from icekeeper.metadata.overlap_depth import DEPTH_KEY
+from icekeeper.metadata.updates import PREVIOUS_VERSIONS_MAX_DEFAULT
 from icekeeper.model import ManifestContent, ManifestFile
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.policy.sweep_rhythm import has_former_table

@@ -1,24 +1,22 @@
-"""Table metadata: a read-only view of its JSON document, commit requirements, and updates (pure).
+"""Table metadata: a read-only view of its JSON document, and digests of its parts (pure).
 
 PyIceberg's models drop fields that they do not know and cannot write v3.  So Icekeeper never rebuilds a document from
-models: it reads what it needs from the JSON, and an update changes only the fields that it names
+models: it reads what it needs from the JSON, and :mod:`.updates` changes only the fields that an update names
 (rule: keep-unknown-metadata, platform: pyiceberg-drops-unknown-fields).
 Source: specification, "Table Metadata Fields".
 """
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from itertools import groupby
+from functools import cached_property
 from typing import Any
 
-from icekeeper.errors import CommitConflict, MetadataUnreadable, PolicyError, TableUnsupported
+from icekeeper.errors import MetadataUnreadable, PolicyError, TableUnsupported
 
 JsonObject = dict[str, Any]
 MAIN = "main"
@@ -419,206 +417,6 @@ def _is_local(path: str) -> bool:
     return found is None or found[1].lower() == "file"
 
 
-# Requirements that the table must still meet at commit: ``TableRequirement`` objects of the REST specification.
-
-
-def same_table(metadata: TableMetadata) -> list[dict[str, Any]]:
-    """The requirement that the table still has this UUID; none for a v1 table without UUID."""
-    return [] if metadata.uuid is None else [{"type": "assert-table-uuid", "uuid": metadata.uuid}]
-
-
-def ref_at(name: str, snapshot_id: int | None) -> dict[str, Any]:
-    """The requirement that a ref points at a snapshot; with ``None``, that there is no such ref."""
-    return {"type": "assert-ref-snapshot-id", "ref": name, "snapshot-id": snapshot_id}
-
-
-def check_requirements(metadata: TableMetadata, requirements: Iterable[Mapping[str, Any]]) -> None:
-    """Check requirements against a document.
-
-    Raises:
-        CommitConflict: one is not met.
-        ValueError: one is of an unknown kind.
-    """
-    for requirement in requirements:
-        kind = requirement["type"]
-        if kind == "assert-table-uuid":
-            if metadata.uuid != requirement["uuid"]:
-                raise CommitConflict(f"the table was replaced: its UUID is {metadata.uuid}, not {requirement['uuid']}")
-        elif kind == "assert-ref-snapshot-id":
-            ref = metadata.refs.get(requirement["ref"])
-            found = None if ref is None else ref.snapshot_id
-            if found != requirement["snapshot-id"]:
-                raise CommitConflict(
-                    f"ref '{requirement['ref']}' is at snapshot {found}, not at {requirement['snapshot-id']}"
-                )
-        elif kind == "assert-default-spec-id":
-            if metadata.default_spec_id != requirement["default-spec-id"]:
-                raise CommitConflict(f"the default partition spec is {metadata.default_spec_id} by now")
-        elif kind == "assert-current-schema-id":
-            if metadata.current_schema_id != requirement["current-schema-id"]:
-                raise CommitConflict(f"the current schema is {metadata.current_schema_id} by now")
-        else:
-            raise ValueError(f"unknown requirement {kind}")
-
-
-# Updates are ``TableUpdate`` objects of the REST specification, so that a commit means the same on every catalog.
-
-# Java's TableProperties.METADATA_PREVIOUS_VERSIONS_MAX_DEFAULT
-PREVIOUS_VERSIONS_MAX_DEFAULT = 100
-
-
-def apply_updates(
-    metadata: TableMetadata,
-    updates: Iterable[Mapping[str, Any]],
-    *,
-    metadata_location: str | None,
-    now_ms: int,
-) -> TableMetadata:
-    """Apply updates to a copy of the document.
-
-    ``metadata_location``, the path of the base document, is appended to the metadata log.  The log is then cut to
-    ``write.metadata.previous-versions-max`` entries.  The times of the result (epoch milliseconds) are never before
-    those of the base document (rule: time-never-runs-backwards).
-
-    Raises:
-        CommitConflict: an update does not fit the document, for example a sequence number that is already used.
-        PolicyError: ``write.metadata.previous-versions-max`` is malformed.
-        ValueError: an update of an unknown kind.
-    """
-    document = copy.deepcopy(dict(metadata.document))
-    previous_update_ms = metadata.last_updated_ms
-    updated_ms = max(now_ms, previous_update_ms)
-    added: set[int] = set()
-    for update in _joined(updates):
-        if update["action"] == "add-snapshot":
-            _add_snapshot(document, dict(update["snapshot"]))
-            added.add(update["snapshot"]["snapshot-id"])
-        elif update["action"] == "set-snapshot-ref":
-            _set_snapshot_ref(document, update, added, updated_ms)
-        else:
-            _apply(document, update)
-    newest_snapshot_ms = max((int(s["timestamp-ms"]) for s in document.get("snapshots") or ()), default=0)
-    document["last-updated-ms"] = max(updated_ms, newest_snapshot_ms)
-    if metadata_location is not None:
-        log = [*(document.get("metadata-log") or ())]
-        log.append({"timestamp-ms": previous_update_ms, "metadata-file": metadata_location})
-        result = TableMetadata(document)
-        keep = max(1, result.property_int("write.metadata.previous-versions-max", PREVIOUS_VERSIONS_MAX_DEFAULT))
-        document["metadata-log"] = log[-keep:]
-    return TableMetadata(document)
-
-
-def _joined(updates: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """The updates, with neighbours that remove statistics as one: an expiry has one for each snapshot."""
-    for action, run in groupby(updates, key=lambda update: update["action"]):
-        if action in ("remove-statistics", "remove-partition-statistics"):
-            yield {"action": action, "snapshot-ids": {update["snapshot-id"] for update in run}}
-        else:
-            yield from run
-
-
-def _apply(document: JsonObject, update: Mapping[str, Any]) -> None:
-    match update["action"]:
-        case "remove-snapshot-ref":
-            _remove_snapshot_ref(document, update["ref-name"])
-        case "remove-snapshots":
-            _remove_snapshots(document, update["snapshot-ids"])
-        case "set-statistics" | "set-partition-statistics" as action:
-            key = action.removeprefix("set-")
-            others = _without(document.get(key), "snapshot-id", [update[key]["snapshot-id"]])
-            document[key] = [*others, dict(update[key])]
-        case "remove-statistics" | "remove-partition-statistics" as action:
-            key = action.removeprefix("remove-")
-            document[key] = _without(document.get(key), "snapshot-id", update["snapshot-ids"])
-        case "set-properties":
-            document["properties"] = {**(document.get("properties") or {}), **update["updates"]}
-        case "remove-properties":
-            properties, gone = document.get("properties") or {}, set(update["removals"])
-            document["properties"] = {key: value for key, value in properties.items() if key not in gone}
-        case "remove-partition-specs":
-            if TableMetadata(document).default_spec_id in update["spec-ids"]:
-                raise CommitConflict("the default partition spec cannot be removed")
-            if document.get("partition-specs"):
-                document["partition-specs"] = _without(document["partition-specs"], "spec-id", update["spec-ids"])
-        case "remove-schemas":
-            if TableMetadata(document).current_schema_id in update["schema-ids"]:
-                raise CommitConflict("the current schema cannot be removed")
-            if "schemas" in document:
-                document["schemas"] = _without(document["schemas"], "schema-id", update["schema-ids"])
-        case action:
-            raise ValueError(f"unknown update {action}")
-
-
-def _add_snapshot(document: JsonObject, snapshot: JsonObject) -> None:
-    # The checks of Iceberg-Java's TableMetadata.Builder.addSnapshot and of REST servers.
-    snapshot_id, version = snapshot["snapshot-id"], int(document["format-version"])
-    if any(s["snapshot-id"] == snapshot_id for s in document.get("snapshots") or ()):
-        raise CommitConflict(f"snapshot {snapshot_id} is already in the table")
-    if "sequence-number" in snapshot:
-        last, number = int(document.get("last-sequence-number") or 0), int(snapshot["sequence-number"])
-        if version > 1 and number <= last and snapshot.get("parent-snapshot-id") is not None:
-            raise CommitConflict(f"snapshot {snapshot_id} has sequence number {number}, the table is at {last} already")
-        document["last-sequence-number"] = max(last, number)
-    if version > 2:
-        next_row_id, first_row_id = TableMetadata(document).next_row_id, int(snapshot["first-row-id"])
-        if first_row_id < next_row_id:
-            raise CommitConflict(
-                f"snapshot {snapshot_id} starts at row id {first_row_id}, the table is at {next_row_id}"
-            )
-        # Specification, "Row Lineage".
-        document["next-row-id"] = first_row_id + int(snapshot["added-rows"])
-    document["snapshots"] = [*(document.get("snapshots") or ()), snapshot]
-
-
-def _set_snapshot_ref(document: JsonObject, update: Mapping[str, Any], added: Collection[int], updated_ms: int) -> None:
-    """``added``: the ids of the snapshots that this commit adds; ``updated_ms``: the time of the commit."""
-    name, snapshot_id = update["ref-name"], update["snapshot-id"]
-    snapshot = next((s for s in document.get("snapshots") or () if s["snapshot-id"] == snapshot_id), None)
-    if snapshot is None:
-        raise CommitConflict(f"ref '{name}' cannot point at snapshot {snapshot_id}, which is not in the table")
-    ref = {key: value for key, value in update.items() if key not in ("action", "ref-name") and value is not None}
-    refs = document.get("refs") or {}
-    if refs.get(name) == ref:
-        return
-    if int(document["format-version"]) > 1 or refs or name != MAIN:
-        document["refs"] = {**refs, name: ref}
-    if name == MAIN:
-        document["current-snapshot-id"] = snapshot_id
-        # A rollback is logged with the time of its commit, so that the log stays in order of time.
-        logged_ms = int(snapshot["timestamp-ms"]) if snapshot_id in added else updated_ms
-        entry = {"timestamp-ms": logged_ms, "snapshot-id": snapshot_id}
-        document["snapshot-log"] = [*(document.get("snapshot-log") or ()), entry]
-
-
-def _remove_snapshot_ref(document: JsonObject, name: str) -> None:
-    (document.get("refs") or {}).pop(name, None)
-    if name == MAIN:
-        # Java writes "no current snapshot" as null from v3 on.
-        document["current-snapshot-id"] = -1 if int(document["format-version"]) < 3 else None
-        document["snapshot-log"] = []
-
-
-def _remove_snapshots(document: JsonObject, snapshot_ids: Iterable[int]) -> None:
-    gone = set(map(int, snapshot_ids))
-    document["snapshots"] = _without(document.get("snapshots"), "snapshot-id", gone)
-    for key in ("statistics", "partition-statistics"):  # (rule: statistics-leave-with-snapshot)
-        if document.get(key):
-            document[key] = _without(document[key], "snapshot-id", gone)
-    for name in [n for n, ref in (document.get("refs") or {}).items() if int(ref["snapshot-id"]) in gone]:
-        _remove_snapshot_ref(document, name)
-    if document.get("current-snapshot-id") in gone:  # a v1 document has no refs
-        _remove_snapshot_ref(document, MAIN)
-    # The log loses its entries up to the last one of a removed snapshot (rule: keep-metadata-logs).
-    log = document.get("snapshot-log") or []
-    last_gone = max((i for i, entry in enumerate(log) if int(entry["snapshot-id"]) in gone), default=-1)
-    if last_gone >= 0:
-        document["snapshot-log"] = log[last_gone + 1 :]
-
-
-def _without(entries: Iterable[JsonObject] | None, id_key: str, gone: Collection[int]) -> list[JsonObject]:
-    return [entry for entry in entries or () if int(entry.get(id_key) or 0) not in gone]
-
-
 _SETTINGS = ("format-version", "current-schema-id", "default-spec-id", "default-sort-order-id", "properties")
 
 
@@ -648,93 +446,3 @@ def history_digest(metadata: TableMetadata, snapshot_ids: Iterable[int]) -> str:
 
 def _digest(found: Any) -> str:
     return hashlib.sha256(json.dumps(found, sort_keys=True, default=str).encode()).hexdigest()[:16]
-
-
-# The marks in snapshot summaries by which streaming writers find their last commit (rule: carry-streaming-marks).
-#
-# After a restart such a writer walks from the head of its branch over the parents until it finds its mark, and
-# continues after that commit.  If a parent is missing, it finds no mark and commits everything again: duplicates.  So a
-# snapshot that adds no rows copies its parent's marks, and expiry keeps all snapshots from the head to the newest mark.
-#
-# These marks are known:
-#
-# * Flink, ``SinkUtil.getMaxCommittedCheckpointId``: the checkpoint id of a job and, since 1.0, of an operator.
-# * Kafka Connect, ``Coordinator.lastCommittedOffsetsForTable``: the offsets of the control topic and group that the key
-#   names.  Other keys hold commit id, task id and the time up to which the table is complete.
-# * Spark Structured Streaming, ``SparkWrite.findLastCommittedEpochId``: the epoch of a query.
-# * Redpanda, ``get_iceberg_committed_offset``: the offset of a cluster, as JSON.
-# * Tiering services (Fluss, Modak) look for the last snapshot of their ``commit-user``, and use that snapshot's id.  A
-#   copy would give them the wrong id, so this mark is never copied.
-#
-# ``wap.id`` and ``published-wap-id`` are no marks: they describe one staged or published snapshot (Iceberg-Java,
-# ``WapUtil``), so a copy would be wrong.
-
-COMMITTED_KEY = "icekeeper.writer-marks-committed-ms"
-"""Stored with copied marks: when the writer committed them, in epoch milliseconds."""
-
-# A key of every mark contains one of these.
-_WORDS = ("flink.job-id", "kafka.connect.", "spark.sql.streaming.queryId", "redpanda.commit-metadata", "commit-user")
-# Prefixes of keys; the second is that of the sink's first versions, by Tabular.
-_OFFSETS = ("kafka.connect.offsets.", "kafka.connect.control.offsets.")
-
-
-def marks_of(snapshot: Snapshot) -> dict[str, int]:
-    """The marks in a snapshot's summary: each writer in words, and when it committed, in epoch milliseconds.
-
-    Copied marks keep the time of the writer's commit.
-    """
-    if not _may_hold_marks(tuple(snapshot.summary.keys())):
-        return {}
-    writers = [writer for writer, _ in _writers(snapshot.summary)]
-    return dict.fromkeys(writers, _committed_ms(snapshot)) if writers else {}
-
-
-@lru_cache(maxsize=1024)
-def _may_hold_marks(keys: tuple[str, ...]) -> bool:
-    """Whether a summary with these keys may hold marks.
-
-    Detection reads the summaries of all snapshots.  Most have no marks, and one writer's have the same keys.
-    """
-    names = " ".join(keys)
-    return any(word in names for word in _WORDS)
-
-
-def carried_marks(parent: Snapshot) -> dict[str, str]:
-    """The summary entries that a snapshot without new rows copies unchanged from its parent."""
-    beginnings = tuple(start for _, starts in _writers(parent.summary) for start in starts)
-    carried = {key: value for key, value in parent.summary.items() if key.startswith(beginnings)}
-    return {**carried, COMMITTED_KEY: str(_committed_ms(parent))} if carried else {}
-
-
-def _committed_ms(snapshot: Snapshot) -> int:
-    carried = snapshot.summary.get(COMMITTED_KEY, "")
-    return int(carried) if carried.isdecimal() else snapshot.timestamp_ms
-
-
-def _writers(summary: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Each writer with a mark, in words, and the prefixes of the keys to copy; none: the mark is never copied."""
-    job = summary.get("flink.job-id")
-    if job is not None and "flink.max-committed-checkpoint-id" in summary:
-        operator = summary.get("flink.operator-id")
-        writer = f"Flink job {job}" if operator is None else f"Flink job {job}, operator {operator}"
-        # Whole keys: a job may set properties of its own under the same prefix.
-        yield writer, ("flink.max-committed-checkpoint-id", "flink.job-id", "flink.operator-id")
-    for key in summary:
-        for beginning in _OFFSETS:
-            if key.startswith(beginning):
-                # The names differ by version: "commit-id" was "commitId", "valid-through-ts" was "vtts".
-                yield f"Kafka Connect sink {key.removeprefix(beginning)}", ("kafka.connect.",)
-    query = summary.get("spark.sql.streaming.queryId")
-    if query is not None and "spark.sql.streaming.epochId" in summary:
-        yield f"Spark query {query}", ("spark.sql.streaming.queryId", "spark.sql.streaming.epochId")
-    mark = summary.get("redpanda.commit-metadata")
-    if mark is not None:
-        try:
-            cluster = json.loads(mark).get("cluster")
-        except (ValueError, AttributeError, RecursionError):
-            cluster = None
-        writer = "Redpanda" if cluster is None else f"Redpanda cluster {cluster}"
-        yield writer, ("redpanda.commit-metadata",)
-    user = summary.get("commit-user")
-    if user is not None:
-        yield f"commit user {user}", ()

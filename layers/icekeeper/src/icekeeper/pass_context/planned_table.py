@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.commit.transaction import Committed
-from icekeeper.metadata.document import apply_updates
+from icekeeper.metadata.updates import apply_updates
 from icekeeper.model import Nothing
 from icekeeper.operation_facts import Operation
 

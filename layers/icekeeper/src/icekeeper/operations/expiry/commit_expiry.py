@@ -26,14 +26,8 @@ from icekeeper.errors import (
     is_damage,
 )
 from icekeeper.machine.interrupts import uninterrupted
-from icekeeper.metadata.document import (
-    Ref,
-    TableMetadata,
-    history_digest,
-    ref_at,
-    require_writable,
-    same_table,
-)
+from icekeeper.metadata.document import Ref, TableMetadata, history_digest, require_writable
+from icekeeper.metadata.updates import ref_at, same_table
 from icekeeper.model import Nothing
 from icekeeper.operations.expiry.leftovers import LostRef, delete_recorded, find_swap, hold_lost_refs, list_name
 from icekeeper.operations.expiry.retention import (

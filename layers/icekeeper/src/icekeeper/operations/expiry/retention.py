@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, repeat, takewhile
 
 from icekeeper.errors import OperationRefused, PolicyError
-from icekeeper.metadata.document import MAIN, Ref, Snapshot, TableMetadata, marks_of
+from icekeeper.metadata.document import MAIN, Ref, Snapshot, TableMetadata
+from icekeeper.metadata.writer_marks import marks_of
 from icekeeper.model import Nothing
 from icekeeper.policy import Policy
 

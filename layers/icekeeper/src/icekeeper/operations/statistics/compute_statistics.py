@@ -18,15 +18,7 @@ from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.errors import FileUnreadable, MaintenanceError, MetadataUnreadable, StorageError, TableUnsupported
 from icekeeper.machine.clock import stopwatch
 from icekeeper.machine.foreign_bytes import FileLimits
-from icekeeper.metadata.document import (
-    Snapshot,
-    TableMetadata,
-    branch_head,
-    ref_at,
-    require_writable,
-    same_table,
-    schema_digest,
-)
+from icekeeper.metadata.document import Snapshot, TableMetadata, branch_head, require_writable, schema_digest
 from icekeeper.metadata.puffin import THETA_SKETCH, PuffinBlob, decode_footer, encode_blobs
 from icekeeper.metadata.statistics import (
     ThetaSketch,
@@ -37,6 +29,7 @@ from icekeeper.metadata.statistics import (
     union,
 )
 from icekeeper.metadata.table_reader import TableReader, delete_index
+from icekeeper.metadata.updates import ref_at, same_table
 from icekeeper.model import EntryStatus, ManifestContent, ManifestEntry, ManifestFile, Nothing
 from icekeeper.operations.statistics.partition_statistics import (
     PartitionFileFormat,
