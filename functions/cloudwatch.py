@@ -141,16 +141,16 @@ def _tell_lake(lake: Sequence[LakeStats]) -> None:
     if _wanted() == "all":
         for stats in (one for one in lake if not one.verdict.is_unread):
             values = {**stats.counters, "lake_warnings": len(stats.warnings)}
-            _emit_of_table(values, (stats.identity.catalog, str(stats.identity.table)))
+            _emit_of_table(values, (stats.identity.catalog.name, str(stats.identity.table)))
 
 
 def _remembered(deployment: Deployment) -> Iterator[LakeStats]:
     for configured in deployment.catalogs(unreachable=lambda error: None):  # the scan has logged it
         try:
-            warehouse = deployment.runtime_of(configured).catalog.warehouse
+            catalog = deployment.runtime_of(configured).catalog
         except MaintenanceError:
             continue
-        yield from deployment.state.lake_stats.of_catalog(configured.name, warehouse)
+        yield from deployment.state.lake_stats.of_catalog(catalog.id)
 
 
 def _wanted() -> str:

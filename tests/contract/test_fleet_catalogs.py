@@ -83,7 +83,7 @@ def test_files_follow_the_endpoint_of_the_environment_whoever_reads_them(
 
 def test_a_table_bucket_is_opened_by_its_address_and_committed_to(bucket: TableBucket) -> None:
     catalog = open_catalog(bucket.arn)
-    assert (catalog.name, catalog.warehouse) == (bucket.name, bucket.arn)
+    assert (catalog.id) == (bucket.name, bucket.arn)
     table = TableName(("ns",), "t")
     assert list(catalog.list_tables()) == [table]
     after = catalog.commit(catalog.load(table), [], [{"action": "set-properties", "updates": {"a": "b"}}])

@@ -11,7 +11,7 @@ import pytest
 
 from icekeeper.errors import StorageError
 from icekeeper.machine.clock import HOUR_MS
-from icekeeper.model import TableName
+from icekeeper.model import CatalogId, TableName
 from icekeeper.state.claims import CatalogLook, SeenHead, TableClaims, UnseenEntry
 from icekeeper.state.dynamodb.table import DynamoTable
 from icekeeper.state.identity import TableIdentity
@@ -72,7 +72,9 @@ def test_the_journal_returns_passes_newest_first(open_store: OpenStore) -> None:
 
 def test_the_journal_of_all_tables_returns_passes_newest_first_by_time(open_store: OpenStore) -> None:
     """Of every catalog and copy; a pass that is recorded again, in a later hour, is there once."""
-    other = replace(IDENTITY, catalog="D", table=TableName(("a.b",), "t"), uuid="uuid-2")
+    other = replace(
+        IDENTITY, catalog=IDENTITY.catalog._replace(name="D"), table=TableName(("a.b",), "t"), uuid="uuid-2"
+    )
     hours = [n * HOUR_MS for n in range(5)]
     store = open_store()
     for record in (a_pass("a", hours[1]), a_pass("a", hours[2], other), a_pass("b", hours[3]), a_pass("b", hours[4])):
@@ -232,9 +234,9 @@ def test_a_table_without_a_uuid_is_its_location(open_store: OpenStore) -> None:
     store = open_store()
     store.add_pin(a_pin("p", 100, WITHOUT_UUID))
     store.remember(WITHOUT_UUID, seen(1))
-    renamed = replace(WITHOUT_UUID, catalog="D", warehouse="w", table=TableName(("ns",), "renamed"))
+    renamed = replace(WITHOUT_UUID, catalog=CatalogId("D", "w"), table=TableName(("ns",), "renamed"))
     assert store.glance(renamed, now_ms=0) == Glance((a_pin("p", 100, renamed),), seen(1), ())
-    elsewhere = replace(WITHOUT_UUID, location="s3://bucket/elsewhere", catalog="D")
+    elsewhere = replace(WITHOUT_UUID, location="s3://bucket/elsewhere", catalog=WITHOUT_UUID.catalog._replace(name="D"))
     assert store.glance(elsewhere, now_ms=0) == Glance((), None, ())
 
 
@@ -261,8 +263,7 @@ def claims(
     data_roots: tuple[str, ...] = (),
 ) -> TableClaims:
     return TableClaims(
-        catalog=catalog,
-        warehouse=warehouse,
+        catalog=CatalogId(catalog, warehouse),
         table=TableName.parse(table),
         uuid=uuid,
         location=location,
@@ -292,7 +293,7 @@ def test_nothing_is_known_at_first(open_store: OpenStore) -> None:
     store = open_store().claims
     assert store.of_entry(OWNER.entry) is None
     assert list(store.touching("s3://b/wh")) == []
-    assert list(store.of_catalog("lake", "s3://wh")) == []
+    assert list(store.of_catalog(CatalogId("lake", "s3://wh"))) == []
     store.forget(OWNER.entry)
 
 
@@ -300,8 +301,8 @@ def test_what_was_recorded_comes_back_as_it_was(open_store: OpenStore) -> None:
     open_store().claims.record(OWNER)
     open_store().claims.record(GUEST)
     assert open_store().claims.of_entry(OWNER.entry) == OWNER
-    assert list(open_store().claims.of_catalog("lake", "s3://wh")) == [OWNER]
-    assert list(open_store().claims.of_catalog("other", "s3://wh")) == [GUEST]
+    assert list(open_store().claims.of_catalog(CatalogId("lake", "s3://wh"))) == [OWNER]
+    assert list(open_store().claims.of_catalog(CatalogId("other", "s3://wh"))) == [GUEST]
 
 
 def test_an_owner_finds_those_around_inside_and_below_its_location(open_store: OpenStore) -> None:
@@ -373,12 +374,12 @@ def test_the_last_look_at_each_catalog_is_known(open_store: OpenStore) -> None:
     assert list(open_store().claims.looks()) == []
     open_store().claims.record(GUEST)
     open_store().claims.record_first_looks([OWNER, NESTED])
-    never = [CatalogLook(catalog=name, warehouse="s3://wh") for name in ("lake", "other")]
+    never = [CatalogLook(catalog=CatalogId(name, "s3://wh")) for name in ("lake", "other")]
     assert list(open_store().claims.looks()) == never
     assert sorted(found(open_store, OWNER.location)) == ["ns.guest", "ns.nested", "ns.owner"]
     unseen = UnseenEntry(table=TableName.parse("ns.lost"), reason="why", location="s3://b/wh/lost", is_gone=True)
     looked = CatalogLook(
-        catalog="lake", warehouse="s3://wh", run="r1", looked_ms=7, unseen=(unseen,), failure="because"
+        catalog=CatalogId("lake", "s3://wh"), run="r1", looked_ms=7, unseen=(unseen,), failure="because"
     )
     open_store().claims.record_look(looked)
     open_store().claims.record(AROUND)

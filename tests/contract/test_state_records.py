@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icekeeper.machine.clock import HOUR_MS
-from icekeeper.model import TableName
+from icekeeper.model import CatalogId, TableName
 from icekeeper.policy.sweep_rhythm import SweepMemory
 from icekeeper.state.claims import CutOff, CutWork, cut_again, forget_cut, waiting_cuts
 from icekeeper.state.findings import RETRY_MS, CatalogScan, Part, RefusedExpiry, TableLayout, Verdict
-from icekeeper.state.identity import TableIdentity
+from icekeeper.state.identity import Entry, TableIdentity
 from icekeeper.state.requests import MaintenanceRequest, RequestStore
 from icekeeper.state.store import (
     IdleSince,
@@ -37,38 +37,42 @@ from support.state_stores import COPY, IDENTITY, OTHERS, SPELLINGS, WITHOUT_UUID
 
 # What every store of cut-off tables does, and how long they wait (rule: cut-off-endless-tables).
 
-ENTRY = ("C", "s3://bucket/", "ns.ä b")
+ENTRY = Entry(CatalogId("C", "s3://bucket/"), "ns.ä b")
 PASS, LOOK = CutWork.PASS, CutWork.LOOK
 
 
-def a_cut(times: int, cut_ms: int = 5, work: CutWork = PASS, entry: tuple[str, str, str] = ENTRY) -> CutOff:
+def a_cut(times: int, cut_ms: int = 5, work: CutWork = PASS, entry: Entry = ENTRY) -> CutOff:
     return CutOff(entry=entry, work=work, times=times, cut_ms=cut_ms, why="it took longer than job_timeout_s 60")
 
 
 def test_a_table_is_cut_off_more_and_more_often_until_it_ends_in_time(open_store: OpenStore) -> None:
     store = open_store().cut_offs
-    assert list(store.of_catalog(*ENTRY[:2])) == []
+    assert list(store.of_catalog(ENTRY.catalog)) == []
     why = a_cut(1).why
     assert [cut_again(store, ENTRY, PASS, why, now_ms=at).times for at in (3, 4, 5)] == [1, 2, 3]
-    assert list(open_store().cut_offs.of_catalog(*ENTRY[:2])) == [a_cut(3)]
+    assert list(open_store().cut_offs.of_catalog(ENTRY.catalog)) == [a_cut(3)]
     forget_cut(store, ENTRY, LOOK)
-    assert list(store.of_catalog(*ENTRY[:2])) == [a_cut(3)]
+    assert list(store.of_catalog(ENTRY.catalog)) == [a_cut(3)]
     forget_cut(store, ENTRY, PASS)
-    assert list(store.of_catalog(*ENTRY[:2])) == []
+    assert list(store.of_catalog(ENTRY.catalog)) == []
     assert cut_again(store, ENTRY, PASS, why, now_ms=9) == a_cut(1, 9)
 
 
 def test_each_entry_and_kind_of_work_has_its_own(open_store: OpenStore) -> None:
     """Filed under the names of the catalog, so that no UUID that a table gives itself is another one's."""
     store = open_store().cut_offs
-    others = [("C", "s3://other/", "ns.t"), ("D", "s3://bucket/", "ns.t"), ("C", "s3://bucket/", "ns.u")]
+    others = [
+        Entry(CatalogId("C", "s3://other/"), "ns.t"),
+        Entry(CatalogId("D", "s3://bucket/"), "ns.t"),
+        Entry(CatalogId("C", "s3://bucket/"), "ns.u"),
+    ]
     cuts = [a_cut(n, entry=entry, work=work) for n, entry in enumerate((ENTRY, *others), 1) for work in (LOOK, PASS)]
     for cut in cuts:
         store.record(cut)
-    assert list(store.of_catalog("C", "s3://bucket/")) == [*cuts[6:], *cuts[:2]]
-    assert list(store.of_catalog("D", "s3://bucket/")) == cuts[4:6]
+    assert list(store.of_catalog(CatalogId("C", "s3://bucket/"))) == [*cuts[6:], *cuts[:2]]
+    assert list(store.of_catalog(CatalogId("D", "s3://bucket/"))) == cuts[4:6]
     store.forget(ENTRY, LOOK)
-    assert list(store.of_catalog("C", "s3://bucket/")) == [*cuts[6:], cuts[1]]
+    assert list(store.of_catalog(CatalogId("C", "s3://bucket/"))) == [*cuts[6:], cuts[1]]
 
 
 @given(times=st.integers(1, 2**31), cut_ms=st.integers(0, 2**42))
@@ -80,7 +84,7 @@ def test_the_more_often_the_longer_it_waits_but_never_for_ever(times: int, cut_m
     assert waits_ms == hours * HOUR_MS
     assert [cut.waits(at) for at in (cut_ms - 1, cut.until_ms)] == [False, False]
     assert [cut.waits(at) for at in (cut_ms, cut.until_ms - 1)] == [True, True]
-    assert waiting_cuts([cut, replace(cut, work=LOOK)], PASS, cut_ms) == {ENTRY[2]: cut}
+    assert waiting_cuts([cut, replace(cut, work=LOOK)], PASS, cut_ms) == {ENTRY.table: cut}
 
 
 # Where operations had nothing more to do is remembered with what the last pass saw, by every store.
@@ -127,8 +131,8 @@ def test_a_value_of_another_type_is_not_known(broken: dict[str, object]) -> None
 # What every store of lake stats does.
 
 LISTED = {
-    "catalog": replace(IDENTITY, catalog="D"),
-    "warehouse": replace(IDENTITY, warehouse="s3://other/"),
+    "catalog": replace(IDENTITY, catalog=IDENTITY.catalog._replace(name="D")),
+    "warehouse": replace(IDENTITY, catalog=IDENTITY.catalog._replace(warehouse="s3://other/")),
     "name": replace(IDENTITY, table=TableName(("ns",), "t")),
     "uuid": replace(IDENTITY, uuid="uuid-2"),
 }
@@ -151,14 +155,14 @@ def some_stats(identity: TableIdentity = IDENTITY, observed_ms: int = 1_767_225_
 def test_no_stats_are_known_at_first(open_store: OpenStore) -> None:
     stats = open_store().lake_stats
     assert stats.of_table(IDENTITY) is None
-    assert list(stats.of_catalog(IDENTITY.catalog, IDENTITY.warehouse)) == []
+    assert list(stats.of_catalog(IDENTITY.catalog)) == []
     stats.forget(IDENTITY)
 
 
 def test_what_was_seen_comes_back_as_it_was(open_store: OpenStore) -> None:
     open_store().lake_stats.record(some_stats())
     assert open_store().lake_stats.of_table(IDENTITY) == some_stats()
-    assert list(open_store().lake_stats.of_catalog(IDENTITY.catalog, IDENTITY.warehouse)) == [some_stats()]
+    assert list(open_store().lake_stats.of_catalog(IDENTITY.catalog)) == [some_stats()]
 
 
 def test_what_is_seen_later_replaces_everything(open_store: OpenStore) -> None:
@@ -168,28 +172,28 @@ def test_what_is_seen_later_replaces_everything(open_store: OpenStore) -> None:
     empty = LakeStats(identity=IDENTITY, observed_ms=7, snapshot_id=None, counters={})
     stats.record(empty)
     assert stats.of_table(IDENTITY) == empty
-    assert list(stats.of_catalog(IDENTITY.catalog, IDENTITY.warehouse)) == [empty]
+    assert list(stats.of_catalog(IDENTITY.catalog)) == [empty]
 
 
 def test_the_last_scan_of_a_catalog_and_the_layouts_of_its_tables_come_back(open_store: OpenStore) -> None:
-    store, place = open_store(), (IDENTITY.catalog, IDENTITY.warehouse)
-    assert store.scans.of_catalog(*place) is None
-    assert list(store.layouts.of_catalog(*place)) == []
+    store, place = open_store(), IDENTITY.catalog
+    assert store.scans.of_catalog(place) is None
+    assert list(store.layouts.of_catalog(place)) == []
     for scanned in (3, 2):
-        scan = CatalogScan(catalog=place[0], warehouse=place[1], scanned_ms=2**41, listed=3, scanned=scanned)
+        scan = CatalogScan(catalog=place, scanned_ms=2**41, listed=3, scanned=scanned)
         store.scans.record(scan)
         facts = {"sizes": [[20, scanned, 2**60 + 1]], "partitions": [["day=ä", 1, 2, 3]]}
         layout = TableLayout(identity=IDENTITY, observed_ms=2**41, part=Part.FILES, facts=facts)
         store.layouts.record(layout)
     holders = replace(layout, part=Part.HOLDERS, observed_ms=7, facts={})
-    other = replace(layout, identity=replace(IDENTITY, catalog="other"))
+    other = replace(layout, identity=replace(IDENTITY, catalog=place._replace(name="other")))
     store.layouts.record(holders, other)
-    elsewhere = CatalogScan(catalog="A", warehouse=place[1], scanned_ms=1, listed=0, scanned=0)
+    elsewhere = CatalogScan(catalog=place._replace(name="A"), scanned_ms=1, listed=0, scanned=0)
     store.scans.record(elsewhere)
-    assert open_store().scans.of_catalog(*place) == scan
+    assert open_store().scans.of_catalog(place) == scan
     assert store.scans.all() == (elsewhere, scan)
-    assert list(open_store().layouts.of_catalog(*place)) == [layout, holders]
-    assert list(store.layouts.of_catalog("other", place[1])) == [other]
+    assert list(open_store().layouts.of_catalog(place)) == [layout, holders]
+    assert list(store.layouts.of_catalog(place._replace(name="other"))) == [other]
 
 
 def test_a_table_that_is_gone_is_forgotten(open_store: OpenStore) -> None:
@@ -197,7 +201,7 @@ def test_a_table_that_is_gone_is_forgotten(open_store: OpenStore) -> None:
     stats.record(some_stats())
     stats.forget(IDENTITY)
     assert stats.of_table(IDENTITY) is None
-    assert list(stats.of_catalog(IDENTITY.catalog, IDENTITY.warehouse)) == []
+    assert list(stats.of_catalog(IDENTITY.catalog)) == []
 
 
 @pytest.mark.parametrize("other", LISTED.values(), ids=LISTED)
@@ -222,9 +226,9 @@ def test_a_catalog_of_many_tables_comes_by_name(open_store: OpenStore) -> None:
     ]
     for each in reversed(recorded):
         stats.record(each)
-    stats.record(some_stats(replace(IDENTITY, catalog="D")))
-    stats.record(some_stats(replace(IDENTITY, warehouse="s3://other/")))
-    found = list(open_store().lake_stats.of_catalog(IDENTITY.catalog, IDENTITY.warehouse))
+    stats.record(some_stats(replace(IDENTITY, catalog=IDENTITY.catalog._replace(name="D"))))
+    stats.record(some_stats(replace(IDENTITY, catalog=IDENTITY.catalog._replace(warehouse="s3://other/"))))
+    found = list(open_store().lake_stats.of_catalog(IDENTITY.catalog))
     assert found == sorted(recorded, key=lambda each: str(each.identity.table))
 
 
@@ -239,7 +243,7 @@ def due(due_ms: int) -> SweepRecord:
 
 SWEEPS = [
     (MANY[0], due(0)),
-    (replace(MANY[0], catalog="other"), due(99)),  # a table that two catalogs list
+    (replace(MANY[0], catalog=IDENTITY.catalog._replace(name="other")), due(99)),  # a table that two catalogs list
     (MANY[1], sweep(SweepKind.SWEPT, 7)),
     *((one, due(n)) for n, one in enumerate(MANY[1:], 1)),
 ]
@@ -252,7 +256,7 @@ def test_the_stats_of_many_tables_are_recorded_at_once(open_store: OpenStore) ->
     later = replace(first, observed_ms=99)
     open_store().lake_stats.record(first, later, *others)
     open_store().lake_stats.record()
-    assert [*open_store().lake_stats.of_catalog(IDENTITY.catalog, IDENTITY.warehouse)] == [later, *others]
+    assert [*open_store().lake_stats.of_catalog(IDENTITY.catalog)] == [later, *others]
 
 
 def test_the_sweeps_of_many_tables_are_recorded_at_once(open_store: OpenStore) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icekeeper.machine.clock import HOUR_MS
-from icekeeper.model import TableName
+from icekeeper.model import CatalogId, TableName
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.items import Item
 from icekeeper.state.sqlite.store import SqliteStateStore
@@ -121,7 +121,9 @@ def test_a_row_takes_at_most_300_bytes_and_its_writes_are_one_to_three(moto_dyna
     """The largest row of a table with a long name; a write of up to 1 KB is one unit (docs/costs.md)."""
     table = a_table(moto_dynamodb)
     store = StateStore(table).trends
-    identity = replace(IDENTITY, warehouse="s3://" + "w" * 500, table=TableName(("n" * 255,) * 3, "t" * 255))
+    identity = replace(
+        IDENTITY, catalog=CatalogId("C", "s3://" + "w" * 500), table=TableName(("n" * 255,) * 3, "t" * 255)
+    )
     largest = {one.name: 2**63 - 1 for one in fields(TrendRow) if one.name != "observed_ms"}
     units = []
 

@@ -158,7 +158,7 @@ def test_what_is_not_admitted_arrives_nowhere_and_is_told_once(
     catalog = server.open(**OURS)
     for _ in range(2):
         files = files_of(catalog)
-    ours = {**OURS, "warehouse": server.inner.warehouse}
+    ours = {**OURS, "warehouse": server.inner.id.warehouse}
     assert files.get(key) == ours.get(key)
     client = catalog._client.properties  # type: ignore[attr-defined]
     assert client.get(key) == {**ours, "type": "rest", "rest.sigv4.max-retries": "2"}.get(key)

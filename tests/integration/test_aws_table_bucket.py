@@ -49,7 +49,7 @@ class Lake:
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
-        address = runtime.catalog.warehouse, "ns", "t"
+        address = runtime.catalog.id.warehouse, "ns", "t"
         self.address: tuple[str, ...] = address
         moto_s3tables.ANSWERS[address] = moto_s3tables.ANSWERS[address[:1]] = {}
 
@@ -240,7 +240,7 @@ class MaintainedLake:
 
     @property
     def address(self) -> tuple[str, str, str]:
-        return self.runtime.catalog.warehouse, "ns", "t"
+        return self.runtime.catalog.id.warehouse, "ns", "t"
 
     def answers(self, of_table: dict[str, Any], of_bucket: dict[str, Any]) -> None:
         moto_s3tables.ANSWERS[self.address] = of_table
@@ -407,7 +407,7 @@ def test_the_rest_endpoint_of_a_table_bucket_is_known_by_its_arn(
 ) -> None:
     maintained_lake.answers({COMPACTION: {"status": "disabled"}}, {FILES: {"status": "disabled"}})
     properties = {**moto_server.s3_properties, "s3tables.endpoint": moto_server.endpoint}
-    maintenance = maintenance_behind({**properties, "warehouse": maintained_lake.runtime.catalog.warehouse})
+    maintenance = maintenance_behind({**properties, "warehouse": maintained_lake.runtime.catalog.id.warehouse})
     assert maintenance is not None
     found = maintenance.read(OWNED_NAME)
     assert [(kind.value, is_enabled) for kind, is_enabled in found.is_enabled.items()] == [
@@ -428,7 +428,7 @@ def test_without_credentials_ownership_is_not_known(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     for more in ({}, {"s3tables.profile-name": "nobody"}):
-        maintenance = maintenance_behind({"warehouse": maintained_lake.runtime.catalog.warehouse, **more})
+        maintenance = maintenance_behind({"warehouse": maintained_lake.runtime.catalog.id.warehouse, **more})
         assert maintenance is not None
         assert set(maintenance.read(OWNED_NAME).unreadable) == set(BuiltIn)
 

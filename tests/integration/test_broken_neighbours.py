@@ -15,7 +15,7 @@ from icekeeper.catalogs.sql import SqlCatalog as OurSqlCatalog
 from icekeeper.deletion import other_tables as served_tables
 from icekeeper.deletion.other_tables import fitting
 from icekeeper.errors import PartlyListed
-from icekeeper.model import TableName
+from icekeeper.model import CatalogId, TableName
 from icekeeper.pass_context import stores as footprint
 from icekeeper.state.claims import CatalogLook, UnseenEntry
 from icekeeper.storage.paths import normalise
@@ -457,7 +457,7 @@ class TestVeryMany:
             )
             for number in range(6_000)
         ]
-        look = CatalogLook(catalog="C", warehouse="w", run="r", unseen=tuple(unseen))
+        look = CatalogLook(catalog=CatalogId("C", "w"), run="r", unseen=tuple(unseen))
         small = fitting(look)
         assert small is not None
         assert {(one.table.namespace, one.is_gone, one.location) for one in small.unseen} == {
@@ -469,7 +469,7 @@ class TestVeryMany:
             one.reason == "it cannot be read; and so it is with 999 more of its namespace" for one in small.unseen
         )
         assert fitting(small) is small
-        assert CatalogLook.from_json("C", "w", small.to_json()) == small
+        assert CatalogLook.from_json(CatalogId("C", "w"), small.to_json()) == small
 
 
 def test_a_guest_with_files_in_very_many_folders_is_known(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

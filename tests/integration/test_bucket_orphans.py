@@ -16,7 +16,7 @@ from pyiceberg.table import Table
 from icekeeper.deletion.delete import delete_unneeded
 from icekeeper.errors import OperationRefused
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.model import TableName
+from icekeeper.model import CatalogId, TableName
 from icekeeper.operations.orphans.delete_orphans import folders_elsewhere
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
@@ -383,8 +383,7 @@ def test_a_table_that_another_catalog_was_seen_to_have_there_is_one_that_is_know
     """That catalog cannot be opened from here."""
     left = plant_elsewhere(data, "left.parquet")
     claims = TableClaims(
-        catalog="elsewhere",
-        warehouse="",
+        catalog=CatalogId("elsewhere", ""),
         table=TableName(("ns",), "guest"),
         uuid="3f3f0000-0000-0000-0000-000000000001",
         location=str(tmp_path / "guest"),

@@ -19,7 +19,7 @@ from icekeeper.deletion.table_claims import exclude_entry, forget_claims
 from icekeeper.errors import PartlyListed, PolicyError
 from icekeeper.machine.clock import HOUR_MS, system_clock
 from icekeeper.metadata.table_reader import TableReader
-from icekeeper.model import ManifestFile, TableName
+from icekeeper.model import CatalogId, ManifestFile, TableName
 from icekeeper.pass_context.stores import TableHandle
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.state.claims import TableClaims
@@ -130,7 +130,7 @@ def test_only_after_eight_days_a_missing_table_is_gone(
     since_days: float | None, now_days: float, then_days: float | None
 ) -> None:
     """A first sighting that is in the future is of a clock that was ahead, and proves nothing."""
-    claims = TableClaims(catalog="c", warehouse="w", table=TableName.parse(GUEST), uuid="u", location="s3://b/guest")
+    claims = TableClaims(catalog=CatalogId("c", "w"), table=TableName.parse(GUEST), uuid="u", location="s3://b/guest")
     seen = claims if since_days is None else replace(claims, missing_ms=int(since_days * DAY_MS))
     now = seen.missing_again(int(now_days * DAY_MS))
     assert (now and now.missing_ms) == (None if then_days is None else then_days * DAY_MS)
@@ -258,7 +258,7 @@ def test_a_person_forgets_a_missing_table_at_once(denied: Denied) -> None:
     denied.sweep(0)
     handle = TableHandle(denied.owner.catalog, NAME, denied.owner.state, system_clock)
     here = handle.catalog
-    forget_claims(handle, here.name, TableName.parse(GUEST), here.warehouse, lambda name, warehouse: here)
+    forget_claims(handle, here.id.name, TableName.parse(GUEST), here.id.warehouse, lambda recorded: here)
     denied.sweep(0)
     assert not denied.is_whole
 
@@ -303,13 +303,13 @@ def test_a_renamed_table_is_known_by_its_new_name_and_a_second_entry_is_none(
     if was_known:
         local_catalog.register_table("ns.second", owner.loaded.metadata_location)
     first = local_catalog.load_table("ns.first").metadata_location
-    here = owner.catalog.name, owner.catalog.warehouse
+    here = owner.catalog.id
 
     def known() -> set[str]:
         """Those that a pass knows, which had to look at all tables."""
         owner.table.overwrite(owner.new_rows(1))
         assert maintain(owner, local_catalog, "ns.t")["expire_snapshots"].status is Status.SUCCEEDED
-        return {one.table.name for one in owner.state.claims.of_catalog(*here)}
+        return {one.table.name for one in owner.state.claims.of_catalog(here)}
 
     assert known() == {"t", "first", *(["second"] if was_known else [])}
     if was_known:
@@ -329,8 +329,7 @@ GONE = ("--by-catalog", "gone", "--by-table", "ns.guest")
 def claim(folder: str, catalog: str = "gone", warehouse: str = "s3://gone", table: str = "ns.guest") -> TableClaims:
     """Record that a table was seen to have files in a folder."""
     claims = TableClaims(
-        catalog=catalog,
-        warehouse=warehouse,
+        catalog=CatalogId(catalog, warehouse),
         table=TableName.parse(table),
         uuid="0b9e3b1c-0000-0000-0000-000000000000",
         location="s3://gone/ns/guest",
@@ -403,8 +402,7 @@ def test_a_table_that_is_still_there_is_not_forgotten(command: Command) -> None:
     location = command.table().location()
     table = command.table("ns.guest")
     guest = TableClaims(
-        catalog=CATALOG,
-        warehouse=command.warehouse.as_uri(),
+        catalog=CatalogId(CATALOG, command.warehouse.as_uri()),
         table=TableName.parse("ns.guest"),
         uuid=str(table.metadata.table_uuid),
         location=normalise(table.location()),

@@ -19,6 +19,7 @@ from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import MetadataUnreadable, OperationRefused
 from icekeeper.machine.clock import system_clock
 from icekeeper.metadata.table_reader import References, reachable_files
+from icekeeper.model import CatalogId
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import resolve
 from icekeeper.runtime import Runtime
@@ -34,7 +35,7 @@ from support.scripted_catalog import ScriptedCatalog
 # The guard before every deletion: another look before each batch and each new attempt, in parallel, and patient.
 
 
-def no_other(name: str, warehouse: str) -> None:
+def no_other(recorded: CatalogId) -> None:
     """No other catalog is served."""
 
 

@@ -15,11 +15,11 @@ from botocore.exceptions import ClientError
 
 from icekeeper.errors import LeaseHeld, LeaseLost, StorageError
 from icekeeper.machine.clock import HOUR_MS, ServerClock, system_clock
-from icekeeper.model import TableName
+from icekeeper.model import CatalogId, TableName
 from icekeeper.state import items
 from icekeeper.state.claims import CutOff, CutWork
 from icekeeper.state.dynamodb.table import DynamoTable, open_table
-from icekeeper.state.identity import TableAddress, TableIdentity
+from icekeeper.state.identity import Entry, TableAddress, TableIdentity
 from icekeeper.state.items import Item
 from icekeeper.state.leases import Lease
 from icekeeper.state.requests import MaintenanceRequest
@@ -44,11 +44,11 @@ READS: dict[str, Callable[[StateStore], Any]] = {
     "seen_ms": lambda store: store.last_seen(IDENTITY),
     "metrics": lambda store: store.history(IDENTITY),
     "holder": lambda store: store.leases.current("k", now_ms=0),
-    "folders": lambda store: list(store.claims.of_catalog("c", "w")),
-    "times": lambda store: store.cut_offs.of_catalog("c", "w"),
-    "cut_ms": lambda store: store.cut_offs.of_catalog("c", "w"),
-    "work": lambda store: store.cut_offs.of_catalog("c", "w"),
-    "counters": lambda store: list(store.lake_stats.of_catalog(IDENTITY.catalog, IDENTITY.warehouse)),
+    "folders": lambda store: list(store.claims.of_catalog(CatalogId("c", "w"))),
+    "times": lambda store: store.cut_offs.of_catalog(CatalogId("c", "w")),
+    "cut_ms": lambda store: store.cut_offs.of_catalog(CatalogId("c", "w")),
+    "work": lambda store: store.cut_offs.of_catalog(CatalogId("c", "w")),
+    "counters": lambda store: list(store.lake_stats.of_catalog(IDENTITY.catalog)),
 }
 """What reads an attribute, by its name."""
 BESIDE = {"until_ms": "kind", "seen_ms": "idle"}
@@ -71,7 +71,9 @@ def filled(moto_server: MotoServer) -> DynamoTable:
     store.requests.file(MaintenanceRequest(identity=IDENTITY, requested_ms=1, settings={"a": "b"}))
     store.leases.acquire("k", "me", now_ms=0, ttl_ms=9)
     store.claims.record(CLAIMS)
-    store.cut_offs.record(CutOff(entry=("c", "w", "ns.t"), work=CutWork.LOOK, times=1, cut_ms=1, why="slow"))
+    store.cut_offs.record(
+        CutOff(entry=Entry(CatalogId("c", "w"), "ns.t"), work=CutWork.LOOK, times=1, cut_ms=1, why="slow")
+    )
     store.lake_stats.record(
         LakeStats(identity=IDENTITY, observed_ms=1, snapshot_id=1, counters={"n": 1}, warnings={}, policy={})
     )
@@ -274,7 +276,7 @@ def test_a_catalogs_stats_are_read_a_megabyte_at_a_time(table: DynamoTable) -> N
         policy = {"where": "x" * 60_000}
         store.record(LakeStats(identity=identity, observed_ms=1, snapshot_id=None, counters={}, policy=policy))
     with requests_of(table.client) as asked:
-        assert len(list(store.of_catalog(IDENTITY.catalog, IDENTITY.warehouse))) == 30
+        assert len(list(store.of_catalog(IDENTITY.catalog))) == 30
     assert asked == ["Query", "Query"]
 
 
@@ -374,7 +376,7 @@ def test_a_load_whose_files_could_not_all_be_recorded_protects_those_that_were(
 
 def test_names_longer_than_a_key_may_be_are_kept_apart(table: DynamoTable) -> None:
     store = StateStore(table)
-    long = TableIdentity("C", "w" * 3000, TableName(("ns",), "t" * 2000), "u")
+    long = TableIdentity(CatalogId("C", "w" * 3000), TableName(("ns",), "t" * 2000), "u")
     other = replace(long, uuid="v")
     paths = [f"s3://bucket/{'ä' * 900}/{number}" for number in range(3)]
     store.quarantine.see(long, "run-1", paths, now_ms=1)

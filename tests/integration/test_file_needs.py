@@ -28,6 +28,7 @@ from icekeeper.pipeline.glue_job import End, run_work
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.runtime import Runtime
+from icekeeper.state.identity import Entry
 from icekeeper.state.open import open_state
 from icekeeper.state.staging import LoadState
 from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES
@@ -128,7 +129,7 @@ class TestOtherTables:
 
     def test_a_table_that_is_not_maintained_is_not_looked_at(self, table: MaintainedTable) -> None:
         table.maintain(maintenance_enabled="false")
-        assert list(table.state.claims.of_catalog(table.catalog.name, table.catalog.warehouse)) == []
+        assert list(table.state.claims.of_catalog(table.catalog.id)) == []
 
 
 class TestAnotherTenant:
@@ -445,7 +446,7 @@ def test_a_manifest_that_is_gone_hides_no_other_one(owner: MaintainedTable) -> N
     outcome = maintain(owner, owner.pyiceberg, "ns.t", operations="remove_orphans")["remove_orphans"]
     assert outcome.reason is None or gone.manifest_path in outcome.reason
     assert ids(guest) == [0, 1, 10, 11, 20, 21, 98]
-    claims = owner.state.claims.of_entry((owner.catalog.name, owner.catalog.warehouse, "ns.guest"))
+    claims = owner.state.claims.of_entry(Entry(owner.catalog.id, "ns.guest"))
     assert claims is not None
     assert (set(claims.folders), claims.is_looked_into) == ({normalise(f"{owner.metadata.location}/data")}, False)
     assert orphan.exists() == (outcome.reason is not None)

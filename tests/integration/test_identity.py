@@ -15,11 +15,12 @@ from pyiceberg.table import Table
 
 from icekeeper.administration.pins import declare_load, stage_load
 from icekeeper.machine.clock import system_clock
-from icekeeper.model import TableName
+from icekeeper.model import CatalogId, TableName
 from icekeeper.pass_context.stores import TableHandle
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.state.claims import CutOff, CutWork
+from icekeeper.state.identity import Entry
 from icekeeper.state.open import open_state
 from icekeeper.state.staging import LoadState
 from support.command import CATALOG, EVERYTHING_IS_OLD, Command
@@ -135,7 +136,7 @@ def test_none_makes_the_other_ones_files_forgotten(command: Command, owner: Tabl
 
 def test_none_makes_the_other_one_wait(command: Command, guest: Table) -> None:
     warehouse = command.properties["warehouse"]
-    entry = CATALOG, warehouse, TableName(("victim",), "x.t").key
+    entry = Entry(CatalogId(CATALOG, warehouse), TableName(("victim",), "x.t").key)
     cut = CutOff(entry=entry, work=CutWork.LOOK, times=1, cut_ms=system_clock(), why="it hangs")
     open_state(os.environ).cut_offs.record(cut)
     assert command(*RUN).out.count("victim.x.t failed: not looked at: it hangs") == 1

@@ -75,7 +75,7 @@ MANIFESTS = {"operations": "rewrite_manifests", "min_manifests_to_rewrite": "5",
 
 
 def recorded(table: MaintainedTable) -> LakeStats:
-    (found,) = table.state.lake_stats.of_catalog(table.catalog.name, table.catalog.warehouse)
+    (found,) = table.state.lake_stats.of_catalog(table.catalog.id)
     return found
 
 

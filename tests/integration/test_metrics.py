@@ -22,7 +22,7 @@ from prometheus_client.openmetrics import parser as openmetrics
 from icekeeper.cycle import metrics_server
 from icekeeper.cycle.metrics_server import CycleHealth, served
 from icekeeper.errors import PolicyError, StorageError
-from icekeeper.model import TableName
+from icekeeper.model import CatalogId, TableName
 from icekeeper.report import metrics
 from icekeeper.report.metrics import METRICS, StateMetrics
 from icekeeper.state.identity import TableIdentity
@@ -101,9 +101,9 @@ def expressions(document: Any) -> list[str]:
 
 def a_state(folder: Path, tables: int) -> SqliteStateStore:
     state = SqliteStateStore(folder / "state.db")
-    state.totals.add("C", "file:///w", {"scans": 1})
+    state.totals.add(CatalogId("C", "file:///w"), {"scans": 1})
     for number in range(tables):
-        identity = TableIdentity("C", "file:///w", TableName(("ns",), f"t{number:04}"), f"u{number}", "")
+        identity = TableIdentity(CatalogId("C", "file:///w"), TableName(("ns",), f"t{number:04}"), f"u{number}", "")
         warnings = {"small_files": "…"} if number == tables - 1 else {}
         counters = {"lake_bytes": number, "lake_data_files": 1}
         state.lake_stats.record(
@@ -130,8 +130,8 @@ def exposed(state: SqliteStateStore) -> str:
 def test_a_hostile_name_is_one_label(tmp_path: Path) -> None:
     state = SqliteStateStore(tmp_path / "state.db")
     name = TableName(("ns",), 'a"} 1\nicekeeper_up 1\u202e\x00')
-    state.totals.add('C"\n', "w", {"scans": 1})
-    identity = TableIdentity('C"\n', "w", name, "u", "")
+    state.totals.add(CatalogId('C"\n', "w"), {"scans": 1})
+    identity = TableIdentity(CatalogId('C"\n', "w"), name, "u", "")
     state.lake_stats.record(LakeStats(identity=identity, observed_ms=1, snapshot_id=1, counters={"lake_bytes": 1}))
     names = {name for name, _ in samples(exposed(state))}
     assert names <= set(METRICS)
@@ -185,7 +185,7 @@ def test_the_state_is_read_once_a_minute(tmp_path: Path) -> None:
     for at_s in (0.0, 60.0, 61.0):
         now_s[0] = at_s
         seen.append(value(samples(generate_latest(registry).decode()), "scans_total"))
-        state.totals.add("C", "file:///w", {"scans": 1})
+        state.totals.add(CatalogId("C", "file:///w"), {"scans": 1})
     assert seen == [1, 1, 3]
 
 
@@ -313,6 +313,6 @@ def test_lines_of_a_run_as_json(command: Command, monkeypatch: pytest.MonkeyPatc
 def test_one_state_has_the_totals_of_all_processes(command: Command) -> None:
     """As after a restart: another object reads what the first one has added."""
     for _ in range(2):
-        open_state(command.environment()).totals.add("C", "w", {"files_merged": 2, "passes.failed": 1})
-    ((catalog, warehouse, amounts),) = open_state(command.environment()).totals.all()
-    assert (catalog, warehouse, dict(amounts)) == ("C", "w", {"files_merged": 4, "passes.failed": 2})
+        open_state(command.environment()).totals.add(CatalogId("C", "w"), {"files_merged": 2, "passes.failed": 1})
+    ((catalog, amounts),) = open_state(command.environment()).totals.all()
+    assert (catalog, dict(amounts)) == (CatalogId("C", "w"), {"files_merged": 4, "passes.failed": 2})

@@ -224,7 +224,7 @@ def test_protected_prefixes_and_pinned_metadata_stay(table: MaintainedTable) -> 
     pinned = table.plant("metadata/00000-pinned.metadata.json", metadata_of(table), days_old=20)
     metadata = table.metadata
     assert metadata.current_snapshot is not None
-    identity = TableIdentity(table.catalog.name, table.catalog.warehouse, NAME, metadata.uuid or "")
+    identity = TableIdentity(table.catalog.id, NAME, metadata.uuid or "")
     table.state.add_pin(
         Pin(
             identity=identity,

@@ -171,8 +171,8 @@ def test_a_step_killed_where_it_has_the_most_is_cut_off(pipeline: Pipeline) -> N
     cuts = pipeline.deployment.state.cut_offs
 
     def told() -> list[tuple[str, CutWork, int]]:
-        found = cuts.of_catalog(item.catalog, item.warehouse)
-        return [(cut.entry[2], cut.work, cut.times) for cut in found]
+        found = cuts.of_catalog(item.identity.catalog)
+        return [(cut.entry.table, cut.work, cut.times) for cut in found]
 
     kill(pipeline, item, "compact")
     report_table(pipeline.deployment, RUN, item, RunState())

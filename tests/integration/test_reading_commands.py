@@ -18,7 +18,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from icekeeper.cli.app import main
 from icekeeper.cli.console import with_id_texts
 from icekeeper.machine.clock import iso_utc, system_clock
-from icekeeper.model import TableName
+from icekeeper.model import CatalogId, TableName
 from icekeeper.policy import POLICY_KEYS
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.leases import take_slot
@@ -218,7 +218,7 @@ def two_tables(command: Command) -> Command:
 
 def test_health_of_every_table_is_recorded(two_tables: Command) -> None:
     assert two_tables("detect", "--json").code == 0
-    stats = open_state(os.environ).lake_stats.of_catalog("C", two_tables.warehouse.as_uri())
+    stats = open_state(os.environ).lake_stats.of_catalog(CatalogId("C", two_tables.warehouse.as_uri()))
     recorded = {one.identity.table.name: one.counters["lake_snapshots"] for one in stats}
     assert recorded == {"busy": 7, "idle": 1}
 
@@ -420,8 +420,7 @@ NOON_MS = 1_767_268_800_000
 def record(command: Command, run_id: str, started_ms: int, status: str = "succeeded") -> PassRecord:
     metadata = command.catalog.load_table("ns.t").metadata
     identity = TableIdentity(
-        CATALOG,
-        command.warehouse.as_uri(),
+        CatalogId(CATALOG, command.warehouse.as_uri()),
         TableName(("ns",), "t"),
         str(metadata.table_uuid),
         normalise(metadata.location),
@@ -513,7 +512,7 @@ def test_without_a_table_history_answers_for_all_catalogs_of_the_state(
     there = SqliteStateStore(command.state)
     (one, *_) = there.passes(now_ms - 2 * hour_ms, now_ms=now_ms)
     freed = {"expire_snapshots.bytes_freed": 2048, "remove_orphans.bytes_freed": 1024}
-    elsewhere = replace(one.identity, catalog="D")
+    elsewhere = replace(one.identity, catalog=one.identity.catalog._replace(name="D"))
     at_ms = now_ms - 2 * hour_ms
     there.record_pass(
         replace(one, identity=elsewhere, run_id="d", metrics=freed, started_ms=at_ms - 2_340, finished_ms=at_ms)

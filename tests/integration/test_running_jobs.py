@@ -554,7 +554,7 @@ def test_a_process_that_is_killed_leaves_a_record_that_is_cleaned(table: Maintai
         """
     )
     done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path), table.catalog.warehouse], capture_output=True, check=False
+        [sys.executable, "-c", script, str(tmp_path), table.catalog.id.warehouse], capture_output=True, check=False
     )
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
     left = table.unreferenced()

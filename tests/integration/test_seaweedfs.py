@@ -361,7 +361,7 @@ def test_all_tables_of_a_bucket_are_swept_from_one_listing(runtime_of_two_tables
         plant(runtime_of_two_tables, B, "data/k=%41/o.parquet"),
     }
     orphans.add(plant(runtime_of_two_tables, B, "metadata/o.avro"))
-    warehouse = runtime_of_two_tables.catalog.warehouse.rstrip("/")
+    warehouse = runtime_of_two_tables.catalog.id.warehouse.rstrip("/")
     grace = {"orphan_older_than_hours": "0"}
     dry = runtime_of_two_tables.sweep_bucket(warehouse, grace, LocalEngine(1), dry_run=True, unsafe=True)
     assert {path for table in dry.tables.values() for path in table.files_planned} == orphans

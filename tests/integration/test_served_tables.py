@@ -350,7 +350,7 @@ class TestUnreadable:
         listed = OurSqlCatalog.list_tables
 
         def silent(catalog: OurSqlCatalog) -> Iterator[TableName]:
-            if catalog.name == other.name:
+            if catalog.id.name == other.name:
                 raise StorageError("it does not answer")
             yield from listed(catalog)
 

@@ -60,7 +60,7 @@ def maintained(answer: Answer) -> dict[str, str]:
 
 
 def cut_tables(work: CutWork) -> dict[str, int]:
-    cuts = open_state(os.environ).cut_offs.of_catalog(CATALOG, Runtime.open(CATALOG).catalog.warehouse)
+    cuts = open_state(os.environ).cut_offs.of_catalog(Runtime.open(CATALOG).catalog.id)
     return {name: cut.times for name, cut in waiting_cuts(cuts, work, system_clock()).items()}
 
 

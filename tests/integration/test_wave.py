@@ -165,8 +165,8 @@ def test_one_of_ten_tables_that_never_ends_is_cut_off_and_nine_are_maintained(
     told, item = wave.outcome("ns.t"), wave.items["ns.t"]
     assert told["status"] == "failed"
     assert told["summary"].startswith("StorageError: cut off: its part of a wave did not end within 5 s of job_timeout")
-    (cut,) = wave.deployment.state.cut_offs.of_catalog(item.catalog, item.warehouse)
-    assert (cut.entry[2], cut.work, cut.times) == ("ns.t", CutWork.PASS, 1)
+    (cut,) = wave.deployment.state.cut_offs.of_catalog(item.identity.catalog)
+    assert (cut.entry.table, cut.work, cut.times) == ("ns.t", CutWork.PASS, 1)
     other = run_by_another(wave, "ns.t")
     other.__enter__()
     before = pipeline.table.pyiceberg.load_table("ns.t").metadata_location

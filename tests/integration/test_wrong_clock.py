@@ -164,7 +164,7 @@ def test_a_bucket_is_swept_by_the_clock_of_the_store(table_bucket: dict[str, str
         (outcome,) = runtime.maintain(loaded.name, settings, LocalEngine(1)).operations
         assert (outcome.status.value, outcome.files_planned) == (status, ())
         assert abs(outcome.metrics["clock.skew_s"] - hours * 3600) < 60
-        swept = runtime.sweep_bucket(catalog.warehouse, settings, LocalEngine(1))
+        swept = runtime.sweep_bucket(catalog.id.warehouse, settings, LocalEngine(1))
         assert swept.tables["ns.a"].status.value == status
         assert swept.metrics["clock.skew_s"] == swept.tables["ns.a"].metrics["clock.skew_s"]
     assert storage.status(in_flight) is not None

@@ -25,6 +25,7 @@ from icekeeper.model import TableName
 from icekeeper.pyiceberg_private import rest_session
 from icekeeper.runtime import Runtime
 from icekeeper.state.claims import TableClaims
+from icekeeper.state.identity import Entry
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import normalise
@@ -212,15 +213,14 @@ class World:
     def permits(self, row: Row) -> bool:
         """Whether a deletion may take the file."""
         claims = self.state.claims
-        here = self.catalog.name, self.catalog.warehouse
-        claims.forget((*here, GUEST.key))
+        claims.forget(Entry(self.catalog.id, GUEST.key))
         if row.is_known and self.known is not None:
             since = -1 if row.missing_days is None else system_clock() - int(row.missing_days * 24 * HOUR_MS)
             claims.record(replace(self.known, missing_ms=since))
         self.server.said = {question: [*answers] for question, answers in row.said.items()}
         is_late = any(LATE in answers for answers in row.said.values())
         catalog = self.hasty if is_late else self.catalog
-        runtime = Runtime(catalog, self.state, environment={}, other_catalog=lambda name, warehouse: None)
+        runtime = Runtime(catalog, self.state, environment={}, other_catalog=lambda recorded: None)
         loaded = self.catalog.load(OWNER)
         context = runtime.context(loaded, runtime.policy(loaded, {}), LocalEngine(1))
         try:
@@ -261,7 +261,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             made.metadata_location,
         )
         assert not found.permits(Row("as it is"))
-        found.known = found.state.claims.of_entry((catalog.name, catalog.warehouse, GUEST.key))
+        found.known = found.state.claims.of_entry(Entry(catalog.id, GUEST.key))
         assert found.known is not None
         assert found.known.folders == {normalise(adopted).rpartition("/")[0]}
         yield found

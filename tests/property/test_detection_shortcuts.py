@@ -153,7 +153,7 @@ def decided(tables: Mapping[str, TableMetadata], policies: TablePolicies) -> tup
         state, catalog = SqliteStateStore(Path(folder) / "state.db"), PreparedCatalog(tables)
         reports = [detect([source(catalog)], state, policies, clock=lambda: NOW_MS, threads=1) for _ in range(2)]
         assert reports[0].scanned == len(tables)
-        return reports[1], list(state.lake_stats.of_catalog(catalog.name, catalog.warehouse))
+        return reports[1], list(state.lake_stats.of_catalog(catalog.id))
 
 
 def same_either_way(documents: Mapping[str, bytes]) -> None:

@@ -145,7 +145,7 @@ class World:
         grow_old(path for path in self.home.rglob("*") if path.is_file())
         environment = {ALLOWED_PREFIXES: self.rules}
         catalog = open_catalog("C", {**self.properties, "type": "sql"}, environment)
-        runtime = Runtime(catalog, self.state, environment=environment, other_catalog=lambda name, warehouse: None)
+        runtime = Runtime(catalog, self.state, environment=environment, other_catalog=lambda recorded: None)
         chosen = {**EAGER, "operations": "expire_snapshots,remove_orphans", "orphan_max_delete_ratio": "1"}
         outcome = runtime.maintain(TableName.parse("victim.t"), chosen, LocalEngine(1), unsafe=True)
         return Counter(one.status for one in outcome.operations)

@@ -18,7 +18,7 @@ from pyspark.errors.exceptions.captured import CapturedException
 from icekeeper.administration.pins import stage_load
 from icekeeper.errors import StorageError
 from icekeeper.metadata.document import MAIN
-from icekeeper.model import FileContent
+from icekeeper.model import CatalogId, FileContent
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.state.identity import TableIdentity
@@ -416,7 +416,7 @@ def _upgrade(table: CleanupTable, chance: random.Random) -> None:
 def _pin(table: CleanupTable, chance: random.Random) -> None:
     loaded = table.table.runtime.catalog.load(NAME)
     snapshot_id = table.some_snapshot(chance)
-    identity = TableIdentity("shared", "shared", NAME, loaded.metadata.uuid or "")
+    identity = TableIdentity(CatalogId("shared", "shared"), NAME, loaded.metadata.uuid or "")
     pin = Pin(
         identity=identity,
         name=table.new_name("pin"),

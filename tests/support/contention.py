@@ -327,7 +327,7 @@ def rest_arena(folder: Path, seed: int) -> Iterator[Arena]:
     """A REST catalog that answers one request after another."""
     inner = open_catalog(LAKE, dict(_in_sql(folder).ours))
     with scripted_rest(inner) as server:
-        properties = {"type": "rest", "uri": server.url, "warehouse": inner.warehouse}
+        properties = {"type": "rest", "uri": server.url, "warehouse": inner.id.warehouse}
         with _troubled(properties, "uri", folder, seed) as arena:
             yield arena
 

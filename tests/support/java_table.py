@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.pointer import commit_document, load_document
 from icekeeper.errors import CommitConflict
-from icekeeper.model import TableName
+from icekeeper.model import CatalogId, TableName
 from icekeeper.storage.storage import Storage
 from support.java_writer import JavaTable as WrittenTable
 from support.maintained_table import NAME, MaintainedTable, local_path
@@ -71,8 +71,7 @@ class JavaTable:
 class _JavasPointer:
     """A catalog of one table: where Java's table operations are, there is the table."""
 
-    name = "shared"
-    warehouse = "shared"
+    id = CatalogId("shared", "shared")
 
     def __init__(self, java: WrittenTable) -> None:
         self._java = java

@@ -179,7 +179,7 @@ class MaintainedTable:
             store_clock=store_clock or (same_clock if clock else self._store_now),
             sleep=self.waits.append,
             monotonic_s=lambda: sum(self.waits),
-            other_catalog=lambda name, warehouse: None,
+            other_catalog=lambda recorded: None,
         )
 
     def maintain(

@@ -16,7 +16,7 @@ from icekeeper.errors import (
 )
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.updates import apply_updates, check_requirements
-from icekeeper.model import Nothing, TableName
+from icekeeper.model import CatalogId, Nothing, TableName
 from support.tables import new_document, snapshot
 
 NAME = TableName(("ns",), "t")
@@ -27,8 +27,7 @@ Script = Callable[["MemoryCatalog", Callable[[], LoadedTable]], LoadedTable]
 class MemoryCatalog:
     """A REST-like catalog: only requirements decide.  ``script`` gets each commit as something to do, or not."""
 
-    name: str = "memory"
-    warehouse: str = ""
+    id: CatalogId = field(default_factory=lambda: CatalogId("memory", ""))
     version: int = 1
     metadata: TableMetadata = field(default_factory=lambda: TableMetadata(new_document("s3://b/t", 2)))
     scripts: list[Script] = field(default_factory=list)

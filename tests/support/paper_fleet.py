@@ -20,6 +20,7 @@ from icekeeper.machine.clock import HOUR_MS
 from icekeeper.maintenance.pass_steps import PassStart, record_outcome
 from icekeeper.metadata.document import TableMetadata, table_digest
 from icekeeper.model import (
+    CatalogId,
     FileContent,
     LiveEntry,
     ManifestContent,
@@ -377,7 +378,7 @@ class PaperFleet:
     With ``one_in`` only one table in so many is played, and limits that hold for all of them are as many times tighter.
     """
 
-    name, warehouse, built_in_maintenance = "paper", "s3://lake/", None
+    id, built_in_maintenance = CatalogId("paper", "s3://lake/"), None
 
     def __init__(
         self, state: StateStore, tables: int, settings: Mapping[str, str] | None = None, *, one_in: int = 1
@@ -432,7 +433,7 @@ class PaperFleet:
             plan_sweep=self.state.sweeps.record,
             threads=1,
         )
-        report = scanner.scan([CatalogSource(self.name, lambda: self)], self._cursor)
+        report = scanner.scan([CatalogSource(self.id.name, lambda: self)], self._cursor)
         self._cursor = report.cursor
         if report.errors:
             raise AssertionError([skip.reason for skip in report.skipped if skip.is_error])
@@ -443,7 +444,7 @@ class PaperFleet:
         tally, table = self.tallies[member.kind], member.table
         head = table.snapshots[-1]["snapshot-id"] if table.snapshots else None
         rewritten = table.rewritten
-        identity = TableIdentity(self.name, self.warehouse, member.name, member.uuid, table.document["location"])
+        identity = TableIdentity(self.id, member.name, member.uuid, table.document["location"])
         operations = [one for one in self.resolved.policy.operations if self.resolved.runs(one)]
         sweeps = self.state.sweeps.of_table(identity)
         if why_no_sweep(self.resolved.policy, sweeps, identity.key, now_ms) is not None:
@@ -451,7 +452,7 @@ class PaperFleet:
         outcomes, ages, depth = carried_out_pass(table, member.orphans, now_ms, tally.requests, operations)
         ended_ms = now_ms + self._one_in * (_PASS_MS + (table.rewritten - rewritten) // _REWRITTEN_PER_MS)
         outcome = PassOutcome(
-            table=str(member.name), catalog=self.name, run_id=f"r{now_ms}", dry_run=False, operations=tuple(outcomes)
+            table=str(member.name), catalog=self.id.name, run_id=f"r{now_ms}", dry_run=False, operations=tuple(outcomes)
         )
         start, fingerprint = PassStart(identity, head, now_ms), self.resolved.fingerprint()
         record_outcome(self.state, start, outcome, fingerprint, "paper", ended_ms)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from icekeeper.machine.clock import HOUR_MS
-from icekeeper.model import TableName
+from icekeeper.model import CatalogId, TableName
 from icekeeper.report.page import CatalogFacts
 from icekeeper.state.findings import CatalogScan, Part, TableLayout, Verdict
 from icekeeper.state.identity import TableIdentity
@@ -28,7 +28,7 @@ def fleet(tables: int, catalog: str = "lake", *, hostile: bool = False, layouts:
     if hostile:
         names[0] = f"evil.{HOSTILE.replace('.', '')}"
     for number, name in enumerate(names):
-        identity = TableIdentity(catalog, "w", TableName.recorded(name), f"u{number}", f"s3://b/t{number}")
+        identity = TableIdentity(CatalogId(catalog, "w"), TableName.recorded(name), f"u{number}", f"s3://b/t{number}")
         stats = _stats(identity, random, number, lines[number % 9], text=HOSTILE if hostile and number == 0 else "")
         lake.append(stats)
         if number % 3 != 2:
@@ -44,10 +44,10 @@ def fleet(tables: int, catalog: str = "lake", *, hostile: bool = False, layouts:
             found.extend(_layout(stats, random, number, partitions[number % 9]))
         if number % 97 == 96:
             gone = Verdict(left_alone=f"metadata file s3://b/t{number}/v9.json is missing", is_unread=True)
-            unread = TableIdentity(catalog, "w", identity.table, "")
+            unread = TableIdentity(CatalogId(catalog, "w"), identity.table, "")
             lake.append(LakeStats(identity=unread, observed_ms=NOW_MS, snapshot_id=None, counters={}, verdict=gone))
     scan = CatalogScan(
-        catalog=catalog, warehouse="w", scanned_ms=NOW_MS - HOUR_MS, listed=tables, scanned=tables - tables // 97
+        catalog=CatalogId(catalog, "w"), scanned_ms=NOW_MS - HOUR_MS, listed=tables, scanned=tables - tables // 97
     )
     return CatalogFacts(catalog=catalog, scan=scan, lake=lake, layouts=found, passes=passes, trends=trends)
 

@@ -13,7 +13,7 @@ from icekeeper.detection.list_tables import CatalogSource
 from icekeeper.detection.proposal import FleetReport
 from icekeeper.detection.scan import Scanner
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.model import TableName
+from icekeeper.model import CatalogId, TableName
 from icekeeper.policy import Policy
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.requests import MaintenanceRequest
@@ -36,8 +36,7 @@ class PreparedCatalog:
         on_load: Callable[[], object] = lambda: None,
     ) -> None:
         self.tables = dict(tables)
-        self.name = name
-        self.warehouse = warehouse
+        self.id = CatalogId(name, warehouse)
         self.loads: list[str] = []
         self._on_load = on_load
 
@@ -85,7 +84,7 @@ class CountedState(SqliteStateStore):
 
 
 def source(catalog: PreparedCatalog) -> CatalogSource:
-    return CatalogSource(catalog.name, lambda: catalog)
+    return CatalogSource(catalog.id.name, lambda: catalog)
 
 
 def with_uuid(metadata: TableMetadata, uuid: str) -> TableMetadata:
@@ -126,7 +125,7 @@ def scanner_of(
 
 
 def request(name: str, uuid: str = "", requested_ms: int = 1, **settings: str) -> MaintenanceRequest:
-    identity = TableIdentity("C", "s3://prod-lake/", TableName.parse(name), uuid, "s3://b/t")
+    identity = TableIdentity(CatalogId("C", "s3://prod-lake/"), TableName.parse(name), uuid, "s3://b/t")
     return MaintenanceRequest(identity=identity, requested_ms=requested_ms, settings=settings)
 
 

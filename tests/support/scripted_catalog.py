@@ -11,7 +11,7 @@ from unittest import mock
 from icekeeper.catalogs.bucket_maintenance import TableBucketMaintenance
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.engines.local_engine import LocalEngine
-from icekeeper.model import TableName
+from icekeeper.model import CatalogId, TableName
 from icekeeper.storage.storage import Storage
 
 # A catalog that lets something happen when it is asked, and an engine that does so when its work is done.
@@ -55,12 +55,8 @@ class ScriptedCatalog:
         """How often a commit was asked for, whatever became of it."""
 
     @property
-    def name(self) -> str:
-        return self.inner.name
-
-    @property
-    def warehouse(self) -> str:
-        return self.inner.warehouse
+    def id(self) -> CatalogId:
+        return self.inner.id
 
     @property
     def built_in_maintenance(self) -> TableBucketMaintenance | None:

@@ -55,7 +55,7 @@ class ScriptedRest:
 
     def open(self, name: str = "scripted", **properties: str) -> Catalog:
         """Our own adapter, connected to this server."""
-        return open_catalog(name, {"type": "rest", "uri": self.url, "warehouse": self.inner.warehouse, **properties})
+        return open_catalog(name, {"type": "rest", "uri": self.url, "warehouse": self.inner.id.warehouse, **properties})
 
     def answer(self, method: str, path: str, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
         """Status, headers and body."""

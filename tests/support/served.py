@@ -49,7 +49,7 @@ def maintain(
         environment=environment or {},
         clock=lambda: system_clock() + table.late_ms,
         store_clock=same_clock if table.late_ms else store_now_ms,
-        other_catalog=lambda name, warehouse: open_ours(others[name]) if name in others else None,
+        other_catalog=lambda recorded: open_ours(others[recorded.name]) if recorded.name in others else None,
     )
     outcome = runtime.maintain(TableName.parse(name), {**EAGER, **settings}, LocalEngine(1), unsafe=True)
     return {part.operation.value: part for part in outcome.operations}

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import pytest
 from botocore.exceptions import ReadTimeoutError
 
-from icekeeper.model import TableName
+from icekeeper.model import CatalogId, TableName
 from icekeeper.state.claims import SeenHead, TableClaims
 from icekeeper.state.dynamodb.table import DynamoTable, create_table
 from icekeeper.state.identity import TableIdentity
@@ -47,13 +47,15 @@ def state_address(server: MotoServer, table: DynamoTable) -> str:
 
 # Every state store, and whose state the contract suites keep in it.
 
-IDENTITY = TableIdentity("C", "s3://bucket/", TableName(("ns", "sub"), "t"), "uuid-1", "s3://bucket/ns/sub/t")
+IDENTITY = TableIdentity(
+    CatalogId("C", "s3://bucket/"), TableName(("ns", "sub"), "t"), "uuid-1", "s3://bucket/ns/sub/t"
+)
 WITHOUT_UUID = replace(IDENTITY, uuid="")
 SPELLINGS: Mapping[str, TableIdentity] = {
-    "catalog": replace(IDENTITY, catalog="D"),
-    "warehouse": replace(IDENTITY, warehouse="s3://bucket"),
+    "catalog": replace(IDENTITY, catalog=IDENTITY.catalog._replace(name="D")),
+    "warehouse": replace(IDENTITY, catalog=IDENTITY.catalog._replace(warehouse="s3://bucket")),
     "renamed": replace(IDENTITY, table=TableName(("ns",), "renamed")),
-    "case": replace(IDENTITY, catalog="c", table=TableName(("NS", "SUB"), "T")),
+    "case": replace(IDENTITY, catalog=IDENTITY.catalog._replace(name="c"), table=TableName(("NS", "SUB"), "T")),
     "uuid in upper case": replace(IDENTITY, uuid="UUID-1"),
 }
 """The same table, as others may call it."""
@@ -91,8 +93,7 @@ def sweep(kind: SweepKind, at_ms: int, *, is_impossible: bool = False) -> SweepR
 
 LOAD = StagedLoad(identity=IDENTITY, name="L", changed_ms=5)
 CLAIMS = TableClaims(
-    catalog="c",
-    warehouse="w",
+    catalog=CatalogId("c", "w"),
     table=IDENTITY.table,
     uuid="u",
     location="s3://b/t",

@@ -80,7 +80,7 @@ class Functions(LambdaFunctions):
         """How the tables of the catalog looked when they were last seen."""
         (configured,) = self.deployment.catalogs()
         catalog = self.deployment.runtime_of(configured).catalog
-        return list(self.deployment.state.lake_stats.of_catalog(catalog.name, catalog.warehouse))
+        return list(self.deployment.state.lake_stats.of_catalog(catalog.id))
 
     def begin(self, run_id: str = RUN) -> None:
         """Up to a plan."""

@@ -8,12 +8,12 @@ from icekeeper.cli.arguments import time_ms
 from icekeeper.errors import PolicyError
 from icekeeper.machine.clock import iso_utc
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.model import TableName
+from icekeeper.model import CatalogId, TableName
 from icekeeper.operations.overdue_loads import MAX_FILES, may_be_staged, plan_cleaning, require_stageable
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
 
-IDENTITY = TableIdentity("C", "w", TableName(("ns",), "t"), "u")
+IDENTITY = TableIdentity(CatalogId("C", "w"), TableName(("ns",), "t"), "u")
 NOW_MS, GRACE_MS = 1_000_000, 1_000
 HOME = "s3://bucket/ns/t"
 

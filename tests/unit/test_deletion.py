@@ -61,7 +61,7 @@ class Looks:
         return str(caught.value)
 
     def cuts(self) -> list[CutOff]:
-        return list(self.state.cut_offs.of_catalog(CATALOG.name, CATALOG.warehouse))
+        return list(self.state.cut_offs.of_catalog(CATALOG.id))
 
 
 def test_beside_many_tables_that_hang_the_others_have_a_short_time(

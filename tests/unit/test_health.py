@@ -19,6 +19,7 @@ from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.overlap_depth import DEPTH_KEY
 from icekeeper.model import (
+    CatalogId,
     DataFile,
     EntryStatus,
     FileContent,
@@ -40,7 +41,7 @@ from support.settings import MB, NOW_MS, policy, table
 
 # How tables look to health: by a document, by the summary of its head.
 
-IDENTITY = TableIdentity("C", "s3://prod-lake/", TableName(("ns",), "t"), "u")
+IDENTITY = TableIdentity(CatalogId("C", "s3://prod-lake/"), TableName(("ns",), "t"), "u")
 SUMMARY = {
     "total-data-files": "10",
     "total-delete-files": "0",
@@ -321,7 +322,7 @@ def test_what_is_not_known_before_is_not_promised_after() -> None:
 
 def test_over_a_lake_the_deepest_table_counts() -> None:
     def stats(deep: float) -> LakeStats:
-        identity = TableIdentity("C", "w", TableName(("ns",), "t"), "u")
+        identity = TableIdentity(CatalogId("C", "w"), TableName(("ns",), "t"), "u")
         return LakeStats(
             identity=identity,
             observed_ms=1,
@@ -363,7 +364,7 @@ def store(tmp_path: Path) -> SqliteStateStore:
 
 
 def opened(store: SqliteStateStore) -> LakeLog:
-    return LakeLog(store, IDENTITY.catalog, IDENTITY.warehouse)
+    return LakeLog(store, IDENTITY.catalog)
 
 
 def observe(log: LakeLog, stats: LakeStats) -> None:
@@ -434,12 +435,12 @@ def test_an_unread_table_keeps_what_was_known_and_is_well_again_when_read(store:
     log = opened(store)
     log.unread(IDENTITY.table, "StorageError: v9.json is missing", NOW_MS + 1)
     log.finish()
-    known = {one.identity.uuid: one for one in store.lake_stats.of_catalog("C", "s3://prod-lake/")}
+    known = {one.identity.uuid: one for one in store.lake_stats.of_catalog(CatalogId("C", "s3://prod-lake/"))}
     assert known["u"] == health()
     assert known[""].verdict == Verdict(left_alone="StorageError: v9.json is missing", is_unread=True)
     assert lake_totals(known.values()) == lake_totals([health()])
     observe(opened(store), health())  # as before, so that nothing else is written
-    assert list(store.lake_stats.of_catalog("C", "s3://prod-lake/")) == [health()]
+    assert list(store.lake_stats.of_catalog(CatalogId("C", "s3://prod-lake/"))) == [health()]
 
 
 def test_the_time_line_holds_the_newest_snapshots_and_the_refs() -> None:
@@ -508,7 +509,7 @@ def test_tables_that_are_gone_are_forgotten(store: SqliteStateStore) -> None:
     for identity in (IDENTITY, other):
         observe(opened(store), replace(health(), identity=identity))
     opened(store).forget_all_but({IDENTITY.table})
-    assert [stats.identity for stats in store.lake_stats.of_catalog("C", "s3://prod-lake/")] == [IDENTITY]
+    assert [stats.identity for stats in store.lake_stats.of_catalog(CatalogId("C", "s3://prod-lake/"))] == [IDENTITY]
 
 
 def test_a_table_with_too_much_to_keep_costs_the_others_nothing(
@@ -520,7 +521,7 @@ def test_a_table_with_too_much_to_keep_costs_the_others_nothing(
     log.observe(replace(health(), policy=large))
     log.observe(replace(health(), identity=other))
     log.finish()
-    kept = store.lake_stats.of_catalog(IDENTITY.catalog, IDENTITY.warehouse)
+    kept = store.lake_stats.of_catalog(IDENTITY.catalog)
     assert [str(one.identity.table) for one in kept] == ["ns.other"]
     ((level, message),) = told(caplog.records)
     assert (level, message.startswith("ns.t: its lake stats have 4000"), len(message) < 100) == ("WARNING", True, True)

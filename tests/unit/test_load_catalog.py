@@ -38,7 +38,7 @@ def test_a_catalog_from_the_configuration_file(home: Path) -> None:
     configure(home, f"catalog:\n  Lake:\n    type: sql\n    uri: sqlite:///{home}/c.db\n    warehouse: {home}/w\n")
     catalog = open_catalog("lake")
     assert isinstance(catalog, SqlCatalog)
-    assert (catalog.name, catalog.warehouse) == ("lake", f"{home}/w")
+    assert (catalog.id) == ("lake", f"{home}/w")
     assert list(catalog.list_tables()) == []
     catalog.close()
 
@@ -62,7 +62,7 @@ def test_a_variable_wins_over_the_file_property_by_property(home: Path, monkeypa
 def test_given_properties_win_over_configured_ones(home: Path) -> None:
     configure(home, f"catalog:\n  lake:\n    type: sql\n    uri: sqlite:///{home}/c.db\n    warehouse: old\n")
     catalog = open_catalog("lake", {"warehouse": "new"})
-    assert catalog.warehouse == "new"
+    assert catalog.id.warehouse == "new"
 
 
 @pytest.mark.parametrize(
@@ -71,14 +71,14 @@ def test_given_properties_win_over_configured_ones(home: Path) -> None:
 def test_a_table_bucket_by_type_or_by_class(how: dict[str, str]) -> None:
     catalog = open_catalog("lake", {**how, "warehouse": ARN})
     assert isinstance(catalog, S3TablesCatalog)
-    assert catalog.warehouse == ARN
+    assert catalog.id.warehouse == ARN
     catalog.close()
 
 
 def test_a_table_bucket_by_its_address_is_named_as_the_bucket_and_needs_no_configuration() -> None:
     catalog = open_catalog(ARN)
     assert isinstance(catalog, S3TablesCatalog)
-    assert (catalog.name, catalog.warehouse) == ("lake", ARN)
+    assert (catalog.id) == ("lake", ARN)
     catalog.close()
 
 
@@ -87,19 +87,19 @@ def test_a_catalog_configured_for_the_bucket_lends_its_properties_but_not_its_na
     properties = "".join(f"    {item}\n" for item in ["type: s3tables", f"warehouse: {ARN}", *lent.split(", ")])
     configure(home, f"catalog:\n  mine:\n{properties}")
     catalog = open_catalog(ARN)
-    assert (catalog.name, catalog.warehouse) == ("lake", ARN)
+    assert (catalog.id) == ("lake", ARN)
     with pytest.raises(StorageError, match=r"catalog lake \(arn:.*\) cannot be reached: nothing answers at http://127"):
         list(catalog.list_tables())
-    assert open_catalog("mine").name == "mine"
+    assert open_catalog("mine").id.name == "mine"
 
 
 def test_one_catalog_has_one_name_however_it_is_spelled(home: Path) -> None:
     """The name is part of the identity of its tables; a SQL catalog's rows carry it as it is spelled."""
     sql = f"    type: sql\n    uri: sqlite:///{home}/c.db\n"
     configure(home, f"catalog:\n  lake:\n{sql}  bucket:\n    type: s3tables\n    warehouse: {ARN}\n")
-    assert open_catalog("BUCKET").name == "bucket"
+    assert open_catalog("BUCKET").id.name == "bucket"
     catalog = open_catalog("Lake")
-    assert catalog.name == "Lake"
+    assert catalog.id.name == "Lake"
 
 
 def test_an_address_that_is_none_of_a_table_bucket_is_the_callers_mistake() -> None:

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from icekeeper.errors import StorageError
 from icekeeper.maintenance.pass_steps import with_warnings
-from icekeeper.model import TableName
+from icekeeper.model import CatalogId, TableName
 from icekeeper.policy import Layer, Operation, resolve
 from icekeeper.report.outcome import (
     BucketOutcome,
@@ -260,7 +260,7 @@ COUNTERS = {"lake_data_files": 60, "lake_bytes": 3 * 2**20, "lake_delete_files":
 
 
 def identity(name: str, uuid: str = "u") -> TableIdentity:
-    return TableIdentity("lake", "w", TableName.parse(name), uuid, f"s3://b/{name}" if uuid else "")
+    return TableIdentity(CatalogId("lake", "w"), TableName.parse(name), uuid, f"s3://b/{name}" if uuid else "")
 
 
 def seen(name: str, verdict: Verdict | None = None, **more: Any) -> LakeStats:
@@ -291,7 +291,7 @@ def document_of(*lake: LakeStats, passes: Sequence[PassRecord] = (), layouts: Se
     by_copy: dict[tuple[str, str], list[PassRecord]] = {}
     for one in passes:
         by_copy.setdefault(one.identity.copy, []).append(one)
-    scan = CatalogScan(catalog="lake", warehouse="w", scanned_ms=NOW_MS - HOUR_MS, listed=3, scanned=2)
+    scan = CatalogScan(catalog=CatalogId("lake", "w"), scanned_ms=NOW_MS - HOUR_MS, listed=3, scanned=2)
     facts = CatalogFacts(catalog="lake", scan=scan, lake=lake, layouts=layouts, passes=by_copy)
     return catalog_document(facts, NOW_MS)
 

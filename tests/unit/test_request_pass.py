@@ -13,7 +13,7 @@ import pytest
 from botocore.stub import Stubber
 
 from icekeeper.errors import MaintenanceError, PolicyError, StorageError
-from icekeeper.model import TableName
+from icekeeper.model import CatalogId, TableName
 from icekeeper.pipeline.events import Failure, MachineInput, TableResult, parse_event
 from icekeeper.pipeline.executions import Execution, StateMachine, StateMachineArn
 from icekeeper.pipeline.request_pass import (
@@ -35,7 +35,7 @@ from support.settings import forget_credentials
 
 ARN = "arn:aws:states:eu-west-1:123456789012:stateMachine:m"
 EXECUTION = "arn:aws:states:eu-west-1:123456789012:execution:m:request-1"
-IDENTITY = TableIdentity("C", "s3://lake", TableName(("ns",), "t"), "u")
+IDENTITY = TableIdentity(CatalogId("C", "s3://lake"), TableName(("ns",), "t"), "u")
 NOON_MS = 1_767_268_800_000
 REQUEST = MaintenanceRequest(identity=IDENTITY, requested_ms=NOON_MS, settings={"operations": "compact", "branch": "b"})
 DONE = Execution("SUCCEEDED", TableResult(table="ns.t", status="skipped", summary="dropped"))

@@ -26,7 +26,7 @@ from icekeeper.detection.proposal import FleetReport, Proposal, Skip, detection_
 from icekeeper.errors import MetadataUnreadable, PolicyError, StorageError
 from icekeeper.machine.clock import HOUR_MS, within_budget
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.model import TableName
+from icekeeper.model import CatalogId, TableName
 from icekeeper.pass_context.table_policy import TablePolicies
 from icekeeper.policy import resolve
 from icekeeper.runtime import Runtime
@@ -175,7 +175,7 @@ def test_a_copied_uuid_holds_up_nobody(state: CountedState) -> None:
     proposed beside it."""
     victim = with_uuid(table(small_files(1000, MB)), "u1")
     copy = TableMetadata({**victim.document, "location": "s3://b/copy"})
-    leased = TableIdentity("C", "s3://prod-lake/", TableName.parse("ns.copy"), "u1", "s3://b/copy")
+    leased = TableIdentity(CatalogId("C", "s3://prod-lake/"), TableName.parse("ns.copy"), "u1", "s3://b/copy")
     state.requests.file(MaintenanceRequest(identity=leased, requested_ms=1))
     catalog = PreparedCatalog({"ns.copy": copy, "ns.victim": victim})
     assert [(one.table, one.is_requested) for one in scanned(state, catalog).proposals] == [
@@ -191,7 +191,7 @@ def test_a_table_that_is_being_maintained_is_left_out_and_others_move_up(
 ) -> None:
     tables = {name: with_uuid(table(small_files(count, MB)), name) for name, count in (("ns.a", 900), ("ns.b", 90))}
     catalog = PreparedCatalog({**tables, "ns.c": table(), "ns.d": table(small_files(9, MB))})
-    key = TableIdentity("C", "s3://prod-lake/", TableName.parse("ns.a"), "ns.a", "s3://b/t").lease_key
+    key = TableIdentity(CatalogId("C", "s3://prod-lake/"), TableName.parse("ns.a"), "ns.a", "s3://b/t").lease_key
     state.leases.acquire(key, "run-7", now_ms=NOW_MS - 1000, ttl_ms=2000)
     asked: list[str] = []
     current = state.leases.current
@@ -234,7 +234,7 @@ DAY_MS = 24 * HOUR_MS
 
 def passed(state: CountedState, name: str, ago_ms: int) -> None:
     """A pass over the table ended, and there is work again."""
-    identity = TableIdentity("C", "s3://prod-lake/", TableName.parse(f"ns.{name}"), name, "s3://b/t")
+    identity = TableIdentity(CatalogId("C", "s3://prod-lake/"), TableName.parse(f"ns.{name}"), name, "s3://b/t")
     state.remember(identity, LastSeen(snapshot_id=None, fingerprint="", finished_ms=NOW_MS - ago_ms, idle=False))
 
 
@@ -339,7 +339,7 @@ def test_the_command_scans_as_the_pipeline_does(state: CountedState) -> None:
     report = detected(catalog, state)
     assert [(found.table, found.reasons[0]) for found in report.proposals] == [("ns.b", "requested by a person")]
     assert report.skipped[0] == Skip("ns.a", "being maintained by run-7", catalog="C")
-    seen = state.lake_stats.of_catalog("C", catalog.warehouse)
+    seen = state.lake_stats.of_catalog(CatalogId("C", catalog.id.warehouse))
     assert sorted(str(stats.identity.table) for stats in seen) == ["ns.a", "ns.b", "ns.quiet"]
 
 
@@ -363,7 +363,7 @@ def test_an_assessor_joins_policy_memory_pins_and_the_expiry_plan(tmp_path: Path
     store = SqliteStateStore(tmp_path / "state.db")
     metadata = table(small_files(400, MB), snapshots=60, age_hours=200)
     loaded = LoadedTable(TableName(("ns",), "t"), metadata, "m", "m", {})
-    identity = TableIdentity("C", "w", loaded.name, "", "s3://b/t")
+    identity = TableIdentity(CatalogId("C", "w"), loaded.name, "", "s3://b/t")
 
     def assessed(table: LoadedTable = loaded) -> Proposal | Skip:
         settings = resolved(table.metadata.properties, orphan_sweep_interval_hours="0")
@@ -563,7 +563,7 @@ def scan(state: CountedState, fleet: PreparedCatalog) -> FleetReport:
 
 def remembered(state: CountedState) -> tuple[int, int]:
     """Of how many tables the health is known, and when their first sweep is due."""
-    known = [one.identity for one in state.lake_stats.of_catalog("C", "s3://prod-lake/")]
+    known = [one.identity for one in state.lake_stats.of_catalog(CatalogId("C", "s3://prod-lake/"))]
     sweeps = [SweepKind.FIRST in state.sweeps.of_table(identity) for identity in known]
     return len(known), sum(sweeps)
 
@@ -707,7 +707,7 @@ def test_a_request_is_found_whatever_the_table_was_called(
     state: CountedState, catalog: str, warehouse: str, name: str
 ) -> None:
     """Its name says where to look first; which table is meant, its UUID."""
-    identity = TableIdentity(catalog, warehouse, TableName.parse(name), "U1", "s3://b/t")
+    identity = TableIdentity(CatalogId(catalog, warehouse), TableName.parse(name), "U1", "s3://b/t")
     state.requests.file(MaintenanceRequest(identity=identity, requested_ms=1, settings={"operations": "compact"}))
     tables = {"ns.t": with_uuid(table(), "u1"), "ns.urgent": with_uuid(table(small_files(1000, MB)), "u2")}
     report = scanned(state, PreparedCatalog({**tables, "ns.formerly": PolicyError("there is no such table")}))
@@ -730,7 +730,7 @@ def test_a_request_that_no_catalog_can_serve_is_dropped_after_eight_days(
     state: CountedState, requested_ms: int, name: str, stays: bool
 ) -> None:
     """Anybody who may ask for passes may file requests for catalogs that nobody has."""
-    identity = TableIdentity("nowhere", "s3://none/", TableName.parse(name), "u9", "s3://none/t")
+    identity = TableIdentity(CatalogId("nowhere", "s3://none/"), TableName.parse(name), "u9", "s3://none/t")
     state.requests.file(MaintenanceRequest(identity=identity, requested_ms=requested_ms))
     catalog, scanner = PreparedCatalog({"ns.t": with_uuid(table(), "u1")}), scanner_of(policy().policy, state)
     scanner.scan([source(catalog), CatalogSource("D", lambda: 1 / 0)])  # type: ignore[arg-type,return-value]
@@ -742,7 +742,7 @@ def test_a_request_that_no_catalog_can_serve_is_dropped_after_eight_days(
 
 
 def test_a_request_under_another_name_is_looked_for_first(state: CountedState) -> None:
-    alias = TableIdentity("alias", "s3://prod-lake/", TableName.parse("OTHER.T"), "u3", "s3://b/t")
+    alias = TableIdentity(CatalogId("alias", "s3://prod-lake/"), TableName.parse("OTHER.T"), "u3", "s3://b/t")
     state.requests.file(MaintenanceRequest(identity=alias, requested_ms=1))
     catalog = PreparedCatalog({"ns.a": with_uuid(table(), "u1"), "other.t": with_uuid(table(), "u3")})
     report = scanned(state, catalog, threads=1, namespace_filter="ns")

@@ -21,10 +21,11 @@ from icekeeper.detection.proposal import FleetReport, Skip
 from icekeeper.errors import PartlyListed, PolicyError, StorageError
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.model import TableName
+from icekeeper.model import CatalogId, TableName
 from icekeeper.pass_context.table_policy import TablePolicies
 from icekeeper.runtime import Runtime
 from icekeeper.state.claims import CutOff, CutWork
+from icekeeper.state.identity import Entry
 from support.scans import IDLE, CountedState, PreparedCatalog, names, request, scanned, scanner_of, source, with_uuid
 from support.settings import MB, NOW_MS, policy, small_files, table
 
@@ -99,7 +100,7 @@ def test_a_table_with_wrong_settings_is_an_error_and_a_warning(state: CountedSta
     (skip,) = report.skipped
     assert skip.is_error
     assert skip.reason.startswith("policy key min_input_files cannot be 'few'")
-    (stats,) = state.lake_stats.of_catalog("C", "s3://prod-lake/")
+    (stats,) = state.lake_stats.of_catalog(CatalogId("C", "s3://prod-lake/"))
     assert list(stats.warnings) == ["wrong_settings"]
 
 
@@ -143,26 +144,26 @@ def test_a_table_that_hangs_is_remembered_and_left_alone_for_a_while(
             return super().load(table)
 
     catalog = Hanging({"ns.hang": table(), "ns.t": table()})
-    entry = "C", catalog.warehouse, "ns.hang"
+    entry = Entry(catalog.id, "ns.hang")
     why = "looking at it did not end within detection_timeout_s 1"
     cut = CutOff(entry=entry, work=CutWork.LOOK, times=1, cut_ms=NOW_MS, why=why)
     try:
         report = scanned(state, catalog, detection_timeout_s=1)
         assert (report.scanned, report.errors) == (1, 1)
         assert report.skipped == (Skip("ns.hang", why, is_error=True, catalog="C"), Skip("ns.t", IDLE, catalog="C"))
-        assert list(state.cut_offs.of_catalog(*entry[:2])) == [cut]
+        assert list(state.cut_offs.of_catalog(entry.catalog)) == [cut]
         again = scanned(state, catalog, detection_timeout_s=1)
         told = "not looked at: " + why + "; it is tried again after "
         assert [(skip.table, skip.is_error) for skip in again.skipped] == [("ns.hang", True), ("ns.t", False)]
         assert again.skipped[0].reason.startswith(told)
-        assert (catalog.loads, list(state.cut_offs.of_catalog(*entry[:2]))) == (["ns.t", "ns.t"], [cut])
+        assert (catalog.loads, list(state.cut_offs.of_catalog(entry.catalog))) == (["ns.t", "ns.t"], [cut])
         health = Runtime(catalog, state, environment={}, clock=lambda: NOW_MS).health(TableName.parse("ns.hang"))
         assert list(health.warnings) == ["cut_off"]
     finally:
         release.set()
     state.cut_offs.record(replace(cut, cut_ms=NOW_MS - 3 * HOUR_MS))
     assert scanned(state, catalog).errors == 0
-    assert list(state.cut_offs.of_catalog(*entry[:2])) == []
+    assert list(state.cut_offs.of_catalog(entry.catalog)) == []
 
 
 def test_a_short_scan_that_somebody_asks_for_is_no_evidence(state: CountedState) -> None:
@@ -173,13 +174,13 @@ def test_a_short_scan_that_somebody_asks_for_is_no_evidence(state: CountedState)
         assert scanned(state, catalog, detection_timeout_s=1).errors == 1
     finally:
         release.set()
-    assert list(state.cut_offs.of_catalog("C", catalog.warehouse)) == []
+    assert list(state.cut_offs.of_catalog(catalog.id)) == []
 
 
 def test_a_table_whose_passes_were_cut_off_waits_and_health_says_so(state: CountedState) -> None:
     """People who ask for a pass do not end the wait: whoever may ask could hold a worker for ever."""
     catalog = PreparedCatalog({"ns.slow": table(small_files(1000, MB)), "ns.t": table(small_files(9, MB))})
-    entry = "C", catalog.warehouse, "ns.slow"
+    entry = Entry(catalog.id, "ns.slow")
     why = "its pass did not end within 1.25 times job_timeout_s 60"
     state.cut_offs.record(CutOff(entry=entry, work=CutWork.PASS, times=2, cut_ms=NOW_MS, why=why))
     state.requests.file(request("ns.slow"))
@@ -187,7 +188,7 @@ def test_a_table_whose_passes_were_cut_off_waits_and_health_says_so(state: Count
     assert names(report) == ["ns.t"]
     (skip,) = report.skipped
     assert skip.reason.startswith(f"not maintained: {why}, 2 times in a row; it is tried again after ")
-    found = {str(one.identity.table): one.warnings for one in state.lake_stats.of_catalog(*entry[:2])}
+    found = {str(one.identity.table): one.warnings for one in state.lake_stats.of_catalog(entry.catalog)}
     assert found["ns.slow"]["cut_off"] == f"the table is {skip.reason}"
     assert "cut_off" not in found["ns.t"]
 
@@ -200,7 +201,10 @@ def test_a_uuid_that_is_seen_at_two_locations_is_told_of_both(state: CountedStat
     second = PreparedCatalog({"ns.copy": copy}, name="D", warehouse="s3://other/")
     for _ in range(2):  # what comes later in a scan, the next one knows
         scanned(state, first, second)
-    lake = [*state.lake_stats.of_catalog("C", first.warehouse), *state.lake_stats.of_catalog("D", second.warehouse)]
+    lake = [
+        *state.lake_stats.of_catalog(first.id),
+        *state.lake_stats.of_catalog(second.id),
+    ]
     told = {str(stats.identity.table): stats.warnings.get("uuid_twice", "") for stats in lake}
     assert sorted(name for name, sentence in told.items() if sentence) == ["ns.copy", "ns.same", "ns.t"]
     assert "also that of ns.copy of catalog D at s3://b/copy: " in told["ns.t"]
@@ -223,7 +227,7 @@ class HalfListed(PreparedCatalog):
 
 
 def scanned_catalog(state: CountedState, catalog: PreparedCatalog, **source: Any) -> FleetReport:
-    return detect([CatalogSource(catalog.name, lambda: catalog, **source)], state, TablePolicies({}))
+    return detect([CatalogSource(catalog.id.name, lambda: catalog, **source)], state, TablePolicies({}))
 
 
 def test_a_configured_catalog_without_tables_is_told(state: CountedState) -> None:
@@ -252,7 +256,7 @@ def test_what_may_be_listed_is_maintained_and_the_rest_is_told(state: CountedSta
     assert report.warnings == ("catalog C: the tables of 1 database(s) must not be listed (hr)",)
     assert (report.errors, report.empty_catalogs) == (0, 0)
     # What was remembered of tables that are not listed just now stays.
-    assert {str(one.identity.table) for one in state.lake_stats.of_catalog("C", half.warehouse)} == {
+    assert {str(one.identity.table) for one in state.lake_stats.of_catalog(half.id)} == {
         "ns.few",
         "hr.few",
     }

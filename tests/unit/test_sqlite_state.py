@@ -19,10 +19,10 @@ from unittest import mock
 import pytest
 
 from icekeeper.errors import PolicyError, StorageError
-from icekeeper.model import TableName
+from icekeeper.model import CatalogId, TableName
 from icekeeper.state.claims import CutOff, CutWork, TableClaims
 from icekeeper.state.dynamodb.table import DynamoTable, open_table
-from icekeeper.state.identity import TableAddress, TableIdentity, parse_address, state_path
+from icekeeper.state.identity import Entry, TableAddress, TableIdentity, parse_address, state_path
 from icekeeper.state.open import open_state, state_folder
 from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.sqlite import store as sqlite_store
@@ -33,7 +33,7 @@ from support.state_stores import CLAIMS, IDENTITY
 
 # What is particular to the SQLite state store: its place, its errors, and processes that share it.
 
-TABLE_OF_SQLITE = TableIdentity("C", "w", TableName(("ns",), "t"), "u")
+TABLE_OF_SQLITE = TableIdentity(CatalogId("C", "w"), TableName(("ns",), "t"), "u")
 
 
 def record_many(path: Path, worker: int) -> None:
@@ -143,10 +143,12 @@ def test_orphans_are_written_in_batches(tmp_path: Path) -> None:
 def test_a_catalogs_lake_stats_are_read_some_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite_store, "_PAGE", 200)
     store = SqliteStateStore(tmp_path / "state.db").lake_stats
-    tables = [TableIdentity("C", "w", TableName(("ns",), name), uuid) for name in "abc" for uuid in ("1", "2")]
+    tables = [
+        TableIdentity(CatalogId("C", "w"), TableName(("ns",), name), uuid) for name in "abc" for uuid in ("1", "2")
+    ]
     for identity in reversed(tables[:5]):
         store.record(LakeStats(identity=identity, observed_ms=1, snapshot_id=None, counters={}))
-    assert [each.identity for each in store.of_catalog("C", "w")] == tables[:5]
+    assert [each.identity for each in store.of_catalog(CatalogId("C", "w"))] == tables[:5]
 
 
 def test_a_new_state_file_is_for_its_owner_only(tmp_path: Path) -> None:
@@ -180,10 +182,10 @@ READS: dict[str, Callable[[SqliteStateStore], Any]] = {
     "state": lambda store: store.staging.loads(IDENTITY),
     "prefixes": lambda store: store.glance(IDENTITY, now_ms=0),
     "list_id": lambda store: list(store.pending_deletions.paths(IDENTITY, "list")),
-    "folders": lambda store: list(store.claims.of_catalog("c", "w")),
-    "counters": lambda store: list(store.lake_stats.of_catalog(IDENTITY.catalog, IDENTITY.warehouse)),
+    "folders": lambda store: list(store.claims.of_catalog(CatalogId("c", "w"))),
+    "counters": lambda store: list(store.lake_stats.of_catalog(IDENTITY.catalog)),
     "until_ms": lambda store: store.leases.current("k", now_ms=0),
-    "times": lambda store: store.cut_offs.of_catalog("c", "w"),
+    "times": lambda store: store.cut_offs.of_catalog(CatalogId("c", "w")),
     "fingerprint": lambda store: store.last_seen(IDENTITY),
     "counted_ms": lambda store: store.sweeps.of_table(IDENTITY),
     "tried_ms": lambda store: store.unreadable_files.of_table(IDENTITY),
@@ -206,7 +208,9 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> SqliteStateStore:
     store.staging.stage(StagedLoad(identity=IDENTITY, name="load", changed_ms=1), ["s3://b/f"])
     store.pending_deletions.expect(IDENTITY, "list", ["s3://b/f"])
     store.leases.acquire("k", "me", now_ms=0, ttl_ms=9)
-    store.cut_offs.record(CutOff(entry=("c", "w", "ns.t"), work=CutWork.LOOK, times=1, cut_ms=1, why="slow"))
+    store.cut_offs.record(
+        CutOff(entry=Entry(CatalogId("c", "w"), "ns.t"), work=CutWork.LOOK, times=1, cut_ms=1, why="slow")
+    )
     store.remember(IDENTITY, LastSeen(snapshot_id=1, fingerprint="f", finished_ms=1, idle=True))
     store.sweeps.record(IDENTITY, SweepRecord(kind=SweepKind.SWEPT, counted_ms=1, finished_ms=1))
     store.unreadable_files.record(IDENTITY, [UnreadableFile(path="p", why="w", schema_digest="d", tried_ms=1)])
@@ -314,7 +318,11 @@ def test_flipped_bytes_are_told_in_one_sentence(filled: SqliteStateStore) -> Non
 def test_claims_that_others_replaced_since_they_were_read_are_found_nevertheless(tmp_path: Path) -> None:
     claims = SqliteStateStore(tmp_path / "state.db").claims
     read = TableClaims(
-        catalog="c", warehouse="w", table=IDENTITY.table, uuid="u", location="s3://b/t", folders=frozenset({"s3://b/x"})
+        catalog=CatalogId("c", "w"),
+        table=IDENTITY.table,
+        uuid="u",
+        location="s3://b/t",
+        folders=frozenset({"s3://b/x"}),
     )
     claims.record(read)
     claims.record(replace(read, folders=frozenset()))
@@ -325,7 +333,7 @@ def test_claims_that_others_replaced_since_they_were_read_are_found_nevertheless
 def test_a_search_for_claims_sees_one_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An entry that moves during the search from a folder around to one inside is not missed."""
     store = SqliteStateStore(tmp_path / "state.db")
-    around = TableClaims(catalog="c", warehouse="w", table=IDENTITY.table, uuid="u", location="s3://b/t")
+    around = TableClaims(catalog=CatalogId("c", "w"), table=IDENTITY.table, uuid="u", location="s3://b/t")
     inside = replace(around, location="s3://b/t/x/y")
     store.claims.record(around)
     query = SqliteTable.query

@@ -56,7 +56,7 @@ def bucket(scripted_stack: LocalStack, tmp_path: Path) -> Iterator[Runtime]:
     scripted_stack.start_afresh()
     scripted_stack.put_control("config/pyiceberg.yaml", "")
     scripted_stack.put_control("config/policy.yaml", POLICY_FILE)
-    scripted_stack.start_cold({"ICEKEEPER_TABLE_BUCKETS": runtime.catalog.warehouse})
+    scripted_stack.start_cold({"ICEKEEPER_TABLE_BUCKETS": runtime.catalog.id.warehouse})
     yield runtime
     scripted_stack.start_cold({"ICEKEEPER_TABLE_BUCKETS": ""})
     moto_s3tables.ANSWERS.clear()
@@ -64,8 +64,8 @@ def bucket(scripted_stack: LocalStack, tmp_path: Path) -> Iterator[Runtime]:
 
 
 def answers(bucket: Runtime, of_table: Mapping[str, Any], of_bucket: Mapping[str, Any]) -> None:
-    moto_s3tables.ANSWERS[bucket.catalog.warehouse, "ns", "t"] = dict(of_table)
-    moto_s3tables.ANSWERS[(bucket.catalog.warehouse,)] = dict(of_bucket)
+    moto_s3tables.ANSWERS[bucket.catalog.id.warehouse, "ns", "t"] = dict(of_table)
+    moto_s3tables.ANSWERS[(bucket.catalog.id.warehouse,)] = dict(of_bucket)
 
 
 def endings(stack: LocalStack, execution: Execution) -> dict[str, tuple[str, str | None]]:
@@ -190,9 +190,9 @@ def test_the_alarms_would_fire(scripted_stack: LocalStack, bucket: Runtime) -> N
 
     def drop(event: Any) -> None:
         client = scripted_stack.moto.client("s3tables")
-        tables = client.list_tables(tableBucketARN=bucket.catalog.warehouse)["tables"]
+        tables = client.list_tables(tableBucketARN=bucket.catalog.id.warehouse)["tables"]
         if tables:
-            client.delete_table(tableBucketARN=bucket.catalog.warehouse, namespace="ns", name="t")
+            client.delete_table(tableBucketARN=bucket.catalog.id.warehouse, namespace="ns", name="t")
 
     scripted_stack.functions["compact_small"].before = drop
     execution = scripted_stack.run({})
@@ -211,7 +211,7 @@ def bucket_to_take_over(scripted_stack: LocalStack, tmp_path: Path) -> Iterator[
     scripted_stack.start_afresh()
     scripted_stack.put_control("config/pyiceberg.yaml", "")
     scripted_stack.put_control("config/policy.yaml", f"{POLICY_FILE}    ownership: icekeeper\n")
-    scripted_stack.start_cold({"ICEKEEPER_TABLE_BUCKETS": runtime.catalog.warehouse})
+    scripted_stack.start_cold({"ICEKEEPER_TABLE_BUCKETS": runtime.catalog.id.warehouse})
     yield runtime
     scripted_stack.start_cold({"ICEKEEPER_TABLE_BUCKETS": ""})
     moto_s3tables.ANSWERS.clear()
@@ -292,7 +292,7 @@ def test_the_gate_refuses_an_operator_too(bucket_to_take_over: Runtime, moto_ser
         with pytest.raises(ClientError, match="MethodNotAllowed"):
             getattr(s3, operation)(Bucket=storage, **arguments)
     s3tables = moto_server.client("s3tables")
-    address = {"tableBucketARN": bucket_to_take_over.catalog.warehouse, "namespace": "ns", "name": "t"}
+    address = {"tableBucketARN": bucket_to_take_over.catalog.id.warehouse, "namespace": "ns", "name": "t"}
     token = s3tables.get_table_metadata_location(**address)["versionToken"]
     for location in (f"s3://{storage}/{key}.zst", f"s3://{storage}-2/1.metadata.json"):
         with pytest.raises(ClientError, match="BadRequestException"):

@@ -267,9 +267,7 @@ def test_a_run_over_the_fleet_for_more_touches_no_table(lake: LocalLake) -> None
     assert (execution.status, execution.error) == ("FAILED", "DetectionFailed")
     assert execution.names == ["Detect", "NotDetected", "Report", "HowItWent", "RunFailed"]
     assert why_not_detected(execution) == REFUSAL
-    assert (
-        list(lake.state.lake_stats.of_catalog("local", lake.identity().warehouse)) == []
-    )  # nor says what is wrong here
+    assert list(lake.state.lake_stats.of_catalog(lake.identity().catalog)) == []  # nor says what is wrong here
     assert is_untouched(lake, files)
 
 

@@ -516,13 +516,13 @@ def state_item(_: Path) -> Any:
 
 
 def state_file(folder: Path) -> Any:
-    from icekeeper.model import TableName
+    from icekeeper.model import CatalogId, TableName
     from icekeeper.state.identity import TableIdentity
     from icekeeper.state.requests import MaintenanceRequest
     from icekeeper.state.sqlite.store import SqliteStateStore
 
     path = folder / "state.db"
-    identity = TableIdentity("c", "w", TableName.parse("n.t"), "u", "s3://b/t")
+    identity = TableIdentity(CatalogId("c", "w"), TableName.parse("n.t"), "u", "s3://b/t")
     store = SqliteStateStore(path)
     store.requests.file(MaintenanceRequest(identity=identity, requested_ms=1, settings={"a": "b"}))
     deep = "[" * 100_000 + "]" * 100_000

@@ -32,7 +32,7 @@ from icekeeper.errors import (
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import parse_document, render_document
 from icekeeper.metadata.updates import apply_updates, check_requirements, same_table
-from icekeeper.model import TableName
+from icekeeper.model import CatalogId, TableName
 from icekeeper.report.outcome import PassOutcome
 from icekeeper.runtime import Runtime
 from icekeeper.state.sqlite.store import SqliteFile, SqliteTable
@@ -365,9 +365,9 @@ class Client:
     built_in_maintenance = None
 
     def __init__(self, world: World, process: Process) -> None:
-        self.name, self.warehouse = "model", (world.folder / "warehouse").as_uri()
+        self.id = CatalogId("model", (world.folder / "warehouse").as_uri())
         self._world, self._process = world, process
-        self._files = TableFiles(ConfiguredCatalog("model", CatalogKind.SQL, {"warehouse": self.warehouse}))
+        self._files = TableFiles(ConfiguredCatalog("model", CatalogKind.SQL, {"warehouse": self.id.warehouse}))
         self._files._io_properties = {PROCESS: process.name}
         self._files.storage = Storage({PROCESS: process.name})
 
@@ -490,7 +490,7 @@ class Maintainer:
             store_clock=lambda storage, location, may_write: world.now_ms(),
             sleep=self._wait,
             monotonic_s=lambda: sum(self._waits),
-            other_catalog=lambda name, warehouse: None,
+            other_catalog=lambda recorded: None,
         )
 
     def _wait(self, seconds: float) -> None:

@@ -24,7 +24,7 @@ from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import MaintenanceError
 from icekeeper.machine.clock import system_clock
-from icekeeper.model import TableName
+from icekeeper.model import CatalogId, TableName
 from icekeeper.pass_context.stores import TableHandle
 from icekeeper.report.outcome import PassOutcome, Status
 from icekeeper.runtime import Runtime
@@ -93,9 +93,10 @@ class Door:
 
     def __init__(self, inner: Catalog, number: int, at: Callable[[Moment], object] = lambda moment: None) -> None:
         self._inner, self._at = inner, at
-        warehouse = inner.warehouse
-        self.name = (inner.name, inner.name.upper(), f"alias-of-{inner.name}")[number % DOORS]
-        self.warehouse = (warehouse, f"{warehouse}/", warehouse.removeprefix("file://"))[number % DOORS]
+        name, warehouse = inner.id
+        names = (name, name.upper(), f"alias-of-{name}")
+        warehouses = (warehouse, f"{warehouse}/", warehouse.removeprefix("file://"))
+        self.id = CatalogId(names[number % DOORS], warehouses[number % DOORS])
 
     def list_tables(self) -> Iterator[TableName]:
         return self._inner.list_tables()
@@ -113,10 +114,10 @@ class Door:
         return after
 
 
-def door_named(catalogs: Sequence[Catalog], name: str, warehouse: str) -> Door | None:
+def door_named(catalogs: Sequence[Catalog], recorded: CatalogId) -> Door | None:
     """The door, one way to reach a catalog, that has this catalog name and warehouse; ``None`` if there is none."""
     doors = (Door(catalog, number) for catalog in catalogs for number in range(DOORS))
-    return next((door for door in doors if (door.name, door.warehouse) == (name, warehouse)), None)
+    return next((door for door in doors if door.id == recorded), None)
 
 
 class InterruptedEngine(LocalEngine):

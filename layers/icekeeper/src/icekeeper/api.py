@@ -140,7 +140,7 @@ class Icekeeper:
                 return TableName.parse(table)
             except ValueError as error:
                 raise PolicyError(str(error)) from None
-        ours = self._runtime.catalog.name
+        ours = self._runtime.catalog.id.name
         if table.catalog.name != ours:
             raise PolicyError(f"table {'.'.join(table.name())} is of catalog '{table.catalog.name}', not '{ours}'")
         *namespace, name = table.name()

@@ -25,6 +25,10 @@ class CatalogId(NamedTuple):
     name: str
     warehouse: str
 
+    def __str__(self) -> str:
+        """For people: the name alone."""
+        return self.name
+
 
 @dataclass(frozen=True, slots=True)
 class TableName:

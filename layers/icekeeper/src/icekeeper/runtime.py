@@ -22,7 +22,7 @@ from icekeeper.catalogs.load import open_catalog, served_catalog
 from icekeeper.engines.engine import EngineName
 from icekeeper.errors import MaintenanceError, PolicyError, StorageError
 from icekeeper.machine.clock import Clock, steady_s, system_clock
-from icekeeper.model import TableName
+from icekeeper.model import CatalogId, TableName
 from icekeeper.pass_context.table_policy import TablePolicies
 from icekeeper.policy import DEFAULT_SOURCE, ResolvedPolicy
 from icekeeper.report.activity import Progress, silent
@@ -102,7 +102,7 @@ class Runtime:
         environment: Mapping[str, str] | None = None,
         policies: TablePolicies | None = None,
         clock: Clock = system_clock,
-        other_catalog: Callable[[str, str], Catalog | None] = served_catalog,
+        other_catalog: Callable[[CatalogId], Catalog | None] = served_catalog,
         store_clock: StoreClock = store_now_ms,
         sleep: Callable[[float], None] = time.sleep,
         monotonic_s: Callable[[], float] = steady_s,
@@ -110,7 +110,7 @@ class Runtime:
     ) -> None:
         """``policies`` default to those of ``environment``, which defaults to that of the process.
 
-        ``other_catalog`` opens a catalog by name and warehouse, or returns ``None``.  ``sleep`` waits between commits;
+        ``other_catalog`` opens another catalog, or returns ``None``.  ``sleep`` waits between commits;
         ``monotonic_s`` measures waits and rewrites.  ``run`` is the run that all passes belong to; without it, each
         ``run_id`` is a run.
         """
@@ -432,10 +432,10 @@ class Runtime:
 
         catalog, now_ms = self.catalog, self.clock()
         cuts: Sequence[CutOff] = _if_readable(
-            lambda: self.state.cut_offs.of_catalog(catalog.name, catalog.warehouse), [], "which tables were cut off"
+            lambda: self.state.cut_offs.of_catalog(catalog.id), [], "which tables were cut off"
         )
         if (cut := waiting_cuts(cuts, CutWork.LOOK, now_ms).get(table.key)) is not None:  # another look would hang
-            identity = TableIdentity(catalog.name, catalog.warehouse, table, "")
+            identity = TableIdentity(catalog.id, table, "")
             unread = {"cut_off": f"the table is not read: {cut.sentence}"}
             return LakeStats(identity=identity, observed_ms=now_ms, snapshot_id=None, counters={}, warnings=unread)
         cut = waiting_cuts(cuts, CutWork.PASS, now_ms).get(table.key)
@@ -476,7 +476,7 @@ class Runtime:
         known, catalog = Twins(), self.catalog
 
         def look() -> None:
-            lake = self.state.lake_stats.of_catalog(catalog.name, catalog.warehouse)
+            lake = self.state.lake_stats.of_catalog(catalog.id)
             known.know(one.identity for one in lake if one.identity.uuid == identity.uuid)
 
         _if_readable(look, None, "which tables have the same UUID")
@@ -520,10 +520,10 @@ class Runtime:
         settings = self._policies.deployment(filters).policy
         matching = [table for table in self.catalog.list_tables() if selects_table(settings, table)]
         if not matching:
-            raise PolicyError(f"--fresh {pattern}: no table of catalog {self.catalog.name} matches it")
+            raise PolicyError(f"--fresh {pattern}: no table of catalog {self.catalog.id} matches it")
         found = self.detect({**filters, "max_jobs_per_detection": str(10**9)})
         reasons = {one.table: one.reason for one in found.skipped}
-        lake = self.state.lake_stats.of_catalog(self.catalog.name, self.catalog.warehouse)
+        lake = self.state.lake_stats.of_catalog(self.catalog.id)
         known = {one.identity.table: one.verdict for one in sorted(lake, key=lambda one: one.verdict.is_unread)}
         unread: dict[str, str] = {}
         for table in matching:
@@ -575,7 +575,7 @@ class Runtime:
             lambda spec_id, values: partition_path(metadata.specs[spec_id], values, metadata.schemas_current_first),
         )
         costs = cost_of_refs(reader)
-        own = f" --catalog {shlex.quote(self.catalog.name)}"
+        own = f" --catalog {shlex.quote(self.catalog.id.name)}"
         statements = [one.statement + (own if one.statement.startswith("icekeeper ") else "") for one in advice]
         holders = {
             "refs": [[one.name, one.type, one.snapshots, one.bytes_only_here] for one in costs.refs[:MOST_REFS]],

@@ -139,13 +139,13 @@ def withdraw_request(handle: TableHandle) -> MaintenanceRequest:
         request = requests.of_table(identity_of(handle.catalog, handle.load()))
         meant = [] if request is None else [request]
     except MaintenanceError:  # the table or its catalog is gone
-        name = handle.catalog.name, str(handle.table)
-        meant = [one for one in requests.pending() if (one.identity.catalog, str(one.identity.table)) == name]
+        name = handle.catalog.id.name, str(handle.table)
+        meant = [one for one in requests.pending() if (one.identity.catalog.name, str(one.identity.table)) == name]
     for request in meant:
         if requests.claim(request):
             return request
     raise PolicyError(
-        f"no request is pending for {handle.table} of catalog {handle.catalog.name}; icekeeper request list shows them"
+        f"no request is pending for {handle.table} of catalog {handle.catalog.id}; icekeeper request list shows them"
     )
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from icekeeper.errors import MaintenanceError, TableNotFound
 from icekeeper.machine.clock import steady_s
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.model import TableName
+from icekeeper.model import CatalogId, TableName
 from icekeeper.policy.layers import allowed_prefixes
 from icekeeper.state.identity import TableIdentity
 from icekeeper.storage.allowed_locations import AllowedLocations
@@ -48,13 +48,13 @@ class LoadedTable:
         """The table's bound: where its files may be read, written and deleted."""
         return AllowedLocations.of(self.io_properties)
 
-    def is_kept_apart_from(self, catalog: str, table: TableName) -> bool:
+    def is_kept_apart_from(self, catalog: CatalogId, table: TableName) -> bool:
         """Whether the operator's rules for this table and for that table of ``catalog`` share no folder
         (rule: separated-tables-stop-nothing)."""
         from icekeeper.storage.paths import may_be_under  # functions that delete nothing import this module
 
         mine = self.allowed
-        theirs = allowed_prefixes(mine.rules, catalog, table.namespace) if mine.from_operator else None
+        theirs = allowed_prefixes(mine.rules, catalog.name, table.namespace) if mine.from_operator else None
         if theirs is None:
             return False
         pairs = product(mine.prefixes, theirs[0])
@@ -65,11 +65,8 @@ class Catalog(Protocol):
     """The interface of a catalog; one contract suite tests all adapters."""
 
     @property
-    def name(self) -> str: ...
-
-    @property
-    def warehouse(self) -> str:
-        """The warehouse or table bucket, as configured."""
+    def id(self) -> CatalogId:
+        """Its name, and its warehouse or table bucket as configured."""
         ...
 
     @property
@@ -121,7 +118,7 @@ _LISTED_WITHIN_S = 3
 def missing_table(catalog: Catalog, table: TableName) -> TableNotFound:
     """The error for a missing table; its ``hint``, computed on demand, lists the catalog and suggests names."""
     hint = partial(_did_you_mean, catalog, table)
-    return TableNotFound(f"there is no table {table} in catalog {catalog.name}", hint=hint)
+    return TableNotFound(f"there is no table {table} in catalog {catalog.id}", hint=hint)
 
 
 def _did_you_mean(catalog: Catalog, table: TableName) -> str:
@@ -144,6 +141,4 @@ def _did_you_mean(catalog: Catalog, table: TableName) -> str:
 def identity_of(catalog: Catalog, loaded: LoadedTable) -> TableIdentity:
     """The table's lasting identity: its UUID and normalised location, with its names in this catalog."""
     metadata = loaded.metadata
-    return TableIdentity(
-        catalog.name, catalog.warehouse, loaded.name, metadata.uuid or "", normalise(metadata.location)
-    )
+    return TableIdentity(catalog.id, loaded.name, metadata.uuid or "", normalise(metadata.location))

@@ -61,16 +61,16 @@ class GlueCatalog:
             PolicyError: ``glue.skip-archive`` is neither true nor false, or ``glue.id`` names table buckets.
             StorageError: the profile or role of the properties cannot be used, or no region is known.
         """
-        self.name, self.warehouse = name, _ = configured.id
+        self.id = configured.id
         self._properties = configured.texts
         skip_archive = self._properties.get("glue.skip-archive", "true").lower()
         if skip_archive not in ("true", "false"):
-            raise PolicyError(f"catalog {name}: glue.skip-archive is '{skip_archive}'; set it to true or false")
+            raise PolicyError(f"catalog {self.id}: glue.skip-archive is '{skip_archive}'; set it to true or false")
         self._skip_archive = skip_archive == "true"
         self._catalog_id = {"CatalogId": found} if (found := self._properties.get("glue.id")) else {}
         if found and _TABLE_BUCKETS in found:
             raise PolicyError(
-                f"catalog {name}: glue.id '{found}' names S3 table buckets; open each as a catalog of type s3tables,"
+                f"catalog {self.id}: glue.id '{found}' names S3 table buckets; open each as a catalog of type s3tables,"
                 " with its ARN as warehouse"
             )
         self._files = TableFiles(configured)
@@ -92,7 +92,7 @@ class GlueCatalog:
         if refused:
             shown = ", ".join([*refused[:_SHOWN], *(["…"] if len(refused) > _SHOWN else [])])
             raise PartlyListed(
-                f"catalog {self.name} (Glue Data Catalog): the tables of {len(refused)} database(s) must not be listed"
+                f"catalog {self.id} (Glue Data Catalog): the tables of {len(refused)} database(s) must not be listed"
                 f" ({shown}); allow glue:GetTables on them where they may share files with tables that are maintained",
                 hidden=[tuple(name.split(".")) for name in refused],
             )
@@ -100,15 +100,13 @@ class GlueCatalog:
     def load(self, table: TableName) -> LoadedTable:
         entry = self._entry(table)
         if not _is_iceberg(entry):
-            raise TableNotFound(f"{table} in catalog {self.name} is no Iceberg table")
+            raise TableNotFound(f"{table} in catalog {self.id} is no Iceberg table")
         if target := entry.get("TargetTable"):
             place = f"{target.get('DatabaseName')}.{target.get('Name')} in catalog {target.get('CatalogId')}"
-            raise TableNotFound(
-                f"{table} in catalog {self.name} is a resource link; maintain the table itself: {place}"
-            )
+            raise TableNotFound(f"{table} in catalog {self.id} is a resource link; maintain the table itself: {place}")
         location = entry["Parameters"].get(POINTER)
         if not location:
-            raise MetadataUnreadable(f"{table} has no {POINTER} in catalog {self.name}")
+            raise MetadataUnreadable(f"{table} has no {POINTER} in catalog {self.id}")
         # Glue folds names to lower case: take its spelling, so that a table has one name.
         name = TableName(tuple(str(entry["DatabaseName"]).split(".")), str(entry["Name"]))
         return self._files.load(name, location, location)
@@ -121,7 +119,7 @@ class GlueCatalog:
             raise CommitConflict(f"{base.name} changed meanwhile: another writer committed first")
         if not entry.get("VersionId"):
             raise StorageError(
-                f"catalog {self.name} names no version of {base.name}, so a commit could undo another writer's;"
+                f"catalog {self.id} names no version of {base.name}, so a commit could undo another writer's;"
                 " nothing was sent"
             )
         swap = partial(self._swap, base, entry)
@@ -187,7 +185,7 @@ class GlueCatalog:
         return self._clients.repeating.get_paginator(operation).paginate(**self._catalog_id, **arguments)
 
     def _unusable(self, error: Exception) -> StorageError:
-        return StorageError(f"catalog {self.name} (Glue Data Catalog) {GLUE.describe(error, self._properties)}")
+        return StorageError(f"catalog {self.id} (Glue Data Catalog) {GLUE.describe(error, self._properties)}")
 
 
 def _is_iceberg(entry: Mapping[str, Any]) -> bool:

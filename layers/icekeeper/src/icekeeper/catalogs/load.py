@@ -16,6 +16,7 @@ from icekeeper.catalogs.configured import (
     table_bucket_properties,
 )
 from icekeeper.errors import CatalogNotFound, PolicyError, StorageError
+from icekeeper.model import CatalogId
 from icekeeper.pyiceberg_private.configuration import configured_catalogs, merged
 from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES
 from icekeeper.text import remember_secrets
@@ -75,8 +76,8 @@ def open_catalog(
     return connect(ConfiguredCatalog(name, kind_of(name, settings), settings), environment)
 
 
-def served_catalog(name: str, warehouse: str) -> Catalog | None:
-    """Open the configured catalog of this name, or the table bucket whose ARN is ``warehouse``.
+def served_catalog(recorded: CatalogId) -> Catalog | None:
+    """Open the configured catalog of this name, or the table bucket whose ARN is its warehouse.
 
     ``None`` where there is no such catalog, or it has another warehouse by now.
 
@@ -84,11 +85,11 @@ def served_catalog(name: str, warehouse: str) -> Catalog | None:
         PolicyError: its type is not supported, or its properties are incomplete.
         StorageError: it cannot be reached.
     """
-    is_bucket = warehouse.startswith("arn:")
-    if not is_bucket and name.lower() not in known_catalogs():
+    is_bucket = recorded.warehouse.startswith("arn:")
+    if not is_bucket and recorded.name.lower() not in known_catalogs():
         return None
-    catalog = open_catalog(warehouse if is_bucket else name)
-    return catalog if catalog.warehouse == warehouse else None
+    catalog = open_catalog(recorded.warehouse if is_bucket else recorded.name)
+    return catalog if catalog.id.warehouse == recorded.warehouse else None
 
 
 def connect(configured: ConfiguredCatalog, environment: Mapping[str, str] | None = None) -> Catalog:

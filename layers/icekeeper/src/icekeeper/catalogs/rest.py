@@ -74,17 +74,17 @@ class RestCatalog:
             PolicyError: PyIceberg does not accept the properties.
             StorageError: the server cannot be reached, refuses the credentials, or is no REST catalog.
         """
-        self.name, self.warehouse = configured.id
+        self.id = configured.id
         self._configured = configured
         self._server = ServerSettings({}, {}, {}, {})
         self._uri = address_to_show(str(configured.properties["uri"]))
         try:
             properties = {**configured.properties, **self._signing()}
-            self._client = BoundedRestCatalog(self.name, self._admit, properties)
+            self._client = BoundedRestCatalog(self.id.name, self._admit, properties)
         except (BotoCoreError, *LISTING_ERRORS) as error:
             raise self._unusable(error) from error
         except ValueError as error:
-            raise PolicyError(f"catalog {self.name}: {self._masked(str(error))}") from error
+            raise PolicyError(f"catalog {self.id}: {self._masked(str(error))}") from error
         self.built_in_maintenance = maintenance_behind(configured.texts)
 
     def list_tables(self) -> Iterator[TableName]:
@@ -99,7 +99,7 @@ class RestCatalog:
             seen.add(namespace)
             if len(seen) > _MOST_NAMESPACES or len(namespace) > _MOST_LEVELS:
                 raise StorageError(
-                    f"catalog {self.name} at {self._uri} cannot be listed: it has more than {_MOST_NAMESPACES:,} "
+                    f"catalog {self.id} at {self._uri} cannot be listed: it has more than {_MOST_NAMESPACES:,} "
                     f"namespaces, or some of more than {_MOST_LEVELS} levels"
                 )
             try:
@@ -131,7 +131,7 @@ class RestCatalog:
         if hidden:
             first, why = next(iter(hidden.items()))
             raise PartlyListed(
-                f"catalog {self.name}: the tables of {len(hidden)} namespace(s) cannot be listed, as "
+                f"catalog {self.id}: the tables of {len(hidden)} namespace(s) cannot be listed, as "
                 f"{'.'.join(first)}: {self._unusable(why)}; have the server repaired",
                 hidden=() if below else tuple(hidden),
             )
@@ -139,7 +139,7 @@ class RestCatalog:
     def load(self, table: TableName) -> LoadedTable:
         response = self._ask(table)
         try:
-            answer = parsed_json(response.content, FileLimits(f"{table}: what catalog {self.name} answers"))
+            answer = parsed_json(response.content, FileLimits(f"{table}: what catalog {self.id} answers"))
         except ValueError:
             answer = None
         return self._loaded(table, answer)
@@ -162,7 +162,7 @@ class RestCatalog:
             if isinstance(error, NEVER_SENT) or _never_sent(error):
                 raise self._unusable(error) from error
             did = "answered with a redirect" if isinstance(error, LedElsewhere) else "did not answer"
-            raise error_of(CommitAnswer.UNKNOWN, table, f"catalog {self.name} {did}") from error
+            raise error_of(CommitAnswer.UNKNOWN, table, f"catalog {self.id} {did}") from error
         body = _json(response)
         answer = answer_of_rest(response.status_code, read_error(body))
         if answer is CommitAnswer.LANDED:
@@ -171,7 +171,7 @@ class RestCatalog:
                 return self._loaded(table, body, base.io_properties)
             except MetadataUnreadable as error:
                 raise CommitStateUnknown(f"{error}; whether the commit landed is not known") from error
-        words = f"catalog {self.name} answered HTTP {response.status_code} ({self._message(response)})"
+        words = f"catalog {self.id} answered HTTP {response.status_code} ({self._message(response)})"
         raise error_of(answer, table, words)
 
     def close(self) -> None:
@@ -190,10 +190,10 @@ class RestCatalog:
             return {}
         session = aws_session(properties, ("client",))
         if not session.has_credentials:
-            raise StorageError(f"catalog {self.name} signs its requests, but no AWS credentials are configured")
+            raise StorageError(f"catalog {self.id} signs its requests, but no AWS credentials are configured")
         if session.region_name is None and not properties.get("rest.signing-region"):
             raise PolicyError(
-                f"catalog {self.name} signs its requests, but the region is not known: set rest.signing-region"
+                f"catalog {self.id} signs its requests, but the region is not known: set rest.signing-region"
             )
         return {BOTOCORE_SESSION: session.botocore_session()}
 
@@ -201,7 +201,7 @@ class RestCatalog:
         """Keep the admitted part of the server's configuration; return its properties for requests."""
         self._server = server_settings(self._configured.texts, defaults, overrides)
         remember_secrets(self._server.connection)
-        log_ignored(self.name, self._uri, self._server.ignored)
+        log_ignored(self.id.name, self._uri, self._server.ignored)
         return self._server.connection
 
     def _children(self, parent: tuple[str, ...]) -> list[tuple[str, ...]]:
@@ -233,32 +233,32 @@ class RestCatalog:
             raise missing_table(self, table)
         if response.status_code == 404:
             raise StorageError(
-                f"catalog {self.name} answered HTTP 404 about {table} without Iceberg's error document, so whether the "
+                f"catalog {self.id} answered HTTP 404 about {table} without Iceberg's error document, so whether the "
                 f"table exists is not known ({self._message(response)}); look for a proxy that answers in its place, "
                 "and check its uri"
             )
         if response.status_code in (401, 403, 419):
-            raise StorageError(f"catalog {self.name} denies access to {table}: {self._message(response)}")
+            raise StorageError(f"catalog {self.id} denies access to {table}: {self._message(response)}")
         raise StorageError(
-            f"catalog {self.name} answered HTTP {response.status_code} about {table}: {self._message(response)}"
+            f"catalog {self.id} answered HTTP {response.status_code} about {table}: {self._message(response)}"
         )
 
     def _loaded(self, table: TableName, answer: Any, io_properties: Mapping[str, str] | None = None) -> LoadedTable:
         try:
             document, location = answer["metadata"], answer["metadata-location"]
         except (KeyError, TypeError) as error:
-            raise MetadataUnreadable(f"{table}: catalog {self.name} did not answer with table metadata") from error
+            raise MetadataUnreadable(f"{table}: catalog {self.id} did not answer with table metadata") from error
         if not isinstance(document, dict) or not isinstance(location, str):
-            raise MetadataUnreadable(f"{table}: catalog {self.name} answered without a metadata file")
+            raise MetadataUnreadable(f"{table}: catalog {self.id} answered without a metadata file")
         if io_properties is None:
             io_properties, vended, ignored = self._files(table, answer, location)
-            log_ignored(self.name, self._uri, ignored, vends=bool(vended))
+            log_ignored(self.id.name, self._uri, ignored, vends=bool(vended))
             remember_vendor(vended, lambda: self._vended(table))
         try:
             require_shape(document)
         except MetadataUnreadable as error:
             what = f"metadata file {location}, which is not an Iceberg table's: {error}"
-            raise MetadataUnreadable(f"{table}: catalog {self.name} answered with {what}") from None
+            raise MetadataUnreadable(f"{table}: catalog {self.id} answered with {what}") from None
         metadata = TableMetadata(document)
         bound = self._configured.bound_of(table, location)
         carried, by = bound.put_into(io_properties), self._server.versioned_by
@@ -273,10 +273,10 @@ class RestCatalog:
             vended = rest_credentials(answer.get("storage-credentials") or (), location)
         except (ValidationError, TypeError, ValueError, AttributeError) as error:
             raise MetadataUnreadable(
-                f"{table}: catalog {self.name} answered with credentials or configuration that are not understood"
+                f"{table}: catalog {self.id} answered with credentials or configuration that are not understood"
             ) from error
         in_s3 = split_path(location).scheme in S3_SCHEMES
-        what = f"{table}: catalog {self.name}"
+        what = f"{table}: catalog {self.id}"
         return file_settings(
             what, file_io_properties(self._configured.properties), self._server, (config, vended), in_s3=in_s3
         )
@@ -286,7 +286,7 @@ class RestCatalog:
         response = self._ask(table)
         answer = _json(response)
         if not isinstance(answer, dict) or not isinstance(answer.get("metadata-location"), str):
-            raise MetadataUnreadable(f"{table}: catalog {self.name} answered without a metadata file")
+            raise MetadataUnreadable(f"{table}: catalog {self.id} answered without a metadata file")
         _, vended, _ = self._files(table, answer, answer["metadata-location"])
         return vended
 
@@ -310,11 +310,11 @@ class RestCatalog:
                 "look for a proxy that answers in its place"
             )
         if isinstance(error, requests.Timeout):
-            return StorageError(f"catalog {self.name} at {self._uri} does not answer in time")
+            return StorageError(f"catalog {self.id} at {self._uri} does not answer in time")
         if isinstance(error, requests.ConnectionError):
-            return StorageError(f"catalog {self.name} cannot be reached: nothing answers at {self._uri}")
+            return StorageError(f"catalog {self.id} cannot be reached: nothing answers at {self._uri}")
         reason = " ".join(self._masked(str(error)).split())[:300]
-        return StorageError(f"catalog {self.name} at {self._uri} cannot be used: {reason}")
+        return StorageError(f"catalog {self.id} at {self._uri} cannot be used: {reason}")
 
 
 def _says_missing(response: requests.Response | None) -> bool:

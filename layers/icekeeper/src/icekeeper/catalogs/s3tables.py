@@ -45,11 +45,11 @@ class S3TablesCatalog:
             PolicyError: ``warehouse`` is not the ARN of a table bucket.
             StorageError: the profile or role of the properties cannot be used.
         """
-        self.name, self.warehouse = configured.id
+        self.id = configured.id
         try:
-            region = TableBucketArn.parse(self.warehouse).region
+            region = TableBucketArn.parse(self.id.warehouse).region
         except ValueError as error:
-            raise PolicyError(f"catalog {self.name}: warehouse is {error}") from error
+            raise PolicyError(f"catalog {self.id}: warehouse is {error}") from error
         self._properties = configured.texts
         if region:
             self._properties.setdefault("s3tables.region", region)
@@ -60,12 +60,12 @@ class S3TablesCatalog:
         except AWS_ERRORS as error:
             raise self._unusable(error) from error
         self.built_in_maintenance = TableBucketMaintenance(
-            self.warehouse, lambda: self._clients.repeating, self._properties
+            self.id.warehouse, lambda: self._clients.repeating, self._properties
         )
 
     def list_tables(self) -> Iterator[TableName]:
         try:
-            for page in self._clients.repeating.get_paginator("list_tables").paginate(tableBucketARN=self.warehouse):
+            for page in self._clients.repeating.get_paginator("list_tables").paginate(tableBucketARN=self.id.warehouse):
                 for table in page["tables"]:
                     yield TableName(tuple(table["namespace"]), table["name"])
         except AWS_ERRORS as error:
@@ -106,10 +106,10 @@ class S3TablesCatalog:
         return str(answer["versionToken"])
 
     def _address(self, table: TableName) -> dict[str, str]:
-        return {"tableBucketARN": self.warehouse, "namespace": ".".join(table.namespace), "name": table.name}
+        return {"tableBucketARN": self.id.warehouse, "namespace": ".".join(table.namespace), "name": table.name}
 
     def _unusable(self, error: Exception) -> StorageError:
         reason = S3_TABLES.describe(error, self._properties)
         if isinstance(error, ClientError) and error_code(error) in ("404", "NotImplemented", "NoSuchKey"):
             reason += "; a server without this part of the S3 Tables API is reached as a REST catalog (type: rest)"
-        return StorageError(f"catalog {self.name} ({self.warehouse}) {reason}")
+        return StorageError(f"catalog {self.id} ({self.id.warehouse}) {reason}")

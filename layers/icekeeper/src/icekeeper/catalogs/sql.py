@@ -133,12 +133,12 @@ class SqlCatalog:
                 another spelling.
             StorageError: the database does not exist or cannot be reached.
         """
-        self.name, self.warehouse = configured.id
+        self.id = configured.id
         self._configured = configured
         self._files = TableFiles(configured)
         uri = str(configured.properties.get("uri") or "")
         if missing := why_no_database(uri):
-            raise StorageError(f"the database of catalog {self.name} cannot be used: {missing}")
+            raise StorageError(f"the database of catalog {self.id} cannot be used: {missing}")
         self._database = self._opened(uri)
         self._only_tables = _ONLY_TABLES if self._has_types() else ""
         self._require_spelling()
@@ -150,10 +150,10 @@ class SqlCatalog:
         try:
             return _SqlAlchemy(self._configured.properties)
         except ImportError as error:
-            raise PolicyError(f"catalog {self.name}: the driver of its database is not installed: {error}") from error
+            raise PolicyError(f"catalog {self.id}: the driver of its database is not installed: {error}") from error
         except ValueError as error:  # with a slash in the password, SQLAlchemy takes a part of it for the port
             raise PolicyError(
-                f"catalog {self.name}: its uri {address_to_show(uri)} cannot be parsed;"
+                f"catalog {self.id}: its uri {address_to_show(uri)} cannot be parsed;"
                 " write special characters of the password as %2F and the like"
             ) from error
         except Exception as error:
@@ -173,7 +173,7 @@ class SqlCatalog:
         """The rows of a statement about this catalog."""
         try:
             with self._database.connect() as connection:
-                return list(connection.execute(statement, {"catalog": self.name, **parameters}).fetchall())
+                return list(connection.execute(statement, {"catalog": self.id.name, **parameters}).fetchall())
         except self._database.error as error:
             raise self._unusable(error) from error
 
@@ -206,11 +206,11 @@ class SqlCatalog:
         names: set[str] = set()
         with suppress(StorageError):  # the first use reports an error
             names.update(name for (name,) in self._read(_NAMES))
-        spelled = sorted(other for other in names if other.lower() == self.name.lower())
-        if spelled and self.name not in spelled:
+        spelled = sorted(other for other in names if other.lower() == self.id.name.lower())
+        if spelled and self.id.name not in spelled:
             self.close()
             raise PolicyError(
-                f"the database of catalog {self.name} has it as '{spelled[0]}', and names of SQL catalogs are"
+                f"the database of catalog {self.id} has it as '{spelled[0]}', and names of SQL catalogs are"
                 f" case-sensitive; write --catalog {spelled[0]}"
             )
 
@@ -228,13 +228,13 @@ class SqlCatalog:
                 self._move(connection, base, location)
             return location
         except self._database.error as error:  # the rollback was not confirmed either
-            words = f"the database of catalog {self.name} was lost"
+            words = f"the database of catalog {self.id} was lost"
             raise error_of(CommitAnswer.UNKNOWN, base.name, words) from error
 
     def _move(self, connection: _Connection, base: LoadedTable, location: str) -> None:
         """Swap the pointer in one transaction; leaving the connection rolls back, unless the database autocommits."""
         table = base.name
-        named = {"catalog": self.name, "namespace": ".".join(table.namespace), "name": table.name}
+        named = {"catalog": self.id.name, "namespace": ".".join(table.namespace), "name": table.name}
         try:
             swap = connection.execute(_SWAP % self._only_tables, {**named, "old": base.token, "new": location})
         except self._database.error as error:
@@ -242,14 +242,14 @@ class SqlCatalog:
         if swap.rowcount == 0:
             raise CommitConflict(f"{table} is no longer at {base.token}: another writer committed first")
         if swap.rowcount != 1:  # -1 where a driver does not count
-            words = f"the driver of catalog {self.name} does not say which rows it changed"
+            words = f"the driver of catalog {self.id} does not say which rows it changed"
             raise error_of(CommitAnswer.REFUSED, table, words)
         try:
             connection.commit()
         except self._database.error as error:
-            raise error_of(CommitAnswer.UNKNOWN, table, f"catalog {self.name} did not confirm it") from error
+            raise error_of(CommitAnswer.UNKNOWN, table, f"catalog {self.id} did not confirm it") from error
 
     def _unusable(self, error: Exception) -> StorageError:
         # The driver's own message: SQLAlchemy's contains the statement and its parameters.
         reason = " ".join(mask(str(getattr(error, "orig", None) or error), self._configured.properties).split())
-        return StorageError(f"the database of catalog {self.name} cannot be used: {reason}")
+        return StorageError(f"the database of catalog {self.id} cannot be used: {reason}")

@@ -137,7 +137,7 @@ def detect(catalog: CatalogName, settings: Settings = None, unsafe: Unsafe = Fal
     report = runtime.detect(chosen, unsafe=unsafe)
     unread = [skip.table for skip in report.skipped if skip.is_error]
     document = {
-        **detection_json(runtime.catalog.name, report),
+        **detection_json(runtime.catalog.id.name, report),
         "next_run": runtime.next_run(report, chosen, unsafe=unsafe),
         "status": "partial" if unread else "succeeded",
     }

@@ -166,8 +166,8 @@ def chosen_tables(
         tell(str(error))
     found = sorted((one for one in listed if fnmatchcase(str(one), pattern)), key=str)
     if not found:
-        what = f"no table of catalog {catalog.name} matches '{table}'"
-        raise PolicyError(what if table is not None else f"catalog {catalog.name} has no table")
+        what = f"no table of catalog {catalog.id} matches '{table}'"
+        raise PolicyError(what if table is not None else f"catalog {catalog.id} has no table")
     return found
 
 

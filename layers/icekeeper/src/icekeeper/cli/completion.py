@@ -53,8 +53,8 @@ def _tables(catalog: str | list[str] | None) -> Iterator[str]:
         state, named = open_state(os.environ), [catalog] if isinstance(catalog, str) else catalog or ()
         wanted = {name.lower() for name in named if name}  # PyIceberg's configuration has no capitals
         for scan in state.scans.all():
-            if not wanted or scan.catalog.lower() in wanted:
-                for stats in state.lake_stats.of_catalog(scan.catalog, scan.warehouse):
+            if not wanted or scan.catalog.name.lower() in wanted:
+                for stats in state.lake_stats.of_catalog(scan.catalog):
                     yield str(stats.identity.table)
 
 

@@ -110,7 +110,7 @@ def history(
         for record in records
         if (since_ms is None or record.finished_ms >= since_ms)
         and (not failed or record.status != "succeeded")
-        and (table is not None or catalog in (None, record.identity.catalog, record.identity.warehouse))
+        and (table is not None or catalog in (None, *record.identity.catalog))
     ][:limit]
     passes = [pass_json(record) for record in chosen]
     totals = totals_of(passes)
@@ -156,7 +156,7 @@ def pass_json(record: PassRecord) -> dict[str, Any]:
         "engine": record.engine,
         "metrics": dict(found),
         "table": str(record.identity.table),
-        "catalog": record.identity.catalog,
+        "catalog": record.identity.catalog.name,
         "bytes_freed": sum(found.get(key, 0) for key in FREED),
         "files_before": before,
         "files_after": after,
@@ -409,7 +409,7 @@ def _document(filed: MaintenanceRequest, execution: str | None, answer: Answer, 
         print_json(
             {
                 "table": str(filed.identity.table),
-                "catalog": filed.identity.catalog,
+                "catalog": filed.identity.catalog.name,
                 "status": answer.status,
                 "summary": answer.summary,
                 "requested_ms": filed.requested_ms,
@@ -433,7 +433,7 @@ def request_list(
     from icekeeper.state.open import open_state
 
     state = open_state(os.environ)
-    pending = [one for one in state.requests.pending(tell) if catalog in (None, one.identity.catalog)]
+    pending = [one for one in state.requests.pending(tell) if catalog in (None, one.identity.catalog.name)]
     scheduled = is_scheduled(state.leases, now_ms=system_clock())
     listed = [_request_json(one) for one in pending]
     document = {"catalog": catalog, "status": "succeeded", "scheduled": scheduled, "requests": listed}
@@ -469,7 +469,7 @@ def _line(request: MaintenanceRequest) -> str:
 def _request_json(request: MaintenanceRequest) -> dict[str, Any]:
     return {
         "table": str(request.identity.table),
-        "catalog": request.identity.catalog,
+        "catalog": request.identity.catalog.name,
         "requested_ms": request.requested_ms,
         "requested": iso_utc(request.requested_ms),
         "settings": dict(request.settings),

@@ -93,8 +93,8 @@ def claims_exclude(table: Table, catalog: CatalogName, as_json: AsJson = False) 
 def claims_json(claims: TableClaims) -> dict[str, Any]:
     """One entry as the JSON documents show it; folders are normalised."""
     return {
-        "catalog": claims.catalog,
-        "warehouse": claims.warehouse,
+        "catalog": claims.catalog.name,
+        "warehouse": claims.catalog.warehouse,
         "table": str(claims.table),
         "uuid": claims.uuid,
         "location": claims.location,

@@ -27,6 +27,7 @@ from icekeeper.text import counted
 if TYPE_CHECKING:
     from icekeeper.advice.advise import Advice
     from icekeeper.catalogs.catalog import LoadedTable
+    from icekeeper.model import CatalogId
     from icekeeper.policy import ResolvedPolicy
     from icekeeper.state.store import StateStore
 
@@ -61,7 +62,7 @@ def advise(
         name = table_name(table)
         document = _document(catalog, str(name), advise_table(runtime.catalog, name, settings_of))
         if as_json:
-            print_json({"table": str(name), "catalog": runtime.catalog.name, **document})
+            print_json({"table": str(name), "catalog": runtime.catalog.id.name, **document})
         _print([document], as_json=as_json)
         return EXIT_OK
     found, unread = advise_catalog(runtime.catalog, settings_of)
@@ -70,7 +71,7 @@ def advise(
     if as_json:
         status = "partial" if failed else "succeeded"
         every = [one for found_in in tables for one in found_in["advice"]]
-        print_json({"catalog": runtime.catalog.name, "status": status, "advice": every, "tables": tables + failed})
+        print_json({"catalog": runtime.catalog.id.name, "status": status, "advice": every, "tables": tables + failed})
     _print(tables, as_json=as_json)
     told = "; ".join(f"{name}: {why}" for name, why in sorted(unread.items()))
     return print_failed(f"{counted(len(unread), 'table')} could not be read: {told}") if unread else EXIT_OK
@@ -121,7 +122,7 @@ def health(
     chosen, name = overrides(settings), table_name(table)
     stats = Runtime.open(catalog).health(name, chosen, unsafe=unsafe)
     document = {
-        **about(str(stats.identity.table), stats.identity.catalog),
+        **about(str(stats.identity.table), stats.identity.catalog.name),
         "snapshot_id": stats.snapshot_id,
         "observed_ms": stats.observed_ms,
         "counters": dict(stats.counters),
@@ -179,20 +180,18 @@ def recorded_catalog(state: StateStore, name: str, now_ms: int) -> dict[str, Any
     """
     from icekeeper.report.page import catalog_document, recorded_facts
 
-    return catalog_document(recorded_facts(state, *_scanned(state, name), now_ms), now_ms)
+    return catalog_document(recorded_facts(state, _scanned(state, name), now_ms), now_ms)
 
 
-def _scanned(state: StateStore, name: str) -> tuple[str, str]:
-    """Name and warehouse of a catalog as it was last scanned; one that never was is opened.
+def _scanned(state: StateStore, name: str) -> CatalogId:
+    """A catalog as it was last scanned; one that never was is opened.
 
     Raises:
         PolicyError: it is not configured either.
     """
-    scans = [scan for scan in state.scans.all() if scan.catalog == name]
+    scans = [scan for scan in state.scans.all() if scan.catalog.name == name]
     if scans:
-        last = max(scans, key=lambda scan: scan.scanned_ms)
-        return last.catalog, last.warehouse
+        return max(scans, key=lambda scan: scan.scanned_ms).catalog
     from icekeeper.catalogs.load import open_catalog
 
-    catalog = open_catalog(name)
-    return catalog.name, catalog.warehouse
+    return open_catalog(name).id

@@ -104,7 +104,7 @@ class OutcomeResolver:
                     return now
             self.sleep(backoff_seconds(attempt))
         raise CommitStateUnknown(
-            f"{base.name}: catalog {self.catalog.name} answered that the commit landed, but the table's metadata do not"
+            f"{base.name}: catalog {self.catalog.id} answered that the commit landed, but the table's metadata do not"
             " show it; its files were kept"
         )
 

@@ -228,7 +228,7 @@ class Service:
 
     def _open(self, name: str, opened: dict[str, str]) -> Catalog:
         catalog = self._catalogs[name].current()
-        opened[catalog.name] = name
+        opened[catalog.id.name] = name
         return catalog
 
     def _maintain(self, work: _Work) -> bool:
@@ -269,9 +269,10 @@ class Service:
     def _cut_off(self, order: PassOrder, why: str) -> str:
         """Record that a table was cut off; return the sentence."""
         proposal = order.proposal
-        entry = proposal.catalog, proposal.warehouse, proposal.identity.table.key
         try:
-            why = cut_again(self._state.cut_offs, entry, CutWork.PASS, why, now_ms=self._clock()).sentence
+            why = cut_again(
+                self._state.cut_offs, proposal.identity.entry, CutWork.PASS, why, now_ms=self._clock()
+            ).sentence
         except StorageError as error:
             why = f"{why}; that cannot be recorded: {error}"
         return f"cut off: {why}"

@@ -50,9 +50,9 @@ def refuse_second_names(context: OperationContext, own: LoadedTable) -> None:
 def _refuse_in(context: OperationContext, own: LoadedTable, home: str) -> None:
     run, here = context.run, store_of(home)
     looks = context.state.claims.looks()
-    looked_ms = {look.key: look.looked_ms for look in looks}
+    looked_ms = {look.catalog: look.looked_ms for look in looks}
     if run.claims is None or run.claims[0] != looked_ms:
-        found_claims = chain.from_iterable(context.state.claims.of_catalog(*look.key) for look in looks)
+        found_claims = chain.from_iterable(context.state.claims.of_catalog(look.catalog) for look in looks)
         run.claims = looked_ms, [one for one in found_claims if one.location]
     all_claims = run.claims[1]
     near: dict[str, list[TableClaims]] = {}
@@ -74,11 +74,11 @@ def _refuse_in(context: OperationContext, own: LoadedTable, home: str) -> None:
                 f"register {own.name} under {there}"
             )
         if why and not all(own.is_kept_apart_from(one.catalog, one.table) for one in claims):
-            forget = ("icekeeper", "claims", "forget", str(own.name), "--catalog", context.catalog.name)
-            entry = ("--by-catalog", first.catalog, "--by-table", str(first.table))
+            forget = ("icekeeper", "claims", "forget", str(own.name), "--catalog", context.catalog.id.name)
+            entry = ("--by-catalog", first.catalog.name, "--by-table", str(first.table))
             raise OperationRefused(
                 f"whether {here} is {what} as {own.name}, cannot be found out: {why}; nothing was deleted; repair that "
-                f"table{rules_to_write(context.catalog.name, own, first.catalog, first.table)}; if it is gone for "
+                f"table{rules_to_write(context.catalog.id, own, first.catalog, first.table)}; if it is gone for "
                 f"good: {shlex.join((*forget, *entry))}"
             )
 

@@ -292,18 +292,18 @@ class FileNeeds:
             return
         catalog = self._context.catalog
         to_forget = ""
-        if (claims.catalog, claims.warehouse) != (catalog.name, catalog.warehouse):
+        if claims.catalog != catalog.id:
             # The entry's catalog may be gone, so that the entry cannot be dropped there.
             command = shlex.join(
                 (
-                    *("icekeeper", "claims", "forget", str(self._context.table), "--catalog", catalog.name),
-                    *("--by-catalog", claims.catalog, "--by-table", str(claims.table)),
+                    *("icekeeper", "claims", "forget", str(self._context.table), "--catalog", catalog.id.name),
+                    *("--by-catalog", claims.catalog.name, "--by-table", str(claims.table)),
                 )
             )
             to_forget = f"; if it is gone for good, with its catalog: {command}"
         raise OperationRefused(
             f"{claims.table} of catalog {claims.catalog} was seen to have files at or around {self._home}, and "
             f"cannot be loaded: {reason}; which of them it needs is not known, so nothing was deleted; repair it, "
-            f"or drop it from its catalog{rules_to_write(catalog.name, self._table, claims.catalog, claims.table)}"
+            f"or drop it from its catalog{rules_to_write(catalog.id, self._table, claims.catalog, claims.table)}"
             f"{to_forget}"
         )

@@ -29,6 +29,7 @@ from icekeeper.machine.metering import WorkThreads
 from icekeeper.model import TableName
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.state.claims import GONE_AFTER_MS, TableClaims, UnseenEntry
+from icekeeper.state.identity import Entry
 from icekeeper.state.store import StateStore
 from icekeeper.storage.paths import is_under, may_be_under
 
@@ -115,7 +116,7 @@ def near_tables(context: OperationContext, own: LoadedTable, folders: Sequence[s
         StorageError: the state store failed.
     """
     looks = know_every_table(context, own)
-    claimed: dict[tuple[str, str, str], TableClaims] = {}
+    claimed: dict[Entry, TableClaims] = {}
     for folder in folders:
         for one in context.state.claims.touching(folder):
             claimed.setdefault(one.entry, one)
@@ -123,8 +124,8 @@ def near_tables(context: OperationContext, own: LoadedTable, folders: Sequence[s
     claimed.pop(own_entry, None)
     lost = (one for one in lost_entries(looks) if any(one[0].touch(folder) for folder in folders))
     near = [NearTables(given_up=(one,)) for one in lost if _counts(context, own, one[0])]
-    failed = {(*look.key, one.table.key): one for look in looks for one in look.unseen if one.is_known}
-    catalogs = {entry[:2]: opened(context, one) for entry, one in claimed.items()}
+    failed = {Entry(look.catalog, one.table.key): one for look in looks for one in look.unseen if one.is_known}
+    catalogs = {entry.catalog: opened(context, one) for entry, one in claimed.items()}
     # One object for each catalog, so that tables that hang shorten the time of the others there.
     ways = {
         key: catalog if catalog is None or isinstance(catalog, str) else LimitedLooks(context, catalog)
@@ -133,7 +134,7 @@ def near_tables(context: OperationContext, own: LoadedTable, folders: Sequence[s
     with WorkThreads(_PARALLEL_LOADS, thread_name_prefix="table-load") as pool:
         entries = sorted(claimed)
         near += pool.map(
-            lambda entry: _near_one(context, own, ways[entry[:2]], claimed[entry], folders, failed.get(entry)),
+            lambda entry: _near_one(context, own, ways[entry.catalog], claimed[entry], folders, failed.get(entry)),
             entries,
         )
     # A renamed table is found twice.
@@ -240,7 +241,7 @@ def _looked_into(
 def opened(context: OperationContext, claims: TableClaims) -> Catalog | str | None:
     """The catalog of an entry; ``None``: it is no longer served; a text: why it cannot be opened."""
     try:
-        return served(context, claims.catalog, claims.warehouse)
+        return served(context, claims.catalog)
     except MaintenanceError as error:
         return f"catalog {claims.catalog} cannot be opened from here: {error}"
 
@@ -277,7 +278,7 @@ def _loaded_by_claims(
             missing = _why_missing(now)
     # A table that cannot be loaded may be the renamed one.
     lost = [(name, f"it may be {name}, which cannot be loaded: {why}") for name, why in renamed.unreadable]
-    near = [one for one in lost if not own.is_kept_apart_from(catalog.name, one[0])]
+    near = [one for one in lost if not own.is_kept_apart_from(catalog.id, one[0])]
     return CatalogTables((*found.tables, *renamed.tables), tuple((near or lost)[:1]), renamed.is_gone, missing)
 
 

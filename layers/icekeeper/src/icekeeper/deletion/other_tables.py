@@ -34,7 +34,7 @@ from icekeeper.errors import (
 )
 from icekeeper.machine.clock import HOUR_MS, in_limited_time
 from icekeeper.machine.metering import WorkThreads
-from icekeeper.model import TableName
+from icekeeper.model import CatalogId, TableName
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.state.claims import (
     LEAST_LIMIT_S,
@@ -49,6 +49,7 @@ from icekeeper.state.claims import (
     touches,
     waiting_cuts,
 )
+from icekeeper.state.identity import Entry
 from icekeeper.state.store import StateStore
 from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES
 from icekeeper.storage.paths import normalise
@@ -75,8 +76,8 @@ class LimitedLooks:
         self._context = context
         self._limit_s = context.policy.detection_timeout_s
         self._given_up = 0
-        cuts = context.state.cut_offs.of_catalog(catalog.name, catalog.warehouse)
-        self._once_cut = {one.entry[2] for one in cuts if one.work is CutWork.LOOK}
+        cuts = context.state.cut_offs.of_catalog(catalog.id)
+        self._once_cut = {one.entry.table for one in cuts if one.work is CutWork.LOOK}
         self._waiting = waiting_cuts(cuts, CutWork.LOOK, context.clock())
 
     def look(self, name: TableName, work: Callable[[], Result]) -> Result:
@@ -88,7 +89,7 @@ class LimitedLooks:
         if (cut := self._waiting.get(name.key)) is not None:
             raise StorageError(f"{name} is not read: {cut.sentence}")
         why = look_reason(self._limit_s)
-        entry = self.catalog.name, self.catalog.warehouse, name.key
+        entry = Entry(self.catalog.id, name.key)
         is_short = self._given_up >= _MOST_GIVEN_UP
         limit_s = min(_SHORT_S, self._limit_s) if is_short else self._limit_s
         cut_offs = self._context.state.cut_offs
@@ -147,9 +148,8 @@ def know_every_table(context: OperationContext, own: LoadedTable) -> Sequence[Ca
     if all(map(has_its_own_bucket, owned_locations(own.metadata))):
         return ()
     with context.run.lock:
-        looks = {look.key: look for look in context.state.claims.looks()}
-        here = context.catalog.name, context.catalog.warehouse
-        looks.setdefault(here, CatalogLook(catalog=here[0], warehouse=here[1]))
+        looks = {look.catalog: look for look in context.state.claims.looks()}
+        looks.setdefault(context.catalog.id, CatalogLook(catalog=context.catalog.id))
         run = context.run.name
         done = [_look(context, look, run) for look in looks.values() if not _is_near_nobody(context, look)]
     why = why_deletions_wait(context.state, context.catalog, own, done)
@@ -202,15 +202,13 @@ def lost_entries(looks: Iterable[CatalogLook]) -> Iterator[tuple[TableClaims, st
     for look in looks:
         for one in look.unseen:
             if one.is_gone and one.location and not one.is_known:
-                claims = TableClaims(
-                    catalog=look.catalog, warehouse=look.warehouse, table=one.table, uuid="", location=one.location
-                )
+                claims = TableClaims(catalog=look.catalog, table=one.table, uuid="", location=one.location)
                 yield claims, one.reason
 
 
 def _is_near_nobody(context: OperationContext, look: CatalogLook) -> bool:
     """Whether each table of the catalog has a bucket of its own, so that none can share files."""
-    found = context.state.claims.of_catalog(*look.key) if look.warehouse.startswith(_TABLE_BUCKET) else ()
+    found = context.state.claims.of_catalog(look.catalog) if look.catalog.warehouse.startswith(_TABLE_BUCKET) else ()
     return any(has_its_own_bucket(one.location) for one in found)
 
 
@@ -223,9 +221,10 @@ def _look(context: OperationContext, before: CatalogLook, run: str) -> CatalogLo
     unseen: list[UnseenEntry] = []
     failure, hidden = "", tuple[tuple[str, ...], ...]()
     try:
-        catalog = None if before.warehouse == UNKNOWN_WAREHOUSE else served(context, before.catalog, before.warehouse)
+        is_known = before.catalog.warehouse != UNKNOWN_WAREHOUSE
+        catalog = served(context, before.catalog) if is_known else None
         if catalog is None:  # no longer served: the recorded claims of its tables are spared
-            return CatalogLook(catalog=before.catalog, warehouse=before.warehouse)
+            return CatalogLook(catalog=before.catalog)
         if is_begun:
             unseen += [one for one in before.unseen if one.reason]
             unseen += _look_at_tables(context, catalog, [one.table for one in before.unseen if not one.reason])
@@ -252,10 +251,10 @@ def _look(context: OperationContext, before: CatalogLook, run: str) -> CatalogLo
 def _require_own(context: OperationContext, catalog: Catalog, listed: Iterable[TableName]) -> None:
     """Raises StorageError if a listing lacks the table of this pass, which was loaded
     (rule: empty-listings-prove-nothing); some catalogs spell names in their own case."""
-    is_own = (catalog.name, catalog.warehouse) == (context.catalog.name, context.catalog.warehouse)
+    is_own = catalog.id == context.catalog.id
     if is_own and all(one.key.lower() != context.table.key.lower() for one in listed):
         raise StorageError(
-            f"the listing of catalog {catalog.name} lacks {context.table}, which can be loaded, so other tables may be "
+            f"the listing of catalog {catalog.id} lacks {context.table}, which can be loaded, so other tables may be "
             "missing as well; have the right to list granted, or the server repaired"
         )
 
@@ -271,11 +270,9 @@ def listed_anew(context: OperationContext, catalog: Catalog) -> Sequence[TableNa
     return listed
 
 
-def served(context: OperationContext, name: str, warehouse: str) -> Catalog | None:
+def served(context: OperationContext, recorded: CatalogId) -> Catalog | None:
     """The catalog of that name and warehouse; ``None``: it is no longer served."""
-    if (name, warehouse) == (context.catalog.name, context.catalog.warehouse):
-        return context.catalog
-    return context.other_catalog(name, warehouse)
+    return context.catalog if recorded == context.catalog.id else context.other_catalog(recorded)
 
 
 def _look_at_tables(context: OperationContext, catalog: Catalog, tables: Sequence[TableName]) -> Sequence[UnseenEntry]:
@@ -295,7 +292,9 @@ def _look_at_tables(context: OperationContext, catalog: Catalog, tables: Sequenc
         try:
             missing.difference_update(listed_anew(context, catalog))
         except StorageError as error:
-            log.warning("%s: whether catalog %s still lists its missing tables: %s", context.table, catalog.name, error)
+            log.warning(
+                "%s: whether catalog %s still lists its missing tables: %s", context.table, catalog.id.name, error
+            )
             missing.clear()
     return [one for one in seen if one is not None and one.table not in missing]
 
@@ -388,7 +387,7 @@ def why_deletions_wait(
                 f"{look.failure}; nothing was deleted"
             )
         for one in look.unseen:
-            is_own = (*look.key, one.table.key) == entry_of(catalog, own)
+            is_own = Entry(look.catalog, one.table.key) == entry_of(catalog, own)
             if (
                 one.is_gone
                 or one.is_known
@@ -397,21 +396,21 @@ def why_deletions_wait(
                 or own.is_kept_apart_from(look.catalog, one.table)
             ):
                 continue
-            places = {_bucket(one.location, look.warehouse)} if one.location else everywhere()
+            places = {_bucket(one.location, look.catalog.warehouse)} if one.location else everywhere()
             if _may_touch(places, folders):
                 command = shlex.join(
-                    ("icekeeper", "claims", "exclude", one.table.key, "--catalog", look.catalog),
+                    ("icekeeper", "claims", "exclude", one.table.key, "--catalog", look.catalog.name),
                 )
                 return (
                     f"whether {one.table} of catalog {look.catalog} needs files of {own.name} is not known, because it "
                     f"cannot be read, and nobody has looked at it before: {one.reason}; nothing was deleted; repair "
-                    f"it, or drop it from its catalog{rules_to_write(catalog.name, own, look.catalog, one.table)}; "
+                    f"it, or drop it from its catalog{rules_to_write(catalog.id, own, look.catalog, one.table)}; "
                     f"or, if it needs no files of other tables: {command}"
                 )
     return None
 
 
-def rules_to_write(catalog: str, own: LoadedTable, other_catalog: str, other: TableName) -> str:
+def rules_to_write(catalog: CatalogId, own: LoadedTable, other_catalog: CatalogId, other: TableName) -> str:
     """A refusal's advice which rules keep both tables apart; empty if they have one namespace, so that no rule can.
 
     The other table's folder is left open: its own metadata could name any location.
@@ -434,12 +433,13 @@ def _may_touch(places: Iterable[str], folders: Iterable[str]) -> bool:
 
 def _places(state: StateStore, look: CatalogLook, own: LoadedTable) -> set[str]:
     """The known buckets of a catalog's tables; tables that rules keep apart count only if no other is known."""
-    known = [one for one in state.claims.of_catalog(*look.key) if one.location]
+    known = [one for one in state.claims.of_catalog(look.catalog) if one.location]
     near = {one.location for one in known if not own.is_kept_apart_from(look.catalog, one.table)}
     found = near or {one.location for one in known}
-    if "://" in look.warehouse or look.warehouse.startswith("/"):
-        found.add(normalise(look.warehouse))
-    return {_bucket(folder, look.warehouse) for folder in found}
+    warehouse = look.catalog.warehouse
+    if "://" in warehouse or warehouse.startswith("/"):
+        found.add(normalise(warehouse))
+    return {_bucket(folder, warehouse) for folder in found}
 
 
 def _bucket(folder: str, warehouse: str) -> str:

@@ -35,7 +35,7 @@ from icekeeper.machine.metering import WorkThreads
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import parse_document
 from icekeeper.metadata.table_reader import References, TableReader, metadata_files, reachable_paths, statistics_files
-from icekeeper.model import TableName
+from icekeeper.model import CatalogId, TableName
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.pass_context.stores import data_root, listed_metadata, metadata_folders, read_listed_metadata
 from icekeeper.state.identity import TableIdentity
@@ -274,9 +274,9 @@ class SharedReferences:
         self._seen_below, self._seen_roots = PathSet(), set[str]()
         self.left: list[str] = []
         """Sentences about folders that are kept for tables that cannot be read."""
-        self._followed: dict[tuple[str, str, TableName], _Followed] = {}
+        self._followed: dict[tuple[CatalogId, TableName], _Followed] = {}
         for found in tables:
-            key = (found.catalog.name, found.catalog.warehouse, found.table.name)
+            key = (found.catalog.id, found.table.name)
             self._followed[key] = _Followed(context, found, found.table)
         identity = identity_of(context.catalog, own)
         for followed in self._followed.values():
@@ -333,7 +333,7 @@ class SharedReferences:
         except (MaintenanceError, AttributeError, KeyError, TypeError, ValueError) as error:
             if not followed.found.is_kept_apart:
                 raise
-            name = f"{followed.table.name} of catalog {followed.catalog.name}"
+            name = f"{followed.table.name} of catalog {followed.catalog.id}"
             self.spare_seen(name, followed.found.files_in, str(error))
 
     def look_again(self) -> None:
@@ -347,7 +347,7 @@ class SharedReferences:
             with self._reading(known):
                 self._look_again(key, known)
 
-    def _look_again(self, key: tuple[str, str, TableName], known: _Followed) -> None:
+    def _look_again(self, key: tuple[CatalogId, TableName], known: _Followed) -> None:
         try:
             now = known.newest()
         except MaintenanceError as error:

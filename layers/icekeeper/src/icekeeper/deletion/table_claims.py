@@ -29,10 +29,11 @@ from icekeeper.errors import (
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_read import portions
 from icekeeper.metadata.table_reader import References, TableReader
-from icekeeper.model import ManifestFile, TableName
+from icekeeper.model import CatalogId, ManifestFile, TableName
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.pass_context.stores import Footprint, TableHandle, data_folders, user_name
-from icekeeper.state.claims import Entry, SeenHead, TableClaims, touches
+from icekeeper.state.claims import SeenHead, TableClaims, touches
+from icekeeper.state.identity import Entry
 from icekeeper.state.store import StateStore
 from icekeeper.storage.paths import may_be_under, normalise
 from icekeeper.storage.storage import Storage
@@ -189,7 +190,7 @@ _NOT_RECORDED = "%s: where it has files could not be recorded: %s"
 
 def entry_of(catalog: Catalog, loaded: LoadedTable) -> Entry:
     """The catalog entry through which a table was loaded."""
-    return catalog.name, catalog.warehouse, loaded.name.key
+    return Entry(catalog.id, loaded.name.key)
 
 
 def begin_claims(context: OperationContext, loaded: LoadedTable) -> None:
@@ -279,7 +280,7 @@ def recorded_claims(state: StateStore, catalog: Catalog) -> Mapping[TableName, T
     Raises:
         StorageError: the state store failed.
     """
-    return {one.table: one for one in state.claims.of_catalog(catalog.name, catalog.warehouse)}
+    return {one.table: one for one in state.claims.of_catalog(catalog.id)}
 
 
 def known_data_roots(context: OperationContext, loaded: LoadedTable) -> Iterable[str]:
@@ -324,9 +325,8 @@ def _forget_former_names(
 
     A second entry that was known beside the first one is no new name, so it proves nothing about the first.
     """
-    here = catalog.name, catalog.warehouse
     for one in before:
-        if one.entry[:2] != here or one.table == loaded.name or not (one.uuid and _follows(loaded, one.seen)):
+        if one.catalog != catalog.id or one.table == loaded.name or not (one.uuid and _follows(loaded, one.seen)):
             continue
         try:
             catalog.load(one.table)
@@ -354,8 +354,7 @@ def _claims(catalog: Catalog, loaded: LoadedTable, roots: Iterable[str], before:
     inside = {root for root in roots if _is_inside(root, home)}
     outside = {folder for folder in (*roots, *document.folders, *document.files_in) if not _is_inside(folder, home)}
     return TableClaims(
-        catalog=catalog.name,
-        warehouse=catalog.warehouse,
+        catalog=catalog.id,
         table=loaded.name,
         uuid=identity.uuid,
         location=home,
@@ -373,8 +372,8 @@ def _is_inside(folder: str, home: str) -> bool:
 # can say that its catalog is gone for good (``forget_claims``), or that an entry which was never read needs no files of
 # other tables (``exclude_entry``) (rule: never-seen-tables-stop-their-bucket).
 
-OpenCatalog = Callable[[str, str], Catalog | None]
-"""Opens a catalog by name and warehouse; ``None`` if there is none.  Raises MaintenanceError if it does not answer."""
+OpenCatalog = Callable[[CatalogId], Catalog | None]
+"""Opens a catalog; ``None`` if there is none.  Raises MaintenanceError if it does not answer."""
 
 
 def claims_near(handle: TableHandle) -> Sequence[TableClaims]:
@@ -389,7 +388,7 @@ def claims_near(handle: TableHandle) -> Sequence[TableClaims]:
     try:
         loaded = handle.load()
     except MaintenanceError:
-        recorded = handle.state.claims.of_entry((handle.catalog.name, handle.catalog.warehouse, handle.table.key))
+        recorded = handle.state.claims.of_entry(Entry(handle.catalog.id, handle.table.key))
         if recorded is None:
             raise
         if recorded.is_excluded:
@@ -417,13 +416,13 @@ def forget_claims(
         StorageError: catalog or state store failed.
     """
     loaded = handle.load()
-    found = [one for one in _near(handle, loaded) if (one.catalog, one.table) == (catalog, table)]
+    found = [one for one in _near(handle, loaded) if (one.catalog.name, one.table) == (catalog, table)]
     if warehouse is not None:
-        found = [one for one in found if one.warehouse == warehouse]
+        found = [one for one in found if one.catalog.warehouse == warehouse]
     if not found:
         raise PolicyError(f"{table} of catalog {catalog} was not seen to have files at or around {handle.table}")
     if len(found) > 1:
-        several = ", ".join(sorted(one.warehouse for one in found))
+        several = ", ".join(sorted(one.catalog.warehouse for one in found))
         raise PolicyError(f"catalogs of the name {catalog} have the warehouses {several}; choose one by --by-warehouse")
     (claims,) = found
     _require_gone(claims, open_other, force=force)
@@ -441,7 +440,7 @@ def exclude_entry(catalog: Catalog, table: TableName, state: StateStore) -> Tabl
         StorageError: the state store failed.
     """
     table = _as_listed(catalog, table)
-    excluded = TableClaims(catalog=catalog.name, warehouse=catalog.warehouse, table=table, uuid="", location="")
+    excluded = TableClaims(catalog=catalog.id, table=table, uuid="", location="")
     recorded = state.claims.of_entry(excluded.entry)
     if recorded is not None and recorded.is_looked_into:
         raise OperationRefused(f"{table} was looked into before, so what it needs is known; nothing was changed")
@@ -485,7 +484,7 @@ def _touching(state: StateStore, own: Entry, folders: Iterable[str]) -> Sequence
 def _require_gone(claims: TableClaims, open_other: OpenCatalog, *, force: bool) -> None:
     name = f"{claims.table} of catalog {claims.catalog}"
     try:
-        other = open_other(claims.catalog, claims.warehouse)
+        other = open_other(claims.catalog)
         if other is None:
             return
         other.load(claims.table)
@@ -507,6 +506,6 @@ def _require_gone(claims: TableClaims, open_other: OpenCatalog, *, force: bool) 
 def _journal(handle: TableHandle, loaded: LoadedTable, claims: TableClaims) -> None:
     handle.journal(
         loaded,
-        f"claims: {user_name()} forgot that {claims.table} of catalog {claims.catalog} ({claims.warehouse}) had files "
-        f"in {', '.join(sorted({claims.location, *claims.folders}))}",
+        f"claims: {user_name()} forgot that {claims.table} of catalog {claims.catalog} ({claims.catalog.warehouse}) "
+        f"had files in {', '.join(sorted({claims.location, *claims.folders}))}",
     )

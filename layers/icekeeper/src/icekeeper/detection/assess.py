@@ -92,14 +92,14 @@ def assess_table(
     found = as_requested(found, resolved, identity.uuid) if is_requested else found
     warning = _unreadable(metadata, memory)
     if isinstance(found, Skip):
-        return replace(found, warning=warning, catalog=identity.catalog)
+        return replace(found, warning=warning, catalog=identity.catalog.name)
     seen = () if memory.last_seen is None else (memory.last_seen.finished_ms,)
     passes_ms = (*seen, *(one.finished_ms for one in sweeps.values() if one.kind is not SweepKind.FIRST))
     return replace(
         found,
         warning=warning,
-        catalog=identity.catalog,
-        warehouse=identity.warehouse,
+        catalog=identity.catalog.name,
+        warehouse=identity.catalog.warehouse,
         location=identity.location,
         waited_ms=waited_ms(metadata, passes_ms, now_ms),
     )

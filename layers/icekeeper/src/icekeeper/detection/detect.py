@@ -68,7 +68,7 @@ def detect(
         except RequestRefused as refused:
             forbidden.append(str(refused))
             raise
-        admitted.add(catalog.name)
+        admitted.add(catalog.id.name)
         return resolved
 
     first_sweeps = Gathered(state.sweeps.record_all)
@@ -113,7 +113,7 @@ def look_again(
     Raises:
         MaintenanceError: the table or the state cannot be read, or settings are wrong.
     """
-    recorded = state.lake_stats.of_name(catalog.name, catalog.warehouse, table)
+    recorded = state.lake_stats.of_name(catalog.id, table)
     if not recorded or any("uuid_twice" in one.warnings for one in recorded):
         return
     Scanner(
@@ -159,14 +159,14 @@ def detect_catalog(
         PolicyError: the deployment's settings are wrong.
         StorageError: the catalog cannot be listed, or the state cannot be used.
     """
-    source = CatalogSource(catalog.name, lambda: catalog, may_be_empty=True)  # the note says why it is empty
+    source = CatalogSource(catalog.id.name, lambda: catalog, may_be_empty=True)  # the note says why it is empty
     report = detect([source], state, policies, overrides=overrides, unsafe=unsafe, clock=clock)
     for skip in report.skipped:
         if not skip.table:
-            raise StorageError(f"{catalog.name}: {skip.reason}")
+            raise StorageError(f"{catalog.id}: {skip.reason}")
     if report.warnings:
         return replace(report, note=" ".join(report.warnings))
     if report.listed or report.proposals or report.skipped:
         return report
     settings = policies.deployment(overrides or {}, unsafe=unsafe)
-    return replace(report, note=why_empty(catalog.name, catalog.warehouse, tuple(catalog.list_tables()), settings))
+    return replace(report, note=why_empty(catalog.id, tuple(catalog.list_tables()), settings))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from icekeeper.catalogs.catalog import Catalog
 from icekeeper.detection.proposal import Skip
 from icekeeper.errors import MaintenanceError, PartlyListed
-from icekeeper.model import TableName
+from icekeeper.model import CatalogId, TableName
 from icekeeper.policy import Policy, ResolvedPolicy
 from icekeeper.policy.layers import bucket_name, matches
 from icekeeper.state.requests import MaintenanceRequest
@@ -63,7 +63,7 @@ def listed_catalog(source: CatalogSource, settings: Policy, patterns: Sequence[s
     left_out: str | None = None
     try:
         catalog = source.open()
-        if not selects_bucket(settings, catalog.warehouse):
+        if not selects_bucket(settings, catalog.id.warehouse):
             return ListedCatalog(catalog, None, ())
         listed.extend(catalog.list_tables())
     except PartlyListed as error:
@@ -80,11 +80,11 @@ def listed_catalog(source: CatalogSource, settings: Policy, patterns: Sequence[s
     return ListedCatalog(catalog, frozenset(tables), selected, left_out, source.may_be_empty)
 
 
-def why_empty(catalog: str, warehouse: str, tables: Collection[TableName], settings: ResolvedPolicy) -> str | None:
+def why_empty(catalog: CatalogId, tables: Collection[TableName], settings: ResolvedPolicy) -> str | None:
     """Why a scan selects no table: a sentence with the filter and the nearest names; ``None``: it selects some."""
     policy = settings.policy
-    if not selects_bucket(policy, warehouse):
-        return _unmatched(settings, "bucket_filter", f"warehouse {bucket_name(warehouse)}", [])
+    if not selects_bucket(policy, catalog.warehouse):
+        return _unmatched(settings, "bucket_filter", f"warehouse {bucket_name(catalog.warehouse)}", [])
     if not tables:
         return f"catalog {catalog} has no tables"
     if any(selects_table(policy, table) for table in tables):
@@ -108,7 +108,7 @@ def _unmatched(settings: ResolvedPolicy, key: str, what: str, names: Collection[
 def empty_catalogs(listed: Iterable[ListedCatalog]) -> Sequence[str]:
     """The names of the configured catalogs that list no table."""
     expected = (one for one in listed if one.tables is not None and not one.may_be_empty)
-    return tuple(one.catalog.name for one in expected if not one.tables)
+    return tuple(one.catalog.id.name for one in expected if not one.tables)
 
 
 def listing_warnings(listed: Sequence[ListedCatalog]) -> Sequence[str]:
@@ -117,10 +117,10 @@ def listing_warnings(listed: Sequence[ListedCatalog]) -> Sequence[str]:
     empty = frozenset(empty_catalogs(listed))
     return tuple(
         one.left_out
-        or f"catalog {one.catalog.name} lists no table: if it has any, a right to see them is missing, such as a grant"
+        or f"catalog {one.catalog.id} lists no table: if it has any, a right to see them is missing, such as a grant"
         " of AWS Lake Formation"
         for one in listed
-        if one.left_out or one.catalog.name in empty
+        if one.left_out or one.catalog.id.name in empty
     )
 
 
@@ -134,8 +134,8 @@ def unmatched_patterns(listed: Sequence[ListedCatalog], patterns: Iterable[str])
 
 def told_of_none(pending: Sequence[MaintenanceRequest], catalogs: Sequence[Catalog]) -> tuple[MaintenanceRequest, ...]:
     """The requests filed under names that none of these catalogs has; they may be for their tables all the same."""
-    known = {_told(catalog.name, catalog.warehouse) for catalog in catalogs}
-    return tuple(one for one in pending if _told(one.identity.catalog, one.identity.warehouse) not in known)
+    known = {_told(catalog.id) for catalog in catalogs}
+    return tuple(one for one in pending if _told(one.identity.catalog) not in known)
 
 
 def requested_tables(
@@ -146,19 +146,19 @@ def requested_tables(
     Only a loaded table shows which requests are for it, as it may have another name here than in the request.
     ``strangers`` are matched to the catalog's tables by name, ignoring case.
     """
-    own = _told(listed.catalog.name, listed.catalog.warehouse)
+    own = _told(listed.catalog.id)
     told: dict[str, list[MaintenanceRequest]] = {}
     for request in pending:
-        if _told(request.identity.catalog, request.identity.warehouse) == own:
+        if _told(request.identity.catalog) == own:
             told.setdefault(str(request.identity.table), []).append(request)
     sought = {str(request.identity.table).lower() for request in strangers}
     found = (table for table in listed.tables or () if sought and str(table).lower() in sought)
     return tuple(dict.fromkeys((*(filed[0].identity.table for filed in told.values()), *found))), told
 
 
-def _told(catalog: str, warehouse: str) -> tuple[str, str]:
+def _told(catalog: CatalogId) -> CatalogId:
     """The catalog that a request is filed under; trailing slashes do not matter."""
-    return catalog, warehouse.rstrip("/")
+    return CatalogId(catalog.name, catalog.warehouse.rstrip("/"))
 
 
 class FleetTable(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from icekeeper.model import TableName
+from icekeeper.model import CatalogId, TableName
 from icekeeper.policy import ResolvedPolicy
 from icekeeper.state.identity import TableIdentity
 from icekeeper.text import masked_sentence
@@ -35,7 +35,9 @@ class Proposal:
 
     @property
     def identity(self) -> TableIdentity:
-        return TableIdentity(self.catalog, self.warehouse, TableName.parse(self.table), self.uuid, self.location)
+        return TableIdentity(
+            CatalogId(self.catalog, self.warehouse), TableName.parse(self.table), self.uuid, self.location
+        )
 
     def to_json(self) -> dict[str, Any]:
         """An item of the state machine's map."""

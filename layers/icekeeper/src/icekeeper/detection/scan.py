@@ -34,7 +34,7 @@ from icekeeper.health.examine import examine, health_head, listed_manifests, sum
 from icekeeper.health.lake_log import LakeLog, Twins
 from icekeeper.machine.clock import HOUR_MS, Reached, within_budget
 from icekeeper.metadata.document import Snapshot
-from icekeeper.model import TableName
+from icekeeper.model import CatalogId, TableName
 from icekeeper.policy import Policy, ResolvedPolicy
 from icekeeper.policy.layers import matches
 from icekeeper.report.activity import scan_finished, scan_started
@@ -43,7 +43,6 @@ from icekeeper.state.claims import (
     CatalogLook,
     CutOff,
     CutWork,
-    Entry,
     TableClaims,
     UnseenEntry,
     cut_again,
@@ -51,7 +50,7 @@ from icekeeper.state.claims import (
     waiting_cuts,
 )
 from icekeeper.state.findings import CatalogScan, Verdict
-from icekeeper.state.identity import TableIdentity
+from icekeeper.state.identity import Entry, TableIdentity
 from icekeeper.state.requests import UNSERVED_MS, MaintenanceRequest
 from icekeeper.state.store import Gathered, Glance, LakeStats, PassRecord, StateStore
 from icekeeper.text import counted, masked
@@ -77,7 +76,7 @@ class SeenTables:
         self._news = Gathered(state.claims.record_first_looks)
         self._known: Mapping[TableName, TableClaims] | None = None
         """The existing records; read when the first table without its own bucket is observed."""
-        self._are_alone = catalog.warehouse.startswith("arn:")
+        self._are_alone = catalog.id.warehouse.startswith("arn:")
         """All tables are of S3 Tables, where each has its own bucket."""
 
     def observe(self, loaded: LoadedTable) -> None:
@@ -112,8 +111,7 @@ class SeenTables:
 
         ``run`` is the run whose passes follow; empty: none.  The scan began at ``now_ms``.
         """
-        name, warehouse = self._catalog.name, self._catalog.warehouse
-        look = CatalogLook(catalog=name, warehouse=warehouse)
+        look = CatalogLook(catalog=self._catalog.id)
         try:
             self._news.write_rest()
             if not self._is_well or (self._are_alone and self._known is None):
@@ -122,7 +120,9 @@ class SeenTables:
                 unseen = [self._unseen(table) for table in sorted(set(tables) - self._seen, key=str)]
                 look = replace(look, run=run, looked_ms=now_ms, unseen=tuple(unseen))
             record = fitting(look)
-            if (look.run and record is not None) or look.key not in {known.key for known in self._state.claims.looks()}:
+            if (look.run and record is not None) or look.catalog not in {
+                known.catalog for known in self._state.claims.looks()
+            }:
                 # Without a run, or if the record is too large, passes look at all tables of the catalog.
                 self._state.claims.record_look(record or replace(look, run="", unseen=()))
         except StorageError as error:
@@ -186,7 +186,7 @@ class _Place:
     """Keys of tables that are loaded again after this was cut off."""
 
     def entry(self, table: TableName) -> Entry:
-        return self.catalog.name, self.catalog.warehouse, table.key
+        return Entry(self.catalog.id, table.key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,12 +296,11 @@ class Scanner:
         Raises:
             MaintenanceError: the table cannot be read, or its settings are wrong; the latter is recorded.
         """
-        name, warehouse = catalog.name, catalog.warehouse
-        scan, cuts = self.store.scans.of_catalog(name, warehouse), self.store.cut_offs.of_catalog(name, warehouse)
+        scan, cuts = self.store.scans.of_catalog(catalog.id), self.store.cut_offs.of_catalog(catalog.id)
         place = _Place(
             catalog,
             (table,),
-            LakeLog(self.store, name, warehouse, recorded),
+            LakeLog(self.store, catalog.id, recorded),
             Twins(),
             seen=None,
             whole=None,
@@ -468,7 +467,7 @@ class Scanner:
 
     def _count(self, place: _Place) -> None:
         try:
-            self.store.totals.add(place.catalog.name, place.catalog.warehouse, {"scans": 1})
+            self.store.totals.add(place.catalog.id, {"scans": 1})
         except StorageError as error:  # a figure only
             log.warning("the scan is missing in the totals: %s", error)
 
@@ -482,7 +481,7 @@ class Scanner:
             if place.seen is not None:
                 place.seen.finish(place.whole, self.run, self.now_ms)
             if not self.patterns:  # else it says nothing of the catalog
-                self._note_scan(place, counts[place.catalog.name])
+                self._note_scan(place, counts[place.catalog.id.name])
         # No run will serve the requests for tables that no longer exist, unless under another name.
         served = {found.request.identity.lease_key for _, found in reached.done if found.request is not None}
         for request in (one for _, found in reached.done for one in found.stale):
@@ -493,12 +492,12 @@ class Scanner:
 
     def _note_scan(self, place: _Place, scanned: int) -> None:
         """Record for the report page when the catalog was scanned, and how much of it."""
-        name, warehouse, listed = place.catalog.name, place.catalog.warehouse, len(place.selected)
-        scan = CatalogScan(catalog=name, warehouse=warehouse, scanned_ms=self.now_ms, listed=listed, scanned=scanned)
+        catalog, listed = place.catalog.id, len(place.selected)
+        scan = CatalogScan(catalog=catalog, scanned_ms=self.now_ms, listed=listed, scanned=scanned)
         try:
             self.store.scans.record(scan)
         except StorageError as error:
-            log.warning("that catalog %s was scanned could not be recorded: %s", name, error)
+            log.warning("that catalog %s was scanned could not be recorded: %s", catalog, error)
 
     def _answer(self, found: _Found) -> str:
         """Record in the journal why a request is refused, and drop it, because a retry would be refused too."""
@@ -546,12 +545,12 @@ class Scanner:
 
     def _note_unopened(self, skipped: Iterable[Skip]) -> None:
         """Record for the passes of the run the unknown catalogs that were not listed; they try known ones again."""
-        known = {look.catalog.lower() for look in self.store.claims.looks() if look.warehouse != UNKNOWN_WAREHOUSE}
+        looks = (look.catalog for look in self.store.claims.looks())
+        known = {catalog.name.lower() for catalog in looks if catalog.warehouse != UNKNOWN_WAREHOUSE}
         for name, reason in {skip.catalog: skip.reason for skip in skipped}.items():
             if name.lower() not in known and not name.startswith("arn:"):
                 look = CatalogLook(
-                    catalog=name,
-                    warehouse=UNKNOWN_WAREHOUSE,
+                    catalog=CatalogId(name, UNKNOWN_WAREHOUSE),
                     run=self.run,
                     looked_ms=self.now_ms,
                     failure=reason,
@@ -570,16 +569,16 @@ class Scanner:
         twins = Twins()
         for listed in catalogs:
             catalog = listed.catalog
-            name, warehouse = catalog.name, catalog.warehouse
+            name = catalog.id.name
             if name in places:
                 skipped.append(Skip("", "another catalog has the same name", is_error=True, catalog=name))
                 continue
-            health = LakeLog(self.store, name, warehouse)
+            health = LakeLog(self.store, catalog.id)
             twins.know(health.tables)
             whole = listed.tables if listed.left_out is None else None
             if whole is not None:
                 health.forget_all_but(whole)
-            cuts = self.store.cut_offs.of_catalog(name, warehouse)
+            cuts = self.store.cut_offs.of_catalog(catalog.id)
             not_looked_at = waiting_cuts(cuts, CutWork.LOOK, self.now_ms)
             requested, filed = requested_tables(listed, pending, strangers)
             places[name] = _Place(
@@ -595,7 +594,7 @@ class Scanner:
                 fleet,
                 not_looked_at,
                 waiting_cuts(cuts, CutWork.PASS, self.now_ms),
-                frozenset(one.entry[2] for one in cuts if one.work is CutWork.LOOK) - not_looked_at.keys(),
+                frozenset(one.entry.table for one in cuts if one.work is CutWork.LOOK) - not_looked_at.keys(),
             )
         return places
 

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 from icekeeper.errors import StorageError
 from icekeeper.health.examine import AGE_COUNTER
-from icekeeper.model import TableName
+from icekeeper.model import CatalogId, TableName
 from icekeeper.state.findings import Verdict
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import Gathered, LakeStats, LakeStatsStore, StateStore
@@ -49,19 +49,17 @@ class _Known(NamedTuple):
 class LakeLog:
     """The lake stats of one catalog during one scan; :meth:`observe` may be called from several threads."""
 
-    def __init__(
-        self, state: StateStore, catalog: str, warehouse: str, recorded: Iterable[LakeStats] | None = None
-    ) -> None:
+    def __init__(self, state: StateStore, catalog: CatalogId, recorded: Iterable[LakeStats] | None = None) -> None:
         """Read the recorded stats, unless these are given as ``recorded``; on an error, log it and write nothing in
         this scan."""
         self._store: LakeStatsStore | None = state.lake_stats
         self._trends = state.trends
-        self._catalog, self._warehouse = catalog, warehouse
+        self._catalog = catalog
         self._lock = threading.Lock()
         self._known: dict[_Entry, _Known] = {}
         self._news = Gathered(self._record)
         try:
-            for stats in state.lake_stats.of_catalog(catalog, warehouse) if recorded is None else recorded:
+            for stats in state.lake_stats.of_catalog(catalog) if recorded is None else recorded:
                 self._known[_entry(stats.identity)] = _Known(
                     _digest(stats),
                     frozenset(stats.warnings),
@@ -100,7 +98,7 @@ class LakeLog:
 
     def unread(self, table: TableName, why: str, now_ms: int) -> None:
         """Record that a table could not be read; what earlier scans recorded of it stays."""
-        identity = TableIdentity(self._catalog, self._warehouse, table, "")
+        identity = TableIdentity(self._catalog, table, "")
         verdict = Verdict(left_alone=masked_sentence(why)[:_LONGEST_REASON], is_unread=True)
         self.observe(LakeStats(identity=identity, observed_ms=now_ms, snapshot_id=None, counters={}, verdict=verdict))
 
@@ -193,4 +191,4 @@ def _digest(stats: LakeStats) -> bytes:
 
 
 def _fields(identity: TableIdentity, kind: str) -> dict[str, str]:
-    return {"event": "lake_warning", "catalog": identity.catalog, "table": str(identity.table), "warning": kind}
+    return {"event": "lake_warning", "catalog": identity.catalog.name, "table": str(identity.table), "warning": kind}

@@ -108,7 +108,7 @@ def run_bucket_pass(
         warnings.append(str(error))
     tables = load_all(catalog, listed, state, recorded_claims(state, catalog))
     if not any(may_be_under(one.table.metadata.location, bucket) for one in tables.tables):
-        raise PolicyError(f"catalog {catalog.name} has no table whose location is below {bucket}")
+        raise PolicyError(f"catalog {catalog.id} has no table whose location is below {bucket}")
     outcomes: dict[str, OperationOutcome] = {
         str(name): refused(_OPERATION, f"{name} cannot be loaded: {reason}") for name, reason in tables.unreadable
     }
@@ -131,7 +131,7 @@ def run_bucket_pass(
             if not dry_run:
                 warnings += _recorded(one.context, outcome)
     return BucketOutcome(
-        catalog=catalog.name,
+        catalog=catalog.id.name,
         bucket=bucket,
         run_id=run_id,
         dry_run=dry_run,
@@ -285,7 +285,7 @@ def _recorded(context: OperationContext, outcome: OperationOutcome) -> tuple[str
     started = PassStart(context.memory.identity, None, context.started_ms)
     done = PassOutcome(
         table=str(context.table),
-        catalog=context.catalog.name,
+        catalog=context.catalog.id.name,
         run_id=context.run_id,
         dry_run=context.dry_run,
         operations=(outcome,),

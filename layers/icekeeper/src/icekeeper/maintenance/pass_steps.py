@@ -361,7 +361,7 @@ def _count(state: StateStore, started: PassStart, outcome: PassOutcome, finished
 
     identity = started.identity
     try:
-        state.totals.add(identity.catalog, identity.warehouse, amounts_of(outcome, finished_ms - started.started_ms))
+        state.totals.add(identity.catalog, amounts_of(outcome, finished_ms - started.started_ms))
     except StorageError as error:  # figures only
         log.warning("%s: the pass is missing in the totals: %s", outcome.table, error)
 

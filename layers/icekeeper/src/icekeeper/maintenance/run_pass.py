@@ -55,7 +55,7 @@ from icekeeper.report.outcome import (
     skipped,
 )
 from icekeeper.state.claims import CutWork, forget_cut
-from icekeeper.state.identity import STATE_VARIABLE, TableIdentity
+from icekeeper.state.identity import STATE_VARIABLE, Entry, TableIdentity
 from icekeeper.state.leases import HeldLease, holder_name, kept_alive
 from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.staging import LoadState
@@ -253,7 +253,7 @@ def _attempt(asked: AskedPass) -> PassOutcome:
 
 def _forget_cuts(asked: AskedPass, loaded: LoadedTable) -> None:
     """Forget that the table was cut off, because its pass has ended now (rule: cut-off-endless-tables)."""
-    entry = asked.catalog.name, asked.catalog.warehouse, loaded.name.key
+    entry = Entry(asked.catalog.id, loaded.name.key)
     try:
         forget_cut(asked.state.cut_offs, entry, *CutWork)
     except StorageError as error:
@@ -312,7 +312,7 @@ def interrupted_outcome(
         sentence += f"; finished before: {', '.join(finished)}"
     outcome = PassOutcome(
         table=str(context.table),
-        catalog=context.catalog.name,
+        catalog=context.catalog.id.name,
         run_id=context.run_id,
         dry_run=context.dry_run,
         operations=tuple(parts),
@@ -423,7 +423,7 @@ def run_pass(context: OperationContext, saved: SavedTable | None = None) -> Pass
             raise PassInterrupted(sentence, _recorded(context, started, interrupted, None)) from None
     whole = PassOutcome(
         table=str(context.table),
-        catalog=context.catalog.name,
+        catalog=context.catalog.id.name,
         run_id=context.run_id,
         dry_run=context.dry_run,
         operations=tuple(done),

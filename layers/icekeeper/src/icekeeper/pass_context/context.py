@@ -33,7 +33,7 @@ from icekeeper.errors import (
 from icekeeper.machine.clock import Clock
 from icekeeper.metadata.document import TableMetadata, require_writable, table_digest
 from icekeeper.metadata.table_reader import TableReader
-from icekeeper.model import Nothing, TableName
+from icekeeper.model import CatalogId, Nothing, TableName
 from icekeeper.pass_context.planned_table import PlannedTable
 from icekeeper.pass_context.stores import (
     Footprint,
@@ -65,7 +65,7 @@ class SharedRun:
         """A long-lived process uses another name for each of its detections."""
         self.lock = Lock()
         """Held by the pass that looks at the tables; other passes of this process wait."""
-        self.claims: tuple[Mapping[tuple[str, str], int], Sequence[TableClaims]] | None = None
+        self.claims: tuple[Mapping[CatalogId, int], Sequence[TableClaims]] | None = None
         """When each catalog was looked at, and the claims of all tables after that; ``None``: not read yet."""
         self.same_buckets: dict[tuple[str, str], bool] = {}
         """Two names of S3 buckets → whether both name one bucket (rule: second-names-of-buckets)."""
@@ -117,8 +117,8 @@ class OperationContext:
     sleep: Callable[[float], None]
     monotonic_s: Callable[[], float]
     """A steady clock in seconds; it advances while ``sleep`` sleeps."""
-    other_catalog: Callable[[str, str], Catalog | None]
-    """Opens another served catalog by name and warehouse; ``None``: there is none.
+    other_catalog: Callable[[CatalogId], Catalog | None]
+    """Opens another served catalog; ``None``: there is none.
 
     Raises MaintenanceError if it cannot be opened.
     """

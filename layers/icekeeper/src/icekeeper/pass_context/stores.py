@@ -24,9 +24,10 @@ from icekeeper.machine.clock import HOUR_MS, TOLD_SKEW_MS, Clock, ahead_ms, stea
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import is_metadata_file, parse_document
 from icekeeper.metadata.table_reader import metadata_files
-from icekeeper.model import Nothing, TableName
+from icekeeper.model import CatalogId, Nothing, TableName
 from icekeeper.policy import Policy
 from icekeeper.report.outcome import CLOCK_SKEW, skew_sentence
+from icekeeper.state.identity import Entry
 from icekeeper.state.store import PassRecord, StateStore
 from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.allowed_locations import ALLOWED_LOCATIONS, AllowedLocations
@@ -492,7 +493,7 @@ def metadata_of_other_entries(
     state: StateStore,
     catalog: Catalog,
     head: LoadedTable,
-    other_catalog: Callable[[str, str], Catalog | None],
+    other_catalog: Callable[[CatalogId], Catalog | None],
     run: str,
 ) -> Iterator[str]:
     """The metadata files that other entries of the table point at or log, which a commit must not delete.
@@ -515,11 +516,10 @@ def metadata_of_other_entries(
         return
     identity = identity_of(catalog, head)
     for claims in state.claims.touching(identity.location):
-        if claims.copy != identity.copy or claims.entry == (catalog.name, catalog.warehouse, head.name.key):
+        if claims.copy != identity.copy or claims.entry == Entry(catalog.id, head.name.key):
             continue
-        is_here = (claims.catalog, claims.warehouse) == (catalog.name, catalog.warehouse)
         try:
-            other = catalog if is_here else other_catalog(claims.catalog, claims.warehouse)
+            other = catalog if claims.catalog == catalog.id else other_catalog(claims.catalog)
         except MaintenanceError:
             other = None
         try:

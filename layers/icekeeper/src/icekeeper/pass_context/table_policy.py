@@ -98,7 +98,7 @@ class TablePolicies:
         """
         name, built_in = loaded.name, catalog.built_in_maintenance
         bucket = None if built_in is None else built_in.read(name)
-        rules = matching_layers(self._file, catalog.warehouse, ".".join(name.namespace), name.name)
+        rules = matching_layers(self._file, catalog.id.warehouse, ".".join(name.namespace), name.name)
         stated = [] if bucket is None else bucket_layers(bucket, has_order=_has_order(loaded.metadata))
 
         def resolved_with(settings: Mapping[str, str]) -> ResolvedPolicy:

@@ -300,18 +300,18 @@ class Deployment:
             other_catalog=self.other_catalog,
         )
 
-    def other_catalog(self, name: str, warehouse: str) -> Catalog | None:
+    def other_catalog(self, recorded: CatalogId) -> Catalog | None:
         """Another catalog of the deployment; ``None`` where there is none of that name and warehouse.
 
         Raises:
             StorageError: it cannot be reached.
         """
         try:
-            catalog = self._open(recorded_catalog(CatalogId(name, warehouse), known_catalogs(self._catalog_file())))
+            catalog = self._open(recorded_catalog(recorded, known_catalogs(self._catalog_file())))
         except PolicyError as error:
-            log.info("catalog %s is not served: %s", name, error)
+            log.info("catalog %s is not served: %s", recorded, error)
             return None
-        return catalog if catalog.warehouse == warehouse else None
+        return catalog if catalog.id.warehouse == recorded.warehouse else None
 
     def _open(self, configured: ConfiguredCatalog) -> Catalog:
         with self._opening:

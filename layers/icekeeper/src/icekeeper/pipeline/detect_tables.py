@@ -95,8 +95,8 @@ def _forced(deployment: Deployment, wanted: MachineInput) -> Detected:
         _claim(deployment, identity, settings)  # the error is the answer to the request: asking again changes nothing
         raise
     item = Item(
-        catalog=identity.catalog,
-        warehouse=identity.warehouse,
+        catalog=identity.catalog.name,
+        warehouse=identity.catalog.warehouse,
         table=str(identity.table),  # as the catalog calls it
         uuid=identity.uuid,
         location=identity.location,

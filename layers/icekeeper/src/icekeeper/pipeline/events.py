@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from icekeeper.errors import PolicyError
-from icekeeper.model import TableName
+from icekeeper.model import CatalogId, TableName
 from icekeeper.operation_facts import Stage
 from icekeeper.policy.keys import Scope, refuse_meaningless
 from icekeeper.policy.layers import check_patterns
@@ -177,7 +177,7 @@ class Item(_Event):
 
     @property
     def identity(self) -> TableIdentity:
-        return TableIdentity(self.catalog, self.warehouse, self.name, self.uuid, self.location)
+        return TableIdentity(CatalogId(self.catalog, self.warehouse), self.name, self.uuid, self.location)
 
 
 class RunEvent(_Event):

@@ -213,8 +213,7 @@ class _Wave:
         log.error("cut off: %s", why)
         try:
             give_back(self.deployment, self.work.run_id, item)
-            entry = item.catalog, item.warehouse, item.name.key
-            now_ms = self.deployment.clock()
+            entry, now_ms = item.identity.entry, self.deployment.clock()
             why = cut_again(self.deployment.state.cut_offs, entry, CutWork.PASS, why, now_ms=now_ms).sentence
             self._tell(table, StorageError(f"cut off: {why}"))
         except StorageError as error:

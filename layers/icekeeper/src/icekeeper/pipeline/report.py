@@ -200,7 +200,7 @@ def _note_cut(deployment: Deployment, item: Item, plan: PlanDocument, killed: se
 
     What is too much for a function and has a job is tried there first.
     """
-    store, entry = deployment.state.cut_offs, (item.catalog, item.warehouse, item.name.key)
+    store, entry = deployment.state.cut_offs, item.identity.entry
     most = {step for step in killed if plan.routes[step] == "glue" or FACTS[Operation(step)].job is None}
     try:
         if most:

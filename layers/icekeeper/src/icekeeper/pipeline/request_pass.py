@@ -131,7 +131,7 @@ def machine_input(request: MaintenanceRequest) -> dict[str, Any]:
     operations = settings.pop(_OPERATIONS, None)
     return {
         "table": str(identity.table),
-        "catalog": identity.catalog,
+        "catalog": identity.catalog.name,
         **({} if operations is None else {_OPERATIONS: operations}),
         "settings": settings,
         "wait": True,

@@ -181,21 +181,21 @@ class StateMetrics:
         """Name, values of the labels, and value of each sample."""
         totals: defaultdict[str, Counter[str]] = defaultdict(Counter)
         lakes: defaultdict[str, dict[str, LakeStats]] = defaultdict(dict)
-        for catalog, warehouse, amounts in self._state.totals.all():
-            if self._catalogs and catalog not in self._catalogs:
+        for catalog, amounts in self._state.totals.all():
+            if self._catalogs and catalog.name not in self._catalogs:
                 continue
-            totals[catalog] += amounts
-            for stats in self._state.lake_stats.of_catalog(catalog, warehouse):
+            totals[catalog.name] += amounts
+            for stats in self._state.lake_stats.of_catalog(catalog):
                 if not stats.identity.uuid:  # it could not be read: what was known of it counts
                     continue
                 name = str(stats.identity.table)
-                known = lakes[catalog].get(name)
+                known = lakes[catalog.name].get(name)
                 if known is None or known.observed_ms < stats.observed_ms:
-                    lakes[catalog][name] = stats
+                    lakes[catalog.name][name] = stats
         left = MOST_TABLES
-        for catalog in sorted(totals):
-            label, tables = escaped(catalog), lakes[catalog]
-            yield from _of_totals(label, totals[catalog])
+        for name in sorted(totals):
+            label, tables = escaped(name), lakes[name]
+            yield from _of_totals(label, totals[name])
             shown = sorted(tables, key=lambda name: _priority(tables[name]))[:left]
             left -= len(shown)
             yield from _of_lake(label, tables.values(), len(tables) - len(shown))

@@ -21,7 +21,7 @@ from icekeeper.errors import StorageError
 from icekeeper.health.examine import lake_totals
 from icekeeper.machine.clock import HOUR_MS, iso_utc
 from icekeeper.machine.metering import WorkThreads
-from icekeeper.model import TableName
+from icekeeper.model import CatalogId, TableName
 from icekeeper.policy import resolve
 from icekeeper.report.outcome import FREED, PassStatus, in_plain_words, lines_of
 from icekeeper.report.prices import STORED_GB_MONTH_USD
@@ -71,25 +71,25 @@ class CatalogFacts:
     """By copy of a table: a row for each day on which a scan saw a change, oldest first."""
 
 
-def recorded_facts(state: StateStore, catalog: str, warehouse: str, now_ms: int) -> CatalogFacts:
+def recorded_facts(state: StateStore, catalog: CatalogId, now_ms: int) -> CatalogFacts:
     """Read what the state says of a catalog; no catalog, table or manifest is read.
 
     Raises:
         StorageError: the state cannot be read, or knows neither a scan nor a table of the catalog.
     """
     with state.kept_open():
-        scan, lake = state.scans.of_catalog(catalog, warehouse), list(state.lake_stats.of_catalog(catalog, warehouse))
+        scan, lake = state.scans.of_catalog(catalog), list(state.lake_stats.of_catalog(catalog))
         if scan is None and not lake:
             raise StorageError(
-                f"no scan of catalog {catalog} is recorded: run icekeeper detect --catalog {shlex.quote(catalog)} "
+                f"no scan of catalog {catalog} is recorded: run icekeeper detect --catalog {shlex.quote(catalog.name)} "
                 "first, or set ICEKEEPER_STATE to the state of the deployment that maintains it"
             )
         identities = {one.identity.copy: one.identity for one in lake if one.identity.location}
         return CatalogFacts(
-            catalog=catalog,
+            catalog=catalog.name,
             scan=scan,
             lake=lake,
-            layouts=list(state.layouts.of_catalog(catalog, warehouse)),
+            layouts=list(state.layouts.of_catalog(catalog)),
             passes=dict(_passes_of(state, identities)),
             trends={
                 identity.copy: rows
@@ -107,7 +107,7 @@ def recorded_page(state: StateStore, now_ms: int) -> str:
         StorageError: the state cannot be read.
     """
     scans = [scan for scan in state.scans.all() if scan.scanned_ms > now_ms - _SERVED_MS]
-    facts = (recorded_facts(state, scan.catalog, scan.warehouse, now_ms) for scan in scans)
+    facts = (recorded_facts(state, scan.catalog, now_ms) for scan in scans)
     return render_page([catalog_document(one, now_ms) for one in facts], now_ms)
 
 

@@ -19,17 +19,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 from icekeeper.machine.clock import HOUR_MS, iso_utc
-from icekeeper.model import TableName
+from icekeeper.model import CatalogId, TableName
+from icekeeper.state.identity import Entry
 from icekeeper.state.items import KEPT_MS, Item, Records, catalog_key, named_key, sort_key, understood
 
 GONE_AFTER_MS = 8 * 24 * HOUR_MS
 """So long a missing table keeps its claims: by default, Unity Catalog restores a dropped one for seven days."""
-
-Entry: TypeAlias = tuple[str, str, str]
-"""A catalog entry: catalog, warehouse and the table's :attr:`.TableName.key`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +51,7 @@ class SeenHead:
 class TableClaims:
     """The claims of one catalog entry; every folder is normalised."""
 
-    catalog: str
-    warehouse: str
+    catalog: CatalogId
     table: TableName
     uuid: str
     """Empty for v1 tables without a UUID."""
@@ -72,7 +69,7 @@ class TableClaims:
 
     @property
     def entry(self) -> Entry:
-        return self.catalog, self.warehouse, self.table.key
+        return Entry(self.catalog, self.table.key)
 
     @property
     def copy(self) -> tuple[str, str]:
@@ -121,8 +118,7 @@ class UnseenEntry:
 class CatalogLook:
     """The last look at all tables of a catalog: which run made it, and which tables it could not read."""
 
-    catalog: str
-    warehouse: str
+    catalog: CatalogId
     run: str = ""
     """The run whose passes share the look; empty: no run has looked yet."""
     looked_ms: int = 0
@@ -133,11 +129,7 @@ class CatalogLook:
     hidden: tuple[tuple[str, ...], ...] = ()
     """The namespaces that were not listed, if nothing else failed."""
 
-    @property
-    def key(self) -> tuple[str, str]:
-        return self.catalog, self.warehouse
-
-    def is_blind(self, is_kept_apart: Callable[[str, TableName], bool]) -> bool:
+    def is_blind(self, is_kept_apart: Callable[[CatalogId, TableName], bool]) -> bool:
         """Whether there may be a readable table that the look did not read.
 
         ``is_kept_apart(catalog, table)``: whether the operator's rules separate that table from the caller's.
@@ -145,13 +137,13 @@ class CatalogLook:
         missed = (one.table for one in self.unseen if not one.is_gone and not one.is_known)
         return self.may_hide(is_kept_apart) or any(not is_kept_apart(self.catalog, table) for table in missed)
 
-    def may_hide(self, is_kept_apart: Callable[[str, TableName], bool]) -> bool:
+    def may_hide(self, is_kept_apart: Callable[[CatalogId, TableName], bool]) -> bool:
         """Whether there may be a table that was not listed; ``is_kept_apart`` as for :meth:`is_blind`."""
         hidden = (TableName(namespace, "") for namespace in self.hidden)
         return bool(self.failure) and not (self.hidden and all(is_kept_apart(self.catalog, table) for table in hidden))
 
     def to_json(self) -> dict[str, Any]:
-        """The document that :meth:`from_json` reads; catalog and warehouse are not in it."""
+        """The document that :meth:`from_json` reads; the catalog is not in it."""
         unseen = [
             [[*one.table.namespace, one.table.name], one.reason, one.location, one.is_gone, one.is_known, one.pointer]
             for one in self.unseen
@@ -165,11 +157,10 @@ class CatalogLook:
         }
 
     @classmethod
-    def from_json(cls, catalog: str, warehouse: str, document: dict[str, Any]) -> CatalogLook:
+    def from_json(cls, catalog: CatalogId, document: dict[str, Any]) -> CatalogLook:
         """Raises KeyError, TypeError or ValueError for a malformed document."""
         return cls(
             catalog=catalog,
-            warehouse=warehouse,
             run=document["run"],
             looked_ms=int(document["looked_ms"]),
             unseen=tuple(
@@ -237,8 +228,8 @@ class ClaimStore(Records):
         self.table.put(_look_item(look))
 
     def _know_catalogs(self, claims: Sequence[TableClaims]) -> None:
-        for catalog, warehouse in {(one.catalog, one.warehouse) for one in claims}:
-            item = _look_item(CatalogLook(catalog=catalog, warehouse=warehouse))
+        for catalog in {one.catalog for one in claims}:
+            item = _look_item(CatalogLook(catalog=catalog))
             self.table.change(item["pk"], item["sk"], partial(_unless_found, item))
 
     def of_entry(self, entry: Entry) -> TableClaims | None:
@@ -263,9 +254,9 @@ class ClaimStore(Records):
             if claims is not None:
                 yield claims
 
-    def of_catalog(self, catalog: str, warehouse: str) -> Iterator[TableClaims]:
+    def of_catalog(self, catalog: CatalogId) -> Iterator[TableClaims]:
         """The claims of every entry of a catalog that was ever seen; uses few requests."""
-        return map(_claims, self.table.query(catalog_key("claims", catalog, warehouse)))
+        return map(_claims, self.table.query(catalog_key("claims", catalog)))
 
     def forget(self, entry: Entry) -> None:
         """Remove the claims of an entry that its catalog no longer has."""
@@ -307,9 +298,9 @@ def _folder_item(folder: str, entry: Entry) -> Item:
 def _look_item(look: CatalogLook) -> Item:
     return {
         "pk": _LOOKS,
-        "sk": sort_key("", json.dumps(look.key)),
-        "catalog": look.catalog,
-        "warehouse": look.warehouse,
+        "sk": sort_key("", json.dumps(look.catalog)),
+        "catalog": look.catalog.name,
+        "warehouse": look.catalog.warehouse,
         "look": json.dumps(look.to_json()),
     }
 
@@ -320,12 +311,11 @@ def _unless_found(new: Item, found: Item | None) -> Item | None:
 
 def _look(item: Item) -> CatalogLook:
     with understood(item):
-        return CatalogLook.from_json(item["catalog"], item["warehouse"], json.loads(item["look"]))
+        return CatalogLook.from_json(CatalogId(item["catalog"], item["warehouse"]), json.loads(item["look"]))
 
 
 def _entry_key(entry: Entry) -> tuple[str, str]:
-    catalog, warehouse, table = entry
-    return catalog_key("claims", catalog, warehouse), sort_key("", table)
+    return catalog_key("claims", entry.catalog), sort_key("", entry.table)
 
 
 def _store_key(folder: str) -> str:
@@ -338,17 +328,16 @@ def _folder_key(folder: str, entry: str) -> str:
 
 def _entry(item: Item) -> Entry:
     with understood(item):
-        catalog, warehouse, table = json.loads(item["entry"])
-        return catalog, warehouse, table
+        (name, warehouse), table = json.loads(item["entry"])
+        return Entry(CatalogId(name, warehouse), table)
 
 
 def _claims(item: Item) -> TableClaims:
     with understood(item):
-        catalog, warehouse, table = _entry(item)
+        catalog, table = _entry(item)
         metadata_file, updated_ms, sequence_number, snapshots = json.loads(item["seen"])
         return TableClaims(
             catalog=catalog,
-            warehouse=warehouse,
             table=TableName.recorded(table),
             uuid=item["uuid"],
             location=item["location"],
@@ -443,7 +432,7 @@ class CutOffStore(Records):
             {
                 "pk": pk,
                 "sk": sk,
-                "table_name": cut.entry[2],
+                "table_name": cut.entry.table,
                 "work": cut.work.value,
                 "times": cut.times,
                 "cut_ms": cut.cut_ms,
@@ -452,14 +441,14 @@ class CutOffStore(Records):
             }
         )
 
-    def of_catalog(self, catalog: str, warehouse: str) -> Sequence[CutOff]:
+    def of_catalog(self, catalog: CatalogId) -> Sequence[CutOff]:
         """The records of a catalog, ordered by table and work; uses few requests."""
         found = []
-        for item in self.table.query(catalog_key("cut", catalog, warehouse)):
+        for item in self.table.query(catalog_key("cut", catalog)):
             with understood(item):
-                entry, work = (catalog, warehouse, item["table_name"]), CutWork(item["work"])
+                entry, work = Entry(catalog, item["table_name"]), CutWork(item["work"])
             found.append(CutOff(entry=entry, work=work, times=item["times"], cut_ms=item["cut_ms"], why=item["why"]))
-        return sorted(found, key=lambda cut: (cut.entry[2].encode(), cut.work.value))
+        return sorted(found, key=lambda cut: (cut.entry.table.encode(), cut.work.value))
 
     def forget(self, entry: Entry, work: CutWork) -> None:
         """Remove a record, if there is one."""
@@ -467,15 +456,14 @@ class CutOffStore(Records):
 
 
 def _cut_key(entry: Entry, work: CutWork) -> tuple[str, str]:
-    catalog, warehouse, table = entry
-    return catalog_key("cut", catalog, warehouse), sort_key(f"{work.value}#", table)
+    return catalog_key("cut", entry.catalog), sort_key(f"{work.value}#", entry.table)
 
 
 def cut_again(
     store: CutOffStore, entry: Entry, work: CutWork, why: str, *, now_ms: int, begun_ms: int | None = None
 ) -> CutOff:
     """Record one more cut, unless a cut of this work, which began at ``begun_ms``, is recorded already."""
-    before = next((one for one in store.of_catalog(*entry[:2]) if (one.entry, one.work) == (entry, work)), None)
+    before = next((one for one in store.of_catalog(entry.catalog) if (one.entry, one.work) == (entry, work)), None)
     if before is not None and begun_ms is not None and begun_ms <= before.cut_ms <= now_ms:
         return before
     cut = CutOff(entry=entry, work=work, times=1 + (before.times if before else 0), cut_ms=now_ms, why=why)
@@ -485,7 +473,7 @@ def cut_again(
 
 def forget_cut(store: CutOffStore, entry: Entry, *works: CutWork) -> None:
     """Remove the records of work that has ended in time, if there are any; reads the records once."""
-    for cut in store.of_catalog(*entry[:2]):
+    for cut in store.of_catalog(entry.catalog):
         if cut.entry == entry and cut.work in works:
             store.forget(entry, cut.work)
 
@@ -497,4 +485,4 @@ def look_reason(limit_s: int) -> str:
 
 def waiting_cuts(cuts: Sequence[CutOff], work: CutWork, now_ms: int) -> Mapping[str, CutOff]:
     """The tables for which this work waits, by :attr:`.TableName.key`."""
-    return {one.entry[2]: one for one in cuts if one.work is work and one.waits(now_ms)}
+    return {one.entry.table: one for one in cuts if one.work is work and one.waits(now_ms)}

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from icekeeper.machine.clock import HOUR_MS
-from icekeeper.model import TableName
+from icekeeper.model import CatalogId, TableName
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.items import (
     KEPT_MS,
@@ -116,8 +116,7 @@ class Verdict:
 class CatalogScan:
     """The last scan of a catalog, which ended at ``scanned_ms``, and its numbers of tables."""
 
-    catalog: str
-    warehouse: str
+    catalog: CatalogId
     scanned_ms: int
     listed: int
     """Those that the filters select."""
@@ -133,9 +132,9 @@ class ScanStore(Records):
         self.table.put(
             {
                 "pk": _SCANS,
-                "sk": _scan_key(scan.catalog, scan.warehouse),
-                "catalog": scan.catalog,
-                "warehouse": scan.warehouse,
+                "sk": _scan_key(scan.catalog),
+                "catalog": scan.catalog.name,
+                "warehouse": scan.catalog.warehouse,
                 "observed_ms": scan.scanned_ms,
                 "listed": scan.listed,
                 "scanned": scan.scanned,
@@ -143,9 +142,9 @@ class ScanStore(Records):
             }
         )
 
-    def of_catalog(self, catalog: str, warehouse: str) -> CatalogScan | None:
+    def of_catalog(self, catalog: CatalogId) -> CatalogScan | None:
         """The last scan of a catalog; ``None``: none is recorded."""
-        item = self.table.get(_SCANS, _scan_key(catalog, warehouse))
+        item = self.table.get(_SCANS, _scan_key(catalog))
         return None if item is None else _scan(item)
 
     def all(self) -> tuple[CatalogScan, ...]:
@@ -156,14 +155,13 @@ class ScanStore(Records):
 _SCANS = "scans#all"
 
 
-def _scan_key(catalog: str, warehouse: str) -> str:
-    return sort_key("", f"{catalog}\x1f{warehouse}")
+def _scan_key(catalog: CatalogId) -> str:
+    return sort_key("", "\x1f".join(catalog))
 
 
 def _scan(item: Item) -> CatalogScan:
     return CatalogScan(
-        catalog=item["catalog"],
-        warehouse=item["warehouse"],
+        catalog=CatalogId(item["catalog"], item["warehouse"]),
         scanned_ms=item["observed_ms"],
         listed=item["listed"],
         scanned=item["scanned"],
@@ -199,7 +197,7 @@ class LayoutStore(Records):
     def _item(self, layout: TableLayout) -> Item:
         identity = layout.identity
         return {
-            "pk": catalog_key("layout", identity.catalog, identity.warehouse),
+            "pk": catalog_key("layout", identity.catalog),
             "sk": sort_key("", f"{identity.table.key}\x1f{identity.uuid}\x1f{layout.part.value}"),
             "table_name": identity.table.key,
             "uuid": identity.uuid,
@@ -210,13 +208,13 @@ class LayoutStore(Records):
             "expires_s": self.table.expires_s(KEPT_MS, at_least_ms=layout.observed_ms),
         }
 
-    def of_catalog(self, catalog: str, warehouse: str) -> Iterator[TableLayout]:
+    def of_catalog(self, catalog: CatalogId) -> Iterator[TableLayout]:
         """The layouts of all tables of a catalog, ordered by name."""
-        for item in self.table.query(catalog_key("layout", catalog, warehouse)):
+        for item in self.table.query(catalog_key("layout", catalog)):
             with understood(item):
                 table = TableName.recorded(item["table_name"])
                 yield TableLayout(
-                    identity=TableIdentity(catalog, warehouse, table, item["uuid"], item["location"]),
+                    identity=TableIdentity(catalog, table, item["uuid"], item["location"]),
                     observed_ms=item["observed_ms"],
                     part=Part(item["part"]),
                     facts=json.loads(item["facts"]),

@@ -14,10 +14,19 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
 from icekeeper.errors import PolicyError
-from icekeeper.model import TableName
+from icekeeper.model import CatalogId, TableName
+
+
+class Entry(NamedTuple):
+    """A catalog's entry of a table."""
+
+    catalog: CatalogId
+    table: str
+    """The :attr:`.TableName.key`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +36,8 @@ class TableIdentity:
     Unequal objects may be the same table: compare with :meth:`is_same_table`.
     """
 
-    catalog: str
-    """The catalog's name; only shown to people, as are ``warehouse`` and ``table``."""
-    warehouse: str
+    catalog: CatalogId
+    """Only shown to people, as is ``table``."""
     table: TableName
     uuid: str
     """In lower case; empty for v1 tables without a UUID."""
@@ -40,9 +48,13 @@ class TableIdentity:
         object.__setattr__(self, "uuid", self.uuid.strip().lower())
 
     @property
+    def entry(self) -> Entry:
+        return Entry(self.catalog, self.table.key)
+
+    @property
     def spelling(self) -> str:
         """Names and UUID as JSON text."""
-        return _text(self.catalog, self.warehouse, str(self.table), self.uuid)
+        return _text(*self.catalog, str(self.table), self.uuid)
 
     @property
     def key(self) -> str:

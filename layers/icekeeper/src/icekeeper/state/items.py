@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.machine.foreign_bytes import FileLimits, parsed_json
+from icekeeper.model import CatalogId
 from icekeeper.state.identity import TableIdentity
 
 Item: TypeAlias = dict[str, Any]
@@ -260,9 +261,9 @@ def now_prefix(kind: str, identity: TableIdentity) -> str:
 
 
 @lru_cache(maxsize=64)
-def catalog_key(kind: str, catalog: str, warehouse: str) -> str:
+def catalog_key(kind: str, catalog: CatalogId) -> str:
     """The partition of one kind of record about all tables of a catalog."""
-    return named_key(kind, json.dumps([catalog, warehouse], ensure_ascii=False))
+    return named_key(kind, json.dumps(catalog, ensure_ascii=False))
 
 
 def sort_key(prefix: str, text: str) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from icekeeper.errors import StorageError
 from icekeeper.machine.clock import HOUR_MS
-from icekeeper.model import TableName
+from icekeeper.model import CatalogId, TableName
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.items import (
     REMOVED,
@@ -63,8 +63,8 @@ class RequestStore(Records):
             {
                 "pk": REQUESTS,
                 "sk": sort_key("", identity.lease_key),
-                "catalog": identity.catalog,
-                "warehouse": identity.warehouse,
+                "catalog": identity.catalog.name,
+                "warehouse": identity.catalog.warehouse,
                 "table_name": str(identity.table),
                 "uuid": identity.uuid,
                 "location": identity.location,
@@ -160,7 +160,7 @@ def stored_request(record: Mapping[str, object]) -> MaintenanceRequest:
     requested_ms = record.get("requested_ms")
     if not (isinstance(requested_ms, int) and not isinstance(requested_ms, bool) and 0 <= requested_ms <= LAST_MS):
         raise ValueError("its requested_ms is no time in milliseconds")
-    identity = TableIdentity(catalog, warehouse, requested_table(table), uuid, location)
+    identity = TableIdentity(CatalogId(catalog, warehouse), requested_table(table), uuid, location)
     if sort_key("", identity.lease_key) != record.get("sk"):
         raise ValueError("it is not filed under the key of its table")
     return MaintenanceRequest(identity=identity, requested_ms=requested_ms, settings=_settings(settings))

@@ -22,7 +22,7 @@ from threading import Lock
 from typing import Any, Generic, TypeVar
 
 from icekeeper.machine.clock import HOUR_MS
-from icekeeper.model import TableName
+from icekeeper.model import CatalogId, TableName
 from icekeeper.state.claims import ClaimStore, CutOffStore
 from icekeeper.state.findings import (
     RETRY_MS,
@@ -184,15 +184,15 @@ class LakeStatsStore(Records):
         item = self.table.get(*_stats_key(identity))
         return None if item is None else _stats(identity, item)
 
-    def of_catalog(self, catalog: str, warehouse: str) -> Iterator[LakeStats]:
+    def of_catalog(self, catalog: CatalogId) -> Iterator[LakeStats]:
         """The stats of all tables of a catalog, ordered by name; uses few requests."""
-        for item in self.table.query(catalog_key("lake", catalog, warehouse)):
-            yield _stats_of(catalog, warehouse, item)
+        for item in self.table.query(catalog_key("lake", catalog)):
+            yield _stats_of(catalog, item)
 
-    def of_name(self, catalog: str, warehouse: str, table: TableName) -> tuple[LakeStats, ...]:
+    def of_name(self, catalog: CatalogId, table: TableName) -> tuple[LakeStats, ...]:
         """The stats of all tables that had this name."""
-        found = self.table.query(catalog_key("lake", catalog, warehouse), sort_key("", f"{table.key}\x1f"))
-        return tuple(_stats_of(catalog, warehouse, item) for item in found)
+        found = self.table.query(catalog_key("lake", catalog), sort_key("", f"{table.key}\x1f"))
+        return tuple(_stats_of(catalog, item) for item in found)
 
     def forget(self, identity: TableIdentity) -> None:
         self.table.delete(*_stats_key(identity))
@@ -201,13 +201,13 @@ class LakeStatsStore(Records):
 def _stats_key(identity: TableIdentity) -> tuple[str, str]:
     # The separator sorts before every character of a name, so that tables are ordered by name.
     sk = sort_key("", f"{identity.table.key}\x1f{identity.uuid}")
-    return catalog_key("lake", identity.catalog, identity.warehouse), sk
+    return catalog_key("lake", identity.catalog), sk
 
 
-def _stats_of(catalog: str, warehouse: str, item: Item) -> LakeStats:
+def _stats_of(catalog: CatalogId, item: Item) -> LakeStats:
     with understood(item):
         table, location = TableName.recorded(item["table_name"]), item["location"]
-    return _stats(TableIdentity(catalog, warehouse, table, item["uuid"], location), item)
+    return _stats(TableIdentity(catalog, table, item["uuid"], location), item)
 
 
 def _stats(identity: TableIdentity, item: Item) -> LakeStats:
@@ -491,7 +491,7 @@ class StateStore:
         item: Item = {
             "pk": copy_key("copy", record.identity),
             "sk": sort_key("pass#", record.run_id),
-            "catalog": record.identity.catalog,
+            "catalog": record.identity.catalog.name,
             "table_name": str(record.identity.table),
             "run_id": record.run_id,
             "started_ms": record.started_ms,
@@ -505,7 +505,7 @@ class StateStore:
         of_hour = {
             "pk": f"passes#{hour_of(record.finished_ms)}",
             "sk": sort_key(f"{digest(item['pk'])}#", record.run_id),
-            "warehouse": record.identity.warehouse,
+            "warehouse": record.identity.catalog.warehouse,
             "table_name": record.identity.table.key,
             "uuid": record.identity.uuid,
             "location": record.identity.location,
@@ -656,6 +656,7 @@ def _pass(identity: TableIdentity, item: Item) -> PassRecord:
 def _pass_of_hour(item: Item) -> PassRecord:
     with understood(item):
         table = TableName.recorded(item["table_name"])
-        identity = TableIdentity(item["catalog"], item["warehouse"], table, item["uuid"], item["location"])
+        catalog = CatalogId(item["catalog"], item["warehouse"])
+        identity = TableIdentity(catalog, table, item["uuid"], item["location"])
     item["finished_ms"] = item["ended_ms"]
     return _pass(identity, item)

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from icekeeper.model import CatalogId
 from icekeeper.state.items import KEPT_MS, Records, sort_key
 
 _PARTITION = "totals"
@@ -15,19 +16,19 @@ _AMOUNT = "sum_"
 class TotalsStore(Records):
     """One item for each catalog, to which all processes add; a repeated request may count twice."""
 
-    def add(self, catalog: str, warehouse: str, amounts: Mapping[str, int]) -> None:
+    def add(self, catalog: CatalogId, amounts: Mapping[str, int]) -> None:
         """Add to the totals of a catalog; several processes may do so at once."""
         more = {f"{_AMOUNT}{name}": amount for name, amount in amounts.items() if amount}
         if more:
-            key = sort_key("", json.dumps([catalog, warehouse], ensure_ascii=False))
+            key = sort_key("", json.dumps(catalog, ensure_ascii=False))
             self.table.add(_PARTITION, key, more, keep_ms=KEPT_MS)
 
-    def all(self) -> Iterator[tuple[str, str, Counter[str]]]:
-        """Catalog, warehouse and totals of every catalog that was ever scanned or maintained with this state."""
+    def all(self) -> Iterator[tuple[CatalogId, Counter[str]]]:
+        """The totals of every catalog that was ever scanned or maintained with this state."""
         for item in self.table.query(_PARTITION):
             try:
-                catalog, warehouse = json.loads(item["sk"])
+                name, warehouse = json.loads(item["sk"])
             except ValueError:  # a name of a thousand bytes was cut
                 continue
             amounts = {name.removeprefix(_AMOUNT): int(item[name]) for name in item if name.startswith(_AMOUNT)}
-            yield catalog, warehouse, Counter(amounts)
+            yield CatalogId(name, warehouse), Counter(amounts)

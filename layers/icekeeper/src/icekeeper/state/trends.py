@@ -117,7 +117,7 @@ class TrendStore(Records):
 
 
 def _partition(identity: TableIdentity) -> str:
-    return f"trend#{digest(catalog_key('trend', identity.catalog, identity.warehouse))[:_DIGEST]}"
+    return f"trend#{digest(catalog_key('trend', identity.catalog))[:_DIGEST]}"
 
 
 def _name(identity: TableIdentity) -> str:

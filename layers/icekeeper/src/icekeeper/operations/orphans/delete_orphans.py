@@ -435,7 +435,7 @@ def refuse_shared_folders(context: OperationContext, table: LoadedTable, folders
     for one in near.tables:
         if not one.is_table_of(table) and not one.is_kept_apart:
             for folder in filter(one.overlap, folders):
-                _refuse(context, folder, f"{one.table.name} of catalog {one.catalog.name}")
+                _refuse(context, folder, f"{one.table.name} of catalog {one.catalog.id}")
     for claims, reason in (*near.unreadable, *near.given_up):
         for folder in filter(claims.touch, map(normalise, folders)):
             _refuse(context, folder, f"{claims.table} of catalog {claims.catalog}, which cannot be loaded ({reason}),")

@@ -79,7 +79,7 @@ def why_skipped(context: OperationContext, table: LoadedTable, *, only_lists: bo
         return skipped(_OPERATION, GC_DISABLED)
     refuse_other_type(table.metadata, context.policy.orphan_table_types)
     if not table.metadata.has_history and _OPERATION not in context.asked_by_name:  # (rule: sweep-iceberg-tables-only)
-        asking = ("icekeeper", "maintain", str(table.name), "--catalog", context.catalog.name)
+        asking = ("icekeeper", "maintain", str(table.name), "--catalog", context.catalog.id.name)
         return skipped(
             _OPERATION,
             f"nothing was ever committed to {table.name}, so nothing shows that the files in its folder are Iceberg's; "
