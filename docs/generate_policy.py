@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from icekeeper.policy import Policy
-from icekeeper.policy.keys import KEY_FACTS, MORE, KeyFacts
+from icekeeper.policy.keys import KEY_FACTS, MORE, TIGHTER_ONLY, KeyFacts
 from icekeeper.policy.values import text_of
 
 HEAD = """# Policy keys
@@ -75,11 +75,11 @@ def _table_may(key: str, facts: KeyFacts) -> str:
     """What a table may set of a key by default."""
     if facts.is_of_deployment:
         return "deployment"
-    if facts.is_of_call or (facts.tighter is None and key.startswith("orphan_")):
+    if facts.is_of_call or (facts.tighter is None and key in TIGHTER_ONLY):
         return "nothing"
     if facts.tighter is MORE:
         return "more"
-    if key == "operations" or key.startswith("orphan_"):
+    if key in TIGHTER_ONLY:
         return "tighter only"
     limit = "" if facts.table_limit is None else f", to {text_of(facts.table_limit)} at the loosest"
     if facts.undermines:

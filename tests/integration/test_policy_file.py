@@ -9,7 +9,7 @@ import pytest
 
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.pass_context.table_policy import read_policy_file
-from icekeeper.policy.layers import matching_layers
+from icekeeper.policy.policy_file import matching_layers
 from icekeeper.storage.storage import Storage
 from local_stack.moto_server import MotoServer
 from support.command import Command, one_sentence

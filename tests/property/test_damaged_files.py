@@ -30,7 +30,7 @@ from icekeeper.metadata.manifest_read import decode_manifest_list
 from icekeeper.metadata.puffin import decode_deletion_vector, decode_footer, encode_deletion_vector, encode_puffin
 from icekeeper.model import TableName
 from icekeeper.operations.orphans.inventory import InventoryFiles
-from icekeeper.policy.layers import parse_policy_file
+from icekeeper.policy.policy_file import parse_policy_file
 from icekeeper.row_group_copy.footer import read_footer
 from icekeeper.row_group_copy.footer_structs import CannotCopy
 from icekeeper.rows.file_rows import projected_rows

@@ -14,7 +14,7 @@ import pytest
 from icekeeper.catalogs.configured import CatalogKind, ConfiguredCatalog
 from icekeeper.errors import LocationRefused, PolicyError, StorageError
 from icekeeper.model import TableName
-from icekeeper.policy.layers import allowed_prefixes
+from icekeeper.policy.allowed_prefixes import allowed_prefixes
 from icekeeper.storage import local_files as local
 from icekeeper.storage import storage as storage_module
 from icekeeper.storage.allowed_locations import ALLOWED_LOCATIONS, ALLOWED_PREFIXES, AllowedLocations

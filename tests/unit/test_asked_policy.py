@@ -9,7 +9,7 @@ from icekeeper.errors import PolicyError
 from icekeeper.operation_facts import Operation
 from icekeeper.policy import POLICY_KEYS, ResolvedPolicy, resolve
 from icekeeper.policy.layers import OVERRIDE_SOURCE, Layer
-from icekeeper.policy.resolve import REQUESTS_MAY, UNRESTRICTED, requests_may, require_no_more
+from icekeeper.policy.request_may_set import REQUESTS_MAY, UNRESTRICTED, requests_may, require_no_more
 
 EVERYTHING = ",".join(operation.value for operation in Operation)
 HELD: dict[str, tuple[str, str, str | None]] = {

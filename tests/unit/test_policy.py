@@ -16,7 +16,8 @@ from icekeeper.pipeline.events import MachineInput, parse_event
 from icekeeper.policy import Operation, gc_enabled
 from icekeeper.policy import layers as foreign_names
 from icekeeper.policy.keys import DEPLOYMENT_KEYS, POLICY_KEYS, Policy, Scope, refuse_meaningless
-from icekeeper.policy.layers import Layer, layers_for, matching_layers, parse_policy_file
+from icekeeper.policy.layers import Layer, layers_for
+from icekeeper.policy.policy_file import matching_layers, parse_policy_file
 from icekeeper.policy.resolve import resolve, unused_settings
 from icekeeper.storage import listing
 from support.settings import refusal, resolved

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from icekeeper.machine.clock import HOUR_MS, system_clock
 from icekeeper.pipeline.control_bucket import ControlBucket
-from icekeeper.policy.resolve import REQUESTS_MAY
+from icekeeper.policy.request_may_set import REQUESTS_MAY
 from icekeeper.state.leases import end_live_run, is_scheduled, note_live_run, slot_keys, take_slot
 from icekeeper.state.requests import MaintenanceRequest
 from local_stack.executions import Execution

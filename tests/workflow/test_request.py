@@ -19,7 +19,7 @@ from icekeeper.machine.clock import system_clock
 from icekeeper.pipeline import request_pass
 from icekeeper.pipeline.control_bucket import table_folder
 from icekeeper.pipeline.events import Item, parse_event
-from icekeeper.policy.resolve import REQUESTS_MAY
+from icekeeper.policy.request_may_set import REQUESTS_MAY
 from icekeeper.state.requests import MaintenanceRequest
 from local_stack.executions import Execution
 from local_stack.stack import LocalStack

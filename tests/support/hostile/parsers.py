@@ -370,7 +370,7 @@ def orc_rows(folder: Path) -> Any:
 
 
 def policy_file(_: Path) -> Any:
-    from icekeeper.policy.layers import parse_policy_file
+    from icekeeper.policy.policy_file import parse_policy_file
 
     laughs = "a0: &a0 ha\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
     rules = "rules:\n" + "- settings:\n    operations: compact\n"

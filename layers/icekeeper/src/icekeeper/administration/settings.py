@@ -185,3 +185,32 @@ def safety_bounds(
         "snapshots_committed_before_ms": now_ms - policy.snapshot_retention_ms,
         "snapshots_kept": policy.max_snapshots_to_keep,
     }
+
+
+def setting_changes(
+    before: ResolvedPolicy | None, after: ResolvedPolicy, properties_before: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """``{"key", "before", "after"}`` of every key that changed.
+
+    Each side is ``{"value", "source"}`` or ``None``.  ``before`` is ``None`` if the settings were wrong; the table's
+    properties replace it.  ``after`` is ``None`` for a key that is no longer set or does not exist.
+    """
+    new = after.documents()
+    if before is not None:
+        old: Mapping[str, Any] = before.documents()
+        keys = [key for key in new if old.get(key) != new[key]]
+    else:
+        old = {
+            name.removeprefix(TABLE_PREFIX): {"value": value, "source": f"table property {name}"}
+            for name, value in properties_before.items()
+            if name.startswith(TABLE_PREFIX)
+        }
+        now = {key: _bare(value) for key, value, source, _ in after.rows() if source == table_source(key)}
+        keys = [key for key in new if now.get(key) != (_bare(old[key]["value"]) if key in old else None)]
+    changed = [{"key": key, "before": old.get(key), "after": new[key]} for key in keys]
+    gone = [key for key in sorted(old) if key not in new]
+    return [*changed, *({"key": key, "before": old[key], "after": None} for key in gone)]
+
+
+def _bare(value: str) -> str:
+    return "".join(value.split()).lower()

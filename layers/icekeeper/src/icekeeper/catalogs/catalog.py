@@ -18,7 +18,7 @@ from icekeeper.errors import MaintenanceError, TableNotFound
 from icekeeper.machine.clock import steady_s
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import CatalogId, TableName
-from icekeeper.policy.layers import allowed_prefixes
+from icekeeper.policy.allowed_prefixes import allowed_prefixes
 from icekeeper.state.identity import TableIdentity
 from icekeeper.storage.allowed_locations import AllowedLocations
 from icekeeper.storage.paths import normalise

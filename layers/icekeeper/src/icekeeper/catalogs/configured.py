@@ -13,7 +13,7 @@ from typing import Any
 
 from icekeeper.errors import CatalogNotFound, PolicyError
 from icekeeper.model import CatalogId, TableName
-from icekeeper.policy.layers import allowed_prefixes, check_allowed_prefixes
+from icekeeper.policy.allowed_prefixes import allowed_prefixes, check_allowed_prefixes
 from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES, AllowedLocations
 from icekeeper.storage.paths import LOCAL_SCHEMES, S3_SCHEMES, authority, split_path
 from icekeeper.text import address_to_show

@@ -115,9 +115,10 @@ def _change(
 
     Removing settings need not leave a policy that fits the table, so that a wrong policy can be repaired in steps.
     """
+    from icekeeper.administration.settings import setting_changes
     from icekeeper.operation_facts import Operation
     from icekeeper.operations.policy_fit import check_fit
-    from icekeeper.policy.resolve import setting_changes, short_retentions
+    from icekeeper.policy.resolve import short_retentions
     from icekeeper.report.terminal import print_changes, print_warnings
     from icekeeper.runtime import Runtime
 

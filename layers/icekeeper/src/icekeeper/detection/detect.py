@@ -19,7 +19,7 @@ from icekeeper.metadata.document import Snapshot
 from icekeeper.model import TableName
 from icekeeper.pass_context.table_policy import TablePolicies
 from icekeeper.policy import ResolvedPolicy
-from icekeeper.policy.layers import check_patterns
+from icekeeper.policy.policy_file import check_patterns
 from icekeeper.state.store import Gathered, StateStore
 from icekeeper.storage.allowed_locations import ALLOWED_LOCATIONS, AllowedLocations
 from icekeeper.storage.storage import Storage

@@ -14,7 +14,7 @@ from icekeeper.detection.proposal import Skip
 from icekeeper.errors import MaintenanceError, PartlyListed
 from icekeeper.model import CatalogId, TableName
 from icekeeper.policy import Policy, ResolvedPolicy
-from icekeeper.policy.layers import bucket_name, matches
+from icekeeper.policy.policy_file import bucket_name, matches
 from icekeeper.state.requests import MaintenanceRequest
 
 log = logging.getLogger(__name__)

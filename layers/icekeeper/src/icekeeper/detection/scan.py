@@ -36,7 +36,7 @@ from icekeeper.machine.clock import HOUR_MS, Reached, within_budget
 from icekeeper.metadata.document import Snapshot
 from icekeeper.model import CatalogId, TableName
 from icekeeper.policy import Policy, ResolvedPolicy
-from icekeeper.policy.layers import matches
+from icekeeper.policy.policy_file import matches
 from icekeeper.report.activity import scan_finished, scan_started
 from icekeeper.state.claims import (
     LEAST_LIMIT_S,

@@ -16,17 +16,11 @@ from icekeeper.machine.resources import variables_set
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.operation_facts import FACTS
 from icekeeper.policy import ResolvedPolicy, layers_for, resolve
-from icekeeper.policy.layers import (
-    ENVIRONMENT_PREFIX,
-    Layer,
-    PolicyRules,
-    check_allowed_prefixes,
-    matching_layers,
-    parse_policy_file,
-    without_past_pauses,
-)
+from icekeeper.policy.allowed_prefixes import check_allowed_prefixes
+from icekeeper.policy.layers import ENVIRONMENT_PREFIX, Layer, without_past_pauses
 from icekeeper.policy.ownership import BucketMaintenance, Owners, bucket_layers, decide_owners
-from icekeeper.policy.resolve import requests_may, require_no_more
+from icekeeper.policy.policy_file import PolicyRules, matching_layers, parse_policy_file
+from icekeeper.policy.request_may_set import requests_may, require_no_more
 from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES
 from icekeeper.storage.paths import S3_SCHEMES, split_path
 from icekeeper.storage.s3_reads import NoSuchObject

@@ -22,7 +22,7 @@ from icekeeper.errors import PolicyError
 from icekeeper.model import CatalogId, TableName
 from icekeeper.operation_facts import Stage
 from icekeeper.policy.keys import Scope, refuse_meaningless
-from icekeeper.policy.layers import check_patterns
+from icekeeper.policy.policy_file import check_patterns
 from icekeeper.policy.values import TextList
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.requests import LAST_MS, MAX_SETTINGS, requested_table

@@ -465,6 +465,8 @@ KEY_FACTS: Mapping[str, KeyFacts] = {
     name: cast(KeyFacts, cast(dict[str, object], field.json_schema_extra)["facts"])
     for name, field in Policy.model_fields.items()
 }
+TIGHTER_ONLY = frozenset(key for key in POLICY_KEYS if key == "operations" or key.startswith("orphan_"))
+"""Keys that tables may only tighten by default: files of other tables may lie beside a table's."""
 DEPLOYMENT_KEYS = frozenset(name for name, facts in KEY_FACTS.items() if facts.is_of_deployment)
 """Keys that a table cannot set."""
 

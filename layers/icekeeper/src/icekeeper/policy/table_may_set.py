@@ -12,14 +12,8 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from icekeeper.errors import PolicyError
-from icekeeper.policy.keys import ALL_SETTINGS, DEFAULT_SETTINGS, KEY_FACTS, MORE, KeyFacts, Policy
-from icekeeper.policy.layers import (
-    ENVIRONMENT_PREFIX,
-    Layer,
-    Malformed,
-    check_keys,
-    parse_values,
-)
+from icekeeper.policy.keys import ALL_SETTINGS, DEFAULT_SETTINGS, KEY_FACTS, MORE, TIGHTER_ONLY, KeyFacts, Policy
+from icekeeper.policy.layers import ENVIRONMENT_PREFIX, Layer, Malformed, check_keys, parse_value, parse_values
 from icekeeper.policy.values import text_of
 
 _DEFAULT = "default"
@@ -93,7 +87,7 @@ class _Operator:
                 if key == "table_settings":
                     self.may_set = parse_values({key: value}, {key: layer.source}).table_settings
                 elif not layer.is_of_call:
-                    settings[key] = _typed(key, value, layer.source), layer.source
+                    settings[key] = parse_value(key, value, layer.source), layer.source
 
     def judge(self, key: str, value: object, source: str) -> _Verdict:
         """Decide whether a setting of the table counts.
@@ -109,11 +103,12 @@ class _Operator:
                     f"policy key {key} cannot be '{value[:100]}…' (from {source}): it has {len(value):,} characters; a "
                     f"table's setting has {_LONGEST:,} at most"
                 )
-            typed = _typed(key, value, source)
+            typed = parse_value(key, value, source)
         except PolicyError as error:
-            # A malformed value is ignored where only a tighter one would count.
-            is_free = self._is_named(key) or (DEFAULT_SETTINGS in self.may_set and not key.startswith("orphan_"))
-            if is_free and not facts.is_of_call:
+            # A malformed value is ignored where only a tighter one would count.  Of operations it is not, because
+            # without those that the table means a pass would do more.
+            is_default = key == "operations" and DEFAULT_SETTINGS in self.may_set
+            if (is_default or self._is_named(key) or self._is_free(key)) and not facts.is_of_call:
                 raise
             reason = str(error).partition("): ")[2] or str(error)  # without key, value and source
             return (), f"{reason}; {barred}"
@@ -167,9 +162,8 @@ class _Operator:
             only = "a table may only leave some of these out"
         else:
             only = f"a table may only tighten it ({facts.tighter.words})"
-        is_free = DEFAULT_SETTINGS in self.may_set and not key.startswith("orphan_") and key != "operations"
         is_stated = said_by != _DEFAULT and facts.tighter is not None and not facts.is_of_layout
-        return "" if is_free and not is_stated else f"{value}, and {only}; {self._admits(key)}"
+        return "" if self._is_free(key) and not is_stated else f"{value}, and {only}; {self._admits(key)}"
 
     def _says(self, key: str) -> tuple[object, str]:
         """The operator's value of a key, and its source."""
@@ -177,18 +171,15 @@ class _Operator:
             return self.stated[key]
         return Policy.model_fields[key].default, _DEFAULT
 
+    def _is_free(self, key: str) -> bool:
+        """Whether tables may set the key to any value where the operator states none."""
+        return DEFAULT_SETTINGS in self.may_set and key not in TIGHTER_ONLY
+
     def _is_named(self, key: str) -> bool:
         return key in self.may_set or ALL_SETTINGS in self.may_set
 
     def _admits(self, key: str) -> str:
         return f"{_VARIABLE}={','.join((*self.may_set, key))} (TableSettings of the stack) lets tables set it"
-
-
-def _typed(key: str, value: object, source: str) -> object:
-    """A value as the policy has it.  A malformed value raises PolicyError."""
-    if isinstance(value, Malformed):
-        raise PolicyError(value.why)
-    return getattr(parse_values({key: value}, {key: source}), key)
 
 
 def _as_set(value: object) -> str:
