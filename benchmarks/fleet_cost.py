@@ -112,7 +112,7 @@ def _fill(moto: MotoServer, folder: Path, tables: int, files: int, megabytes: fl
 
 # What a call of a function logs beside its own lines: START, END and REPORT (Lambda developer guide, "Log format").
 _PLATFORM_LOG_BYTES = 400
-_OF_READS = frozenset({"GetItem", "BatchGetItem", "Query"})
+_OF_READS = frozenset({"GetItem", "Query"})
 
 
 @dataclass(slots=True)

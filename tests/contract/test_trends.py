@@ -20,7 +20,7 @@ from icekeeper.state.store import StateStore
 from icekeeper.state.trends import MOST_ROWS, TrendRow, TrendStore, trend_row
 from local_stack.moto_server import MotoServer
 from support.examples import examples
-from support.state_stores import IDENTITY, OpenStore, a_table, stored
+from support.state_stores import IDENTITY, OpenStore, a_table, stored, trend_rows
 
 DAY_MS = 24 * HOUR_MS
 WEEK_MS = 7 * DAY_MS
@@ -47,15 +47,14 @@ def test_a_row_has_the_counters_that_deserve_a_line() -> None:
 
 
 def test_rows_come_back_as_they_were_oldest_first(open_store: OpenStore) -> None:
-    assert open_store().trends.of_table(IDENTITY) == ()
+    assert trend_rows(open_store().trends, IDENTITY) == []
     times = [START_MS + HOUR_MS * n for n in (0, 5, 30)]
     record(open_store().trends, times)
     record(open_store().trends, [START_MS], OTHER)
-    assert open_store().trends.of_table(IDENTITY) == tuple(map(a_row, times))
-    assert open_store().trends.of_table(IDENTITY, times[1]) == tuple(map(a_row, times[1:]))
+    assert trend_rows(open_store().trends, IDENTITY) == [*map(a_row, times)]
     open_store().trends.forget(IDENTITY)
-    assert open_store().trends.of_table(IDENTITY) == ()
-    assert open_store().trends.of_table(OTHER) == (a_row(START_MS),)
+    assert trend_rows(open_store().trends, IDENTITY) == []
+    assert trend_rows(open_store().trends, OTHER) == [a_row(START_MS)]
 
 
 def test_rows_are_thinned_to_hours_days_and_weeks(open_store: OpenStore) -> None:
@@ -71,7 +70,7 @@ def test_rows_are_thinned_to_hours_days_and_weeks(open_store: OpenStore) -> None
     firsts = [START_MS + day * DAY_MS + 3 * HOUR_MS + 1 for day in range(70)]
     last_of_hours = [START_MS + day * DAY_MS + hour * HOUR_MS + HOUR_MS // 2 for day in (68, 69) for hour in (3, 23)]
     weeks = firsts[0:70:7]
-    assert [row.observed_ms for row in store.of_table(IDENTITY)] == sorted({*weeks, *firsts[10:], *last_of_hours})
+    assert [row.observed_ms for row in trend_rows(store, IDENTITY)] == sorted({*weeks, *firsts[10:], *last_of_hours})
 
 
 def test_a_catalog_is_read_day_by_day_or_week_by_week(open_store: OpenStore) -> None:
@@ -103,7 +102,7 @@ def test_a_table_has_at_most_212_rows_and_always_its_newest(gaps_ms: list[int]) 
         state = SqliteStateStore(Path(folder) / "state.db")
         with state.kept_open():
             record(state.trends, times)
-            rows = state.trends.of_table(IDENTITY)
+            rows = trend_rows(state.trends, IDENTITY)
     assert MOST_ROWS == 212
     assert len(rows) <= MOST_ROWS
     assert rows[-1] == a_row(times[-1])

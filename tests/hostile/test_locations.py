@@ -54,7 +54,6 @@ EAGER = {
     "max_snapshots_to_keep": "1",
     "snapshot_retention_hours": "0",
     "orphan_older_than_hours": "0",
-    "orphan_min_sightings": "1",
     "orphan_max_delete_ratio": "1",
     "statistics_columns": "id",
 }
@@ -644,7 +643,7 @@ def test_where_nothing_shows_which_bucket_it_is_nothing_is_deleted(
 # Symbolic links in a local warehouse that lead out of it, there before a pass or put there meanwhile
 # (rule: use-the-checked-folder).
 
-SWEEP = {"orphan_older_than_hours": "72", "orphan_max_delete_ratio": "1", "orphan_min_sightings": "1"}
+SWEEP = {"orphan_older_than_hours": "72", "orphan_max_delete_ratio": "1"}
 
 
 @pytest.fixture

@@ -483,7 +483,7 @@ def test_a_sweep_deletes_nothing_outside_whatever_the_store_lists(
         return listing("".join(listed(one) for one in [*keys, key]))
 
     store.script = tampered
-    outcome = table.run(Operation.REMOVE_ORPHANS, orphan_min_sightings="1")
+    outcome = table.run(Operation.REMOVE_ORPHANS)
     gone = {path for path in before if path not in store.objects}
     assert gone <= {"/bucket/t/data/o.parquet"}
     assert all(path.startswith("/bucket/t/") and ".." not in path for path in store.deleted)

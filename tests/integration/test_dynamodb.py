@@ -24,7 +24,7 @@ from icekeeper.state.items import Item
 from icekeeper.state.leases import Lease
 from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.staging import LoadState, StagedLoad
-from icekeeper.state.store import LakeStats, LastSeen, PassRecord, StateStore
+from icekeeper.state.store import LakeStats, LastSeen, PassRecord, StateStore, UnreadableFile
 from local_stack.moto_server import REGION, MotoServer
 from support.proxies import requests_of
 from support.state_stores import CLAIMS, IDENTITY, LOAD, PIN, a_table, lost_answers, stored
@@ -221,12 +221,6 @@ class HalfDeaf:
         answer = self._client.batch_write_item(RequestItems={name: wanted[:count]})
         return {**answer, "UnprocessedItems": {name: wanted[count:]} if wanted[count:] else {}}
 
-    def batch_get_item(self, *, RequestItems: dict[str, Any]) -> Any:  # noqa: N803 - boto3's name
-        ((name, wanted),) = RequestItems.items()
-        keys, count = wanted["Keys"], self._count()
-        answer = self._client.batch_get_item(RequestItems={name: {**wanted, "Keys": keys[:count]}})
-        return {**answer, "UnprocessedKeys": {name: {**wanted, "Keys": keys[count:]}} if keys[count:] else {}}
-
     def _count(self) -> int:
         self._patience -= 1
         return 1 if self._patience >= 0 else 100
@@ -239,17 +233,11 @@ def test_what_a_batch_left_over_is_sent_again(table: DynamoTable) -> None:
         deaf = DynamoTable(HalfDeaf(table.client, patience), table.name, sleep=pauses.append)
         few = keys if patience == 3 else keys[:20]
         deaf.put_all({"pk": "p", "sk": sk} for sk in few)
-        assert sorted(item["sk"] for item in deaf.get_all("p", few)) == few
+        assert [item["sk"] for item in table.query("p")] == few
         deaf.delete_all("p", few[1:])
         assert [item["sk"] for item in table.query("p")] == ["000"]
     assert pauses
     assert max(pauses) <= 1.0
-
-
-def test_a_table_that_does_not_keep_up_says_so(table: DynamoTable) -> None:
-    deaf = DynamoTable(HalfDeaf(table.client, 1000), table.name, sleep=lambda _: None)
-    with pytest.raises(StorageError, match="does not keep up: items were left unread"):
-        list(deaf.get_all("p", map(str, range(90))))
 
 
 # What is particular to the DynamoDB state store: its limits, what TTL may take, and whose clock counts.
@@ -379,11 +367,12 @@ def test_names_longer_than_a_key_may_be_are_kept_apart(table: DynamoTable) -> No
     long = TableIdentity(CatalogId("C", "w" * 3000), TableName(("ns",), "t" * 2000), "u")
     other = replace(long, uuid="v")
     paths = [f"s3://bucket/{'ä' * 900}/{number}" for number in range(3)]
-    store.quarantine.see(long, "run-1", paths, now_ms=1)
-    assert store.quarantine.counts(long, "run-2", [*paths, f"{paths[0]}0"]) == dict.fromkeys(paths, 1)
-    assert store.quarantine.counts(other, "run-2", paths) == {}
-    store.quarantine.forget(long, paths[1:])
-    assert [entry.path for entry in store.quarantine.sightings(long)] == paths[:1]
+    for number, path in enumerate(paths):
+        store.unreadable_files.record(long, [UnreadableFile(path=path, why="w", schema_digest="d", tried_ms=number)])
+    assert {path: one.tried_ms for path, one in store.unreadable_files.of_table(long).items()} == {
+        path: number for number, path in enumerate(paths)
+    }
+    assert store.unreadable_files.of_table(other) == {}
     for identity in (long, other):
         store.requests.file(MaintenanceRequest(identity=identity, requested_ms=1))
         store.leases.acquire(identity.lease_key, identity.uuid, now_ms=0, ttl_ms=1)
@@ -391,9 +380,10 @@ def test_names_longer_than_a_key_may_be_are_kept_apart(table: DynamoTable) -> No
 
 
 def test_a_path_that_is_no_text_is_refused(table: DynamoTable) -> None:
+    file = UnreadableFile(path="\udcff", why="w", schema_digest="d", tried_ms=1)
     with pytest.raises(StorageError) as caught:
-        StateStore(table).quarantine.see(IDENTITY, "run-1", ["\udcff"], now_ms=1)
-    assert str(caught.value) == "'/\\udcff' is no text that the state can keep"
+        StateStore(table).unreadable_files.record(IDENTITY, [file])
+    assert str(caught.value).endswith("#\\udcff' is no text that the state can keep")
 
 
 def about(item: Item) -> str:
@@ -461,7 +451,7 @@ def test_a_table_that_is_not_there_is_named(moto_dynamodb: MotoServer, monkeypat
         lambda: store.add_pin(PIN),
         lambda: store.leases.acquire("fleet", "a", now_ms=0, ttl_ms=1),
         lambda: store.staging.stage(LOAD, ["x"]),
-        lambda: store.quarantine.see(IDENTITY, "r", ["x"], now_ms=0),
+        lambda: store.pending_deletions.expect(IDENTITY, "r", ["x"]),
     ):
         with pytest.raises(StorageError) as caught:
             ask()

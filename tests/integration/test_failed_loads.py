@@ -585,7 +585,7 @@ def test_orphan_removal_leaves_staged_files_alone(table: StagedTable, state: Loa
 def test_a_load_that_is_staged_after_the_listing_is_spared(table: StagedTable) -> None:
     """Files may be older than the load that adopts them: the record is read again right before every batch."""
     old, orphan = table.plant("data/old.parquet"), table.plant("data/orphan.parquet")
-    with at(Moment.DELETION_RECORDED, lambda: table.stage("L", old)):
+    with at(Moment.DELETION_DECIDED, lambda: table.stage("L", old)):
         outcome = table.run(Operation.REMOVE_ORPHANS)
     assert len(outcome.files_planned) == 2
     assert set(map(normalise, outcome.files_deleted)) == {orphan}

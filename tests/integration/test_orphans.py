@@ -35,7 +35,6 @@ from support.maintained_table import (
     new_table,
     sweep,
 )
-from support.tables import new_document
 
 # Orphan removal on a real local table, with every danger planted that we know of.
 
@@ -288,75 +287,11 @@ def test_paths_outside_the_location_are_not_swept(table: MaintainedTable, tmp_pa
     assert theirs.exists()
 
 
-# Orphans that wait for further sightings, shares too large, staged loads, folders, and a clock that runs backwards.
+# Shares too large, staged loads, folders, and a clock that runs backwards.
 
 
 def deleted(outcome: OperationOutcome) -> set[str]:
     return set(map(normalise, outcome.files_deleted))
-
-
-# -- quarantine
-
-
-def test_an_orphan_goes_when_enough_passes_have_seen_it(old_table: MaintainedTable) -> None:
-    orphan = old_table.plant("data/orphan.parquet")
-    for number in (1, 2):
-        outcome = sweep(old_table, orphan_min_sightings="3", run_id=f"run-{number}")
-        assert (outcome.files_planned, outcome.metrics["remove_orphans.files_quarantined"]) == ((), 1)
-        assert outcome.metrics["remove_orphans.orphan_bytes"] == 0
-    late = old_table.plant("data/seen-later.parquet")
-    outcome = sweep(old_table, orphan_min_sightings="3", run_id="run-3")
-    assert deleted(outcome) == {orphan}
-    assert outcome.metrics["remove_orphans.files_quarantined"] == 1
-    assert late in old_table.files()
-    assert [normalise(entry.path) for entry in sightings(old_table)] == [late]
-
-
-def sightings(old_table: MaintainedTable) -> list[Any]:
-    return list(old_table.state.quarantine.sightings(identity_of(old_table.catalog, old_table.loaded)))
-
-
-def test_one_run_counts_once_and_a_dry_run_not_at_all(old_table: MaintainedTable) -> None:
-    orphan = old_table.plant("data/orphan.parquet")
-    for _ in range(3):
-        assert sweep(old_table, orphan_min_sightings="2", run_id="run-1").files_planned == ()
-    for _ in range(3):
-        dry = sweep(old_table, orphan_min_sightings="2", run_id="dry", dry_run=True)
-        assert {normalise(path) for path in dry.files_planned} == {orphan}
-    assert [entry.count for entry in sightings(old_table)] == [1]
-    assert deleted(sweep(old_table, orphan_min_sightings="2", run_id="run-2")) == {orphan}
-    assert sightings(old_table) == []
-
-
-def test_a_file_that_is_no_orphan_in_between_starts_anew(old_table: MaintainedTable) -> None:
-    """Written again meanwhile, so young, or referenced for a while."""
-    path = old_table.plant("data/orphan.parquet")
-    sweep(old_table, orphan_min_sightings="2", run_id="run-1")
-    old_table.plant("data/orphan.parquet", days_old=0)
-    sweep(old_table, orphan_min_sightings="2", run_id="run-2")
-    assert sightings(old_table) == []
-    grow_old([Path(path)])
-    assert deleted(sweep(old_table, orphan_min_sightings="2", run_id="run-3")) == set()
-    assert deleted(sweep(old_table, orphan_min_sightings="2", run_id="run-4")) == {path}
-
-
-def test_a_pass_without_quarantine_ends_what_was_counted(old_table: MaintainedTable) -> None:
-    orphan = old_table.plant("data/orphan.parquet")
-    sweep(old_table, orphan_min_sightings="3", run_id="run-1")
-    sweep(old_table, orphan_older_than_hours="999999", run_id="run-2")
-    assert sightings(old_table) == []
-    assert deleted(sweep(old_table, run_id="run-3")) == {orphan}
-    assert sightings(old_table) == []
-
-
-def test_a_refused_pass_has_seen_nothing(old_table: MaintainedTable) -> None:
-    old_table.plant("data/orphan.parquet")
-    theirs = new_document(
-        f"{old_table.metadata.location}/x", 2, **{"table-uuid": "3f3f0000-0000-0000-0000-0000000000aa"}
-    )
-    old_table.plant("x/metadata/v1.metadata.json", json.dumps(theirs).encode())
-    assert sweep(old_table, orphan_min_sightings="2").status is Status.REFUSED
-    assert sightings(old_table) == []
 
 
 # -- shares
@@ -550,13 +485,6 @@ def test_pins_and_staged_loads_of_a_second_entry_hold_too(old_table: MaintainedT
     )
     assert deleted(sweep(old_table)) == {orphan}
     assert {staged, pinned} <= old_table.files()
-
-
-def test_a_pass_with_orphans_in_quarantine_is_not_idle(old_table: MaintainedTable) -> None:
-    """Another pass finds more to do: detection must not take the table for one that waits for news."""
-    old_table.plant("data/orphan.parquet")
-    assert not old_table.maintain("remove_orphans", orphan_min_sightings="2").is_idle
-    assert old_table.maintain("remove_orphans", orphan_older_than_hours="999").is_idle
 
 
 # Files that cannot be deleted are told with the store's reason, and an operation that deleted none of them failed.

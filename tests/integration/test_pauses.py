@@ -207,7 +207,7 @@ def test_a_sweep_is_switched_off_between_two_batches(
     orphans = {table.plant(f"data/orphan-{number}.parquet") for number in range(5)}
     monkeypatch.setattr(delete, "_IN_FLIGHT", 1)
     more = {"orphan_max_delete_ratio": "1"}
-    with at(Moment.DELETION_RECORDED, setting(table, key, value)):
+    with at(Moment.DELETION_DECIDED, setting(table, key, value)):
         outcome = table.run(Operation.REMOVE_ORPHANS, **more)
     assert (outcome.status, outcome.reason) == (Status.SKIPPED, said(why))
     assert orphans <= table.files()

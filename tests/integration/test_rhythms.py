@@ -241,20 +241,6 @@ def test_a_sweep_that_was_refused_leaves_the_table_due(swept: Swept) -> None:
     assert swept.proposed() == ()
 
 
-def test_sightings_of_a_quarantine_are_an_interval_apart(swept: Swept) -> None:
-    """A pass that leaves the sweep out neither counts nor forgets."""
-    swept.table.plant("data/crash.parquet")
-    told = []
-    for _ in range(3):
-        told.append(swept.sweep(orphan_min_sightings="2").summary)
-        swept.now_ms += 12 * HOUR_MS
-    assert told == [
-        "removed 0 orphan file(s)",
-        "the last sweep was 12 hours ago; orphan_sweep_interval_hours is 24",
-        "removed 1 orphan file(s)",
-    ]
-
-
 def test_icekeeper_run_sweeps_what_is_due_or_requested(command: Command) -> None:
     command.table(appends=3)
     run = ("run", "--once", "--engine", "local", "--set", "min_input_files=2")

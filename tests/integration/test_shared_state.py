@@ -32,7 +32,6 @@ SETTINGS = {
     "snapshot_retention_hours": "0",
     "max_snapshots_to_keep": "1",
     "orphan_older_than_hours": "0",
-    "orphan_min_sightings": "2",
     "min_manifests_to_rewrite": "2",
 }
 
@@ -102,7 +101,6 @@ def two_passes(folder: Path, environment: Mapping[str, str]) -> tuple[list[objec
         state.pins(identity, now_ms=0),
         state.staging.loads(identity),
         state.pending_deletions.lists(identity),
-        list(state.quarantine.sightings(identity)),
         (seen.fingerprint, seen.idle),
     ]
     return remembered, files

@@ -138,7 +138,7 @@ def test_only_the_operator_waives_another_type_and_adds_endings(table: Maintaine
     assert kept in table.files()
 
 
-@pytest.mark.parametrize("moment", [Moment.AFTER_LISTING, Moment.DELETION_RECORDED])
+@pytest.mark.parametrize("moment", [Moment.AFTER_LISTING, Moment.DELETION_DECIDED])
 def test_a_type_that_is_set_during_the_sweep_stops_it(table: MaintainedTable, moment: Moment) -> None:
     orphan = table.plant("data/orphan.parquet")
     with at(moment, lambda: set_type(table)):

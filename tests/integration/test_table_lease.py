@@ -276,7 +276,7 @@ def test_who_loses_the_lease_deletes_nothing_more(command: Command, key: Key) ->
         assert leases.release(mine)
         leases.acquire(mine.key, "another", now_ms=system_clock(), ttl_ms=HOUR_MS, name=mine.name)
 
-    with at(Moment.DELETION_RECORDED, take):
+    with at(Moment.DELETION_DECIDED, take):
         answer = sweep(command)
     assert sorted(one["status"] for one in answer.json["tables"]) == ["refused", "succeeded"]
     assert len(orphans(command)) == 1

@@ -181,18 +181,18 @@ def test_a_short_grace_period_can_be_kept_on_purpose(command: Command, monkeypat
 
 
 def test_what_does_not_count_is_shown_with_the_reason(command: Command) -> None:
-    properties = {"icekeeper.orphan_min_sightings": "soon", "icekeeper.orphan_sweep_prefixes": "s3://victim"}
+    properties = {"icekeeper.orphan_max_missing_ratio": "soon", "icekeeper.orphan_sweep_prefixes": "s3://victim"}
     command.table(appends=1, properties=properties)
     why = "it counts only from the deployment, a policy file or --set"
     shown = command("policy", "show", "ns.t", "--json").json
-    assert [one["key"] for one in shown["ignored"]] == ["orphan_min_sightings", "orphan_sweep_prefixes"]
+    assert [one["key"] for one in shown["ignored"]] == ["orphan_max_missing_ratio", "orphan_sweep_prefixes"]
     assert shown["ignored"][1] == {
         "key": "orphan_sweep_prefixes",
         "source": "table property icekeeper.orphan_sweep_prefixes",
         "value": "s3://victim",
         "why": why,
     }
-    assert shown["policy"]["orphan_min_sightings"] == {"value": 1, "source": "default"}
+    assert shown["policy"]["orphan_max_missing_ratio"]["source"] == "default"
     told = f"table property icekeeper.orphan_sweep_prefixes 's3://victim' does not count: {why}"
     assert command("policy", "show", "ns.t").out.splitlines()[-1] == told
     assert command("policy", "set", "ns.t", "min_input_files=3").code == 0  # others may be set beside them

@@ -16,6 +16,7 @@ from unittest import mock
 from icekeeper.catalogs.sql import SqlCatalog
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.maintenance import run_pass
+from icekeeper.operations.orphans import delete_orphans
 from icekeeper.operations.orphans import remove_orphans as compare_listing
 from icekeeper.report import activity
 from icekeeper.state.sqlite.store import SqliteStateStore
@@ -33,7 +34,7 @@ class Moment(Enum):
     BEFORE_LISTING = "what the table references has been read; its files are about to be listed"
     AFTER_LISTING = "a listing has come to its end; what it found has not yet been judged"
     AFTER_EXCHANGE = "an engine's workers have listed and compared; as AFTER_LISTING"
-    DELETION_RECORDED = "the state has what is to be deleted; nobody has looked again, nothing is deleted"
+    DELETION_DECIDED = "it is decided what is to be deleted; nobody has looked again, nothing is deleted"
     AFTER_DELETION = "the store has deleted, one batch if there are several"
     PIN_RECORDED = "the state has a new pin; nobody has looked whether its snapshot is still there"
     BEFORE_COMMIT = "the catalog is about to be asked for a commit"
@@ -93,6 +94,19 @@ def _around(
     return seam
 
 
+def _any_of(
+    *seams: Callable[[Callable[[], None]], AbstractContextManager[None]],
+) -> Callable[[Callable[[], None]], AbstractContextManager[None]]:
+    @contextmanager
+    def seam(comes: Callable[[], None]) -> Iterator[None]:
+        with ExitStack() as entered:
+            for one in seams:
+                entered.enter_context(one(comes))
+            yield
+
+    return seam
+
+
 @contextmanager
 def _after_listing(comes: Callable[[], None]) -> Iterator[None]:
     original = Storage.list
@@ -134,7 +148,9 @@ _SEAMS: dict[Moment, Callable[[Callable[[], None]], AbstractContextManager[None]
     Moment.BEFORE_LISTING: _around(compare_listing, "find_candidates", before=True),
     Moment.AFTER_LISTING: _after_listing,
     Moment.AFTER_EXCHANGE: _around(LocalEngine, "exchange"),
-    Moment.DELETION_RECORDED: _around(TableMemory, "remember_orphans", "expect_deletions"),
+    Moment.DELETION_DECIDED: _any_of(
+        _around(delete_orphans, "delete_unneeded", before=True), _around(TableMemory, "expect_deletions")
+    ),
     Moment.AFTER_DELETION: _around(Storage, "delete"),
     Moment.PIN_RECORDED: _around(SqliteStateStore, "add_pin"),
     Moment.BEFORE_COMMIT: _around(SqlCatalog, "commit", before=True),

@@ -14,6 +14,7 @@ import pytest
 from botocore.exceptions import ReadTimeoutError
 
 from icekeeper.model import CatalogId, TableName
+from icekeeper.state import trends
 from icekeeper.state.claims import SeenHead, TableClaims
 from icekeeper.state.dynamodb.table import DynamoTable, create_table
 from icekeeper.state.identity import TableIdentity
@@ -131,3 +132,10 @@ def lost_answers(table: DynamoTable, operation: str, count: int = 1) -> Iterator
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(session, "send", lose)
         yield bodies
+
+
+def trend_rows(store: trends.TrendStore, identity: TableIdentity) -> list[trends.TrendRow]:
+    """All rows of a table's trend, oldest first."""
+    kept = {trends._place(ring, slot, identity) for ring, (_, count) in trends._RINGS.items() for slot in range(count)}
+    items = [item for item in store.table.query(trends._partition(identity)) if item["sk"] in kept]
+    return list(trends._ordered(items, 0))

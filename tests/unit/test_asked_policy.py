@@ -34,7 +34,6 @@ HELD: dict[str, tuple[str, str, str | None]] = {
     "orphan_sweep_prefixes": ("s3://b/t", "s3://b/t,s3://b/u", "none"),
     "orphan_table_types": ("fact", "fact,lance", "none"),
     "orphan_file_endings": ("bin", "bin,lance", "none"),
-    "orphan_min_sightings": ("3", "2", "4"),
     "orphan_inventory": ("none", "s3://mine/list.csv", None),
     "orphan_max_delete_ratio": ("0.5", "0.6", "0.1"),
     "orphan_max_missing_ratio": ("0.01", "1", "0.001"),

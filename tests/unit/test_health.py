@@ -38,6 +38,7 @@ from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.store import LakeStats
 from support.plans import candidate, data_file
 from support.settings import MB, NOW_MS, policy, table
+from support.state_stores import trend_rows
 
 # How tables look to health: by a document, by the summary of its head.
 
@@ -426,8 +427,8 @@ def test_a_conclusion_is_written_again_when_it_changed_and_not_when_a_wait_grew(
     observe(opened(store), found(24))
     observe(opened(store), found(25))
     assert store.lake_stats.of_table(IDENTITY) == found(24)
-    observe(opened(store), found(25, due={"nightly": NOW_MS}))
-    assert store.lake_stats.of_table(IDENTITY) == found(25, due={"nightly": NOW_MS})
+    observe(opened(store), found(25, sweep_due_ms=NOW_MS))
+    assert store.lake_stats.of_table(IDENTITY) == found(25, sweep_due_ms=NOW_MS)
 
 
 def test_an_unread_table_keeps_what_was_known_and_is_well_again_when_read(store: SqliteStateStore) -> None:
@@ -498,10 +499,10 @@ def test_a_change_adds_a_row_to_the_trend_which_goes_with_the_table(store: Sqlit
             stats, observed_ms=NOW_MS + hour * HOUR_MS, counters={**stats.counters, "lake_data_files": files}
         )
         observe(opened(store), stats)
-    rows = store.trends.of_table(IDENTITY)
+    rows = trend_rows(store.trends, IDENTITY)
     assert [(row.observed_ms, row.data_files) for row in rows] == [(NOW_MS, 1), (NOW_MS + 2 * HOUR_MS, 2)]
     opened(store).forget_all_but(())
-    assert store.trends.of_table(IDENTITY) == ()
+    assert trend_rows(store.trends, IDENTITY) == []
 
 
 def test_tables_that_are_gone_are_forgotten(store: SqliteStateStore) -> None:

@@ -131,15 +131,6 @@ def test_another_applications_database_is_left_alone(tmp_path: Path) -> None:
         assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("iceberg_tables",)]
 
 
-def test_orphans_are_written_in_batches(tmp_path: Path) -> None:
-    paths = [f"s3://bucket/t/data/{number:06d}" for number in range(25_000)]
-    ledger = SqliteStateStore(tmp_path / "state.db").quarantine
-    ledger.see(TABLE_OF_SQLITE, "run-1", iter(paths), now_ms=10)
-    assert len(ledger.counts(TABLE_OF_SQLITE, "run-2", iter(paths))) == len(paths)
-    ledger.forget(TABLE_OF_SQLITE, iter(paths[1:]))
-    assert [entry.path for entry in ledger.sightings(TABLE_OF_SQLITE)] == paths[:1]
-
-
 def test_a_catalogs_lake_stats_are_read_some_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite_store, "_PAGE", 200)
     store = SqliteStateStore(tmp_path / "state.db").lake_stats
@@ -189,7 +180,6 @@ READS: dict[str, Callable[[SqliteStateStore], Any]] = {
     "fingerprint": lambda store: store.last_seen(IDENTITY),
     "counted_ms": lambda store: store.sweeps.of_table(IDENTITY),
     "tried_ms": lambda store: store.unreadable_files.of_table(IDENTITY),
-    "sightings": lambda store: list(store.quarantine.sightings(IDENTITY)),
 }
 """What reads an attribute, by its name."""
 PARSED = ("metrics", "kind", "state", "prefixes", "folders", "counters")
@@ -214,7 +204,6 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> SqliteStateStore:
     store.remember(IDENTITY, LastSeen(snapshot_id=1, fingerprint="f", finished_ms=1, idle=True))
     store.sweeps.record(IDENTITY, SweepRecord(kind=SweepKind.SWEPT, counted_ms=1, finished_ms=1))
     store.unreadable_files.record(IDENTITY, [UnreadableFile(path="p", why="w", schema_digest="d", tried_ms=1)])
-    store.quarantine.see(IDENTITY, "r", ["s3://b/o"], now_ms=1)
     store.claims.record(CLAIMS)
     store.lake_stats.record(
         LakeStats(identity=IDENTITY, observed_ms=1, snapshot_id=1, counters={"n": 1}, warnings={}, policy={})

@@ -87,7 +87,6 @@ MAY: Mapping[str, May] = {
     "orphan_table_types": May("never", "none", "fact", "fact,lance"),
     "orphan_file_endings": May("never", "none", "bin", "bin,lance"),
     "orphan_sweep_interval_hours": May("tighter", "90", "80", "0"),
-    "orphan_min_sightings": May("tighter", "9", "5", "1"),
     "orphan_max_delete_ratio": May("tighter", "0.1", "0.2", "1"),
     "orphan_max_missing_ratio": May("tighter", "0.001", "0.002", "1"),
     "orphan_inventory": May("nothing", "", "s3://b/list", "s3://victim/list"),
@@ -201,14 +200,12 @@ OPERATORS = {
     "ICEKEEPER_OPERATIONS": "compact,remove_orphans",
     "ICEKEEPER_ORPHAN_SWEEP_ENABLED": "false",
     "ICEKEEPER_ORPHAN_PROTECTED_PREFIXES": "s3://lake/kept",
-    "ICEKEEPER_ORPHAN_MIN_SIGHTINGS": "3",
     "ICEKEEPER_ORPHAN_MAX_DELETE_RATIO": "0.01",
 }
 ATTACK = {
     "operations": "all,expire_partitions",
     "orphan_sweep_enabled": "true",
     "orphan_protected_prefixes": "none",
-    "orphan_min_sightings": "1",
     "orphan_max_delete_ratio": "1",
 }
 
@@ -219,7 +216,6 @@ def test_what_the_operator_said_for_safety_stands() -> None:
     assert set(policy.operations) <= {Operation.COMPACT, Operation.REMOVE_ORPHANS}
     assert policy.orphan_sweep_enabled is False
     assert policy.orphan_protected_prefixes == ("s3://lake/kept",)
-    assert policy.orphan_min_sightings == 3
     assert text_of(policy.orphan_max_delete_ratio) == "0.01"
     assert {one.key for one in resolved.ignored} >= ATTACK.keys() - {"orphan_protected_prefixes"}
 
@@ -290,12 +286,12 @@ def test_files_of_a_byte_cost_the_operator_nothing() -> None:
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
-        ("icekeeper.orphan_min_sightings", "default"),
+        ("icekeeper.orphan_max_missing_ratio", "default"),
         ("icekeeper.orphan_sweep_prefixes", "default"),
         ("icekeeper.snapshot_give_up_ids", "all"),
         ("icekeeper.min_input_files", "none"),
         ("history.expire.min-snapshots-to-keep", "none"),
-        ("history.expire.min-snapshots-to-keep", "orphan_min_sightings"),
+        ("history.expire.min-snapshots-to-keep", "orphan_max_missing_ratio"),
     ],
 )
 def test_a_malformed_value_of_a_key_that_is_ignored_fails_nothing(name: str, settings: str) -> None:
@@ -309,15 +305,15 @@ def test_a_malformed_value_of_a_key_that_a_table_may_set_is_an_error() -> None:
     assert "cannot be 'few'" in refusal({"icekeeper.min_input_files": "few"})
     assert "must be a whole number" in refusal({"history.expire.min-snapshots-to-keep": "few"})
     assert "cannot be 'soon'" in refusal(
-        {"icekeeper.orphan_min_sightings": "soon"}, {"ICEKEEPER_TABLE_SETTINGS": "orphan_min_sightings"}
+        {"icekeeper.orphan_max_missing_ratio": "soon"}, {"ICEKEEPER_TABLE_SETTINGS": "orphan_max_missing_ratio"}
     )
 
 
 def test_a_table_setting_that_is_no_key_is_an_error() -> None:
-    assert refusal({}, {"ICEKEEPER_TABLE_SETTINGS": "default,orphan_min_sighting"}) == (
-        "policy key table_settings cannot be 'default,orphan_min_sighting' (from deployment ICEKEEPER_TABLE_SETTINGS): "
-        "'orphan_min_sighting' is no policy key (did you mean 'orphan_min_sightings'?); write keys, default, all "
-        "or none"
+    assert refusal({}, {"ICEKEEPER_TABLE_SETTINGS": "default,orphan_max_missing_rati"}) == (
+        "policy key table_settings cannot be 'default,orphan_max_missing_rati' (from deployment "
+        "ICEKEEPER_TABLE_SETTINGS): 'orphan_max_missing_rati' is no policy key (did you mean "
+        "'orphan_max_missing_ratio'?); write keys, default, all or none"
     )
     assert "cannot be set by a table" in refusal({}, {"ICEKEEPER_TABLE_SETTINGS": "table_filter"})
     assert refusal({"icekeeper.table_settings": "all"}).endswith("table_settings is a setting of the deployment")

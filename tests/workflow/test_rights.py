@@ -79,8 +79,6 @@ def test_every_right_is_needed(fleet: RightsFleet) -> None:
     fleet.give_policy()
     fleet.leave_orphans(fleet.glue_table("t"))
     fleet.bucket_table("b")
-    twice = {"orphan_min_sightings": "2"}
-    fleet.run({"table": "rights.t", "catalog": "glue", "operations": "remove_orphans", "settings": twice})
     assert fleet.statuses(fleet.run({})) == {"rights.t": "succeeded", "rights.b": "succeeded"}
     fleet.bucket_table("a", bucket="rights-auto")
     auto = {"table": "rights.a", "catalog": "rights-auto", "settings": {"ownership": "auto"}}

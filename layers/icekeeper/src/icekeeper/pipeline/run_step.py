@@ -209,8 +209,7 @@ def _clean_staged(step: _Step) -> str:
 def list_orphans(work: TableWork) -> tuple[int, str | None]:
     """Find the orphans of a table and write them to the control bucket; how many there are, and the list's digest.
 
-    The removal is left out when there are none.  With a quarantine (``orphan_min_sightings`` above 1) every pass must
-    record what it saw, so that the removal lists the orphans itself: the number is at least 1, and there is no list.
+    The removal is left out when there are none.
 
     Raises:
         MaintenanceError: as :func:`run_steps`; it is noted beside the outcomes.
@@ -241,17 +240,14 @@ def _list_orphans(step: _Step) -> tuple[int, str | None]:
     _commits_before(step)  # notes that the step has begun: a listing that is killed is too much for a function
     options = {"only_lists": True}  # this function has no right to delete
     outcome = run_operation(Operation.REMOVE_ORPHANS, context, options=options, reraised=RETRIED)
-    must_record = context.policy.orphan_min_sightings > 1
     # A refusal that kept the copies of missing files only has found what may go.
     is_found = outcome.status is Status.SUCCEEDED or "remove_orphans.files_like_missing" in outcome.metrics
-    if not is_found or (not outcome.files_planned and not must_record):
+    if not is_found or not outcome.files_planned:
         # Nothing will follow: this is the outcome of the operation.
         if outcome.status is Status.SUCCEEDED:
             outcome = replace(outcome, summary="removed 0 orphan file(s)")
         documents.write_outcome(step.name, outcome.to_json(work.run_id, documents.listings()))
         return 0, None
-    if must_record:
-        return max(1, len(outcome.files_planned)), None
     document = outcome.to_json(work.run_id, documents.control.listings(f"{documents.folder}/listed"))
     listed = ListedOrphans(paths=list(outcome.files_planned), metrics=document["metrics"], refused=outcome.reason)
     return len(listed.paths), documents.write_listed(listed)

@@ -326,7 +326,6 @@ class Policy(BaseModel):
     orphan_sweep_interval_hours: Amount = key(
         Fraction(24), "hours between two orphan sweeps in automatic passes; 0: every pass sweeps", tighter=HIGHER
     )
-    orphan_min_sightings: int = key(1, "sweeps that must find an orphan before it is removed", ge=1, tighter=HIGHER)
     orphan_max_delete_ratio: Ratio = key(
         Fraction(1, 2), "largest share of the listed files that may be removed as orphans, 0 to 1", tighter=LOWER
     )

@@ -40,7 +40,6 @@ _DECIDING: Mapping[Operation | None, tuple[str, ...]] = {
     Operation.REMOVE_ORPHANS: (
         "orphan_sweep_enabled",
         "orphan_sweep_prefixes",
-        "orphan_min_sightings",
         "orphan_inventory",
         "orphan_max_delete_ratio",
         "orphan_max_missing_ratio",

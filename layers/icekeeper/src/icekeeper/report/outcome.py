@@ -266,9 +266,7 @@ def _did_nothing(outcome: OperationOutcome) -> bool:
         return not (outcome.snapshot_ids or outcome.files_deleted)
     # Only an orphan sweep succeeds without work: "removed 0 orphan file(s)".
     is_sweep = outcome.operation is Operation.REMOVE_ORPHANS and outcome.status is Status.SUCCEEDED
-    # A later pass is needed to delete orphans in quarantine.
-    waiting = outcome.metrics.get("remove_orphans.files_quarantined", 0)
-    return is_sweep and not (outcome.files_planned or outcome.files_deleted or waiting)
+    return is_sweep and not (outcome.files_planned or outcome.files_deleted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ from icekeeper.state.trends import TrendRow
 from icekeeper.text import age_text, counted, escaped, escaped_document, size_text
 
 ORPHANS = "lake_orphan_bytes"
-"""The counter of orphans that the last sweep kept: too young, or in quarantine."""
+"""The counter of orphans that the last sweep kept, because they were too young."""
 _LEFT = "remove_orphans.bytes_left"
 
 DAYS = 30

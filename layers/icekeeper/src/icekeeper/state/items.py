@@ -41,16 +41,10 @@ class ItemTable(Protocol):
     Every method raises StorageError when the table cannot be used.  A read returns what was written before it.
     """
 
-    at_once: int
-    """How many items to read and write again in one go."""
     is_local: bool
     """Whether a read costs next to nothing, and one inside :meth:`together` sees what the block replaces."""
 
     def get(self, pk: str, sk: str) -> Item | None: ...
-
-    def get_all(self, pk: str, sks: Iterable[str]) -> Iterator[Item]:
-        """The items of these sort keys, which must differ, if they exist, in no particular order."""
-        ...
 
     def query(
         self,
@@ -155,7 +149,7 @@ _TYPES: Mapping[str, type] = {
     name: kind
     for kind, names in {
         int: "until_ms changed_ms run_out_ms seen_ms counted_ms ended_ms observed_ms requested_ms started_ms "
-        "finished_ms first_seen_ms tried_ms cut_ms missing_ms snapshot_id file_count turn sightings times",
+        "finished_ms tried_ms cut_ms missing_ms snapshot_id file_count turn times",
         str: "name holder kind origin state prefixes list_id metadata_location fingerprint idle_since version "
         "entry folder folders data_roots seen uuid location counters warnings policy metrics settings table_name "
         "catalog warehouse verdict timeline facts run_id status summary engine path why schema_digest look "

@@ -1,12 +1,11 @@
-"""Staged loads, orphans in quarantine, and pending deletions: the records with lists of files."""
+"""Staged loads and pending deletions: the records with lists of files."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from itertools import islice
 
 from icekeeper.errors import StorageError
 from icekeeper.state.identity import TableIdentity
@@ -251,76 +250,3 @@ class PendingDeletionStore(Records):
         self.table.change(copy_key("copy", identity), sort_key(_DELETIONS, name), decide)
         if before is not None:
             delete_paths(self.table, before["list_id"])
-
-
-@dataclass(frozen=True, slots=True)
-class Sighting:
-    """How often an orphan was seen, since when, and by which run last."""
-
-    path: str
-    count: int
-    first_seen_ms: int
-    run_id: str
-
-
-class QuarantineLedger(Records):
-    """How often passes over a table saw each orphan (``orphan_min_sightings``) (rule: limit-orphans-per-sweep).
-
-    There may be millions of paths: they are streamed, and written in batches, an item per path.  DynamoDB has no
-    condition for many items at once.  The lease lets only one run at a time count for a table; if two did, a sighting
-    would be lost, and the orphan deleted a pass later.
-    """
-
-    def see(self, identity: TableIdentity, run_id: str, paths: Iterable[str], *, now_ms: int) -> None:
-        """Count one sighting of each path; repeated sightings of one run count once."""
-        pk, expires_s = copy_key("quarantine", identity), self.table.expires_s(KEPT_MS)
-        for batch in self._batches(paths):
-            with self.table.together():
-                known = {item["sk"]: _sighting(item) for item in self.table.get_all(pk, batch)}
-                self.table.put_all(
-                    {
-                        "pk": pk,
-                        "sk": sk,
-                        "path": path,
-                        "sightings": 1 if before is None else before.count + (before.run_id != run_id),
-                        "first_seen_ms": now_ms if before is None else before.first_seen_ms,
-                        "run_id": run_id,
-                        "expires_s": expires_s,
-                    }
-                    for sk, path in batch.items()
-                    for before in (known.get(sk),)
-                )
-
-    def counts(self, identity: TableIdentity, run_id: str, paths: Iterable[str]) -> Mapping[str, int]:
-        """In how many runs other than this one each path was seen, without paths that were never seen."""
-        pk = copy_key("quarantine", identity)
-        return {
-            entry.path: entry.count - (entry.run_id == run_id)
-            for batch in self._batches(paths)
-            for entry in map(_sighting, self.table.get_all(pk, batch))
-        }
-
-    def forget_unseen(self, identity: TableIdentity, run_id: str) -> None:
-        """Remove all entries that this run did not see: the file is not an orphan any more, or is gone."""
-        pk = copy_key("quarantine", identity)
-        entries = self.table.query(pk, attributes=("sk", "run_id"))
-        self.table.delete_all(pk, (entry["sk"] for entry in entries if entry["run_id"] != run_id))
-
-    def forget(self, identity: TableIdentity, paths: Iterable[str]) -> None:
-        """Remove the entries of deleted paths."""
-        for batch in self._batches(paths):
-            self.table.delete_all(copy_key("quarantine", identity), batch)
-
-    def sightings(self, identity: TableIdentity) -> Iterator[Sighting]:
-        """All entries of a table, by path."""
-        return map(_sighting, self.table.query(copy_key("quarantine", identity)))
-
-    def _batches(self, paths: Iterable[str]) -> Iterator[dict[str, str]]:
-        """Batches of sort key → path."""
-        rest = iter(paths)
-        while batch := {sort_key("/", path): path for path in islice(rest, self.table.at_once)}:
-            yield batch
-
-
-def _sighting(item: Item) -> Sighting:
-    return Sighting(item["path"], item["sightings"], item["first_seen_ms"], item["run_id"])

@@ -52,7 +52,7 @@ from icekeeper.state.items import (
 )
 from icekeeper.state.leases import LeaseStore
 from icekeeper.state.requests import RequestStore
-from icekeeper.state.staging import PendingDeletionStore, QuarantineLedger, StagedLoad, StagingStore, loads_of
+from icekeeper.state.staging import PendingDeletionStore, StagedLoad, StagingStore, loads_of
 from icekeeper.state.totals import TotalsStore
 from icekeeper.state.trends import TrendStore
 
@@ -446,7 +446,6 @@ class StateStore:
         self.table = table
         self.staging = StagingStore(table)
         self.pending_deletions = PendingDeletionStore(table)
-        self.quarantine = QuarantineLedger(table)
         self.leases = LeaseStore(table)
         self.requests = RequestStore(table)
         self.lake_stats = LakeStatsStore(table)

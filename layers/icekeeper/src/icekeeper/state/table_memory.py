@@ -60,22 +60,6 @@ class TableMemory:
         """The files of one load."""
         return chain.from_iterable(self.store.staging.files(self.identity, load.name))
 
-    def orphan_sightings(self, run_id: str, paths: Iterable[str]) -> Mapping[str, int]:
-        """In how many earlier passes each path was seen as an orphan, without paths that were never seen."""
-        return self.store.quarantine.counts(self.identity, run_id, paths)
-
-    def remember_orphans(self, run_id: str, paths: Iterable[str]) -> None:
-        """Record the orphans that this pass saw, and forget all others."""
-        self.store.quarantine.see(self.identity, run_id, paths, now_ms=self.clock())
-        self.store.quarantine.forget_unseen(self.identity, run_id)
-
-    def forget_orphans(self, paths: Iterable[str]) -> None:
-        """Forget orphans after their deletion; a failure is only logged, because the next pass forgets them too."""
-        try:
-            self.store.quarantine.forget(self.identity, paths)
-        except StorageError as error:
-            log.warning("deleted orphans are still in the quarantine ledger: %s", error)
-
     def unfinished_deletions(self) -> tuple[str, ...]:
         """The names of the lists of files that runs have not finished deleting."""
         return self.store.pending_deletions.lists(self.identity)

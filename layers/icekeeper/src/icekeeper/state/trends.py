@@ -83,10 +83,6 @@ class TrendStore(Records):
                     "expires_s": self.table.expires_s(_KEPT_MS, at_least_ms=row.observed_ms),
                 }
 
-    def of_table(self, identity: TableIdentity, since_ms: int = 0) -> Sequence[TrendRow]:
-        """The rows of a table from ``since_ms`` on, oldest first; in DynamoDB three requests."""
-        return _ordered(self.table.get_all(_partition(identity), _places(identity)), since_ms)
-
     def of_catalog(
         self, tables: Iterable[TableIdentity], since_ms: int, *, now_ms: int
     ) -> Mapping[TableIdentity, Sequence[TrendRow]]:

@@ -179,13 +179,16 @@ def _delete(
     if missing is not None:
         missing.refuse_too_many(policy.orphan_max_missing_ratio, context.resolved.sources["orphan_max_missing_ratio"])
         plan = without_copies(plan, missing.resembles)
-    ripe = _ripe(context, plan)
     ratio_source = context.resolved.sources["orphan_max_delete_ratio"]
     refuse_mass_deletion(
-        len(ripe), candidates.listed, policy.orphan_max_delete_ratio, ratio_source, any_missing=missing is not None
+        len(plan.orphans),
+        candidates.listed,
+        policy.orphan_max_delete_ratio,
+        ratio_source,
+        any_missing=missing is not None,
     )
-    metrics = _metrics(context, table, candidates, plan, ripe, missing)
-    paths = tuple(orphan.path for orphan in ripe)
+    metrics = _metrics(context, table, candidates, plan, missing)
+    paths = plan.paths
     left = (
         _left_alone(plan, candidates)
         + about_damaged
@@ -197,14 +200,10 @@ def _delete(
         return _with_copies(succeeded(_OPERATION, summary, metrics=metrics, files_planned=paths), plan, missing)
     paths, left = _reviewed(context, paths, left)
     context.require_reviewed(table, paths)
-    # If one sighting is enough, the counts of earlier passes with another setting are cleared.
-    context.memory.remember_orphans(context.run_id, plan.paths if policy.orphan_min_sightings > 1 else ())
     confirm = None if found.is_current else partial(_still_old_paths, storage, found.older_than_ms)
     result = delete_unneeded(context, table, paths, "remove_orphans: files", needs, confirm)
-    if policy.orphan_min_sightings > 1:
-        context.memory.forget_orphans(result.deleted)
     metrics = {
-        **_deleted_metrics(ripe, result),
+        **_deleted_metrics(plan.orphans, result),
         "remove_orphans.folders_removed": sum(map(storage.remove_if_empty, folders)),
         **metrics,
     }
@@ -231,11 +230,11 @@ def _reviewed(context: OperationContext, paths: tuple[str, ...], left: str) -> t
     return named, f"{left}; left {waiting} metadata file(s) that the plan does not name" if waiting else left
 
 
-def _deleted_metrics(ripe: Iterable[ListedObject], result: DeletedFiles) -> dict[str, int]:
+def _deleted_metrics(orphans: Iterable[ListedObject], result: DeletedFiles) -> dict[str, int]:
     deleted = frozenset(result.deleted)
     return {
         "remove_orphans.orphans_removed": len(deleted),
-        "remove_orphans.bytes_freed": sum(one.size for one in ripe if one.path in deleted),
+        "remove_orphans.bytes_freed": sum(one.size for one in orphans if one.path in deleted),
         "remove_orphans.files_failed": len(result.failed),
     }
 
@@ -342,21 +341,11 @@ def _refuse_prefix_mismatches(
         raise prefix_mismatch_error(*mismatch)
 
 
-def _ripe(context: OperationContext, plan: OrphanPlan) -> Sequence[ListedObject]:
-    """The orphans that ``orphan_min_sightings`` passes have seen, this one included."""
-    wanted = context.policy.orphan_min_sightings
-    if wanted == 1:
-        return plan.orphans
-    seen = context.memory.orphan_sightings(context.run_id, plan.paths)
-    return [found for found in plan.orphans if seen.get(found.path, 0) + 1 >= wanted]
-
-
 def _metrics(
     context: OperationContext,
     table: LoadedTable,
     candidates: OrphanCandidates,
     plan: OrphanPlan,
-    ripe: Sequence[ListedObject],
     missing: MissingFiles | None,
 ) -> Metrics:
     # Data and metadata paths outside the location may be shared with other tables, which a listing does not show.
@@ -372,12 +361,9 @@ def _metrics(
         "remove_orphans.files_of_other_names": len(plan.of_other_names),
         "remove_orphans.files_missing": 0 if missing is None else missing.count,
         "remove_orphans.files_like_missing": len(plan.like_missing),
-        "remove_orphans.files_quarantined": len(plan.orphans) - len(ripe),
         "remove_orphans.locations_not_swept": len(elsewhere),
-        "remove_orphans.orphan_bytes": sum(found.size for found in ripe),
-        "remove_orphans.bytes_left": candidates.too_young_bytes
-        + sum(found.size for found in plan.orphans)
-        - sum(found.size for found in ripe),
+        "remove_orphans.orphan_bytes": sum(found.size for found in plan.orphans),
+        "remove_orphans.bytes_left": candidates.too_young_bytes,
     }
 
 

@@ -71,9 +71,8 @@ _STILL_RUNNING = frozenset({"TransactionInProgressException"})
 _MET_OTHERS = frozenset(
     {"TransactionConflictException", "ThrottlingException", "ProvisionedThroughputExceededException"}
 )
-# Items per request (API reference, BatchWriteItem and BatchGetItem).  Unprocessed items are sent again.
+# Items per request (API reference, BatchWriteItem).  Unprocessed items are sent again.
 _WRITES = 25
-_READS = 100
 
 
 class DynamoTable:
@@ -87,7 +86,6 @@ class DynamoTable:
     their token makes repetitions return the first result (TransactWriteItems, "ClientRequestToken").
     """
 
-    at_once = _READS
     is_local = False
 
     def __init__(
@@ -203,20 +201,6 @@ class DynamoTable:
 
     def clear(self, pk: str) -> None:
         self.delete_all(pk, (item["sk"] for item in self.query(pk, attributes=("sk",))))
-
-    def get_all(self, pk: str, sks: Iterable[str]) -> Iterator[Item]:
-        pending = iter(sks)
-        while some := [encoded({"pk": pk, "sk": sk}) for sk in islice(pending, _READS)]:
-            asked: dict[str, Any] = {self.name: {"Keys": some, "ConsistentRead": True}}
-            for _ in self._attempts():
-                with self._translated():
-                    answer = self.client.batch_get_item(RequestItems=asked)
-                yield from map(decoded, answer["Responses"].get(self.name, ()))
-                asked = answer.get("UnprocessedKeys") or {}
-                if not asked:
-                    break
-            else:
-                raise StorageError(f"the state table {self.name} does not keep up: items were left unread")
 
     def _write(self, requests: Iterator[dict[str, Any]]) -> None:
         while some := list(islice(requests, _WRITES)):

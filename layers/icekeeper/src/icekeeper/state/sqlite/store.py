@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -232,8 +231,6 @@ def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
 
 # Bytes of attributes and paths that a query reads at a time; other processes can write in between.
 _PAGE = 4_000_000
-# Keys per query: below SQLITE_MAX_VARIABLE_NUMBER of every SQLite (999 before 3.32).
-_QUESTION = 900
 # What is stored in columns of its own.
 _COLUMNS = frozenset({"pk", "sk", "paths"})
 _FOUND = "SELECT pk, sk, attributes, paths, length(attributes) + ifnull(length(paths), 0) FROM items WHERE"
@@ -252,7 +249,6 @@ class SqliteStateStore(StateStore):
 class SqliteTable:
     """An :class:`.ItemTable`, which documents the methods, in a file; an item's attributes are JSON."""
 
-    at_once = 10_000
     is_local = True
 
     def __init__(self, file: SqliteFile) -> None:
@@ -262,11 +258,6 @@ class SqliteTable:
 
     def get(self, pk: str, sk: str) -> Item | None:
         return next(self._found("pk = ? AND sk = ?", pk, sk), None)
-
-    def get_all(self, pk: str, sks: Iterable[str]) -> Iterator[Item]:
-        rest = iter(sks)
-        while some := list(islice(rest, _QUESTION)):
-            yield from self._found(f"pk = ? AND sk IN ({', '.join('?' * len(some))})", pk, *some)
 
     def query(
         self,
