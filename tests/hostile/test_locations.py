@@ -269,7 +269,7 @@ def test_what_metadata_name_on_this_machine_is_neither_read_nor_deleted(lake: La
     lake.rewrite(lake.table(), lambda document: NAMED[what](document, pipe.as_uri()))
     runtime = lake.runtime()
     found = {problem.path: problem for problem in runtime.verify(NAME).problems}
-    for ask in (runtime.health, runtime.costs):
+    for ask in (runtime.afresh.health, runtime.costs):
         with suppress(MaintenanceError):
             ask(NAME)
     outcomes = lake.maintain()

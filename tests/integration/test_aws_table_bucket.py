@@ -79,7 +79,7 @@ def test_snapshots_that_aws_never_expires_are_expired(lake: Lake) -> None:
     found = endings(lake.maintain(operations="compact,expire_snapshots"))
     assert found == {"compact": ("skipped", OWNED), "expire_snapshots": ("succeeded", None)}
     assert len(lake.runtime.catalog.load(NAME).metadata.snapshots) == 1
-    assert lake.runtime.health(NAME).warnings["bucket_jobs_failed"] == (
+    assert lake.runtime.afresh.health(NAME).warnings["bucket_jobs_failed"] == (
         f"of the table bucket's own maintenance icebergSnapshotManagement failed: {TAGS} "
         "(this will last, so Icekeeper does it)"
     )

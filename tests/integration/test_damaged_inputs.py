@@ -158,7 +158,7 @@ def test_one_bad_file_never_holds_up_the_others(
         (warning,) = (skip.warning for skip in found.skipped)
         assert (warning or "").startswith(f"1 file is left alone, but for a try a week: {sentence}")
         assert found.to_json()["skipped"][0]["warning"] == warning
-        assert table.runtime.health(NAME).warnings == {"unreadable_files": warning}
+        assert table.runtime.afresh.health(NAME).warnings == {"unreadable_files": warning}
         again = table.runtime.maintain(NAME, {}, table.engine)
         assert again.status is PassStatus.SUCCEEDED
         assert table.metadata_location == head
@@ -198,7 +198,7 @@ def test_what_cannot_be_read_is_remembered_and_tried_again_weekly(table: Maintai
     assert left_out(table) == (3, [])
     assert bad not in {file.file_path for file in table.data_files()}
     assert table.ids() == [n for i in (0, 1, 2, 3, 10, 11, 20, 21) for n in (i * 10, i * 10 + 1)]
-    assert table.runtime.health(NAME).warnings == {}
+    assert table.runtime.afresh.health(NAME).warnings == {}
 
 
 def test_a_rewrite_of_all_files_tries_at_once(table: MaintainedTable) -> None:

@@ -109,7 +109,7 @@ def detected(overwritten_table: MaintainedTable) -> tuple[tuple[str, ...], str |
     found = overwritten_table.runtime.detect(settings, unsafe=True)
     reasons = found.proposals[0].reasons if found.proposals else ()
     (warning,) = [one.warning for one in found.proposals] + [one.warning for one in found.skipped]
-    return reasons, warning, overwritten_table.runtime.health(NAME).warnings
+    return reasons, warning, overwritten_table.runtime.afresh.health(NAME).warnings
 
 
 def test_a_refused_expiry_is_remembered_and_tried_again_weekly(overwritten_table: MaintainedTable) -> None:

@@ -292,7 +292,7 @@ def test_a_pass_that_loses_most_groups_is_partial_and_health_says_so(table: Main
         r"deletes of its inputs could not be forwarded: .*delete-.*\.parquet",
         compact.reason or "",
     )
-    assert table.runtime.health(NAME).warnings["failing"] == (
+    assert table.runtime.afresh.health(NAME).warnings["failing"] == (
         "compact failed in the last pass; icekeeper history says why"
     )
     (record,) = table.state.history(identity_of(table.catalog, table.loaded))

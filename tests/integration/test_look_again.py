@@ -110,7 +110,7 @@ def test_a_scan_counts_the_manifests_of_each_new_head_once(
             "manifest_sprawl": "6 manifests for 6 data files reach min_manifests_to_rewrite 5"
         }
     assert len(seen) == len({*seen}) == 2
-    assert table.runtime.health(NAME).counters["lake_manifests"] == 6
+    assert table.runtime.afresh.health(NAME).counters["lake_manifests"] == 6
     table.runtime.maintain(NAME, MANIFESTS, table.engine)
     assert (proposed(table), recorded(table).counters["lake_manifests"], recorded(table).warnings) == ((), 1, {})
     assert len(seen) == 2, "our own commits count them"

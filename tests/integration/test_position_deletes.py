@@ -287,7 +287,7 @@ def test_v3_a_vector_that_lands_meanwhile_wins(upgraded: MaintainedTable) -> Non
 def delete_scope_findings(table: MaintainedTable) -> tuple[int, bool]:
     """How many deletes ``verify`` finds that stand elsewhere, and whether ``health`` warns of them."""
     found = sum(problem.kind.value == "delete_scope" for problem in table.verify().problems)
-    return found, "delete_scope" in table.runtime.health(table.loaded.name).warnings
+    return found, "delete_scope" in table.runtime.afresh.health(table.loaded.name).warnings
 
 
 def places(table: MaintainedTable) -> list[tuple[int, tuple[Any, ...]]]:

@@ -224,7 +224,7 @@ def test_an_unreadable_file_leaves_the_table_without_wrong_statistics(table: Mai
     assert table.files() == before
     table.late_ms, table.engine.during = RETRY_MS + 1, lambda: None
     assert computed(table).status is Status.SUCCEEDED
-    assert table.runtime.health(NAME).warnings.keys() & {"unreadable_files"} == set()
+    assert table.runtime.afresh.health(NAME).warnings.keys() & {"unreadable_files"} == set()
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "other blobs", "sketch"])

@@ -35,7 +35,6 @@ from icekeeper.row_group_copy.footer import read_footer
 from icekeeper.row_group_copy.footer_structs import CannotCopy
 from icekeeper.rows.file_rows import projected_rows
 from icekeeper.rows.read_task import ReadableFile
-from icekeeper.runtime import Runtime
 from icekeeper.storage.storage import Storage
 from support.deletes import create_by_region
 from support.examples import examples
@@ -326,7 +325,7 @@ def test_a_damaged_metadata_document(table: MaintainedTable, data: st.DataObject
     sound = path.read_bytes()
     path.write_text(json.dumps(data.draw(damaged(rich(json.loads(sound))))))
     try:
-        told = [refusal(look, table) for look in (Runtime.verify, Runtime.health)]
+        told = [refusal(look) for look in (table.runtime.verify, table.runtime.afresh.health)]
         with suppress(MaintenanceError):
             told += [outcome.reason or "" for outcome in table.maintain(dry_run=True).operations]
     finally:
@@ -336,10 +335,10 @@ def test_a_damaged_metadata_document(table: MaintainedTable, data: st.DataObject
         assert sentence.partition(":")[0] not in vars(builtins), "an error of Python"
 
 
-def refusal(look: Callable[[Runtime, TableName], object], table: MaintainedTable) -> str:
+def refusal(look: Callable[[TableName], object]) -> str:
     """What a look at the table is refused with; nothing else may be raised."""
     try:
-        look(table.runtime, NAME)
+        look(NAME)
     except MaintenanceError as error:
         return str(error)
     return ""

@@ -157,7 +157,7 @@ def test_a_table_that_hangs_is_remembered_and_left_alone_for_a_while(
         assert [(skip.table, skip.is_error) for skip in again.skipped] == [("ns.hang", True), ("ns.t", False)]
         assert again.skipped[0].reason.startswith(told)
         assert (catalog.loads, list(state.cut_offs.of_catalog(entry.catalog))) == (["ns.t", "ns.t"], [cut])
-        health = Runtime(catalog, state, environment={}, clock=lambda: NOW_MS).health(TableName.parse("ns.hang"))
+        health = Runtime(catalog, state, environment={}, clock=lambda: NOW_MS).afresh.health(TableName.parse("ns.hang"))
         assert list(health.warnings) == ["cut_off"]
     finally:
         release.set()

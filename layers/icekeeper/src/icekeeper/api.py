@@ -122,7 +122,7 @@ class Icekeeper:
 
     def health(self, table: str | Table, settings: Settings | None = None) -> LakeStats:
         """How the table looks now and what is wrong with it; reads at most three manifests and eight footers."""
-        return self._runtime.health(self._name(table), _settings(settings))
+        return self._runtime.afresh.health(self._name(table), _settings(settings))
 
     def history(self, table: str | Table, *, limit: int = 20) -> Sequence[PassRecord]:
         """The newest passes that changed, found or refused something, newest first."""

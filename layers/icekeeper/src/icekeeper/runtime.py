@@ -7,32 +7,30 @@ from __future__ import annotations
 
 import logging
 import os
-import shlex
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
 from icekeeper.catalogs.load import open_catalog, served_catalog
 from icekeeper.engines.engine import EngineName
-from icekeeper.errors import MaintenanceError, PolicyError, StorageError
+from icekeeper.errors import PolicyError
 from icekeeper.machine.clock import Clock, steady_s, system_clock
 from icekeeper.model import CatalogId, TableName
 from icekeeper.pass_context.table_policy import TablePolicies
 from icekeeper.policy import DEFAULT_SOURCE, ResolvedPolicy
 from icekeeper.report.activity import Progress, silent
-from icekeeper.state.claims import CutOff, CutWork, waiting_cuts
-from icekeeper.state.identity import TableIdentity
 from icekeeper.state.open import open_state
-from icekeeper.state.store import Glance, LakeStats, StateStore
+from icekeeper.state.store import StateStore
 from icekeeper.storage.storage import Storage, StoreClock, store_now_ms
 
 if TYPE_CHECKING:
+    from icekeeper.detection.afresh import Afresh
     from icekeeper.detection.proposal import FleetReport
     from icekeeper.engines.engine import Engine
     from icekeeper.maintenance.run_pass import Turn
@@ -41,15 +39,10 @@ if TYPE_CHECKING:
     from icekeeper.pass_context.context import OperationContext, SharedRun
     from icekeeper.pass_context.stores import TableHandle
     from icekeeper.report.outcome import BucketOutcome, ListingWriter, PassOutcome
-    from icekeeper.state.findings import TableLayout
     from icekeeper.verification.checks import Verification
 
 
 log = logging.getLogger(__name__)
-
-# A layout is stored as one item, which DynamoDB bounds, and shown on a page, which is bounded too.
-_MOST_ADVICE = 12
-_LONGEST_ADVICE = 2000
 
 
 @contextmanager
@@ -77,18 +70,6 @@ def _spark() -> Iterator[Engine]:
 
     with local_session() as session:
         yield SparkEngine(session.sparkContext)
-
-
-Value = TypeVar("Value")
-
-
-def _if_readable(read: Callable[[], Value], otherwise: Value, what: str) -> Value:
-    """What the state says; if it cannot be read, the health of a table is reported without."""
-    try:
-        return read()
-    except StorageError as error:
-        log.warning("cannot read %s: %s", what, error)
-        return otherwise
 
 
 class Runtime:
@@ -412,83 +393,12 @@ class Runtime:
         at_work = taken_slots(self.state.leases, settings.policy.max_concurrent_jobs, now_ms=self.clock())
         return next_run_json(settings, [found.table for found in report.proposals], at_work)
 
-    def health(
-        self, table: TableName, overrides: Mapping[str, str] | None = None, *, unsafe: bool = False
-    ) -> LakeStats:
-        """The health of a table now, whether Icekeeper maintains it or not.
+    @property
+    def afresh(self) -> Afresh:
+        """Looks at tables of the catalog now."""
+        from icekeeper.detection.afresh import Afresh
 
-        Reads the metadata document, the head's manifest list, and at most three of its manifests and eight footers.
-        Reads all of the head's manifests if delete files may have another spec or partition than their data files.
-
-        Raises:
-            PolicyError: unknown table.
-            MetadataUnreadable: the manifest list or one of these manifests cannot be read.
-            StorageError: the catalog does not answer.
-        """
-        from icekeeper.detection.assess import idle_by_memory
-        from icekeeper.health.examine import examine, health_head
-        from icekeeper.metadata.table_reader import TableReader, deletes_standing_elsewhere
-        from icekeeper.operations.policy_fit import fitting
-
-        catalog, now_ms = self.catalog, self.clock()
-        cuts: Sequence[CutOff] = _if_readable(
-            lambda: self.state.cut_offs.of_catalog(catalog.id), [], "which tables were cut off"
-        )
-        if (cut := waiting_cuts(cuts, CutWork.LOOK, now_ms).get(table.key)) is not None:  # another look would hang
-            identity = TableIdentity(catalog.id, table, "")
-            unread = {"cut_off": f"the table is not read: {cut.sentence}"}
-            return LakeStats(identity=identity, observed_ms=now_ms, snapshot_id=None, counters={}, warnings=unread)
-        cut = waiting_cuts(cuts, CutWork.PASS, now_ms).get(table.key)
-        loaded = catalog.load(table)
-        resolved: ResolvedPolicy | PolicyError
-        try:
-            resolved = fitting(loaded.metadata, self.policy(loaded, overrides or {}, unsafe=unsafe))
-        except PolicyError as error:
-            if overrides:
-                raise
-            resolved = error
-        head = health_head(loaded.metadata, resolved)
-        storage = Storage(loaded.io_properties)
-        reader = TableReader(loaded.metadata, storage.read)
-        # A v1 snapshot without a manifest list needs every manifest read; where a pass was cut off, any read may hang.
-        manifests = None if cut or head is None or head.manifest_list is None else reader.manifests(head)
-        identity = identity_of(catalog, loaded)
-        read_memory = partial(self.state.glance, identity, now_ms=now_ms)
-        memory = _if_readable(read_memory, Glance((), None, ()), "what passes have found")
-        return examine(
-            identity,
-            loaded.metadata,
-            resolved,
-            now_ms=now_ms,
-            manifests=manifests,
-            idle=lambda policy: idle_by_memory(loaded, policy, memory, now_ms),
-            deletes_elsewhere=len(deletes_standing_elsewhere(reader, manifests or ())),
-            memory=memory,
-            cut_off=cut,
-            twins=self._twins(identity),
-            waits=self._why_deletions_wait(loaded),
-        )
-
-    def _twins(self, identity: TableIdentity) -> tuple[str, ...]:
-        """Other tables of the catalog with the same UUID, from past scans."""
-        from icekeeper.health.lake_log import Twins
-
-        known, catalog = Twins(), self.catalog
-
-        def look() -> None:
-            lake = self.state.lake_stats.of_catalog(catalog.id)
-            known.know(one.identity for one in lake if one.identity.uuid == identity.uuid)
-
-        _if_readable(look, None, "which tables have the same UUID")
-        return known.of(identity)
-
-    def _why_deletions_wait(self, loaded: LoadedTable) -> str | None:
-        """Which unreadable table makes deletions wait, and what ends that; ``None``: none, or the state fails."""
-        from icekeeper.deletion.other_tables import why_deletions_wait
-
-        with suppress(StorageError):
-            return why_deletions_wait(self.state, self.catalog, loaded, self.state.claims.looks())
-        return None
+        return Afresh(self.catalog, self.state, self._policies, self.clock)
 
     def costs(self, table: TableName) -> TableCosts:
         """What only each branch, tag and snapshot of a table references; reads every manifest once.
@@ -503,93 +413,6 @@ class Runtime:
 
         loaded = self.catalog.load(table)
         return cost_of_refs(TableReader(loaded.metadata, Storage(loaded.io_properties).read))
-
-    def scan_afresh(self, pattern: str) -> Mapping[str, str]:
-        """Scan the tables whose names match ``pattern`` (``shop.*``, ``*``), and record what their manifests say.
-
-        Returns why tables could not be read, by name.
-
-        Raises:
-            PolicyError: the pattern is malformed, or no table matches it.
-            StorageError: the catalog cannot be listed, or the state cannot be used.
-        """
-        from icekeeper.detection.list_tables import selects_table
-
-        namespaces, dot, tables = pattern.rpartition(".")
-        filters = {"namespace_filter": namespaces if dot else "*", "table_filter": tables}
-        settings = self._policies.deployment(filters).policy
-        matching = [table for table in self.catalog.list_tables() if selects_table(settings, table)]
-        if not matching:
-            raise PolicyError(f"--fresh {pattern}: no table of catalog {self.catalog.id} matches it")
-        found = self.detect({**filters, "max_jobs_per_detection": str(10**9)})
-        reasons = {one.table: one.reason for one in found.skipped}
-        lake = self.state.lake_stats.of_catalog(self.catalog.id)
-        known = {one.identity.table: one.verdict for one in sorted(lake, key=lambda one: one.verdict.is_unread)}
-        unread: dict[str, str] = {}
-        for table in matching:
-            if table not in known or known[table].is_unread:
-                unread[str(table)] = reasons.get(str(table), "it was not reached in time")
-            else:
-                try:
-                    self._record_afresh(table)
-                except (MaintenanceError, OSError) as error:
-                    unread[str(table)] = str(error)
-        return unread
-
-    def _record_afresh(self, table: TableName) -> None:
-        """Record the health of a table, with what the last scan concluded about it, and its layout."""
-        health, layout = self.health(table), self.layout(table)
-        known = self.state.lake_stats.of_table(layout[0].identity)
-        if known is not None and health.snapshot_id == known.snapshot_id:
-            self.state.lake_stats.record(replace(health, verdict=known.verdict))
-        self.state.layouts.record(*layout)
-
-    def layout(self, table: TableName) -> Sequence[TableLayout]:
-        """What the manifests of a table say of its files, partitions, refs and design; reads every manifest.
-
-        Raises:
-            PolicyError: unknown table.
-            MetadataUnreadable: a manifest list or manifest cannot be read.
-            StorageError: the catalog does not answer.
-        """
-        from icekeeper.advice.read_tables import advise_table
-        from icekeeper.health.examine import health_head
-        from icekeeper.health.layout import MOST_REFS, MOST_SNAPSHOTS, layout_facts
-        from icekeeper.metadata.table_reader import TableReader
-        from icekeeper.operations.compaction.terms.write_properties import partition_path
-        from icekeeper.operations.expiry.ref_costs import cost_of_refs
-        from icekeeper.state.findings import Part, TableLayout
-
-        loaded = self.catalog.load(table)
-        metadata = loaded.metadata
-        reader = TableReader(metadata, Storage(loaded.io_properties).read)
-        try:
-            resolved: ResolvedPolicy | PolicyError = self.policy(loaded, {})
-            advice = advise_table(self.catalog, table, lambda found: self.policy(found, {}))
-        except PolicyError as error:
-            resolved, advice = error, ()
-        head = health_head(metadata, resolved)
-        manifests = [] if head is None else reader.manifests(head)
-        files = layout_facts(
-            reader.live_entries(manifests),
-            lambda spec_id, values: partition_path(metadata.specs[spec_id], values, metadata.schemas_current_first),
-        )
-        costs = cost_of_refs(reader)
-        own = f" --catalog {shlex.quote(self.catalog.id.name)}"
-        statements = [one.statement + (own if one.statement.startswith("icekeeper ") else "") for one in advice]
-        holders = {
-            "refs": [[one.name, one.type, one.snapshots, one.bytes_only_here] for one in costs.refs[:MOST_REFS]],
-            "snapshots": [[one.timestamp_ms, one.bytes_only_here] for one in costs.snapshots[-MOST_SNAPSHOTS:]],
-            "advice": [
-                {"reason": one.message[:_LONGEST_ADVICE], "gain": one.gain, "statement": statement[:_LONGEST_ADVICE]}
-                for one, statement in zip(advice[:_MOST_ADVICE], statements, strict=False)
-            ],
-        }
-        identity, now_ms = identity_of(self.catalog, loaded), self.clock()
-        return [
-            TableLayout(identity=identity, observed_ms=now_ms, part=part, facts=facts)
-            for part, facts in ((Part.FILES, files), (Part.HOLDERS, holders))
-        ]
 
     def safety_bounds(
         self,

@@ -120,7 +120,7 @@ def health(
     from icekeeper.runtime import Runtime
 
     chosen, name = overrides(settings), table_name(table)
-    stats = Runtime.open(catalog).health(name, chosen, unsafe=unsafe)
+    stats = Runtime.open(catalog).afresh.health(name, chosen, unsafe=unsafe)
     document = {
         **about(str(stats.identity.table), stats.identity.catalog.name),
         "snapshot_id": stats.snapshot_id,
@@ -157,7 +157,7 @@ def report(
         from icekeeper.runtime import Runtime
 
         for name in names:
-            unread |= Runtime.open(name).scan_afresh(fresh)
+            unread |= Runtime.open(name).afresh.scan(fresh)
     state, now_ms = open_state(variables_set(os.environ)), system_clock()
     documents = [recorded_catalog(state, name, now_ms) for name in names]
     write_output("--output", output, render_page(documents, now_ms))
