@@ -20,6 +20,8 @@ import yaml
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.cli import main
+from icekeeper.pipeline.events import MachineInput, parse_event
+from local_stack.template import TEMPLATE, load_template
 from support.command import Command
 
 # The commands of the README, as they stand there, called in this process: the script itself is in ``test_cli``.
@@ -69,7 +71,7 @@ def commands(block: str) -> Iterator[list[str]]:
 
 @pytest.mark.usefixtures("lake")
 def test_the_commands_of_the_readme_work_in_their_order(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert len(BLOCKS) == 12
+    assert len(BLOCKS) == 13
     shown = ""
     for arguments in (arguments for block in BLOCKS for arguments in commands(block)):
         code = main([one.replace("file:///tmp/lake/", f"{(tmp_path / 'warehouse').as_uri()}/") for one in arguments])
@@ -80,6 +82,122 @@ def test_the_commands_of_the_readme_work_in_their_order(capsys: pytest.CaptureFi
     excerpts = [line.strip() for line in told.splitlines() if line.startswith("    ")]
     assert len(excerpts) == 12
     assert [line for line in excerpts if line not in shown.splitlines()] == [], shown
+
+
+# docs/rhythms.md: its commands, its lines of cron and its unit, called in this process.
+
+RHYTHMS = (README.parent / "docs" / "rhythms.md").read_text()
+MERGE = ["run", "shop.*", "--catalog", "lake", "--operations", "compact", "--set", "strategy=binpack"]
+
+
+def rhythm_blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", RHYTHMS, re.MULTILINE | re.DOTALL)
+
+
+def opened() -> SqlCatalog:
+    properties = {key: os.environ[f"PYICEBERG_CATALOG__LAKE__{key.upper()}"] for key in ("uri", "warehouse")}
+    return SqlCatalog("lake", **properties)
+
+
+def files_of(name: str) -> dict[str, int]:
+    """The data files of a table, each with its number of rows."""
+    catalog = opened()
+    try:
+        found = catalog.load_table(name).inspect.files()
+    finally:
+        catalog.close()
+    return dict(zip(found["file_path"].to_pylist(), found["record_count"].to_pylist(), strict=True))
+
+
+def append_to(*names: str) -> None:
+    catalog = opened()
+    rows = pa.table({"order_id": pa.array([1, 2, 3], pa.int64()), "region": ["us", "eu", None]})
+    for name in names:
+        catalog.create_namespace_if_not_exists(name.partition(".")[0])
+        table = catalog.create_table_if_not_exists(name, rows.schema)
+        for _ in range(6):
+            table.append(rows)
+    catalog.close()
+
+
+def passes(told: str) -> list[list[str]]:
+    """Table and status of each pass that a run has told, behind its first line."""
+    return sorted(line.split()[2:4] for line in told.splitlines()[1:])
+
+
+def called(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str:
+    assert main([*arguments]) == 0, capsys.readouterr().err
+    return capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("lake")
+def test_the_rhythms_of_their_page_keep_each_others_work(capsys: pytest.CaptureFixture[str]) -> None:
+    """Merging leaves what the night has z-ordered, under every way to start it."""
+    (policy,), merges = ([*commands(block)] for block in rhythm_blocks("sh test"))
+    hourly, nightly = (shlex.split(line)[5:] for line in rhythm_blocks("cron")[0].splitlines())
+    (unit,) = re.findall(r"^ExecStart=/opt/icekeeper/bin/icekeeper (.*)$", rhythm_blocks("ini")[0], re.MULTILINE)
+    assert hourly == ["icekeeper", *MERGE[:2], "--once", *MERGE[2:]]
+    assert shlex.split(unit) == [*MERGE[:4], "--interval", "1h", *MERGE[4:]]
+    append_to("web.clicks")
+    called(capsys, policy)
+    assert passes(called(capsys, nightly[1:])) == [["shop.orders", "succeeded"], ["web.clicks", "succeeded"]]
+    (ordered,) = files_of("shop.orders")
+    assert len(files_of("web.clicks")) == 1
+    append_to("shop.orders", "web.clicks")
+    told = called(capsys, merges[0]).splitlines()
+    assert told == ["shop.orders  succeeded  compacted 6 files into 1", "1 table, 1 succeeded, 0 did not"]
+    assert sorted(files_of("shop.orders").values()) == [18, 36]
+    assert called(capsys, merges[1]).startswith("shop.orders  succeeded  nothing to do\n")
+    assert called(capsys, hourly[1:]).splitlines()[0].endswith("1 table looked at, 0 need maintenance")
+    for arguments in (hourly[1:], [*shlex.split(unit.replace(" --interval 1h", "")), "--once"]):
+        append_to("shop.orders")
+        assert passes(called(capsys, arguments)) == [["shop.orders", "succeeded"]]
+        assert ordered in files_of("shop.orders")
+    assert len(files_of("web.clicks")) == 7  # no pattern matches it
+    append_to("shop.orders")
+    assert passes(called(capsys, nightly[1:])) == [["shop.orders", "succeeded"], ["web.clicks", "succeeded"]]
+    assert (sum(files_of("shop.orders").values()), sum(files_of("web.clicks").values())) == (36 + 4 * 18, 2 * 18)
+    assert passes(called(capsys, hourly[1:])) == []
+
+
+@pytest.mark.usefixtures("lake")
+def test_a_rhythm_with_a_pattern_for_no_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "orders", "--catalog", "lake", "--once"]) == 2
+    assert "'orders' can match no table: write a namespace, a dot and a name" in capsys.readouterr().err
+    assert "no table matches 'shpo.*'" in called(capsys, ["run", "shpo.*", "--catalog", "lake", "--once"])
+
+
+@pytest.mark.usefixtures("lake")
+def test_a_bound_holds_for_a_rhythm(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the call says: twelve snapshots stay although it keeps one."""
+    monkeypatch.setenv("ICEKEEPER_BOUND_MAX_SNAPSHOTS_TO_KEEP", "12")
+    monkeypatch.setenv("ICEKEEPER_SNAPSHOT_RETENTION_HOURS", "0")
+    expires = ["run", "shop.*", "--catalog", "lake", "--operations", "expire_snapshots", "--once"]
+    told = called(capsys, [*expires, "--set", "max_snapshots_to_keep=1"])
+    assert told.splitlines()[0].endswith("1 table looked at, 0 need maintenance")
+    monkeypatch.delenv("ICEKEEPER_BOUND_MAX_SNAPSHOTS_TO_KEEP")
+    assert "expired 11 snapshot(s)" in called(capsys, [*expires, "--set", "max_snapshots_to_keep=1"])
+
+
+# The second schedule of docs/rhythms.md, as somebody copies it.
+
+
+@pytest.mark.slow
+def test_the_schedule_of_a_rhythm_fits_into_the_template(tmp_path: Path) -> None:
+    (block,) = rhythm_blocks("yaml")
+    begin, own, rest = TEMPLATE.read_text().partition("\n  ScheduleRole:\n")
+    copied = tmp_path / "template.yaml"
+    copied.write_text(f"{begin}\n{block}{own}{rest}")
+    resources = load_template(copied.read_text())["Resources"]
+    first, second = (resources[name]["Properties"] for name in ("Schedule", "MergeSchedule"))
+    rhythm = parse_event(MachineInput, json.loads(second["Target"]["Input"]))
+    assert (rhythm.patterns, rhythm.overrides) == (("shop.*",), {"operations": "compact", "strategy": "binpack"})
+    assert {**second["Target"], "Input": "{}"} == first["Target"]
+    differs = ("Description", "ScheduleExpression", "Target")
+    assert {**second, **{key: first[key] for key in differs}} == first
+    linter = [str(Path(sys.executable).parent / "cfn-lint"), str(copied)]
+    told = subprocess.run(linter, capture_output=True, text=True, check=False, timeout=300)
+    assert (told.returncode, told.stdout) == (0, ""), told.stderr
 
 
 # The examples for ``icekeeper run`` in ``docs/run/``: each is well-formed, and its command line works.

@@ -6,7 +6,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
@@ -31,6 +30,14 @@ Tables: TypeAlias = Annotated[
     typer.Argument(
         metavar="NS.TABLE|PATTERN",
         help="a table, or those that a pattern names: 'shop.*'",
+        autocompletion=completion.tables,
+    ),
+]
+Patterns: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="PATTERN",
+        help="only tables that a pattern names, as 'shop.*'; without one, all of the catalogs",
         autocompletion=completion.tables,
     ),
 ]
@@ -154,17 +161,19 @@ def chosen_tables(
         PolicyError: neither or both are given, or nothing matches.
         StorageError: the catalog cannot be listed.
     """
+    from icekeeper.policy.policy_file import matches
+
     if (table is None) != all_tables:
         raise PolicyError("name a table, a pattern such as 'shop.*', or --all")
     if table is not None and not is_pattern(table):
         return [table_name(table)]
-    pattern = "*" if table is None else table.replace("[", "[[]")  # brackets are part of a name
     listed: list[TableName] = []
     try:
         listed.extend(catalog.list_tables())
     except PartlyListed as error:
         tell(str(error))
-    found = sorted((one for one in listed if fnmatchcase(str(one), pattern)), key=str)
+    patterns = () if table is None else (table,)
+    found = sorted((one for one in listed if matches(str(one), patterns)), key=str)
     if not found:
         what = f"no table of catalog {catalog.id} matches '{table}'"
         raise PolicyError(what if table is not None else f"catalog {catalog.id} has no table")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from threading import Thread
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
@@ -20,6 +20,7 @@ from icekeeper.cli.arguments import (
     CommandGroup,
     Engine,
     Operations,
+    Patterns,
     Settings,
     Table,
     Tables,
@@ -476,25 +477,31 @@ def _request_json(request: MaintenanceRequest) -> dict[str, Any]:
     }
 
 
+_Interval: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--interval",
+        metavar="TIME",
+        help="between two detections, for example 15m or 6h; otherwise 1h, or what detection_interval_s says",
+    ),
+]
+_Concurrency: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        "--concurrency",
+        metavar="N",
+        min=1,
+        help="tables that this process maintains at once; otherwise 2, or what the policy says",
+    ),
+]
+
+
 def run(
     catalogs: Catalogs,
-    interval: Annotated[
-        str | None,
-        typer.Option(
-            "--interval",
-            metavar="TIME",
-            help="between two detections, for example 15m or 6h; otherwise 1h, or what detection_interval_s says",
-        ),
-    ] = None,
-    concurrency: Annotated[
-        int | None,
-        typer.Option(
-            "--concurrency",
-            metavar="N",
-            min=1,
-            help="tables that this process maintains at once; otherwise 2, or what the policy says",
-        ),
-    ] = None,
+    patterns: Patterns = None,
+    interval: _Interval = None,
+    concurrency: _Concurrency = None,
+    operations: Operations = None,
     settings: Settings = None,
     engine: Engine = EngineName.AUTO,
     once: Annotated[
@@ -506,18 +513,17 @@ def run(
     """Detect and maintain the tables of catalogs, every interval, until stopped (SIGTERM or Ctrl-C)."""
     from icekeeper.cycle.pass_process import PassProcesses
     from icekeeper.cycle.service import Service, run_line
+    from icekeeper.policy.policy_file import check_patterns
     from icekeeper.runtime import open_engine
     from icekeeper.state.open import open_state
 
-    chosen, schedule = overrides(settings, about="icekeeper run", unsafe=False), dict[str, str]()
+    chosen = overrides(settings, operations, about="icekeeper run", unsafe=False)
+    check_patterns(patterns or ())
     if once and interval is not None:
         raise PolicyError("--once and --interval exclude each other")
     if once and metrics_port is not None:
         raise PolicyError("--metrics-port is for a process that stays; icekeeper metrics --output writes a file")
-    if interval is not None:
-        schedule["detection_interval_s"] = str(time_ms(interval, "--interval") // 1000)
-    if concurrency is not None:
-        schedule["max_concurrent_jobs_per_worker"] = str(concurrency)
+    schedule = _of_process(interval, concurrency)
     console = people(as_json=False)
 
     def tell(line: str) -> None:
@@ -538,6 +544,7 @@ def run(
             run_pass,
             tell,
             catalogs=catalogs,
+            patterns=patterns or (),
             environment=dict(os.environ),
             overrides=chosen,
             schedule=schedule,
@@ -548,6 +555,16 @@ def run(
     return (
         EXIT_OK if is_well else print_failed("not every table could be looked at and maintained; see the lines above")
     )
+
+
+def _of_process(interval: str | None, concurrency: int | None) -> dict[str, str]:
+    """The settings for this process only that the options name."""
+    settings: dict[str, str] = {}
+    if interval is not None:
+        settings["detection_interval_s"] = str(time_ms(interval, "--interval") // 1000)
+    if concurrency is not None:
+        settings["max_concurrent_jobs_per_worker"] = str(concurrency)
+    return settings
 
 
 def run_worker() -> None:

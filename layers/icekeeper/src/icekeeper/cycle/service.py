@@ -112,6 +112,7 @@ class Service:
         tell: Callable[[str], object],
         *,
         catalogs: Sequence[str],
+        patterns: Sequence[str] = (),
         environment: Mapping[str, str],
         overrides: Mapping[str, str] = MappingProxyType({}),
         schedule: Mapping[str, str] = MappingProxyType({}),
@@ -125,12 +126,12 @@ class Service:
 
         ``on_cycle`` is told at the begin and end of each cycle, with its interval in seconds.
 
-        ``overrides`` are settings for detection and for passes without a request, ``schedule`` those for this process
-        only: interval and workers.
+        With ``patterns``, only tables that match one of them are looked at.  ``overrides`` are settings for detection
+        and for passes without a request, ``schedule`` those for this process only: interval and workers.
         """
         self._state, self._run_pass, self._tell, self._stop = state, run_pass, tell, stop or Event()
         self._environment, self._overrides, self._schedule, self._clock = environment, overrides, schedule, clock
-        self._on_cycle, self._as_json = on_cycle, is_json(environment)
+        self._on_cycle, self._as_json, self._patterns = on_cycle, is_json(environment), patterns
         self._cursor: tuple[str, str] | None = None
         self._detections = 0
         self._waiting: list[Future[bool]] = []
@@ -195,6 +196,7 @@ class Service:
                 clock=self._clock,
                 cursor=self._cursor,
                 run=run,
+                patterns=self._patterns,
             )
         except MaintenanceError as error:
             if once:
@@ -204,7 +206,8 @@ class Service:
         self._cursor = report.cursor
         interval_ms = 0 if once else int(policy.detection_interval_s * 1000)
         with suppress(StorageError):  # the next detection records that requests are served
-            note_detection(self._state.leases, now_ms=self._clock(), interval_ms=interval_ms)
+            if not self._patterns:
+                note_detection(self._state.leases, now_ms=self._clock(), interval_ms=interval_ms)
         self._tell_detection(report)
         self._on_cycle(policy.detection_interval_s, True)
         self._detections += 1
@@ -214,7 +217,8 @@ class Service:
                 proposal=proposal,
                 catalog=opened[proposal.catalog],
                 policies=policies.without_results(),
-                overrides={**self._overrides},
+                # Who requests a pass over one table does not ask for the rhythm of a part of the fleet.
+                overrides={} if proposal.is_requested and self._patterns else {**self._overrides},
                 detected_ms=started_ms,
                 run=run,
                 timeout_s=policy.job_timeout_s,

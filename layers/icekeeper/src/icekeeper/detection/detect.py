@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
@@ -60,23 +60,13 @@ def detect(
     check_patterns(patterns)
     state.require_writable()
     search_cycles_seldom()
-    admitted, forbidden = set[str](), list[str]()
-
-    def resolve_policy(catalog: Catalog, loaded: LoadedTable) -> ResolvedPolicy:
-        try:
-            resolved = policies.of(catalog, loaded, given, unsafe=unsafe)
-        except RequestRefused as refused:
-            forbidden.append(str(refused))
-            raise
-        admitted.add(catalog.id.name)
-        return resolved
-
+    asked = _Asked(policies, given, unsafe)
     first_sweeps = Gathered(state.sweeps.record_all)
     scanner = Scanner(
         settings,
         state,
         clock(),
-        resolve_policy=resolve_policy,
+        resolve_policy=asked.resolve,
         plan_sweep=lambda identity, due: first_sweeps.add((identity, due)),
         threads=threads,
         run=run,
@@ -90,10 +80,37 @@ def detect(
             first_sweeps.write_rest()
         except StorageError as error:
             log.warning("the times of first sweeps could not be recorded; the next scan decides them again: %s", error)
-    if forbidden and not admitted:
-        others = f" (as for {counted(len(forbidden) - 1, 'other table')})" if len(forbidden) > 1 else ""
-        raise RequestRefused(f"{min(forbidden)}{others}")
+    asked.require_admitted()
     return report
+
+
+@dataclass(slots=True)
+class _Asked:
+    """The settings of a call, for each table of a scan; :meth:`resolve` may be called from several threads."""
+
+    policies: TablePolicies
+    overrides: Mapping[str, str]
+    unsafe: bool
+    is_admitted: bool = False
+    """Some table's policy admits them."""
+    refusals: list[str] = field(default_factory=list)
+
+    def resolve(self, catalog: Catalog, loaded: LoadedTable) -> ResolvedPolicy:
+        """A table's policy with these settings; raises as :meth:`TablePolicies.of`."""
+        try:
+            resolved = self.policies.of(catalog, loaded, self.overrides, unsafe=self.unsafe)
+        except RequestRefused as refused:
+            self.refusals.append(str(refused))
+            raise
+        self.is_admitted = True
+        return resolved
+
+    def require_admitted(self) -> None:
+        """Raise RequestRefused if tables have refused the settings, and none has admitted them."""
+        if self.refusals and not self.is_admitted:
+            others = len(self.refusals) - 1
+            told = f" (as for {counted(others, 'other table')})" if others else ""
+            raise RequestRefused(f"{min(self.refusals)}{told}")
 
 
 def look_again(
