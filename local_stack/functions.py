@@ -174,7 +174,7 @@ def _log_into(stream: io.StringIO) -> None:
     for logger in list(logging.Logger.manager.loggerDict.values()):
         for handler in getattr(logger, "handlers", ()):
             if isinstance(handler, logging.StreamHandler) and isinstance(handler.formatter, LambdaPowertoolsFormatter):
-                handler.setStream(stream)
+                handler.stream = stream  # setStream would flush the one before, which may be closed
 
 
 def _document(error: Exception) -> Mapping[str, Any]:
