@@ -22,7 +22,6 @@ from icekeeper.pass_context.stores import TableHandle
 from icekeeper.policy import POLICY_KEYS, TABLE_PREFIX, ResolvedPolicy, gc_enabled
 from icekeeper.policy.keys import nearest_keys
 from icekeeper.policy.layers import table_source
-from icekeeper.policy.values import did_you_mean
 from icekeeper.report.outcome import MAX_INLINE_PATHS, ListingWriter
 from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.table_memory import TableMemory
@@ -66,7 +65,7 @@ def unset_settings(handle: TableHandle, keys: Sequence[str], resolve_policy: Res
             if key not in POLICY_KEYS and f"{TABLE_PREFIX}{key}" not in properties:
                 raise PolicyError(
                     f"unknown policy key '{key}', and {handle.table} has no table property {TABLE_PREFIX}{key}"
-                    f"{did_you_mean(key, POLICY_KEYS)}{nearest_keys(key)}"
+                    f"{nearest_keys(key)}"
                 )
         return {}, [f"{TABLE_PREFIX}{key}" for key in keys]
 

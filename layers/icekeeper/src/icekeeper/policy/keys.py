@@ -471,9 +471,10 @@ DEPLOYMENT_KEYS = frozenset(name for name, facts in KEY_FACTS.items() if facts.i
 
 
 def nearest_keys(text: str) -> str:
-    """``; the nearest keys are a, b, c``, and the command that prints all, for a word that is no key."""
+    """The end of a message about a word that is no key: which keys may be meant, and the command that prints all."""
     found = difflib.get_close_matches(text.lower(), POLICY_KEYS, n=3, cutoff=0)
-    return f"; the nearest keys are {', '.join(found)} (icekeeper policy show NS.TABLE prints all)"
+    meant = did_you_mean(text, POLICY_KEYS)
+    return f"{meant}; the nearest keys are {', '.join(found)} (icekeeper policy show NS.TABLE prints all)"
 
 
 class Scope(StrEnum):

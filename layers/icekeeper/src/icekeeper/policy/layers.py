@@ -21,7 +21,7 @@ from icekeeper.errors import PolicyError, UnknownSetting
 from icekeeper.machine.clock import HOUR_MS, iso_utc
 from icekeeper.machine.resources import variables_set
 from icekeeper.policy.keys import DEPLOYMENT_KEYS, KEY_FACTS, MEGABYTE, POLICY_KEYS, Policy, nearest_keys
-from icekeeper.policy.values import amount_with_unit, did_you_mean, parse_moment, text_of
+from icekeeper.policy.values import amount_with_unit, parse_moment, text_of
 
 if TYPE_CHECKING:
     from icekeeper.metadata.document import TableMetadata
@@ -249,9 +249,7 @@ def check_keys(layer: Layer) -> None:
             here = name_here(key)
             if here is not None:
                 raise UnknownSetting(f"unknown policy key '{key}' (from {layer.source}); here it is {here}")
-            raise UnknownSetting(
-                f"unknown policy key '{key}' (from {layer.source}){did_you_mean(key, POLICY_KEYS)}{nearest_keys(key)}"
-            )
+            raise UnknownSetting(f"unknown policy key '{key}' (from {layer.source}){nearest_keys(key)}")
 
 
 def parse_values(values: Mapping[str, object], sources: Mapping[str, str]) -> Policy:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
@@ -66,10 +66,10 @@ class ResolvedPolicy:
 
     def rows(self) -> list[tuple[str, str, str, str]]:
         """``(key, value, source, meaning)`` as text of every key."""
-        return [self._row(key, self.sources[key]) for key in Policy.model_fields]
-
-    def _row(self, key: str, source: str) -> tuple[str, str, str, str]:
-        return key, text_of(getattr(self.policy, key)), source, Policy.model_fields[key].description or ""
+        return [
+            (key, text_of(getattr(self.policy, key)), self.sources[key], field.description or "")
+            for key, field in Policy.model_fields.items()
+        ]
 
     def documents(self, *, defaults: bool = True) -> dict[str, dict[str, object]]:
         """Key → ``{"source", "value"}`` with JSON values.
@@ -78,10 +78,7 @@ class ResolvedPolicy:
         Without ``defaults``, only keys that are set.
         """
         keys = [key for key in POLICY_KEYS if defaults or self.sources[key] != DEFAULT_SOURCE]
-        return {key: self._document(key, self.sources[key]) for key in keys}
-
-    def _document(self, key: str, source: str) -> dict[str, object]:
-        return {"source": source, "value": json_value(getattr(self.policy, key))}
+        return {key: {"source": self.sources[key], "value": json_value(getattr(self.policy, key))} for key in keys}
 
     def fingerprint(self) -> str:
         """A digest of everything that decides what a pass does: equal for equal values and owners, whatever the source.
@@ -157,7 +154,8 @@ def _exact_text(value: object) -> str:
     return str(value) if isinstance(value, Fraction) else text_of(value)
 
 
-_UNITED = tuple(key for key, facts in KEY_FACTS.items() if facts.tighter is MORE)
+# The list that is the union over all layers.
+(_UNITED,) = (key for key, facts in KEY_FACTS.items() if facts.tighter is MORE)
 
 
 def resolve(layers: Sequence[Layer], *, unsafe: bool = False) -> ResolvedPolicy:
@@ -173,13 +171,23 @@ def resolve(layers: Sequence[Layer], *, unsafe: bool = False) -> ResolvedPolicy:
         # Each layer is checked by itself, so that a mistake is reported even if a later layer overrides it.
         if not layer.is_table:
             check_layer(layer)
-    given = tuple(layers)
-    layers, ignored = without_ignored(layers)
-    resolved = replace(_resolve(layers, unsafe=unsafe), ignored=ignored, layers=given)
-    of_call = {key for layer in layers if layer.is_of_call for key in layer.values}
-    if "strategy" not in of_call or resolved.policy.strategy is not Strategy.BINPACK:
-        return resolved
-    return replace(resolved, orders=_merged([layer for layer in layers if not layer.is_of_call])[0])
+    counting, ignored = without_ignored(layers)
+    policy, sources = _merged(counting)
+    check_policy(policy, sources, counting, unsafe=unsafe)
+    # The bound can only be false.
+    is_stopped = any(layer.is_bound and "maintenance_enabled" in layer.values for layer in counting)
+    of_call = {key for layer in counting if layer.is_of_call for key in layer.values}
+    only_merges = "strategy" in of_call and policy.strategy is Strategy.BINPACK
+    return ResolvedPolicy(
+        policy,
+        sources,
+        is_stopped=is_stopped or policy.paused_until is not None,
+        bounds=frozenset(layer.source for layer in counting if layer.is_bound),
+        waived_prefixes=_union([layer for layer in counting if not layer.is_table]),
+        ignored=ignored,
+        orders=_merged([layer for layer in counting if not layer.is_of_call])[0] if only_merges else None,
+        layers=tuple(layers),
+    )
 
 
 def _merged(layers: Sequence[Layer]) -> tuple[Policy, dict[str, str]]:
@@ -197,30 +205,18 @@ def _merged(layers: Sequence[Layer]) -> tuple[Policy, dict[str, str]]:
     return policy, sources
 
 
-def _resolve(layers: Sequence[Layer], *, unsafe: bool) -> ResolvedPolicy:
-    policy, sources = _merged(layers)
-    check_policy(policy, sources, layers, unsafe=unsafe)
-    # The bound can only be false.
-    is_stopped = any(layer.is_bound and "maintenance_enabled" in layer.values for layer in layers)
-    is_stopped = is_stopped or policy.paused_until is not None
-    waived = _union_of("orphan_protected_prefixes", [layer for layer in layers if not layer.is_table])
-    bounds = frozenset(layer.source for layer in layers if layer.is_bound)
-    return ResolvedPolicy(policy, sources, is_stopped, bounds, waived_prefixes=waived)
-
-
 def _unite(layers: Sequence[Layer], policy: Policy, sources: dict[str, str]) -> Policy:
-    """The policy with each list that is a union over the layers."""
-    for key in _UNITED:
-        stating = [layer for layer in layers if key in layer.values and not layer.is_bound]
-        if len(stating) > 1:
-            policy = policy.model_copy(update={key: _union_of(key, stating)})
-            sources[key] = ", ".join(one.source for one in stating if _union_of(key, [one])) or sources[key]
+    """The policy with the list that is the union over the layers."""
+    stating = [layer for layer in layers if _UNITED in layer.values and not layer.is_bound]
+    if len(stating) > 1:
+        policy = policy.model_copy(update={_UNITED: _union(stating)})
+        sources[_UNITED] = ", ".join(layer.source for layer in stating if _union([layer])) or sources[_UNITED]
     return policy
 
 
-def _union_of(key: str, layers: Sequence[Layer]) -> tuple[str, ...]:
-    stating = [layer for layer in layers if key in layer.values]
-    parts: list[Any] = [parse_value(key, one.values[key], one.source) for one in stating]
+def _union(layers: Sequence[Layer]) -> tuple[str, ...]:
+    stating = [layer for layer in layers if _UNITED in layer.values]
+    parts: list[Any] = [parse_value(_UNITED, layer.values[_UNITED], layer.source) for layer in stating]
     return tuple(dict.fromkeys(value for part in parts for value in part))
 
 
