@@ -9,9 +9,9 @@ from typing import Any
 
 import files_ahead  # noqa: F401 - this function reads files
 from icekeeper.engines.local_engine import LocalEngine
-from icekeeper.operation_facts import STEPS, Limit, steps_of_function
+from icekeeper.operation_facts import Limit
 from icekeeper.pipeline.events import TableEvent, parse_event
-from icekeeper.pipeline.run_step import TableWork, run_steps
+from icekeeper.pipeline.run_step import TableWork, run_steps, steps_for
 from idempotency import once
 from observability import about, deployment, logger
 
@@ -31,9 +31,7 @@ def carry_out(event: dict[str, Any], context: Any, function: str, *, max_bytes: 
     work = replace(table_work(asked, context), max_bytes=max_bytes)
 
     def call() -> dict[str, Any]:
-        plan = work.documents.plan()
-        mine = [] if plan is None else [step for step in STEPS if step in steps_of_function(function)]
-        told = run_steps(work, [step for step in mine if plan is not None and plan.routes.get(step) == "function"])
+        told = run_steps(work, steps_for(work, function))
         for step, sentence in told.items():
             logger.info("%s: %s", step, sentence)
         return dict(told)

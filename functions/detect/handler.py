@@ -21,7 +21,7 @@ def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
     def work() -> dict[str, Any]:
         answer, found = detect_tables(deployment(), asked)
         logger.info("%s", found.reason, extra={"proposals": len(found.items)})
-        emit_detection(deployment(), found, is_scan=asked.input.table is None)
+        emit_detection(deployment(), found, is_scan=not answer["forced"])
         return dict(answer)
 
     return once("detect", asked.model_dump(mode="json"), context, work)

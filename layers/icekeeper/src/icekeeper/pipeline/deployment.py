@@ -39,6 +39,9 @@ from icekeeper.state.store import StateStore
 from icekeeper.storage.storage import Storage, StoreClock, store_now_ms
 from icekeeper.text import remember_secrets
 
+LEAST_CALL_S = 60.0
+"""No further tables are begun in the last minute of a call of a function."""
+
 # The table buckets of an account and region, as the S3 Tables API lists them.
 
 # Buckets of type "aws" belong to a service of AWS (S3 Metadata keeps its journal tables there), which maintains them.

@@ -21,7 +21,7 @@ from icekeeper.pipeline.control_bucket import (
     proposals_key,
     report_key,
 )
-from icekeeper.pipeline.deployment import Deployment, pending_request
+from icekeeper.pipeline.deployment import LEAST_CALL_S, Deployment, pending_request
 from icekeeper.pipeline.events import MAX_SENTENCE, Item, ReportEvent, RunState, TableResult
 from icekeeper.pipeline.gather import JOB_STAGES, stage_of
 from icekeeper.policy import Operation
@@ -227,8 +227,6 @@ def _claim(deployment: Deployment, item: Item, requested_ms: int | None) -> None
 _WELL = frozenset({"succeeded", "skipped"})
 _AT_ONCE = 16
 """Tables that are reported at once: each is a few requests that mostly wait."""
-_LEAST_S = 60.0
-"""No further tables are begun in the last minute of a call."""
 _PAUSES_S = (2.0, 10.0)
 """Before each further attempt at the tables that the store kept from being reported."""
 
@@ -282,7 +280,7 @@ def report_run(deployment: Deployment, event: ReportEvent, time_left_s: Callable
     reports = tuple(end for end in told_ends if isinstance(end, TableReport))
     results = [end.result if isinstance(end, TableReport) else end for end in told_ends if end is not None]
     answer = _end(deployment, event, results, is_scan=is_scan)
-    if time_left_s is None or time_left_s() >= _LEAST_S:
+    if time_left_s is None or time_left_s() >= LEAST_CALL_S:
         write_page(deployment)
     return RunReport(answer, reports, is_scan, failed_jobs=len(event.state.jobs.keys() & {*JOB_STAGES}))
 
@@ -312,7 +310,7 @@ def _reported(
     """Report each table, in threads; one that the store kept from it several times."""
 
     def is_time() -> bool:
-        return time_left_s is None or time_left_s() >= _LEAST_S
+        return time_left_s is None or time_left_s() >= LEAST_CALL_S
 
     def one(item: Item) -> _Reported:
         try:

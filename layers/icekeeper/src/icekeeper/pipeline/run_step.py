@@ -29,12 +29,19 @@ from icekeeper.errors import (
     TableBusy,
 )
 from icekeeper.maintenance.pass_steps import begin, run_operation
-from icekeeper.operation_facts import CLEAN_STAGED
+from icekeeper.operation_facts import CLEAN_STAGED, STEPS, Stage, steps_of_function
 from icekeeper.operations.clean_staging import clean_staged_files
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.pass_context.stores import sharing_reads
-from icekeeper.pipeline.control_bucket import BegunStep, ListedOrphans, PassDocuments, PlanDocument
-from icekeeper.pipeline.deployment import Deployment
+from icekeeper.pipeline.control_bucket import (
+    BegunStep,
+    ListedOrphans,
+    PassDocuments,
+    PlanDocument,
+    StageItem,
+    stage_key,
+)
+from icekeeper.pipeline.deployment import LEAST_CALL_S, Deployment
 from icekeeper.pipeline.events import Item
 from icekeeper.pipeline.run_leases import held_table
 from icekeeper.policy import Operation
@@ -203,6 +210,34 @@ def _clean_staged(step: _Step) -> str:
     operation_finished(*told, status=Status.SUCCEEDED.value, summary=summary, seconds=seconds)
     work.documents.write_outcome(step.name, {**document, "status": Status.SUCCEEDED.value, "summary": summary})
     return summary
+
+
+def steps_for(work: TableWork, function: str) -> list[str]:
+    """The steps that a table's plan has for a function, which is named by its folder, in canonical order."""
+    plan = work.documents.plan()
+    mine = frozenset[str]() if plan is None else steps_of_function(function)
+    return [step for step in STEPS if step in mine and plan is not None and plan.routes.get(step) == "function"]
+
+
+def clean_tables(
+    deployment: Deployment, run_id: str, work_on: Callable[[Item], TableWork], time_left_s: Callable[[], float]
+) -> tuple[int, int]:
+    """Clean up after the failed loads of a run's tables: how many were cleaned, and how many are left to the next run.
+
+    ``work_on`` begins with a table.  One that fails stops no other: why is written beside its outcomes.
+    """
+    tables = deployment.control.find_objects(stage_key(run_id, Stage.STAGED), StageItem)
+    done = 0
+    for table in tables:
+        work = work_on(table.item)
+        if time_left_s() < LEAST_CALL_S:
+            break
+        try:
+            run_steps(work, [CLEAN_STAGED])
+            done += 1
+        except MaintenanceError as error:
+            log.warning("%s: %s: %s", table.item.table, type(error).__name__, error)
+    return done, len(tables) - done
 
 
 @sharing_reads()
