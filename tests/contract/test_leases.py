@@ -35,9 +35,9 @@ from icekeeper.state.leases import (
 )
 from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.sqlite.store import SqliteStateStore
-from icekeeper.state.store import OVERLAP_MS, LastSeen
+from icekeeper.state.store import OVERLAP_MS
 from support.settings import MB, NOW_MS, policy, small_files, table
-from support.state_stores import COPY, IDENTITY, OTHERS, SPELLINGS, OpenStore
+from support.state_stores import COPY, IDENTITY, OTHERS, SPELLINGS, OpenStore, look, looks, remember
 
 # What every store of leases does: of many that want one, exactly one has it.
 
@@ -284,7 +284,7 @@ def test_a_holder_that_may_live_keeps_its_lease(monkeypatch: pytest.MonkeyPatch,
 
 BARRED = IDENTITY.lease_key
 YEAR_MS = 366 * 24 * HOUR_MS
-SEEN = LastSeen(snapshot_id=3, fingerprint=policy().fingerprint(), finished_ms=NOW_MS, idle=True)
+SEEN = look(NOW_MS)
 FROM_AHEAD = replace(SEEN, finished_ms=NOW_MS + YEAR_MS)
 
 
@@ -307,36 +307,39 @@ def test_a_holder_whose_clock_is_set_right_has_a_lease_that_ends_in_time(tmp_pat
 
 def test_the_next_pass_takes_the_place_of_one_that_ended_in_the_future(open_store: OpenStore) -> None:
     store = open_store()
-    store.remember(IDENTITY, FROM_AHEAD)
-    store.remember(IDENTITY, replace(SEEN, idle=False))
-    assert store.last_seen(IDENTITY) == replace(SEEN, idle=False)
+    remember(store, IDENTITY, FROM_AHEAD)
+    remember(store, IDENTITY, replace(SEEN, is_done=False))
+    assert store.seen(IDENTITY) == looks(replace(SEEN, is_done=False))
     earlier = replace(SEEN, finished_ms=NOW_MS - OVERLAP_MS)
-    store.remember(IDENTITY, earlier)  # the report of a pass at the same time, which arrives late
-    assert store.last_seen(IDENTITY) == replace(SEEN, idle=False)
+    remember(store, IDENTITY, earlier)  # the report of a pass at the same time, which arrives late
+    assert store.seen(IDENTITY) == looks(replace(SEEN, is_done=False))
 
 
 def test_no_pass_is_left_out_for_one_that_ended_in_the_future(open_store: OpenStore) -> None:
     """A laptop that was a year ahead had every run skip its tables for a year: "another run has maintained it"."""
     store = open_store()
-    store.remember(IDENTITY, FROM_AHEAD)
-    assert why_needless(store, IDENTITY, NOW_MS - 1, now_ms=NOW_MS, is_pending=None) is None
-    store.remember(IDENTITY, SEEN)
-    told = why_needless(store, IDENTITY, NOW_MS - 1, now_ms=NOW_MS, is_pending=None)
+    remember(store, IDENTITY, FROM_AHEAD)
+    assert why_needless(store, IDENTITY, "d", NOW_MS - 1, now_ms=NOW_MS, is_pending=None) is None
+    remember(store, IDENTITY, SEEN)
+    told = why_needless(store, IDENTITY, "d", NOW_MS - 1, now_ms=NOW_MS, is_pending=None)
     assert told == f"another run has maintained {IDENTITY.table} since it was detected"
+    # A pass with other settings or operations is not the one that was proposed.
+    assert why_needless(store, IDENTITY, "other", NOW_MS - 1, now_ms=NOW_MS, is_pending=None) is None
 
 
 def test_detection_does_not_believe_that_nothing_was_to_do_in_the_future() -> None:
     metadata = table(small_files(400, MB), snapshots=3)
     unknown = assess("ns.t", metadata, policy(), now_ms=NOW_MS, expirable=0)
-    assert assess("ns.t", metadata, policy(), now_ms=NOW_MS, expirable=0, last_seen=FROM_AHEAD) == unknown
+    seen = looks(replace(FROM_AHEAD, snapshot_id=3), policy().digest_over(metadata))
+    assert assess("ns.t", metadata, policy(), now_ms=NOW_MS, expirable=0, seen=seen) == unknown
 
 
 def test_a_request_is_not_answered_by_a_pass_that_ended_in_the_future(open_store: OpenStore) -> None:
     store, waiting = open_store(), Waiting(clock=lambda: NOW_MS, sleep=lambda seconds: None)
     request = MaintenanceRequest(identity=IDENTITY, requested_ms=NOW_MS - 1, settings={})
-    store.remember(IDENTITY, FROM_AHEAD)
+    remember(store, IDENTITY, FROM_AHEAD)
     assert await_pass(store, request, waiting).status == "failed"
-    store.remember(IDENTITY, SEEN)
+    remember(store, IDENTITY, SEEN)
     assert await_pass(store, request, waiting).status == "skipped"
 
 

@@ -20,7 +20,7 @@ from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.staging import LoadOrigin, LoadState, PendingDeletionStore, StagedLoad, StagingStore
 from icekeeper.state.store import UNTIL_REMOVED_MS, Glance, LastSeen, PassRecord, Pin, PinKind
 from icekeeper.state.table_memory import TableMemory
-from support.state_stores import COPY, IDENTITY, OTHERS, SPELLINGS, WITHOUT_UUID, OpenStore
+from support.state_stores import COPY, IDENTITY, OTHERS, SPELLINGS, WITHOUT_UUID, OpenStore, look, looks, remember
 
 # What every state store does; parametrised over all of them.
 
@@ -51,15 +51,15 @@ def a_pin(name: str, expires_ms: int, identity: TableIdentity = IDENTITY) -> Pin
     )
 
 
-def seen(finished_ms: int, *, idle: bool = True) -> LastSeen:
-    return LastSeen(snapshot_id=BIG_SNAPSHOT_ID, fingerprint="f", finished_ms=finished_ms, idle=idle)
+def seen(finished_ms: int, *, is_done: bool = True) -> LastSeen:
+    return look(finished_ms, is_done=is_done, snapshot_id=BIG_SNAPSHOT_ID)
 
 
 def test_an_empty_store_knows_nothing(open_store: OpenStore) -> None:
     store = open_store()
     assert store.history(IDENTITY) == ()
     assert store.pins(IDENTITY, now_ms=0) == ()
-    assert store.last_seen(IDENTITY) is None
+    assert store.seen(IDENTITY) is None
     assert store.remove_pin(IDENTITY, "p") is False
 
 
@@ -139,11 +139,11 @@ def test_a_removed_pin_is_gone(open_store: OpenStore) -> None:
 
 def test_the_last_pass_is_remembered_whatever_order_reports_arrive_in(open_store: OpenStore) -> None:
     store = open_store()
-    store.remember(IDENTITY, seen(20))
-    store.remember(IDENTITY, seen(10, idle=False))
-    assert store.last_seen(IDENTITY) == seen(20)
-    store.remember(IDENTITY, seen(30, idle=False))
-    assert open_store().last_seen(IDENTITY) == seen(30, idle=False)
+    remember(store, IDENTITY, seen(20))
+    remember(store, IDENTITY, seen(10, is_done=False))
+    assert store.seen(IDENTITY) == looks(seen(20))
+    remember(store, IDENTITY, seen(30, is_done=False))
+    assert open_store().seen(IDENTITY) == looks(seen(30, is_done=False))
 
 
 def test_clusterings_are_remembered_by_recipe_for_good(open_store: OpenStore) -> None:
@@ -158,8 +158,8 @@ def test_clusterings_are_remembered_by_recipe_for_good(open_store: OpenStore) ->
 
 def test_a_table_without_snapshots_can_be_remembered(open_store: OpenStore) -> None:
     store = open_store()
-    store.remember(IDENTITY, replace(seen(1), snapshot_id=None))
-    assert store.last_seen(IDENTITY) == replace(seen(1), snapshot_id=None)
+    remember(store, IDENTITY, replace(seen(1), snapshot_id=None))
+    assert store.seen(IDENTITY) == looks(replace(seen(1), snapshot_id=None))
 
 
 def test_a_glance_tells_what_detection_asks(open_store: OpenStore) -> None:
@@ -167,7 +167,7 @@ def test_a_glance_tells_what_detection_asks(open_store: OpenStore) -> None:
     assert store.glance(IDENTITY, now_ms=0) == Glance((), None, ())
     for name, expires_ms in (("z", 300), ("late", 200), ("early", 100)):
         store.add_pin(a_pin(name, expires_ms))
-    store.remember(IDENTITY, seen(1))
+    remember(store, IDENTITY, seen(1))
     loads = tuple(
         store.staging.stage(
             StagedLoad(identity=IDENTITY, name=name, state=state, prefixes=("s3://b/in",), changed_ms=5, expires_ms=9),
@@ -177,7 +177,7 @@ def test_a_glance_tells_what_detection_asks(open_store: OpenStore) -> None:
     )
     store.record_pass(a_pass("run", 10))
     store.record_clustering(IDENTITY, 4, "sort(1)")
-    now = Glance((a_pin("late", 200), a_pin("z", 300)), seen(1), loads)
+    now = Glance((a_pin("late", 200), a_pin("z", 300)), looks(seen(1)), loads)
     assert open_store().glance(IDENTITY, now_ms=100) == now
     for other in OTHERS.values():
         assert open_store().glance(other, now_ms=0) == Glance((), None, ())
@@ -188,12 +188,12 @@ def test_other_tables_share_nothing(open_store: OpenStore, other: TableIdentity)
     store = open_store()
     store.record_pass(a_pass("a", 10))
     store.add_pin(a_pin("p", 100))
-    store.remember(IDENTITY, seen(1))
+    remember(store, IDENTITY, seen(1))
     store.record_clustering(IDENTITY, 4, "sort(1)")
     assert store.clustered_snapshots(other, "sort(1)") == frozenset()
     assert store.history(other) == ()
     assert store.pins(other, now_ms=0) == ()
-    assert store.last_seen(other) is None
+    assert store.seen(other) is None
     assert store.remove_pin(other, "p") is False
     assert store.pins(IDENTITY, now_ms=0) == (a_pin("p", 100),)
 
@@ -203,10 +203,10 @@ def test_a_table_is_the_same_whatever_it_is_called(open_store: OpenStore, called
     store = open_store()
     store.record_pass(a_pass("a", 10))
     store.add_pin(a_pin("p", 100))
-    store.remember(IDENTITY, seen(1))
+    remember(store, IDENTITY, seen(1))
     store.record_clustering(IDENTITY, 4, "sort(1)")
-    assert store.glance(called, now_ms=0) == Glance((a_pin("p", 100, called),), seen(1), ())
-    assert store.last_seen(called) == seen(1)
+    assert store.glance(called, now_ms=0) == Glance((a_pin("p", 100, called),), looks(seen(1)), ())
+    assert store.seen(called) == looks(seen(1))
     assert store.history(called) == (a_pass("a", 10, called),)
     assert store.clustered_snapshots(called, "sort(1)") == {4}
     store.add_pin(a_pin("p", 200, called))
@@ -220,22 +220,22 @@ def test_a_copy_shares_what_protects_and_nothing_else(open_store: OpenStore) -> 
     store = open_store()
     store.record_pass(a_pass("a", 10))
     store.add_pin(a_pin("p", 100))
-    store.remember(IDENTITY, seen(1))
+    remember(store, IDENTITY, seen(1))
     store.record_clustering(IDENTITY, 4, "sort(1)")
     assert store.glance(COPY, now_ms=0) == Glance((a_pin("p", 100, COPY),), None, ())
     assert store.pins(COPY, now_ms=0) == (a_pin("p", 100, COPY),)
-    assert (store.history(COPY), store.last_seen(COPY)) == ((), None)
+    assert (store.history(COPY), store.seen(COPY)) == ((), None)
     assert store.clustered_snapshots(COPY, "sort(1)") == frozenset()
-    store.remember(COPY, seen(9, idle=False))
-    assert (store.last_seen(IDENTITY), store.last_seen(COPY)) == (seen(1), seen(9, idle=False))
+    remember(store, COPY, seen(9, is_done=False))
+    assert (store.seen(IDENTITY), store.seen(COPY)) == (looks(seen(1)), looks(seen(9, is_done=False)))
 
 
 def test_a_table_without_a_uuid_is_its_location(open_store: OpenStore) -> None:
     store = open_store()
     store.add_pin(a_pin("p", 100, WITHOUT_UUID))
-    store.remember(WITHOUT_UUID, seen(1))
+    remember(store, WITHOUT_UUID, seen(1))
     renamed = replace(WITHOUT_UUID, catalog=CatalogId("D", "w"), table=TableName(("ns",), "renamed"))
-    assert store.glance(renamed, now_ms=0) == Glance((a_pin("p", 100, renamed),), seen(1), ())
+    assert store.glance(renamed, now_ms=0) == Glance((a_pin("p", 100, renamed),), looks(seen(1)), ())
     elsewhere = replace(WITHOUT_UUID, location="s3://bucket/elsewhere", catalog=WITHOUT_UUID.catalog._replace(name="D"))
     assert store.glance(elsewhere, now_ms=0) == Glance((), None, ())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from threading import Barrier
@@ -20,20 +19,29 @@ from icekeeper.state.findings import RETRY_MS, CatalogScan, Part, RefusedExpiry,
 from icekeeper.state.identity import Entry, TableIdentity
 from icekeeper.state.requests import MaintenanceRequest, RequestStore
 from icekeeper.state.store import (
-    IdleSince,
     LakeStats,
-    LastSeen,
+    SeenTable,
     StateStore,
     SweepKind,
     SweepRecord,
     UnreadableFile,
     hour_of,
-    idle_since_text,
-    read_idle_since,
 )
 from local_stack.moto_server import MotoServer
 from support.examples import examples
-from support.state_stores import COPY, IDENTITY, OTHERS, SPELLINGS, WITHOUT_UUID, OpenStore, a_table, sweep
+from support.state_stores import (
+    COPY,
+    IDENTITY,
+    OTHERS,
+    SPELLINGS,
+    WITHOUT_UUID,
+    OpenStore,
+    a_table,
+    look,
+    looks,
+    remember,
+    sweep,
+)
 
 # What every store of cut-off tables does, and how long they wait (rule: cut-off-endless-tables).
 
@@ -87,45 +95,45 @@ def test_the_more_often_the_longer_it_waits_but_never_for_ever(times: int, cut_m
     assert waiting_cuts([cut, replace(cut, work=LOOK)], PASS, cut_ms) == {ENTRY.table: cut}
 
 
-# Where operations had nothing more to do is remembered with what the last pass saw, by every store.
-
-FULL = IdleSince(snapshot_id=2**63 - 1, table_digest="d", looked_ms=5, run_id="r")
-BARE = IdleSince(snapshot_id=1, table_digest="e", looked_ms=6)
+# What the last passes saw is remembered for each digest of settings and operations, by every store.
 
 
-def test_a_record_comes_back_as_it_was_and_goes_with_the_next_pass(open_store: OpenStore) -> None:
-    records = {"compact": FULL, "other": BARE}
-    seen = LastSeen(
-        snapshot_id=1, fingerprint="f", finished_ms=9, idle=True, idle_since=records, failures={"compact": 2}
-    )
-    open_store().remember(IDENTITY, seen)
-    assert open_store().last_seen(IDENTITY) == seen
-    assert open_store().glance(IDENTITY, now_ms=0).last_seen == seen
-    after = LastSeen(snapshot_id=1, fingerprint="f", finished_ms=10, idle=True)
-    open_store().remember(IDENTITY, after)
-    assert open_store().last_seen(IDENTITY) == after
+def test_each_digest_has_a_record_of_its_own(open_store: OpenStore) -> None:
+    hourly, nightly = look(9, snapshot_id=2**63 - 1), look(5, is_done=False, snapshot_id=None)
+    remember(open_store(), IDENTITY, hourly, "hourly")
+    remember(open_store(), IDENTITY, nightly, "nightly")
+    found = open_store().seen(IDENTITY)
+    assert found == SeenTable(passes={"hourly": hourly, "nightly": nightly})
+    assert open_store().glance(IDENTITY, now_ms=0).seen == found
+    assert found is not None
+    assert (found.finished_ms, found.under("nightly"), found.under("other")) == (9, nightly, None)
+    remember(open_store(), IDENTITY, look(10), "nightly")
+    assert open_store().seen(IDENTITY) == SeenTable(passes={"hourly": hourly, "nightly": look(10)})
 
 
-@pytest.mark.parametrize(
-    "text",
-    [None, "", "no JSON", "[]", "7", '{"compact": 7}', '{"compact": {"of_a_later": "version"}}', '{"compact": null}'],
-)
-def test_what_cannot_be_read_is_not_known(text: str | None) -> None:
-    assert read_idle_since(text) == {}
+def test_the_newest_eight_digests_are_kept(open_store: OpenStore) -> None:
+    for number in range(12):
+        remember(open_store(), IDENTITY, look(100 + number), f"d{number}")
+    remember(open_store(), IDENTITY, look(1), "late")  # a report that arrives late is recorded all the same
+    found = open_store().seen(IDENTITY)
+    assert found is not None
+    assert found.passes.keys() == {*(f"d{number}" for number in range(4, 12)), "late"}
 
 
-def test_what_can_be_read_beside_it_is() -> None:
-    text = idle_since_text({"compact": BARE})
-    assert read_idle_since(text[:-1] + ', "later": {"x": 1}}') == {"compact": BARE}
+def test_failures_are_counted_by_operation_whatever_the_digest(open_store: OpenStore) -> None:
+    def fail(finished_ms: int, digest: str = "d", **failed: bool) -> dict[str, int]:
+        seen = look(finished_ms)
+        return dict(open_store().remember(IDENTITY, digest, seen, started_ms=finished_ms - 5, failed=failed))
 
-
-@pytest.mark.parametrize(
-    "broken", [{"snapshot_id": "x"}, {"snapshot_id": None}, {"looked_ms": None}, {"looked_ms": []}]
-)
-def test_a_value_of_another_type_is_not_known(broken: dict[str, object]) -> None:
-    record = {"snapshot_id": 1, "table_digest": "d", "looked_ms": 5, "run_id": None}
-    assert read_idle_since(json.dumps({"compact": record})) != {}
-    assert read_idle_since(json.dumps({"compact": record | broken})) == {}
+    assert fail(10, compact=True, expire_snapshots=False) == {"compact": 1}
+    assert fail(11, compact=True) == {"compact": 1}  # the same pass, reported again
+    assert fail(20, "other", rewrite_manifests=True) == {"rewrite_manifests": 1}
+    assert fail(30, compact=True) == {"compact": 2}
+    found = open_store().seen(IDENTITY)
+    assert found is not None
+    assert found.failures == {"compact": 2, "rewrite_manifests": 1}
+    assert fail(40, compact=False) == {}
+    assert fail(50, "other", compact=True, rewrite_manifests=False) == {"compact": 1}
 
 
 # What every store of lake stats does.
@@ -475,11 +483,11 @@ def test_copies_and_other_tables_have_sweeps_of_their_own(open_store: OpenStore,
 
 
 def test_a_glance_shows_them_beside_the_last_pass(open_store: OpenStore) -> None:
-    store, seen = open_store(), LastSeen(snapshot_id=1, fingerprint="f", finished_ms=9, idle=True)
-    store.remember(IDENTITY, seen)
+    store, seen = open_store(), look(9)
+    remember(store, IDENTITY, seen)
     store.sweeps.record(IDENTITY, SWEPT)
     glance = store.glance(IDENTITY, now_ms=0)
-    assert (glance.last_seen, glance.sweeps, glance.pins, glance.loads) == (seen, {SweepKind.SWEPT: SWEPT}, (), ())
+    assert (glance.seen, glance.sweeps, glance.pins, glance.loads) == (looks(seen), {SweepKind.SWEPT: SWEPT}, (), ())
 
 
 def test_the_memory_of_sweeps_is_what_was_recorded(open_store: OpenStore) -> None:

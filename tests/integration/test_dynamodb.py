@@ -24,10 +24,10 @@ from icekeeper.state.items import Item
 from icekeeper.state.leases import Lease
 from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.staging import LoadState, StagedLoad
-from icekeeper.state.store import LakeStats, LastSeen, PassRecord, StateStore, UnreadableFile
+from icekeeper.state.store import LakeStats, PassRecord, StateStore, UnreadableFile
 from local_stack.moto_server import REGION, MotoServer
 from support.proxies import requests_of
-from support.state_stores import CLAIMS, IDENTITY, LOAD, PIN, a_table, lost_answers, stored
+from support.state_stores import CLAIMS, IDENTITY, LOAD, PIN, a_table, look, lost_answers, remember, stored
 
 # Items of the state table that somebody changed by hand: one sentence that names the item
 # (rule: bad-state-items-stop-readers).
@@ -41,7 +41,7 @@ READS: dict[str, Callable[[StateStore], Any]] = {
     "prefixes": lambda store: store.glance(IDENTITY, now_ms=0),
     "list_id": lambda store: store.staging.stage(LOAD, []),
     "paths": lambda store: list(store.staging.files(IDENTITY, LOAD.name)),
-    "seen_ms": lambda store: store.last_seen(IDENTITY),
+    "seen_ms": lambda store: store.seen(IDENTITY),
     "metrics": lambda store: store.history(IDENTITY),
     "holder": lambda store: store.leases.current("k", now_ms=0),
     "folders": lambda store: list(store.claims.of_catalog(CatalogId("c", "w"))),
@@ -51,7 +51,7 @@ READS: dict[str, Callable[[StateStore], Any]] = {
     "counters": lambda store: list(store.lake_stats.of_catalog(IDENTITY.catalog)),
 }
 """What reads an attribute, by its name."""
-BESIDE = {"until_ms": "kind", "seen_ms": "idle"}
+BESIDE = {"until_ms": "kind", "seen_ms": "passes"}
 """What tells the item that is meant from others with such an attribute."""
 DAMAGE: dict[str, Callable[[str, dict[str, Any]], None]] = {
     "missing": lambda name, item: item.pop(name),
@@ -66,7 +66,7 @@ def filled(moto_server: MotoServer) -> DynamoTable:
     store = StateStore(table)
     store.add_pin(PIN)
     store.staging.stage(LOAD, ["s3://b/f"])
-    store.remember(IDENTITY, LastSeen(snapshot_id=1, fingerprint="f", finished_ms=1, idle=True))
+    remember(store, IDENTITY, look(1))
     store.record_pass(PASS)
     store.requests.file(MaintenanceRequest(identity=IDENTITY, requested_ms=1, settings={"a": "b"}))
     store.leases.acquire("k", "me", now_ms=0, ttl_ms=9)
@@ -248,7 +248,7 @@ DAY_MS = 24 * HOUR_MS
 def test_a_look_at_a_table_is_one_query(table: DynamoTable) -> None:
     store = StateStore(table)
     store.add_pin(PIN)
-    store.remember(IDENTITY, LastSeen(snapshot_id=1, fingerprint="f", finished_ms=1, idle=True))
+    remember(store, IDENTITY, look(1))
     store.staging.stage(LOAD, ["s3://b/1"])
     store.record_clustering(IDENTITY, 1, "sort(1)")
     with requests_of(table.client) as asked:
@@ -410,7 +410,7 @@ def test_what_decides_anything_never_vanishes_early(table: DynamoTable) -> None:
         )
     )
     store.staging.stage(LOAD, ["s3://b/1"])
-    store.remember(IDENTITY, LastSeen(snapshot_id=1, fingerprint="f", finished_ms=1, idle=True))
+    remember(store, IDENTITY, look(1))
     store.record_clustering(IDENTITY, 1, "sort(1)")
     store.requests.file(MaintenanceRequest(identity=IDENTITY, requested_ms=1))
     kept = {

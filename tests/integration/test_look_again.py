@@ -59,10 +59,13 @@ def test_passes_are_proposed_when_they_have_work_and_not_before(table: Maintaine
 def test_an_idle_pass_is_remembered_across_small_commits(table: MaintainedTable) -> None:
     table.fill(1)
     assert maintained(table) == ["skipped"] * 3
-    assert told(table) == "unchanged since the last pass found nothing to do"
+    assert told(table) == "nothing came since the last pass"
     table.append(50)
     table.append(51)
-    assert told(table) == "2 data files came since the last pass, fewer than 4"
+    assert (
+        told(table)
+        == "2 data files came since the last pass, fewer than 4; 2 commits came since the last pass, fewer than 5"
+    )
     table.append(52)
     table.append(53)
     assert isinstance(told(table), tuple)

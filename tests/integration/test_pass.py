@@ -27,6 +27,7 @@ from support.maintained_table import MaintainedTable, new_table, without_leases
 from support.moments import Moment, at
 from support.plans import policy
 from support.scripted_catalog import ScriptedCatalog
+from support.state_stores import newest_look
 
 # What holds for a pass as a whole when something goes wrong in the middle of it.
 
@@ -88,7 +89,7 @@ def test_a_commit_during_an_idle_pass_is_news_for_the_next_detection(table: Main
     head = table.metadata.refs["main"].snapshot_id
     with at(Moment.OPERATIONS_DONE, lambda: table.append(99)):
         assert table.maintain(**settings).is_idle
-    seen = table.state.last_seen(identity(table))
+    seen = newest_look(table.state, identity(table))
     assert seen is not None
     assert seen.snapshot_id == head
     assert seen.snapshot_id != table.metadata.refs["main"].snapshot_id

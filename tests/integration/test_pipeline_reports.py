@@ -21,6 +21,7 @@ from icekeeper.state.leases import end_live_run, note_live_run
 from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.store import StateStore
 from support.pipeline_deployment import HOUR_MS, RUN, Pipeline, Wave, broken
+from support.state_stores import newest_look
 
 # What stops everything is told by its field or name.
 
@@ -108,7 +109,7 @@ def test_a_table_that_was_not_planned(pipeline: Pipeline) -> None:
     status, summary = told()
     assert (status, summary.partition(":")[0]) == ("refused", "another run maintains the table now")
     assert pipeline.journal(item) == []
-    assert pipeline.deployment.state.last_seen(item.identity) is None
+    assert pipeline.deployment.state.seen(item.identity) is None
 
 
 def test_a_pass_of_which_every_step_was_left_did_nothing(pipeline: Pipeline) -> None:
@@ -128,7 +129,7 @@ def test_a_pass_of_which_every_step_was_left_did_nothing(pipeline: Pipeline) -> 
         ("refused", "another run maintained the table: x")
     ]
     assert pipeline.journal(item) == []
-    assert pipeline.deployment.state.last_seen(item.identity) is None
+    assert pipeline.deployment.state.seen(item.identity) is None
     assert len(list(pipeline.deployment.state.requests.pending())) == 1
 
 
@@ -202,9 +203,9 @@ def test_a_step_that_lost_its_lease_at_work_does_not_silence_its_table(pipeline:
     pipeline.clock.now_ms += 1
     pipeline.run(item, *(step for step in plan.routes if step != "compact"))
     assert report_table(pipeline.deployment, RUN, item, RunState()).status == "partial"
-    seen = pipeline.deployment.state.last_seen(item.identity)
+    seen = newest_look(pipeline.deployment.state, item.identity)
     assert seen is not None
-    assert seen.fingerprint == ""
+    assert not seen.is_done
 
 
 # What failed in several passes in a row is counted in the record of the table.
@@ -234,7 +235,7 @@ def test_passes_in_which_an_operation_failed_are_counted_until_it_ends_otherwise
 def test_a_healthy_pass_reads_no_record_to_count(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     item, plan = pipeline.begin()
     pipeline.run(item, *plan.routes)
-    monkeypatch.setattr(StateStore, "last_seen", broken)
+    monkeypatch.setattr(StateStore, "seen", broken)
     assert report_table(pipeline.deployment, RUN, item, RunState()).status == "succeeded"
 
 
@@ -410,8 +411,8 @@ def test_a_table_that_cannot_be_reported_counts_as_failed_and_stops_no_other(
     sentence = f"the pass could not be reported: {type(error).__name__}: {error}"
     assert told["ns.u"] == ("failed", sentence)
     # It is as due as before.
-    assert pipeline.deployment.state.last_seen(wave.items["ns.u"].identity) is None
-    assert pipeline.deployment.state.last_seen(wave.items["ns.t"].identity) is not None
+    assert pipeline.deployment.state.seen(wave.items["ns.u"].identity) is None
+    assert pipeline.deployment.state.seen(wave.items["ns.t"].identity) is not None
     assert pipeline.documents(wave.items["ns.u"]).ended() is None
 
 

@@ -40,6 +40,7 @@ from icekeeper.storage.storage import Storage
 from support.deletes import commit_deletes, position_delete
 from support.maintained_table import ID_AND_PART, MaintainedTable, our_catalog
 from support.pipeline_deployment import HOUR_MS, RUN, Pipeline, broken
+from support.state_stores import newest_look
 
 # The pipeline's use cases over a real local table, in the order in which the state machine calls them.
 
@@ -190,7 +191,7 @@ def test_a_stale_plan_leaves_its_steps_and_the_table_due(pipeline: Pipeline, wha
     assert len(pipeline.table.metadata.snapshots) == before
     pipeline.report()
     assert pipeline.documents(item).ended() == EndedPass(status="refused", summary=why)
-    assert pipeline.deployment.state.last_seen(item.identity) is None
+    assert pipeline.deployment.state.seen(item.identity) is None
     assert [one.table for one in pipeline.detect("run-2")[1]] == ["ns.t"]
 
 
@@ -301,14 +302,14 @@ def test_what_a_plan_calls_idle_finds_nothing(pipeline: Pipeline) -> None:
         (item,) = pipeline.detect(run_id)[1]
         plan = pipeline.plan(item, run_id)
         assert set(plan.routes) == {"expire_snapshots", "remove_orphans"}, number
-        assert plan.outcomes["compact"]["reason"] == "too little came since a pass found nothing to do"
+        assert plan.outcomes["compact"]["reason"] == "too little came since the last pass"
         told = looking(pipeline, item, f"look-{number}", ["compact", "rewrite_manifests"])
         assert {sentence.partition(":")[0] for sentence in told.values()} == {"skipped"}
         pipeline.run(item, *plan.routes, run_id=run_id)
         assert pipeline.report(run_id)["status"] == "succeeded"
-        seen = pipeline.deployment.state.last_seen(item.identity)
+        seen = newest_look(pipeline.deployment.state, item.identity)
         assert seen is not None
-        assert {"compact", "rewrite_manifests"} <= seen.idle_since.keys()
+        assert (seen.is_done, seen.looked_ms) == (True, plan.looked_ms)
     pipeline.table.fill(5, start=1000)
     pipeline.clock.now_ms += HOUR_MS
     (item,) = pipeline.detect("run-9")[1]

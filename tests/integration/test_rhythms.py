@@ -11,7 +11,7 @@ from pyiceberg.transforms import IdentityTransform
 from icekeeper.catalogs.catalog import identity_of
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.machine.clock import system_clock
-from icekeeper.maintenance.run_pass import Turn
+from icekeeper.maintenance.run_pass import Turn, why_needless
 from icekeeper.policy.sweep_rhythm import SweepMemory
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.runtime import Runtime
@@ -79,6 +79,42 @@ def test_deletes_of_ordered_files_wait_for_the_pass_that_orders(
     merged(table, SORT)
     assert sum(table.live_deletes().values()) == 0
     assert len(table.readers_agree()) == 3
+
+
+def maintained(table: MaintainedTable, settings: dict[str, str]) -> bool:
+    """Whether a scan with these settings proposes the table; if so, the pass runs."""
+    is_proposed = bool(table.runtime.detect(settings).proposals)
+    if is_proposed:
+        table.runtime.maintain(NAME, settings, LocalEngine(1), turn=Turn(is_proposed=True))
+    return is_proposed
+
+
+def test_two_rhythms_over_one_table_do_not_wake_each_other(local_catalog: SqlCatalog, tmp_path: Path) -> None:
+    """Each has a memory of its own of what it has looked at, and the rewrites of the other are nothing new."""
+    table = new_table(local_catalog, tmp_path, properties=ZORDERED)
+    for start in (0, 100, 200):
+        table.fill(2, start=start)
+        ids = table.readers_agree()
+        turns = [(maintained(table, MERGE), maintained(table, SORT)) for _ in range(6)]
+        assert turns == [(True, True)] + [(False, False)] * 5
+        assert table.readers_agree() == ids
+    table.append(300)
+    assert [(maintained(table, SORT), maintained(table, MERGE)) for _ in range(3)] == [(False, False)] * 3
+
+
+def test_a_pass_of_one_rhythm_is_not_the_one_that_another_has_proposed(
+    local_catalog: SqlCatalog, tmp_path: Path
+) -> None:
+    table = new_table(local_catalog, tmp_path, properties=ZORDERED)
+    table.fill(2)
+    state, identity, detected_ms = table.state, identity_of(table.catalog, table.loaded), system_clock()
+    digest = table.runtime.policy(table.loaded, SORT).digest_over(table.metadata)
+    assert maintained(table, MERGE)
+    now_ms = system_clock() + 1
+    assert why_needless(state, identity, digest, detected_ms, now_ms=now_ms, is_pending=None) is None
+    assert maintained(table, SORT)
+    now_ms = system_clock() + 1
+    assert why_needless(state, identity, digest, detected_ms, now_ms=now_ms, is_pending=None) is not None
 
 
 # Statistics over a real table: proposed when they are missing or old, read anew by no pass that nobody asked for.

@@ -128,7 +128,7 @@ def test_a_table_larger_than_a_job_converges_and_every_job_keeps_its_work(
 def test_what_waits_for_time_is_reported(table: MaintainedTable, each_alone: None) -> None:
     outcome = compact(table, SlowEngine(table, 10.0), 30)
     assert outcome.summary == f"compacted 3 files into 1 (across 1 bins); 1 {WAIT}"
-    assert (outcome.status, outcome.reason, outcome.idle_since) == (Status.SUCCEEDED, None, None)
+    assert (outcome.status, outcome.reason, outcome.leaves_work) == (Status.SUCCEEDED, None, True)
 
 
 def test_after_its_deadline_a_job_begins_nothing(table: MaintainedTable) -> None:

@@ -22,7 +22,7 @@ from icekeeper.state.store import PassRecord, Pin, StateStore
 from local_stack.moto_server import MotoServer
 from support.command import CATALOG, Command
 from support.lease_race import KEYS, take_leases
-from support.state_stores import a_table, state_address
+from support.state_stores import a_table, newest_look, state_address
 
 # State that processes share, named by ICEKEEPER_STATE alone; and passes, which must not notice which store it is.
 
@@ -91,7 +91,7 @@ def two_passes(folder: Path, environment: Mapping[str, str]) -> tuple[list[objec
         assert outcome.status is PassStatus.SUCCEEDED
         assert outcome.warnings == ()
     identity = identity_of(runtime.catalog, runtime.catalog.load(NAME))
-    seen = state.last_seen(identity)
+    seen = newest_look(state, identity)
     assert seen is not None
     files = sorted(path.name for path in (folder / "warehouse").rglob("*.parquet"))
     assert "failed.parquet" not in files
@@ -101,7 +101,7 @@ def two_passes(folder: Path, environment: Mapping[str, str]) -> tuple[list[objec
         state.pins(identity, now_ms=0),
         state.staging.loads(identity),
         state.pending_deletions.lists(identity),
-        (seen.fingerprint, seen.idle),
+        seen.is_done,
     ]
     return remembered, files
 

@@ -29,6 +29,7 @@ from icekeeper.state.claims import CutWork
 from support.maintained_table import ID_AND_PART
 from support.pipeline_deployment import RUN, Pipeline, Wave, files_of, ids_of
 from support.pool_work import pool_of
+from support.state_stores import newest_look
 
 # A wave: one driver compacts many tables, each with its own lease, plan, commit and outcome
 # (rule: wave-tables-are-independent).
@@ -81,11 +82,11 @@ def with_the_rest(wave: Wave) -> None:
     by_pass(wave)
 
 
-def fingerprint(wave: Wave, name: str) -> str:
-    """By which detection knows the table; empty: it proposes it again."""
-    seen = wave.deployment.state.last_seen(wave.items[name].identity)
+def is_done(wave: Wave, name: str) -> bool:
+    """Whether detection leaves the table alone."""
+    seen = newest_look(wave.deployment.state, wave.items[name].identity)
     assert seen is not None
-    return seen.fingerprint
+    return seen.is_done
 
 
 def test_every_table_of_a_wave_is_compacted_by_itself(wave: Wave) -> None:
@@ -223,8 +224,8 @@ def test_a_table_that_another_run_maintains_is_left_to_it(wave: Wave, wait: bool
     left = wave.pipeline.documents(wave.items["ns.u"]).left("compact") or ""
     assert left.startswith("another run maintained the table: ns.u is leased by another run")
     with_the_rest(wave)
-    assert fingerprint(wave, "ns.u") == ""
-    assert fingerprint(wave, "ns.t") != ""
+    assert not is_done(wave, "ns.u")
+    assert is_done(wave, "ns.t")
 
 
 def test_a_replaced_table_is_left_to_the_next_run(wave: Wave) -> None:
@@ -254,7 +255,7 @@ def test_tables_that_have_no_time_left_are_due_again_and_not_failed(wave: Wave) 
     assert {wave.pipeline.documents(item).left("compact") for item in wave.items.values()} == {NO_TIME}
     assert [files_of(wave.pipeline, name) for name in ALL] == [5, 2, 2]
     with_the_rest(wave)
-    assert [fingerprint(wave, name) for name in ALL] == [""] * 3
+    assert [is_done(wave, name) for name in ALL] == [False] * 3
 
 
 def test_a_table_has_its_share_of_the_time_and_one_alone_nearly_all(wave: Wave) -> None:
@@ -378,7 +379,7 @@ def test_a_lease_that_is_lost_before_a_step_leaves_its_table_out(wave: Wave, mon
     assert wave.run(LocalEngine(1)) == {"ns.t": End.DONE, "ns.u": End.LEFT_OUT, "ns.v": End.DONE}
     assert wave.pipeline.documents(wave.items["ns.u"]).left("compact") == "run-9 took it"
     with_the_rest(wave)
-    assert fingerprint(wave, "ns.u") == ""
+    assert not is_done(wave, "ns.u")
 
 
 # A table that stands twice in a wave is maintained as once: its rows stay, and nobody else is kept out

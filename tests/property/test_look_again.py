@@ -16,7 +16,7 @@ from icekeeper.model import Nothing
 from icekeeper.operations.compaction.plan.plan_groups import CompactionPlan
 from icekeeper.operations.compaction.terms.recipe import choose_recipe
 from icekeeper.policy import ResolvedPolicy
-from icekeeper.state.store import LastSeen
+from icekeeper.state.store import SeenTable
 from support.examples import examples
 from support.growing_table import GrowingTable, idle
 from support.plans import HEAD_MS, MB
@@ -71,9 +71,9 @@ def grown(history: list[list[tuple[int, Any]]], rewrites: set[int], *, hours: in
 
 
 def is_proposed(
-    found: GrowingTable, resolved: ResolvedPolicy, last: LastSeen, now_ms: int, clustering: str | None = None
+    found: GrowingTable, resolved: ResolvedPolicy, last: SeenTable, now_ms: int, clustering: str | None = None
 ) -> bool:
-    answer = assess("ns.t", found.metadata, resolved, now_ms=now_ms, expirable=0, last_seen=last, clustering=clustering)
+    answer = assess("ns.t", found.metadata, resolved, now_ms=now_ms, expirable=0, seen=last, clustering=clustering)
     return isinstance(answer, Proposal)
 
 
@@ -136,7 +136,7 @@ def test_a_pass_that_did_its_work_is_followed_by_none_until_enough_came(
         for _ in range(group.output_count)
     ]
     inputs = [file for file in found.files if file.entry.file.file_path in gone]
-    last = idle(found, resolved, run_id="r")
+    last = idle(found, resolved)
     found.commit(outputs, inputs, time_ms=NOW_MS, more={RUN_ID_KEY: "r"}, is_rewrite=True)
     assert not is_proposed(found, resolved, last, NOW_MS)
     came = Counter[Any]()

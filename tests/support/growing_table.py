@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from icekeeper.machine.clock import HOUR_MS
-from icekeeper.metadata.document import Snapshot, TableMetadata, table_digest
+from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.model import LiveEntry, Nothing, PartitionValue
 from icekeeper.operations.compaction.plan.candidates import TableState
 from icekeeper.operations.compaction.plan.plan_groups import CompactionPlan, plan_compaction
 from icekeeper.policy import Policy, ResolvedPolicy
-from icekeeper.state.store import IdleSince, LastSeen
+from icekeeper.state.store import LastSeen, SeenTable
 from support.plans import HEAD, HEAD_MS, data_file, live_file, manifest, table
 from support.tables import snapshot
 
@@ -26,6 +26,7 @@ class GrowingTable:
     version: int = 2
     omitted: frozenset[str] = frozenset()
     """Counters that its writer leaves out."""
+    properties: dict[str, str] = field(default_factory=dict)
 
     @property
     def metadata(self) -> TableMetadata:
@@ -33,7 +34,8 @@ class GrowingTable:
         head = self.snapshots[-1]["snapshot-id"]
         spec = {"spec-id": 0, "fields": [{"field-id": 1000, "source-id": 1, "name": "p", "transform": "identity"}]}
         changed = {"snapshots": self.snapshots, "current-snapshot-id": head, "partition-specs": [spec]}
-        return TableMetadata({**found.document, **changed})
+        properties = {**(found.document.get("properties") or {}), **self.properties}
+        return TableMetadata({**found.document, **changed, "properties": properties})
 
     @property
     def head(self) -> Snapshot:
@@ -92,17 +94,7 @@ class GrowingTable:
         return plan_compaction(state, policy, now_ms=now_ms, **clustering)
 
 
-def idle(
-    found: GrowingTable, resolved: ResolvedPolicy, looked_ms: int = HEAD_MS + HOUR_MS, *, run_id: str | None = None
-) -> LastSeen:
-    """What a pass remembers that left nothing to do for any operation; one with ``run_id`` did something before."""
-    head_id = found.head.snapshot_id
-    digest = table_digest(found.metadata)
-    record = IdleSince(snapshot_id=head_id, table_digest=digest, looked_ms=looked_ms, run_id=run_id)
-    return LastSeen(
-        snapshot_id=head_id,
-        fingerprint=resolved.fingerprint(),
-        finished_ms=looked_ms,
-        idle=run_id is None,
-        idle_since={operation.value: record for operation in resolved.policy.operations},
-    )
+def idle(found: GrowingTable, resolved: ResolvedPolicy, looked_ms: int = HEAD_MS + HOUR_MS) -> SeenTable:
+    """What a pass remembers that left nothing to do."""
+    last = LastSeen(snapshot_id=found.head.snapshot_id, looked_ms=looked_ms, finished_ms=looked_ms, is_done=True)
+    return SeenTable(passes={resolved.digest_over(found.metadata): last})

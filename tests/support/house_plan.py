@@ -70,7 +70,7 @@ PURE = (
     "icekeeper.deletion.neighbours",
     "icekeeper.detection.assess",
     "icekeeper.detection.list_tables",
-    "icekeeper.detection.look_again",
+    "icekeeper.detection.looked_at",
     "icekeeper.detection.priority",
     "icekeeper.detection.proposal",
     "icekeeper.detection.signals",

@@ -18,7 +18,7 @@ from icekeeper.detection.proposal import Proposal
 from icekeeper.detection.scan import Scanner
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.maintenance.pass_steps import PassStart, record_outcome
-from icekeeper.metadata.document import TableMetadata, table_digest
+from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import (
     CatalogId,
     FileContent,
@@ -39,7 +39,7 @@ from icekeeper.policy.layers import Layer
 from icekeeper.policy.sweep_rhythm import why_no_sweep
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, skipped, succeeded
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.store import IdleSince, StateStore
+from icekeeper.state.store import StateStore
 from support.paper_table import MB, ROW_BYTES, Arrival, PaperTable
 from support.plans import manifest
 from support.tables import new_document
@@ -220,7 +220,7 @@ def _compact(run: _Pass) -> OperationOutcome:
     run.requests.add(gets=len(table.manifests) + bool(table.deletes))
     plan = table.plan(run.now_ms, recipe=recipe, clustered_by=clustered_by)
     if isinstance(plan, Nothing):
-        return replace(skipped(Operation.COMPACT, plan.reason), idle_since=_idle_since(run))
+        return skipped(Operation.COMPACT, plan.reason)
     run.depth = None if plan.depth is None else plan.depth.now()
     before = table.rewritten
     table.carry_out(plan, run.now_ms)
@@ -230,8 +230,8 @@ def _compact(run: _Pass) -> OperationOutcome:
     written = sum(group.output_count for group in plan.groups)
     run.requests.add(gets=2 * len(plan.input_files) + deletes, puts=written + 4)
     run.requests.bytes_rewritten += table.rewritten - before
-    idle_since = None if plan.groups_waiting else _idle_since(run)
-    return replace(succeeded(Operation.COMPACT, "compacted", snapshot_ids=[table.sequence]), idle_since=idle_since)
+    outcome = succeeded(Operation.COMPACT, "compacted", snapshot_ids=[table.sequence])
+    return replace(outcome, leaves_work=bool(plan.groups_waiting))
 
 
 def _position_deletes(run: _Pass) -> OperationOutcome:
@@ -240,7 +240,7 @@ def _position_deletes(run: _Pass) -> OperationOutcome:
     live = table.files.values()
     plan = plan_position_deletes(metadata, metadata.head("main"), [_DELETES], entries, lambda: iter(live), table.policy)
     if isinstance(plan, Nothing):
-        return replace(skipped(Operation.REWRITE_POSITION_DELETES, plan.reason), idle_since=_idle_since(run))
+        return skipped(Operation.REWRITE_POSITION_DELETES, plan.reason)
     gone = set(plan.input_files)
     kept = [entry for entry in table.deletes if entry.file.file_path not in gone]
     table.commit(run.now_ms, (), {"operation": "replace", "icekeeper.run-id": "r"})
@@ -288,18 +288,10 @@ def _rewrite_manifests(run: _Pass) -> OperationOutcome:
         header_bytes={(0, content): _HEADER_BYTES for content in ManifestContent},
     )
     if isinstance(plan, Nothing):
-        return replace(skipped(Operation.REWRITE_MANIFESTS, plan.reason), idle_since=_idle_since(run))
+        return skipped(Operation.REWRITE_MANIFESTS, plan.reason)
     table.rewrite_manifests([listed[one.manifest_path] for one in plan.manifests], run.now_ms)
     run.requests.add(gets=len(plan.manifests), puts=4)
     return succeeded(Operation.REWRITE_MANIFESTS, "rewritten", snapshot_ids=[table.sequence])
-
-
-def _idle_since(run: _Pass) -> IdleSince | None:
-    metadata = run.table.metadata
-    head = metadata.head("main")
-    if head is None:
-        return None
-    return IdleSince(snapshot_id=head.snapshot_id, table_digest=table_digest(metadata), looked_ms=run.now_ms)
 
 
 def _manifest_file(table: PaperTable, number: int) -> ManifestFile:
@@ -443,7 +435,7 @@ class PaperFleet:
         """Run one pass; returns when it ends."""
         tally, table = self.tallies[member.kind], member.table
         head = table.snapshots[-1]["snapshot-id"] if table.snapshots else None
-        rewritten = table.rewritten
+        rewritten, digest = table.rewritten, self.resolved.digest_over(table.metadata)
         identity = TableIdentity(self.id, member.name, member.uuid, table.document["location"])
         operations = [one for one in self.resolved.policy.operations if self.resolved.runs(one)]
         sweeps = self.state.sweeps.of_table(identity)
@@ -454,8 +446,7 @@ class PaperFleet:
         outcome = PassOutcome(
             table=str(member.name), catalog=self.id.name, run_id=f"r{now_ms}", dry_run=False, operations=tuple(outcomes)
         )
-        start, fingerprint = PassStart(identity, head, now_ms), self.resolved.fingerprint()
-        record_outcome(self.state, start, outcome, fingerprint, "paper", ended_ms)
+        record_outcome(self.state, PassStart(identity, head, now_ms, digest), outcome, "paper", ended_ms)
         tally.proposed += 1
         tally.useful += not outcome.is_idle
         tally.orphan_ages_ms += ages

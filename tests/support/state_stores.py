@@ -21,7 +21,7 @@ from icekeeper.state.identity import TableIdentity
 from icekeeper.state.items import Item
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.staging import StagedLoad
-from icekeeper.state.store import Pin, StateStore, SweepKind, SweepRecord
+from icekeeper.state.store import LastSeen, Pin, SeenTable, StateStore, SweepKind, SweepRecord
 from local_stack.moto_server import REGION, MotoServer
 
 # State tables in moto's DynamoDB, each a fresh one.
@@ -84,6 +84,26 @@ def _dynamodb(request: pytest.FixtureRequest) -> OpenStore:
 
 STORES: Mapping[str, Callable[[pytest.FixtureRequest], OpenStore]] = {"dynamodb": _dynamodb, "sqlite": _sqlite}
 """Each makes an empty store; servers are started by fixtures, and only when they are needed."""
+
+
+def look(finished_ms: int, *, is_done: bool = True, snapshot_id: int | None = 1) -> LastSeen:
+    """What a pass saw that took no time."""
+    return LastSeen(snapshot_id=snapshot_id, looked_ms=finished_ms, finished_ms=finished_ms, is_done=is_done)
+
+
+def remember(store: StateStore, identity: TableIdentity, seen: LastSeen, digest: str = "d") -> None:
+    """Record a pass in which no operation failed."""
+    store.remember(identity, digest, seen, started_ms=seen.looked_ms, failed={})
+
+
+def newest_look(store: StateStore, identity: TableIdentity) -> LastSeen | None:
+    """What the last pass saw, whatever its digest."""
+    seen = store.seen(identity)
+    return None if seen is None else max(seen.passes.values(), key=lambda one: one.finished_ms)
+
+
+def looks(seen: LastSeen, digest: str = "d") -> SeenTable:
+    return SeenTable(passes={digest: seen})
 
 
 def sweep(kind: SweepKind, at_ms: int, *, is_impossible: bool = False) -> SweepRecord:

@@ -15,8 +15,9 @@ from icekeeper.detection.signals import wanted_clustering
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.policy import ResolvedPolicy
-from icekeeper.state.store import LastSeen
+from icekeeper.state.store import SeenTable
 from support.settings import MB, NOW_MS, policy, small_files, table
+from support.state_stores import look, looks
 from support.tables import new_document
 
 # Which tables are proposed, with which words and how urgently, and which are left alone.
@@ -188,20 +189,24 @@ def test_a_missing_or_malformed_summary_is_no_reason(summary: object) -> None:
 
 def test_a_pass_that_found_nothing_silences_the_summary_until_snapshot_or_policy_change() -> None:
     metadata = table(small_files(400, MB), snapshots=3)
-    idle = LastSeen(snapshot_id=3, fingerprint=policy().fingerprint(), finished_ms=NOW_MS, idle=True)
-    assert check(metadata, last_seen=idle) == Skip("ns.t", "unchanged since the last pass found nothing to do")
-    other_snapshot = LastSeen(snapshot_id=2, fingerprint=idle.fingerprint, finished_ms=NOW_MS, idle=True)
-    other_policy = LastSeen(snapshot_id=3, fingerprint="f", finished_ms=NOW_MS, idle=True)
-    busy = LastSeen(snapshot_id=3, fingerprint=idle.fingerprint, finished_ms=NOW_MS, idle=False)
-    for last_seen in (other_snapshot, other_policy, busy, None):
-        assert len(reasons(metadata, last_seen=last_seen)) == 1
+    digest = policy().digest_over(metadata)
+    assert check(metadata, seen=looks(look(NOW_MS, snapshot_id=3), digest)) == Skip(
+        "ns.t", "nothing came since the last pass"
+    )
+    for seen in (
+        looks(look(NOW_MS, snapshot_id=2), digest),
+        looks(look(NOW_MS, snapshot_id=3), "of another policy"),
+        looks(look(NOW_MS, snapshot_id=3, is_done=False), digest),
+        None,
+    ):
+        assert len(reasons(metadata, seen=seen)) == 1
 
 
 def test_time_passing_ends_the_silence_for_expiry() -> None:
     """The same snapshot under the same policy has more to expire a week later."""
-    idle = LastSeen(snapshot_id=60, fingerprint=policy().fingerprint(), finished_ms=NOW_MS, idle=True)
     metadata = table(small_files(400, MB), snapshots=60)
-    assert reasons(metadata, expirable=1, last_seen=idle) == ("60 snapshots exceed max_snapshots_to_keep 5",)
+    idle = looks(look(NOW_MS, snapshot_id=60), policy().digest_over(metadata))
+    assert reasons(metadata, expirable=1, seen=idle) == ("60 snapshots exceed max_snapshots_to_keep 5",)
 
 
 def test_disabled_maintenance_proposes_nothing_and_says_who_disabled_it() -> None:
@@ -269,9 +274,11 @@ def layout_reasons(metadata: TableMetadata, resolved: ResolvedPolicy | None = No
     return found.reasons if isinstance(found, Proposal) else ()
 
 
-def seen(snapshot_id: int, resolved: ResolvedPolicy, *, idle: bool = True, hours_ago: int = 0) -> LastSeen:
-    finished_ms = NOW_MS - hours_ago * HOUR_MS
-    return LastSeen(snapshot_id=snapshot_id, fingerprint=resolved.fingerprint(), finished_ms=finished_ms, idle=idle)
+def seen(
+    snapshot_id: int, metadata: TableMetadata, resolved: ResolvedPolicy, *, is_done: bool = True, hours_ago: int = 0
+) -> SeenTable:
+    last = look(NOW_MS - hours_ago * HOUR_MS, snapshot_id=snapshot_id, is_done=is_done)
+    return looks(last, resolved.digest_over(metadata))
 
 
 @pytest.mark.parametrize(
@@ -304,13 +311,16 @@ def test_clustering_that_would_not_run_is_no_reason() -> None:
 
 def test_after_a_pass_that_found_nothing_only_what_came_since_counts() -> None:
     """The clustering snapshot may have expired: then a pass looks once, and not after every further commit."""
-    metadata = history(added(9), added(4), added(1))
+    total = {"total-data-files": "14"}
+    metadata = history(added(9) | total, added(4) | total, added(1) | total)
     assert layout_reasons(metadata, clustering=RECIPE) == (CAME.format(14),)
-    assert layout_reasons(metadata, clustering=RECIPE, last_seen=seen(1, policy())) == (CAME.format(5),)
-    assert layout_reasons(metadata, clustering=RECIPE, last_seen=seen(2, policy())) == ()
-    assert layout_reasons(metadata, clustering=RECIPE, last_seen=seen(2, policy(), idle=False)) == (CAME.format(14),)
-    other = seen(2, policy(target_file_size_mb="128"))
-    assert layout_reasons(metadata, clustering=RECIPE, last_seen=other) == (CAME.format(14),)
+    assert layout_reasons(metadata, clustering=RECIPE, seen=seen(1, metadata, policy())) == (CAME.format(5),)
+    assert layout_reasons(metadata, clustering=RECIPE, seen=seen(2, metadata, policy())) == ()
+    assert layout_reasons(metadata, clustering=RECIPE, seen=seen(2, metadata, policy(), is_done=False)) == (
+        CAME.format(14),
+    )
+    other = seen(2, metadata, policy(target_file_size_mb="128"))
+    assert layout_reasons(metadata, clustering=RECIPE, seen=other) == (CAME.format(14),)
 
 
 def test_the_clustering_of_a_policy_is_that_of_compaction() -> None:
@@ -346,11 +356,11 @@ def test_partitions_are_looked_at_once_a_day_or_once_an_hour_where_they_end_so_o
     daily, hourly = partitioned("day"), partitioned("bucket[4]", "hour")
     assert layout_reasons(daily, resolved) == PAST
     for metadata, hours in ((daily, 24), (hourly, 1)):
-        assert layout_reasons(metadata, resolved, last_seen=seen(1, resolved, hours_ago=hours)) == PAST
-        just_before = seen(1, resolved, hours_ago=hours - 1)
-        assert layout_reasons(metadata, resolved, last_seen=just_before) == ()
+        assert layout_reasons(metadata, resolved, seen=seen(1, metadata, resolved, hours_ago=hours)) == PAST
+        just_before = seen(1, metadata, resolved, hours_ago=hours - 1)
+        assert layout_reasons(metadata, resolved, seen=just_before) == ()
     # A pass under other settings did perhaps not look.
-    assert layout_reasons(daily, resolved, last_seen=seen(1, policy())) == PAST
+    assert layout_reasons(daily, resolved, seen=seen(1, daily, policy())) == PAST
 
 
 def test_partitions_are_no_reason_unless_they_are_to_expire() -> None:

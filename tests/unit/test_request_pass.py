@@ -28,8 +28,9 @@ from icekeeper.pipeline.request_pass import (
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.sqlite.store import SqliteStateStore
-from icekeeper.state.store import LastSeen, PassRecord
+from icekeeper.state.store import PassRecord
 from support.settings import forget_credentials
+from support.state_stores import look, remember
 
 # Waiting for a requested pass: what is asked, how long, and what is made of the answers.
 
@@ -258,7 +259,7 @@ def test_a_request_that_nobody_serves_is_told_at_the_limit(world: World) -> None
 
 
 def see(world: World, finished_ms: int) -> None:
-    world.state.remember(IDENTITY, LastSeen(snapshot_id=1, fingerprint="f", finished_ms=finished_ms, idle=True))
+    remember(world.state, IDENTITY, look(finished_ms))
 
 
 def test_a_served_request_without_a_record_was_skipped_or_came_to_nothing(world: World) -> None:

@@ -34,7 +34,7 @@ from icekeeper.state import store as gathered
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.requests import UNSERVED_MS, MaintenanceRequest
 from icekeeper.state.sqlite.store import SqliteFile, SqliteStateStore
-from icekeeper.state.store import Gathered, LastSeen, Pin, SweepKind
+from icekeeper.state.store import Gathered, Pin, SweepKind
 from support.scans import (
     FILES,
     IDLE,
@@ -48,6 +48,7 @@ from support.scans import (
     with_uuid,
 )
 from support.settings import MB, NOW_MS, policy, resolved, small_files, table
+from support.state_stores import look, remember
 
 # A scan over many catalogs: round robin, one read and one glance per table, filters, leases, and what it says.
 
@@ -235,7 +236,7 @@ DAY_MS = 24 * HOUR_MS
 def passed(state: CountedState, name: str, ago_ms: int) -> None:
     """A pass over the table ended, and there is work again."""
     identity = TableIdentity(CatalogId("C", "s3://prod-lake/"), TableName.parse(f"ns.{name}"), name, "s3://b/t")
-    state.remember(identity, LastSeen(snapshot_id=None, fingerprint="", finished_ms=NOW_MS - ago_ms, idle=False))
+    remember(state, identity, look(NOW_MS - ago_ms, is_done=False, snapshot_id=None))
 
 
 def test_hopeless_tables_of_great_need_do_not_crowd_out_the_others(state: CountedState) -> None:
@@ -386,9 +387,8 @@ def test_an_assessor_joins_policy_memory_pins_and_the_expiry_plan(tmp_path: Path
     assert isinstance(pinned, Proposal)
     assert pinned.reasons == (files,)
 
-    fingerprint = resolve([]).fingerprint()
-    store.remember(identity, LastSeen(snapshot_id=60, fingerprint=fingerprint, finished_ms=NOW_MS, idle=True))
-    assert assessed() == Skip("ns.t", "unchanged since the last pass found nothing to do", catalog="C")
+    remember(store, identity, look(NOW_MS, snapshot_id=60), resolve([]).digest_over(metadata))
+    assert assessed() == Skip("ns.t", "nothing came since the last pass", catalog="C")
 
     disabled = TableMetadata({**metadata.document, "properties": {"icekeeper.maintenance_enabled": "false"}})
     assert assessed(LoadedTable(loaded.name, disabled, "m", "m", {})) == Skip(

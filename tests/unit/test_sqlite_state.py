@@ -28,8 +28,8 @@ from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.sqlite import store as sqlite_store
 from icekeeper.state.sqlite.store import SqliteFile, SqliteStateStore, SqliteTable
 from icekeeper.state.staging import StagedLoad
-from icekeeper.state.store import LakeStats, LastSeen, PassRecord, Pin, SweepKind, SweepRecord, UnreadableFile
-from support.state_stores import CLAIMS, IDENTITY
+from icekeeper.state.store import LakeStats, PassRecord, Pin, SweepKind, SweepRecord, UnreadableFile
+from support.state_stores import CLAIMS, IDENTITY, look, remember
 
 # What is particular to the SQLite state store: its place, its errors, and processes that share it.
 
@@ -91,7 +91,7 @@ def test_a_damaged_file_is_a_storage_error_and_stays_as_it_is(tmp_path: Path) ->
     path = tmp_path / "state.db"
     path.write_bytes(b"this is no database" * 100)
     with pytest.raises(StorageError) as caught:
-        SqliteStateStore(path).last_seen(TABLE_OF_SQLITE)
+        SqliteStateStore(path).seen(TABLE_OF_SQLITE)
     assert str(caught.value).startswith(f"the state file {path} cannot be used: file is not a database; it is another")
     assert path.read_bytes() == b"this is no database" * 100
 
@@ -177,7 +177,7 @@ READS: dict[str, Callable[[SqliteStateStore], Any]] = {
     "counters": lambda store: list(store.lake_stats.of_catalog(IDENTITY.catalog)),
     "until_ms": lambda store: store.leases.current("k", now_ms=0),
     "times": lambda store: store.cut_offs.of_catalog(CatalogId("c", "w")),
-    "fingerprint": lambda store: store.last_seen(IDENTITY),
+    "passes": lambda store: store.seen(IDENTITY),
     "counted_ms": lambda store: store.sweeps.of_table(IDENTITY),
     "tried_ms": lambda store: store.unreadable_files.of_table(IDENTITY),
 }
@@ -201,7 +201,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> SqliteStateStore:
     store.cut_offs.record(
         CutOff(entry=Entry(CatalogId("c", "w"), "ns.t"), work=CutWork.LOOK, times=1, cut_ms=1, why="slow")
     )
-    store.remember(IDENTITY, LastSeen(snapshot_id=1, fingerprint="f", finished_ms=1, idle=True))
+    remember(store, IDENTITY, look(1))
     store.sweeps.record(IDENTITY, SweepRecord(kind=SweepKind.SWEPT, counted_ms=1, finished_ms=1))
     store.unreadable_files.record(IDENTITY, [UnreadableFile(path="p", why="w", schema_digest="d", tried_ms=1)])
     store.claims.record(CLAIMS)

@@ -42,11 +42,11 @@ from icekeeper.operations.statistics.plan_statistics import (
     statistics_columns,
 )
 from icekeeper.operations.statistics.staleness import Staleness, staleness, why_not_yet
-from icekeeper.state.store import LastSeen
 from icekeeper.verification.checks import Problem, ProblemKind, statistics_problems
 from support.listed_manifests import ListedManifests, path_of
 from support.plans import data_file
 from support.settings import NOW_MS, policy
+from support.state_stores import look, looks
 from support.tables import new_document, snapshot
 
 # Partitions counted from manifest entries; beside Java's in ``tests/interop/test_statistics.py``.
@@ -646,8 +646,8 @@ def test_detection_says_why_statistics_are_due() -> None:
 
 def proposal(metadata: TableMetadata, settings: Mapping[str, str], **seen: Any) -> tuple[str, ...]:
     resolved = policy(**settings)
-    last = LastSeen(finished_ms=NOW_MS, fingerprint=resolved.fingerprint(), **seen) if seen else None
-    answer = assess("ns.t", metadata, resolved, now_ms=NOW_MS, expirable=0, last_seen=last)
+    last = looks(look(NOW_MS, **seen), resolved.digest_over(metadata)) if seen else None
+    answer = assess("ns.t", metadata, resolved, now_ms=NOW_MS, expirable=0, seen=last)
     return answer.reasons if isinstance(answer, Proposal) else ()
 
 
@@ -656,8 +656,8 @@ def test_only_a_policy_that_asks_for_statistics_has_tables_proposed_for_them() -
     metadata = stale_table({"operation": "append"}, statistics=[])
     assert proposal(metadata, {}) == ()
     assert proposal(metadata, COMPUTES) == ("2 columns have no statistics",)
-    assert proposal(metadata, COMPUTES, snapshot_id=1, idle=True) == ()
-    assert proposal(metadata, COMPUTES, snapshot_id=1, idle=False) != ()
+    assert proposal(metadata, COMPUTES, snapshot_id=1, is_done=True) == ()
+    assert proposal(metadata, COMPUTES, snapshot_id=1, is_done=False) != ()
 
 
 def test_a_pass_that_nobody_asked_for_reads_columns_anew_only_once_enough_changed() -> None:

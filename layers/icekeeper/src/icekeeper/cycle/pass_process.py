@@ -205,11 +205,13 @@ class Passes:
             self._opened[order.catalog] = kept.current()
         return self._opened[order.catalog]
 
-    def _why_not(self, order: PassOrder) -> str | None:
+    def _why_not(self, order: PassOrder, digest: str) -> str | None:
         identity = order.proposal.identity
         is_requested = order.proposal.is_requested
         is_pending = self._state.requests.of_table(identity) is not None if is_requested else None
-        return why_needless(self._state, identity, order.detected_ms, now_ms=self._clock(), is_pending=is_pending)
+        return why_needless(
+            self._state, identity, digest, order.detected_ms, now_ms=self._clock(), is_pending=is_pending
+        )
 
 
 class PassProcesses:

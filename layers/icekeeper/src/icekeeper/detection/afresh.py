@@ -14,7 +14,7 @@ from icekeeper.advice.advise import Advice
 from icekeeper.advice.read_tables import advise_table
 from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
 from icekeeper.deletion.other_tables import why_deletions_wait
-from icekeeper.detection.assess import idle_by_memory
+from icekeeper.detection.assess import settled_operations
 from icekeeper.detection.detect import detect_catalog
 from icekeeper.detection.list_tables import selects_table
 from icekeeper.errors import MaintenanceError, PolicyError, StorageError
@@ -108,7 +108,7 @@ class Afresh:
             resolved,
             now_ms=now_ms,
             manifests=manifests,
-            idle=lambda policy: idle_by_memory(loaded, policy, memory, now_ms),
+            idle=lambda policy: settled_operations(loaded.metadata, policy, memory.seen, now_ms),
             deletes_elsewhere=len(deletes_standing_elsewhere(reader, manifests or ())),
             memory=memory,
             cut_off=cut,

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.detection.look_again import outlook, time_has_come
-from icekeeper.detection.priority import Signal, priority_of, waited_ms
+from icekeeper.detection.looked_at import OF_FILES, LookedAt, looked_at
+from icekeeper.detection.priority import LOOK_WEIGHT, Signal, priority_of, waited_ms
 from icekeeper.detection.proposal import REQUESTED, Proposal, Skip
 from icekeeper.detection.signals import (
     SweepPlanner,
@@ -28,14 +28,19 @@ from icekeeper.detection.signals import (
     wanted_clustering,
 )
 from icekeeper.errors import PolicyError
-from icekeeper.health.examine import refused_expiry_warning, summary_counters, unreadable_warning
+from icekeeper.health.examine import (
+    listed_manifests,
+    refused_expiry_warning,
+    summary_counter,
+    summary_counters,
+    unreadable_warning,
+)
 from icekeeper.metadata.document import (
     MAIN,
     MAINTAINED_FORMAT_VERSIONS,
     Snapshot,
     TableMetadata,
     history_digest,
-    table_digest,
 )
 from icekeeper.operations.compaction.plan.where import why_not_rewritten
 from icekeeper.operations.expiry.retention import ExpiryPlan, expiry_at
@@ -43,7 +48,7 @@ from icekeeper.operations.policy_fit import check_fit
 from icekeeper.policy import Operation, Policy, ResolvedPolicy, gc_enabled
 from icekeeper.policy.sweep_rhythm import next_proposal_ms, sweep_interval_ms
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.store import Glance, LastSeen, SweepKind, SweepRecord
+from icekeeper.state.store import Glance, SeenTable, SweepKind, SweepRecord
 
 
 def assess_table(
@@ -80,7 +85,7 @@ def assess_table(
             now_ms=now_ms,
             expirable=len(plan.snapshot_ids),
             expirable_refs=len(plan.refs),
-            last_seen=memory.last_seen,
+            seen=memory.seen,
             failed_loads=sum(load.can_be_cleaned(now_ms, grace_ms) for load in memory.loads) if deletes else 0,
             due=due_sweep(plan_sweep, identity, metadata, resolved, sweeps, fleet=fleet, now_ms=now_ms)
             if deletes
@@ -93,7 +98,7 @@ def assess_table(
     warning = _unreadable(metadata, memory)
     if isinstance(found, Skip):
         return replace(found, warning=warning, catalog=identity.catalog.name)
-    seen = () if memory.last_seen is None else (memory.last_seen.finished_ms,)
+    seen = () if memory.seen is None else (memory.seen.finished_ms,)
     passes_ms = (*seen, *(one.finished_ms for one in sweeps.values() if one.kind is not SweepKind.FIRST))
     return replace(
         found,
@@ -147,10 +152,14 @@ def _why_filters_misfit(loaded: LoadedTable, resolved: ResolvedPolicy) -> Skip |
     return None
 
 
-def idle_by_memory(loaded: LoadedTable, resolved: ResolvedPolicy, memory: Glance, now_ms: int) -> frozenset[Operation]:
-    """The operations of a policy that certainly find nothing to do at ``now_ms``."""
-    clusters = resolved.runs(Operation.COMPACT) and wanted_clustering(loaded.metadata, resolved.policy) is not None
-    return idle_operations(loaded.metadata, resolved, memory.last_seen, clusters=clusters, now_ms=now_ms)
+def settled_operations(
+    metadata: TableMetadata, resolved: ResolvedPolicy, seen: SeenTable | None, now_ms: int
+) -> frozenset[Operation]:
+    """The operations over the files of the head that find nothing to do at ``now_ms``, as passes have looked at it."""
+    head = metadata.head(resolved.policy.branch)
+    if head is None or not looked_at(metadata, head, resolved, seen, now_ms).is_settled:
+        return frozenset()
+    return frozenset(OF_FILES)
 
 
 def assess(
@@ -161,7 +170,7 @@ def assess(
     now_ms: int,
     expirable: int,
     expirable_refs: int = 0,
-    last_seen: LastSeen | None = None,
+    seen: SeenTable | None = None,
     failed_loads: int = 0,
     due: Sequence[Signal] = (),
     clustering: str | None = None,
@@ -173,8 +182,8 @@ def assess(
     Args:
         expirable: how many snapshots the current expiry plan contains; it respects pins.
         expirable_refs: how many branches and tags it contains.
-        last_seen: the record of the last pass.  If that pass found nothing to do at the same snapshot with the same
-            policy, the head's summary is no sign of work.
+        seen: what passes saw of the table.  If one with the same digest has looked at this head, or at one since which
+            little came, the head's summary is no sign of work.
         failed_loads: how many failed loads are past the grace period.  A pass removes their files even if maintenance
             is disabled (rule: clean-failed-loads-from-record), unless the deployment forbids it.
         due: signals that depend only on an interval: the orphan sweep.
@@ -195,56 +204,24 @@ def assess(
     if resolved.runs(Operation.EXPIRE_SNAPSHOTS) and gc_enabled(metadata):
         signals.extend(expiry_signals(metadata, policy, now_ms=now_ms, expirable=expirable))
         signals.extend(ref_signals(expirable_refs))
-    seen = _telling(last_seen, resolved, now_ms)
     why_idle = "no current snapshot"
     if head is not None:
+        looked = looked_at(metadata, head, resolved, seen, now_ms)
+        last = looked.seen
         if resolved.runs(Operation.EXPIRE_PARTITIONS):
-            looked_ms = None if seen is None else seen.finished_ms
-            signals.extend(partition_signals(metadata, policy, now_ms=now_ms, last_looked_ms=looked_ms))
-        if _is_known_idle(metadata, head, resolved, seen, now_ms):
-            why_idle = "unchanged since the last pass found nothing to do"
+            ended_ms = None if last is None else last.finished_ms
+            signals.extend(partition_signals(metadata, policy, now_ms=now_ms, last_looked_ms=ended_ms))
+        is_unchanged = looked.is_settled and last is not None and last.snapshot_id == head.snapshot_id
+        has_statistics = bool(metadata.statistics) or not has_unreadable
+        if not is_unchanged and has_statistics and resolved.runs(Operation.COMPUTE_STATISTICS):
+            signals.extend(statistics_signals(metadata, head, policy))
+        if looked.is_settled:
+            why_idle = looked.why
         else:
-            if resolved.runs(Operation.COMPUTE_STATISTICS) and (metadata.statistics or not has_unreadable):
-                signals.extend(statistics_signals(metadata, head, policy))
-            of_layout, idle = _layout_signals(metadata, head, resolved, clustering, seen, now_ms, manifests)
+            of_layout, why_idle = _layout_signals(metadata, head, resolved, clustering, looked, manifests)
             signals.extend(of_layout)
-            why_idle = next(iter(idle.values()), "no sign of work")
     signals.extend(due)
     return _proposal(table, signals, uuid) if signals else Skip(table, why_idle)
-
-
-def _telling(last_seen: LastSeen | None, resolved: ResolvedPolicy, now_ms: int) -> LastSeen | None:
-    """The record of the last pass, unless it had other settings or a clock that was ahead
-    (rule: future-records-bar-nothing)."""
-    if last_seen is None or last_seen.finished_ms > now_ms or last_seen.fingerprint != resolved.fingerprint():
-        return None
-    return last_seen
-
-
-def _is_known_idle(
-    metadata: TableMetadata, head: Snapshot, resolved: ResolvedPolicy, seen: LastSeen | None, now_ms: int
-) -> bool:
-    return (
-        seen is not None
-        and (seen.idle and seen.snapshot_id == head.snapshot_id)
-        and not time_has_come(head, resolved.policy, seen.finished_ms, now_ms)
-        and {one.table_digest for one in seen.idle_since.values()} <= {table_digest(metadata)}
-    )
-
-
-def idle_operations(
-    metadata: TableMetadata, resolved: ResolvedPolicy, last_seen: LastSeen | None, *, clusters: bool, now_ms: int
-) -> frozenset[Operation]:
-    """The operations that certainly find nothing to do, by the record of the last pass and the commits since.
-
-    ``clusters``: compaction would cluster files.
-    """
-    head, seen = metadata.head(resolved.policy.branch), _telling(last_seen, resolved, now_ms)
-    if head is None or seen is None:
-        return frozenset()
-    if _is_known_idle(metadata, head, resolved, seen, now_ms):
-        return frozenset(operation for operation in Operation if resolved.runs(operation))
-    return frozenset(outlook(metadata, head, resolved, seen, clusters=clusters, now_ms=now_ms)[0])
 
 
 def _layout_signals(
@@ -252,35 +229,55 @@ def _layout_signals(
     head: Snapshot,
     resolved: ResolvedPolicy,
     clustering: str | None,
-    seen: LastSeen | None,
-    now_ms: int,
+    looked: LookedAt,
     manifests: int | None,
-    refused: Mapping[Operation, str] | None = None,
-) -> tuple[Sequence[Signal], Mapping[Operation, str]]:
-    """Signals that files, deletes or manifests need a rewrite; without any, reasons why a pass should still look.
+    refused: str = "",
+) -> tuple[Sequence[Signal], str]:
+    """Signals that files, deletes or manifests need a rewrite; without any, the reason why a pass should still look.
 
-    Also the idle operations, each with its reason.  ``refused`` are those that cannot work on this table.
+    Also why there is none.  ``refused``: why compaction cannot work on this table.
     """
-    policy, compacts = resolved.policy, resolved.runs(Operation.COMPACT)
-    clusters = clustering is not None and compacts
-    idle, looks = outlook(
-        metadata, head, resolved, seen, clusters=clusters, now_ms=now_ms, refused=refused, manifests=manifests
-    )
-    signals = list(summary_signals(head, resolved, idle, manifests))
-    if compacts and Operation.COMPACT not in idle and policy.rewrite_enabled:
+    policy, compacts = resolved.policy, resolved.runs(Operation.COMPACT) and not refused
+    signals = list(summary_signals(head, resolved, {Operation.COMPACT} if refused else (), manifests))
+    if compacts and policy.rewrite_enabled:
         if clustering is not None:
-            idle_at = seen.snapshot_id if seen is not None and seen.idle else None
-            signals.extend(clustering_signals(metadata, head, policy, clustering, idle_at))
+            at = looked.seen.snapshot_id if looked.seen is not None and looked.seen.is_done else None
+            signals.extend(clustering_signals(metadata, head, policy, clustering, at))
         elif not rewrites_are_blocked(summary_counters(head), policy):
             signals.extend(large_file_signals(head, resolved))
-    found = signals or looks
-    if found and compacts and refused is None:
+    clusters = clustering is not None
+    if not signals and _may_have_work(head, resolved, looked, manifests, compacts=compacts, clusters=clusters):
+        signals.append(Signal(looked.why, LOOK_WEIGHT))
+    if signals and compacts and (why := why_not_rewritten(metadata)) is not None:
         # Last, because it reads the whole schema.
-        why = why_not_rewritten(metadata)
-        if why is not None:
-            refused = {Operation.COMPACT: why}
-            return _layout_signals(metadata, head, resolved, clustering, seen, now_ms, manifests, refused)
-    return found, idle
+        return _layout_signals(metadata, head, resolved, clustering, looked, manifests, why)
+    return signals, refused or "no sign of work"
+
+
+def _may_have_work(
+    head: Snapshot,
+    resolved: ResolvedPolicy,
+    looked: LookedAt,
+    manifests: int | None,
+    *,
+    compacts: bool,
+    clusters: bool,
+) -> bool:
+    """Whether a pass can find work that averages hide, by the counters of the head's summary."""
+    counters, policy = summary_counters(head), resolved.policy
+    rewrites = compacts and policy.rewrite_enabled and not rewrites_are_blocked(counters, policy)
+    if looked.seen is None or not looked.seen.is_done:
+        # If the average is large enough, at least one of the files is large.  With clustering, two files may overlap.
+        files, least = summary_counter(counters, "total-data-files") or 0, 2 if clusters else policy.min_input_files + 1
+        return rewrites and files >= least and summary_counter(counters, "total-files-size") is not None
+    if rewrites:
+        return True
+    if resolved.runs(Operation.REWRITE_POSITION_DELETES) and summary_counter(counters, "total-delete-files") != 0:
+        return True
+    listed = listed_manifests(counters)
+    listed = manifests if listed is None else listed
+    is_sprawling = listed is None or listed >= policy.min_manifests_to_rewrite
+    return resolved.runs(Operation.REWRITE_MANIFESTS) and is_sprawling
 
 
 def as_requested(found: Proposal | Skip, resolved: ResolvedPolicy, uuid: str) -> Proposal | Skip:

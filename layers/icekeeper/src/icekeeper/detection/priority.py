@@ -20,6 +20,8 @@ FAILED_LOADS_WEIGHT = 0.1
 # certainly need work come first.
 OLD_PARTITIONS_WEIGHT = 0.1
 SWEEP_WEIGHT = 0.1
+# Another look may find nothing.  Tables with a sign of need come first.
+LOOK_WEIGHT = 0.05
 # Statistics only improve query plans; small files and deletes slow all queries down.
 _STATISTICS_WEIGHT = 0.2
 # A table with a tenth of its rows deleted gets the weight of another signal at its threshold.

@@ -13,7 +13,7 @@ from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
 from icekeeper.deletion.neighbours import has_its_own_bucket
 from icekeeper.deletion.other_tables import UNKNOWN_WAREHOUSE, fitting, unseen_entry
 from icekeeper.deletion.table_claims import first_look, is_seen, recorded_claims
-from icekeeper.detection.assess import assess_table, idle_by_memory, next_sweep_ms
+from icekeeper.detection.assess import assess_table, next_sweep_ms, settled_operations
 from icekeeper.detection.list_tables import (
     CatalogSource,
     FleetTable,
@@ -437,7 +437,7 @@ class Scanner:
             resolved,
             now_ms=self.now_ms,
             manifests=manifests,
-            idle=lambda policy: idle_by_memory(loaded, policy, memory, self.now_ms),
+            idle=lambda policy: settled_operations(loaded.metadata, policy, memory.seen, self.now_ms),
             memory=memory,
             cut_off=place.not_maintained.get(loaded.name.key),
             twins=place.twins.of(identity),

@@ -382,10 +382,10 @@ def _of_passes(identity: TableIdentity, metadata: TableMetadata, memory: Glance)
             "a dropped table has left metadata at this table's location, so its orphans stay; icekeeper maintain "
             f"{identity.table} --operations remove_orphans says which, and what to do",
         )
-    if memory.last_seen is not None and memory.last_seen.failures:
+    if memory.seen is not None and memory.seen.failures:
         found = (
             f"{operation} failed in {'the last pass' if count == 1 else f'{count} passes in a row'}"
-            for operation, count in sorted(memory.last_seen.failures.items())
+            for operation, count in sorted(memory.seen.failures.items())
         )
         yield "failing", f"{', '.join(found)}; icekeeper history says why"
 

@@ -290,5 +290,5 @@ def _recorded(context: OperationContext, outcome: OperationOutcome) -> tuple[str
         dry_run=context.dry_run,
         operations=(outcome,),
     )
-    recorded = conclude(context.state, started, done, None, context.engine.name, context.clock())
+    recorded = conclude(context.state, started, done, context.engine.name, context.clock())
     return tuple(f"{context.table}: {warning}" for warning in recorded.warnings)

@@ -61,6 +61,11 @@ class PassStart:
     identity: TableIdentity
     head_id: int | None
     started_ms: int
+    digest: str | None = None
+    """Of what decides the pass (:meth:`.ResolvedPolicy.digest_over`); ``None``: the pass was not about all that its
+    settings ask for, so what it saw is not recorded."""
+    looked_ms: int | None = None
+    """When files were looked at; ``None``: at ``started_ms``."""
 
 
 def begin(context: OperationContext, *, loaded: LoadedTable | None = None) -> LoadedTable:
@@ -289,13 +294,14 @@ def conclude(
     state: StateStore,
     started: PassStart,
     outcome: PassOutcome,
-    fingerprint: str | None,
     engine: str,
     finished_ms: int,
+    *,
+    is_whole: bool = True,
 ) -> PassOutcome:
     """Record a pass; see :func:`record_outcome`.  Never fails, so that the outcome is reported."""
     try:
-        record_outcome(state, started, outcome, fingerprint, engine, finished_ms)
+        record_outcome(state, started, outcome, engine, finished_ms, is_whole=is_whole)
     except StorageError as error:
         log.warning("%s: the pass could not be recorded: %s", outcome.table, error)
         return replace(outcome, warnings=(*outcome.warnings, f"the pass could not be recorded: {error}"))
@@ -306,15 +312,15 @@ def record_outcome(
     state: StateStore,
     started: PassStart,
     outcome: PassOutcome,
-    fingerprint: str | None,
     engine: str,
     finished_ms: int,
+    *,
+    is_whole: bool = True,
 ) -> Mapping[str, int]:
-    """Write a pass that changed something into the journal, and record sweeps and the head.
+    """Write a pass that changed something into the journal, and record sweeps and what it saw.
 
-    ``fingerprint`` is the digest of the pass's settings; empty: the pass is not evidence that the table needs nothing;
-    ``None``: the pass was not about all that the settings ask for, so the head is not recorded.  Returns in how many
-    passes in a row each operation has failed that failed in this one.
+    ``is_whole``: whether the pass is evidence that the table needs nothing more; else the next one looks again.
+    Returns in how many passes in a row each operation has failed that failed in this one.
 
     Raises:
         StorageError: the state cannot be written; the caller can try again.
@@ -335,24 +341,21 @@ def record_outcome(
         _count(state, started, outcome, finished_ms)
     for operation in outcome.operations:
         remember_sweep(state, started.identity, operation, started.started_ms, finished_ms)
-    if fingerprint is None:
+    if started.digest is None:
         return {}
-    failures = _failures(state, started, outcome, finished_ms)
-    state.remember(
+    return state.remember(
         started.identity,
+        started.digest,
         LastSeen(
             # The head before the pass: a commit during the pass may not have been planned on, so it must be new.
             snapshot_id=started.head_id,
-            fingerprint=fingerprint,
+            looked_ms=started.started_ms if started.looked_ms is None else started.looked_ms,
             finished_ms=finished_ms,
-            idle=outcome.is_idle,
-            idle_since={
-                one.operation.value: one.idle_since for one in outcome.operations if one.idle_since is not None
-            },
-            failures=failures,
+            is_done=is_whole and outcome.is_done,
         ),
+        started_ms=started.started_ms,
+        failed={one.operation.value: one.status is Status.FAILED for one in outcome.operations},
     )
-    return failures
 
 
 def _count(state: StateStore, started: PassStart, outcome: PassOutcome, finished_ms: int) -> None:
@@ -364,16 +367,3 @@ def _count(state: StateStore, started: PassStart, outcome: PassOutcome, finished
         state.totals.add(identity.catalog, amounts_of(outcome, finished_ms - started.started_ms))
     except StorageError as error:  # figures only
         log.warning("%s: the pass is missing in the totals: %s", outcome.table, error)
-
-
-def _failures(state: StateStore, started: PassStart, outcome: PassOutcome, finished_ms: int) -> Mapping[str, int]:
-    """In how many passes in a row each operation has failed that failed in this one; any other end counts from 0.
-
-    A pass in which nothing failed reads nothing.
-    """
-    failing = {one.operation.value for one in outcome.operations if one.status is Status.FAILED}
-    last = state.last_seen(started.identity) if failing else None
-    before = {} if last is None else last.failures
-    # This outcome has been recorded before.
-    is_repetition = last is not None and started.started_ms < last.finished_ms <= finished_ms
-    return {name: before.get(name, 0) + (not (is_repetition and name in before)) for name in sorted(failing)}

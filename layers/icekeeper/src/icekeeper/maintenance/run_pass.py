@@ -83,8 +83,8 @@ class Turn:
     """The longest time to wait for another holder of the lease."""
     tell: Callable[[str], object] = lambda sentence: None
     """Called with one sentence about the holder when the waiting begins, and before each further attempt."""
-    why_not: Callable[[], str | None] = lambda: None
-    """Called once we have the lease: why the pass is no longer needed, ``None`` to begin."""
+    why_not: Callable[[str], str | None] = lambda digest: None
+    """Called with the digest of the pass once we have the lease: why it is no longer needed, ``None`` to begin."""
     why_stop: Callable[[], str | None] = lambda: None
     """Called before each operation: why it must not begin, ``None`` to continue."""
     is_proposed: bool = False
@@ -208,7 +208,7 @@ def maintain_table(asked: AskedPass) -> PassOutcome:
                 return outcome
             failure = outcome.summary
         turn.tell(f"the pass failed and is tried again in {_RETRY_PAUSE_S:g} s: {failure}")
-        asked = replace(asked, turn=replace(turn, why_not=lambda: None))  # it would see the previous attempt
+        asked = replace(asked, turn=replace(turn, why_not=lambda digest: None))  # it would see the previous attempt
         left -= 1
         turn.wait(_RETRY_PAUSE_S)
 
@@ -236,7 +236,7 @@ def _attempt(asked: AskedPass) -> PassOutcome:
                 if identity_of(asked.catalog, loaded).lease_key != context.memory.identity.lease_key:
                     raise PlanStale(f"{loaded.name} was replaced by another table just now; run the pass again")
                 context = asked.make_context(loaded, run_id)
-            if reason := turn.why_not():
+            if reason := turn.why_not(context.resolved.digest_over(loaded.metadata)):
                 raise PlanStale(reason)
             request = asked.pending(loaded, context.policy)
             try:
@@ -261,9 +261,9 @@ def _forget_cuts(asked: AskedPass, loaded: LoadedTable) -> None:
 
 
 def why_needless(
-    state: StateStore, identity: TableIdentity, detected_ms: int, *, now_ms: int, is_pending: bool | None
+    state: StateStore, identity: TableIdentity, digest: str, detected_ms: int, *, now_ms: int, is_pending: bool | None
 ) -> str | None:
-    """Why a table needs no pass any more: another run has maintained it since it was detected
+    """Why a table needs no pass of this digest any more: another run has done one since it was detected
     (rule: overlapping-runs-share-slots).
 
     ``is_pending``: whether its request is still pending; ``None``: no request.  A pass that ended in the future was
@@ -274,7 +274,8 @@ def why_needless(
     """
     if is_pending is not None:
         return None if is_pending else "the request was served or withdrawn since it was detected"
-    seen = state.last_seen(identity)
+    found = state.seen(identity)
+    seen = None if found is None else found.under(digest)
     is_served = seen is not None and detected_ms <= seen.finished_ms <= now_ms
     return f"another run has maintained {identity.table} since it was detected" if is_served else None
 
@@ -373,7 +374,7 @@ def other_state_warning(context: OperationContext, loaded: LoadedTable) -> tuple
         return ()
     identity = context.memory.identity
     known = context.state.glance(identity, now_ms=context.clock())
-    if known.last_seen or known.sweeps or known.loads or known.pins or context.state.history(identity, limit=1):
+    if known.seen or known.sweeps or known.loads or known.pins or context.state.history(identity, limit=1):
         return ()
     return (
         f"run {found[1]} committed snapshot {found[0]}, and the state of this pass has seen no pass over the table: "
@@ -400,7 +401,9 @@ def run_pass(context: OperationContext, saved: SavedTable | None = None) -> Pass
             saved.require(loaded.metadata.uuid, context.resolved.fingerprint())
         warnings = other_state_warning(context, loaded)
         began_ms = context.started_ms if saved is None else context.clock()
-        started = PassStart(context.memory.identity, head_id(context, loaded), began_ms)
+        # What a saved plan leaves alone may be due, so its pass is no evidence that the table needs nothing.
+        digest = context.resolved.digest_over(loaded.metadata) if saved is None else None
+        started = PassStart(context.memory.identity, head_id(context, loaded), began_ms, digest)
         log.info("pass over %s started, run %s", context.table, context.run_id)
         done: list[OperationOutcome] = []
         planned, operations = PlannedTable(), context.policy.operations
@@ -420,7 +423,7 @@ def run_pass(context: OperationContext, saved: SavedTable | None = None) -> Pass
             staged = clean_staged_files(context) if saved is None else None
         except KeyboardInterrupt:
             interrupted, sentence = interrupted_outcome(context, loaded, operations, done)
-            raise PassInterrupted(sentence, _recorded(context, started, interrupted, None)) from None
+            raise PassInterrupted(sentence, _recorded(context, replace(started, digest=None), interrupted)) from None
     whole = PassOutcome(
         table=str(context.table),
         catalog=context.catalog.id.name,
@@ -432,8 +435,7 @@ def run_pass(context: OperationContext, saved: SavedTable | None = None) -> Pass
         # Unused settings are only reported in a dry run: a real pass may leave an operation to another pass.
         warnings=(*warnings, *(_about_settings(context.resolved) if context.dry_run else ())),
     )
-    # What a saved plan leaves alone may be due, so its pass is no evidence that the table needs nothing.
-    return _recorded(context, started, whole, _done_under(context) if saved is None else None)
+    return _recorded(context, started, whole)
 
 
 def _announce(context: OperationContext, operations: Sequence[Operation]) -> None:
@@ -447,19 +449,7 @@ def _about_settings(resolved: ResolvedPolicy) -> Iterator[str]:
     yield from short_retentions(resolved)
 
 
-def _done_under(context: OperationContext) -> str:
-    """The digest of the settings under which a pass is done.
-
-    If it lost its lease, or had to stop, it is empty: the next pass must look again.
-    """
-    lost_lease = context.lease is not None and context.lease.is_lost
-    has_stopped = context.why_stop() is not None or context.stopped or lost_lease
-    return "" if has_stopped else context.resolved.fingerprint()
-
-
-def _recorded(
-    context: OperationContext, started: PassStart, outcome: PassOutcome, fingerprint: str | None
-) -> PassOutcome:
+def _recorded(context: OperationContext, started: PassStart, outcome: PassOutcome) -> PassOutcome:
     reason = context.engine.reason if isinstance(context.engine, AutoEngine) else None
     outcome = replace(with_warnings(outcome), engine=(context.engine.name, reason))
     log.info("pass over %s %s: %s", context.table, outcome.status.value, outcome.summary)
@@ -467,7 +457,10 @@ def _recorded(
         return outcome
     with suppress(StorageError):  # the next pass tries again
         context.memory.forget_expired_pins()
-    return conclude(context.state, started, outcome, fingerprint, context.engine.name, context.clock())
+    # If it lost its lease, or had to stop, the next pass must look again.
+    lost_lease = context.lease is not None and context.lease.is_lost
+    is_whole = context.why_stop() is None and not context.stopped and not lost_lease
+    return conclude(context.state, started, outcome, context.engine.name, context.clock(), is_whole=is_whole)
 
 
 def _planned(operation: Operation, context: OperationContext, planned: PlannedTable) -> OperationOutcome:

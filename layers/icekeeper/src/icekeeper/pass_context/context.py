@@ -31,7 +31,7 @@ from icekeeper.errors import (
     SwitchedOff,
 )
 from icekeeper.machine.clock import Clock
-from icekeeper.metadata.document import TableMetadata, require_writable, table_digest
+from icekeeper.metadata.document import TableMetadata, require_writable
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import CatalogId, Nothing, TableName
 from icekeeper.pass_context.planned_table import PlannedTable
@@ -48,7 +48,7 @@ from icekeeper.report.activity import PassShare, Progress
 from icekeeper.state.claims import TableClaims
 from icekeeper.state.leases import HeldLease
 from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
-from icekeeper.state.store import IdleSince, Pin, PinKind, StateStore
+from icekeeper.state.store import Pin, PinKind, StateStore
 from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.paths import is_repeated
 from icekeeper.storage.storage import Storage
@@ -164,14 +164,6 @@ class OperationContext:
         if why is not None:
             self.stopped.append(why)
             raise SwitchedOff(f"{why}; that was set while the pass ran")
-
-    def idle_since(self, metadata: TableMetadata) -> IdleSince | None:
-        """The record that an operation found nothing to do on this metadata; ``None``: there is no head."""
-        head = metadata.head(self.policy.branch)
-        if head is None:
-            return None
-        digest = table_digest(metadata)
-        return IdleSince(snapshot_id=head.snapshot_id, table_digest=digest, looked_ms=self.started_ms)
 
     def would_commit(self, operation: Operation, change: Callable[[], object]) -> None:
         """In a dry run, note how an operation would change the table, for the plans of later operations."""

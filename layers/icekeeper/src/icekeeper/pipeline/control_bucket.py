@@ -222,9 +222,14 @@ class PlanDocument(_Document):
     needless: str = ""
     """Why the table needs no pass any more."""
     head_id: int | None = None
-    """The snapshot at the head of the maintained branch; ``None`` for an empty branch."""
+    """The snapshot at the head of the maintained branch; ``None`` for an empty branch.  If files are not looked at, the
+    one at which they were looked at last."""
+    looked_ms: int | None = Field(default=None, ge=0, le=LAST_MS)
+    """If files are not looked at: when they were last."""
     fingerprint: str = ""
     """Digest of the policy."""
+    digest: str = ""
+    """Digest of the policy and the table's own settings, under which the pass is recorded."""
     routes: Mapping[str, Route] = Field(default_factory=dict)
     """Where each step runs, by the step's name; a step that is not named does not run."""
     outcomes: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)

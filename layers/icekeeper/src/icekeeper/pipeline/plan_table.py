@@ -6,8 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from icekeeper.catalogs.catalog import LoadedTable, identity_of
-from icekeeper.detection.assess import idle_operations
-from icekeeper.detection.signals import wanted_clustering
+from icekeeper.detection.looked_at import OF_FILES, looked_at
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import PolicyError
 from icekeeper.health.examine import summary_counter
@@ -31,7 +30,7 @@ from icekeeper.pipeline.events import Item, Route, TableEvent
 from icekeeper.pipeline.run_leases import require_free
 from icekeeper.report.outcome import OperationOutcome, operation_document, skipped
 from icekeeper.runtime import Runtime
-from icekeeper.state.store import IdleSince
+from icekeeper.state.store import LastSeen
 
 # Where each step of a pass runs: in a function, or as a Glue job.  Pure.
 
@@ -127,18 +126,20 @@ def _plan(
     deployment: Deployment, event: TableEvent, documents: PassDocuments, requested_ms: int | None
 ) -> PlanDocument:
     item = event.item
-    if why := _served_elsewhere(deployment, item, is_requested=requested_ms is not None):
-        return PlanDocument(requested_ms=requested_ms, needless=why)
     runtime = deployment.runtime(item)
     loaded = _load(runtime, item)
     if loaded is None:
         why = f"{item.table} was dropped or replaced since it was detected"
         return PlanDocument(requested_ms=requested_ms, needless=why)
     context = _context(runtime, event, loaded)
-    resolved = context.resolved
+    resolved, digest = context.resolved, context.resolved.digest_over(loaded.metadata)
+    served = _served_elsewhere(deployment, item, digest, is_requested=requested_ms is not None)
+    if served is not None:
+        return PlanDocument(requested_ms=requested_ms, needless=served)
     # All else that beginning a pass is for reads manifests, and each step does it under its lease.
     fitting(loaded.metadata, resolved)
-    known = _known_outcomes(context, loaded)
+    settled = _settled(context, loaded)
+    known = _known_outcomes(context, loaded, is_settled=settled is not None)
     size = table_size(loaded.metadata, loaded.metadata.head(context.policy.branch))
     outgrown = STEPS if item.in_job else outgrown_steps(deployment.control, item)
     routes = choose_routes(_wanted(context) - set(known), size, deployment.settings.limits, outgrown)
@@ -146,8 +147,10 @@ def _plan(
     return PlanDocument(
         requested_ms=requested_ms,
         started_ms=event.started_ms,
-        head_id=head_id(context, loaded),
+        head_id=head_id(context, loaded) if settled is None else settled.snapshot_id,
+        looked_ms=None if settled is None else settled.looked_ms,
         fingerprint=resolved.fingerprint(),
+        digest=digest,
         routes=routes,
         outcomes={step: operation_document(one, event.run_id, listing) for step, one in known.items()},
         size_bytes=(size[Measure.BYTES_TO_COMPACT] or 0) if Operation.COMPACT.value in routes else 0,
@@ -173,25 +176,21 @@ def _wanted(context: OperationContext) -> set[str]:
     return {*cleaning, *(operation.value for operation in context.policy.operations)}
 
 
-def _known_outcomes(context: OperationContext, loaded: LoadedTable) -> Mapping[str, OperationOutcome]:
+def _known_outcomes(
+    context: OperationContext, loaded: LoadedTable, *, is_settled: bool
+) -> Mapping[str, OperationOutcome]:
     """The outcomes of operations that need no step: metadata and manifest list alone tell that they do nothing."""
     outcomes: dict[str, OperationOutcome] = {}
     sweeps = remembered_sweeps(context)
-    idle = _idle(context, loaded)
     for operation in context.policy.operations:
         reason = context.resolved.why_not(operation) or why_waiting(context, operation, sweeps)
         reason = reason or why_no_statistics(context, loaded.metadata, operation)
-        since = idle.get(operation) if reason is None else None
-        if since is not None:
-            reason = "too little came since a pass found nothing to do"
-        if reason is None and operation in _REWRITES:
-            reason = _why_nothing_to_rewrite(context, loaded, operation)
+        if reason is None and operation in OF_FILES:
+            reason = "too little came since the last pass" if is_settled else None
+            reason = reason or _why_nothing_to_rewrite(context, loaded, operation)
         if reason is not None:
-            outcomes[operation.value] = replace(skipped(operation, reason), idle_since=since)
+            outcomes[operation.value] = skipped(operation, reason)
     return outcomes
-
-
-_REWRITES = (Operation.COMPACT, Operation.REWRITE_POSITION_DELETES, Operation.REWRITE_MANIFESTS)
 
 
 def _why_nothing_to_rewrite(context: OperationContext, loaded: LoadedTable, operation: Operation) -> str | None:
@@ -208,20 +207,17 @@ def _why_nothing_to_rewrite(context: OperationContext, loaded: LoadedTable, oper
     return None if lists else "no position delete files eligible for merging"
 
 
-def _idle(context: OperationContext, loaded: LoadedTable) -> Mapping[Operation, IdleSince]:
-    """The rewriting operations that would find nothing, by the rule by which detection looks again, and since when.
+def _settled(context: OperationContext, loaded: LoadedTable) -> LastSeen | None:
+    """The last look at the table's files, if another one would find nothing; ``None``: this pass looks at them.
 
-    Somebody who asks for a pass wants it to look.  The record goes on with the outcome: a pass that leaves an operation
-    out must not make detection forget that it is idle.
+    Somebody who asks for a pass wants it to look.
     """
-    if not context.is_proposed:
-        return {}
-    metadata, rest = loaded.metadata, context.resolved
-    seen = context.state.last_seen(context.memory.identity)
-    clusters = rest.runs(Operation.COMPACT) and wanted_clustering(metadata, rest.policy) is not None
-    idle = idle_operations(metadata, rest, seen, clusters=clusters, now_ms=context.started_ms)
-    since = {} if seen is None else seen.idle_since
-    return {one: since[one.value] for one in _REWRITES if one in idle and one.value in since}
+    head = loaded.metadata.head(context.policy.branch)
+    if not context.is_proposed or head is None:
+        return None
+    seen = context.state.seen(context.memory.identity)
+    found = looked_at(loaded.metadata, head, context.resolved, seen, context.started_ms)
+    return found.seen if found.is_settled else None
 
 
 def _load(runtime: Runtime, item: Item) -> LoadedTable | None:
@@ -233,10 +229,10 @@ def _load(runtime: Runtime, item: Item) -> LoadedTable | None:
     return loaded if identity_of(runtime.catalog, loaded).is_same_copy(item.identity) else None
 
 
-def _served_elsewhere(deployment: Deployment, item: Item, *, is_requested: bool) -> str | None:
+def _served_elsewhere(deployment: Deployment, item: Item, digest: str, *, is_requested: bool) -> str | None:
     if item.detected_ms is None:
         return None
     is_pending = is_requested if item.forced else None
     return why_needless(
-        deployment.state, item.identity, item.detected_ms, now_ms=deployment.clock(), is_pending=is_pending
+        deployment.state, item.identity, digest, item.detected_ms, now_ms=deployment.clock(), is_pending=is_pending
     )

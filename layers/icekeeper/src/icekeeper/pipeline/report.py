@@ -185,11 +185,10 @@ def _planned(
     has_job = {step for step in found.killed if FACTS[Operation(step)].job is not None}
     note_outgrown(deployment.control, item, {step for step in has_job if plan.routes[step] == "function"})
     # A refusal counts as "nothing to do", because its cause is in the table.  A lease that was lost or held by another
-    # run says nothing of the table, nor does a job that had no time for it: such a pass is recorded under no
-    # fingerprint.
-    fingerprint = "" if found.is_due_again else plan.fingerprint
-    started = PassStart(item.identity, plan.head_id, plan.started_ms)
-    failures = record_outcome(deployment.state, started, outcome, fingerprint, ENGINE, deployment.clock())
+    # run says nothing of the table, nor does a job that had no time for it: after such a pass the next one looks.
+    started = PassStart(item.identity, plan.head_id, plan.started_ms, plan.digest, plan.looked_ms)
+    is_whole = not found.is_due_again
+    failures = record_outcome(deployment.state, started, outcome, ENGINE, deployment.clock(), is_whole=is_whole)
     _note_cut(deployment, item, plan, found.killed, outcome)
     return TableReport(item, outcome.status.value, outcome.summary, outcome, failures)
 

@@ -215,7 +215,7 @@ def _served(state: StateStore, request: MaintenanceRequest, now_ms: int) -> Answ
     """How the pass ended that claimed a request: the newest of the table, which may have been too idle for the
     journal."""
     newest = next(iter(state.history(request.identity, limit=1)), None)
-    seen = state.last_seen(request.identity)
+    seen = state.seen(request.identity)
     # No pass ends later than now (rule: future-records-bar-nothing).
     seen_ms = 0 if seen is None or seen.finished_ms > now_ms else seen.finished_ms
     if newest is not None and newest.finished_ms >= max(request.requested_ms, seen_ms):

@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from icekeeper.errors import PolicyError
+from icekeeper.metadata.document import TableMetadata, table_digest
 from icekeeper.operation_facts import FACTS, Operation
 from icekeeper.policy.contradictions import SAFE_RETENTION_HOURS, check_policy
 from icekeeper.policy.keys import DEPLOYMENT_KEYS, KEY_FACTS, MORE, POLICY_KEYS, Policy
@@ -95,6 +96,11 @@ class ResolvedPolicy:
             lines += [f"orders {key}={_exact_text(getattr(self.orders, key))}" for key in _OF_ORDER]
         self._own_fingerprint.append(hashlib.sha256("\n".join(lines).encode()).hexdigest())
         return self._own_fingerprint[0]
+
+    def digest_over(self, metadata: TableMetadata) -> str:
+        """A digest of what decides a pass over a table besides its snapshots: this policy, and the table's own settings
+        (schema, partition spec, sort order, properties)."""
+        return hashlib.sha256(f"{self.fingerprint()} {table_digest(metadata)}".encode()).hexdigest()
 
     def why_ignored(self, key: str) -> str | None:
         """Why the table's own property for a key does not count; ``None``: it counts."""

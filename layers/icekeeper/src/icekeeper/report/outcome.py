@@ -22,7 +22,6 @@ from icekeeper.errors import StorageError
 from icekeeper.machine.clock import iso_utc
 from icekeeper.machine.metering import RequestKind
 from icekeeper.operation_facts import FACTS, STEPS, Operation
-from icekeeper.state.store import IdleSince, idle_since_text, read_idle_since
 from icekeeper.text import masked_sentence, size_text
 
 Metrics: TypeAlias = Mapping[str, int | float]
@@ -77,8 +76,8 @@ class OperationOutcome:
     """In a dry run: the earlier operations whose changes the plan takes into account."""
     in_turn: OperationOutcome | None = None
     """In a dry run, if this outcome is for the current table: the outcome after the earlier operations."""
-    idle_since: IdleSince | None = None
-    """The record that the operation had nothing more to do; ``None``: there may be more."""
+    leaves_work: bool = False
+    """Whether it left work to a later pass: because of a limit, or because others committed meanwhile."""
 
     def __post_init__(self) -> None:
         # A summary may quote an error of a library, which may contain secrets.
@@ -229,6 +228,14 @@ class PassOutcome:
         return all(_did_nothing(outcome) for outcome in self.operations)
 
     @property
+    def is_done(self) -> bool:
+        """Whether no operation failed or left work, so that another pass would find nothing until others commit.
+
+        A refusal counts as done, because its cause remains until the table changes.
+        """
+        return not any(one.status is Status.FAILED or one.leaves_work or one.lost_lease for one in self.operations)
+
+    @property
     def changed_nothing(self) -> bool:
         """Whether nothing was changed, refused or cleaned up, and nothing failed, so there is nothing to report."""
         troubled = any(outcome.status in (Status.REFUSED, Status.FAILED) for outcome in self.operations)
@@ -331,10 +338,8 @@ class BucketOutcome:
 
 
 def operation_document(outcome: OperationOutcome, run_id: str, listing: ListingWriter) -> dict[str, Any]:
-    """The outcome as in ``maintain --json`` with ``idle_since``, for :func:`operation_outcome`."""
-    name = outcome.operation.value
-    idle_since = {} if outcome.idle_since is None else {"idle_since": idle_since_text({name: outcome.idle_since})}
-    return {**outcome.to_json(run_id, listing), **idle_since}
+    """The outcome as in ``maintain --json`` with ``leaves_work``, for :func:`operation_outcome`."""
+    return {**outcome.to_json(run_id, listing), **({"leaves_work": True} if outcome.leaves_work else {})}
 
 
 def operation_outcome(document: Mapping[str, Any]) -> OperationOutcome:
@@ -355,7 +360,7 @@ def operation_outcome(document: Mapping[str, Any]) -> OperationOutcome:
             files_planned=tuple(files.get("planned", ())),
             files_deleted=tuple(files.get("deleted", ())),
             lost_lease=document.get("lost_lease", False),
-            idle_since=read_idle_since(document.get("idle_since")).get(document["operation"]),
+            leaves_work=document.get("leaves_work", False),
         )
 
 

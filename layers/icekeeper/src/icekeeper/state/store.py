@@ -94,47 +94,6 @@ class Gathered(Generic[Record]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IdleSince:
-    """When and at which snapshot an operation had nothing to do; detection counts what came since."""
-
-    snapshot_id: int
-    """The head that was planned on, or the head after the operation."""
-    table_digest: str
-    """The table's digest then (:mod:`icekeeper.metadata.document`)."""
-    looked_ms: int
-    """When the operation was planned."""
-    run_id: str | None = None
-    """Rewrites of this run after that snapshot do not count as changes."""
-
-
-def idle_since_text(records: Mapping[str, IdleSince]) -> str:
-    """The records by operation, as JSON with sorted keys."""
-    return json.dumps({name: asdict(one) for name, one in records.items()}, sort_keys=True)
-
-
-def read_idle_since(text: str | None) -> dict[str, IdleSince]:
-    """Parse the text of :func:`idle_since_text`; a malformed record counts as none, so that a pass looks again."""
-    try:
-        found = json.loads(text or "{}")
-        records = {str(name): _record(one) for name, one in found.items()}
-    except (AttributeError, RecursionError, TypeError, ValueError):
-        return {}
-    return {name: one for name, one in records.items() if one is not None}
-
-
-def _record(values: Any) -> IdleSince | None:
-    try:
-        return IdleSince(
-            snapshot_id=int(values["snapshot_id"]),
-            table_digest=str(values["table_digest"]),
-            looked_ms=int(values["looked_ms"]),
-            run_id=None if values["run_id"] is None else str(values["run_id"]),
-        )
-    except (KeyError, TypeError, ValueError):
-        return None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LakeStats:
     """The health of a table when last seen: counters by metric name (``lake_data_files``, …), and warnings."""
 
@@ -407,16 +366,34 @@ class Pin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastSeen:
-    """What the last pass over a table saw: the head, the policy's fingerprint, and whether it had nothing to do."""
+    """What the last pass under one digest of settings and operations saw of a table."""
 
     snapshot_id: int | None
-    fingerprint: str
+    """The head before the pass."""
+    looked_ms: int
+    """When files were looked at; a pass that only sweeps, because little came, goes on with that of an earlier one."""
     finished_ms: int
-    idle: bool
-    idle_since: Mapping[str, IdleSince] = field(default_factory=dict)
-    """By operation."""
+    is_done: bool
+    """Whether nothing failed and no work was left to a later pass."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenTable:
+    """What the last passes saw of a table, so that one rhythm does not look again because of another."""
+
+    passes: Mapping[str, LastSeen]
+    """By the digest of their settings and operations; the newest of each, and of eight digests at most."""
     failures: Mapping[str, int] = field(default_factory=dict)
-    """By operation that failed: in how many passes in a row."""
+    """By operation that failed when it ran last: in how many passes in a row."""
+
+    @property
+    def finished_ms(self) -> int:
+        """When the last pass ended."""
+        return max(one.finished_ms for one in self.passes.values())
+
+    def under(self, digest: str) -> LastSeen | None:
+        """What the last pass of this digest saw."""
+        return self.passes.get(digest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,7 +401,7 @@ class Glance:
     """All state of one table that detection needs, read in one request."""
 
     pins: tuple[Pin, ...]
-    last_seen: LastSeen | None
+    seen: SeenTable | None
     loads: tuple[StagedLoad, ...]
     sweeps: Mapping[SweepKind, SweepRecord] = field(default_factory=dict)
     unreadable: Mapping[str, UnreadableFile] = field(default_factory=dict)
@@ -437,6 +414,8 @@ _PINS_KEPT_MS = 7 * 24 * HOUR_MS
 _LONGEST_SUMMARY = 50_000
 _LONGEST_OF_HOUR = 2_000  # of the fleet's journal
 _PINS = "now#pin#"
+# Two or three rhythms are usual; what a person runs with other settings adds a digest each.
+_MOST_DIGESTS = 8
 
 
 class StateStore:
@@ -474,7 +453,7 @@ class StateStore:
         items = list(self.table.query(table_key(identity), "now#"))
         return Glance(
             _pins(identity, items, now_ms),
-            next((_last_seen(item) for item in items if item["sk"] == seen), None),
+            next((_seen_table(item) for item in items if item["sk"] == seen), None),
             loads_of(identity, items),
             _sweeps(item for item in items if item["sk"].startswith(sweeps)),
             _unreadable_files(item for item in items if item["sk"].startswith(unreadable)),
@@ -563,22 +542,38 @@ class StateStore:
             table_key(identity), sort_key(_PINS, name), lambda found: None if found is None else REMOVED
         )
 
-    def remember(self, identity: TableIdentity, seen: LastSeen) -> None:
-        """Record what a pass saw, unless the stored pass finished later by at most ``OVERLAP_MS``."""
+    def remember(
+        self, identity: TableIdentity, digest: str, seen: LastSeen, *, started_ms: int, failed: Mapping[str, bool]
+    ) -> Mapping[str, int]:
+        """Record what a pass saw, unless one of the same digest finished later by at most ``OVERLAP_MS``.
+
+        ``failed``: the operations of the pass, and whether each failed.  Returns in how many passes in a row each
+        operation has failed that failed in this one; recording a pass again counts it once.
+        """
+        failures: dict[str, int] = {}
 
         def decide(found: Item | None) -> Item | None:
-            if found is not None and 0 < found["seen_ms"] - seen.finished_ms <= OVERLAP_MS:
+            before = None if found is None else _seen_table(found)
+            passes = {} if before is None else dict(before.passes)
+            counts = {} if before is None else dict(before.failures)
+            last = passes.get(digest)
+            is_repeated = last is not None and started_ms < last.finished_ms <= seen.finished_ms
+            for name, has_failed in failed.items():
+                count = counts.pop(name, 0)
+                if has_failed:
+                    counts[name] = failures[name] = max(1, count) if is_repeated else count + 1
+            if last is not None and 0 < last.finished_ms - seen.finished_ms <= OVERLAP_MS:
                 return None
+            passes[digest] = seen
+            newest = sorted(passes.items(), key=lambda one: one[1].finished_ms)[-_MOST_DIGESTS:]
             return {
-                "snapshot_id": seen.snapshot_id,
-                "fingerprint": seen.fingerprint,
-                "seen_ms": seen.finished_ms,  # not "finished_ms", which would put it into the index of passes
-                "idle": seen.idle,
-                "idle_since": idle_since_text(seen.idle_since),
-                **({"failures": json_text(seen.failures)} if seen.failures else {}),
+                "seen_ms": max(one.finished_ms for _, one in newest),  # not "finished_ms", the index of passes
+                "passes": json_text({name: asdict(one) for name, one in {**dict(newest), digest: seen}.items()}),
+                **({"failures": json_text(counts)} if counts else {}),
             }
 
         self.table.change(table_key(identity), now_prefix("seen", identity), decide)
+        return failures
 
     def record_clustering(self, identity: TableIdentity, snapshot_id: int, recipe: str) -> None:
         """Record that all files that a snapshot added are clustered by a recipe (order or z-order, as text)."""
@@ -596,10 +591,10 @@ class StateStore:
         found = self.table.query(copy_key("copy", identity), _clusterings(recipe), attributes=("snapshot_id",))
         return frozenset(item["snapshot_id"] for item in found)
 
-    def last_seen(self, identity: TableIdentity) -> LastSeen | None:
-        """What the last pass saw; ``None`` if none is known."""
+    def seen(self, identity: TableIdentity) -> SeenTable | None:
+        """What the last passes saw; ``None`` if none is known."""
         found = self.table.get(table_key(identity), now_prefix("seen", identity))
-        return None if found is None else _last_seen(found)
+        return None if found is None else _seen_table(found)
 
 
 def _clusterings(recipe: str) -> str:
@@ -626,14 +621,18 @@ def _pin(identity: TableIdentity, item: Item) -> Pin:
         )
 
 
-def _last_seen(item: Item) -> LastSeen:
+def _seen_table(item: Item) -> SeenTable:
     with understood(item):
-        return LastSeen(
-            snapshot_id=item.get("snapshot_id"),
-            fingerprint=item["fingerprint"],
-            finished_ms=item["seen_ms"],
-            idle=item["idle"],
-            idle_since=read_idle_since(item.get("idle_since")),
+        return SeenTable(
+            passes={
+                str(digest): LastSeen(
+                    snapshot_id=None if one.get("snapshot_id") is None else int(one["snapshot_id"]),
+                    looked_ms=int(one.get("looked_ms")),
+                    finished_ms=int(one.get("finished_ms")),
+                    is_done=one.get("is_done") is True,
+                )
+                for digest, one in json.loads(item["passes"]).items()
+            },
             failures={str(name): int(times) for name, times in json.loads(item.get("failures", "{}")).items()},
         )
 

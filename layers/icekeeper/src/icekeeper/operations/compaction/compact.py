@@ -15,7 +15,7 @@ from icekeeper.metadata.document import require_writable
 from icekeeper.model import Nothing
 from icekeeper.operations.compaction.land.expected_files import commit_expected
 from icekeeper.operations.compaction.land.remembered_files import RememberedFiles
-from icekeeper.operations.compaction.land.summary import idle_after, outcome_of, too_late, with_late
+from icekeeper.operations.compaction.land.summary import leaves_work, outcome_of, too_late, with_late
 from icekeeper.operations.compaction.plan.plan_table import plan_table, sample_of
 from icekeeper.operations.compaction.plan.preview import previewed
 from icekeeper.operations.compaction.plan.where import why_not_rewritten
@@ -62,7 +62,7 @@ def _run(context: OperationContext, loaded: LoadedTable) -> OperationOutcome:
     files.forget_gone(entry.file.file_path for entry in state.deletes.entries)
     if isinstance(plan, Nothing):
         files.record_layout()
-        return replace(skipped(_OPERATION, plan.reason), idle_since=context.idle_since(metadata))
+        return skipped(_OPERATION, plan.reason)
     loaded.allowed.require(chain((metadata.data_location,), plan.paths))
     context.require_reviewed(loaded, plan.input_files)
     late = too_late(context.reader(loaded), state, plan)
@@ -73,4 +73,4 @@ def _run(context: OperationContext, loaded: LoadedTable) -> OperationOutcome:
     files.note(plan, outcomes)
     files.record_layout()
     outcome = with_late(outcome_of(plan, outcomes, metadata.properties), late)
-    return replace(outcome, idle_since=idle_after(context, metadata, plan, outcomes))
+    return replace(outcome, leaves_work=leaves_work(plan, outcomes))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -65,8 +65,7 @@ def rewrite_manifests(context: OperationContext) -> OperationOutcome:
         head = context.load()
         plan = _plan(context, head)
         if isinstance(plan, Nothing):
-            nothing = skipped(_OPERATION, plan.reason, metrics={"rewrite_manifests.duration_ms": elapsed_ms()})
-            return replace(nothing, idle_since=context.idle_since(head.metadata))
+            return skipped(_OPERATION, plan.reason, metrics={"rewrite_manifests.duration_ms": elapsed_ms()})
         if context.dry_run:
             context.would_commit(_OPERATION, partial(_commit_expected, context, head, plan))
             (data, data_into), (deletes, deletes_into) = (plan.count(content) for content in ManifestContent)

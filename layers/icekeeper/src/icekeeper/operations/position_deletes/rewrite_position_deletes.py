@@ -91,7 +91,7 @@ def _converted(merged: OperationOutcome, files: tuple[str, ...], conversion: Con
     if conversion.snapshot_id is not None:
         outcome = replace(outcome, snapshot_ids=(conversion.snapshot_id, *outcome.snapshot_ids))
     if conversion.files_left:
-        outcome = replace(outcome, idle_since=None)
+        outcome = replace(outcome, leaves_work=True)
     problems = [f"{len(conversion.errors)} conversion(s) failed: {conversion.errors[0]}"] if conversion.errors else []
     if conversion.dropped and conversion.snapshot_id is None and not problems:
         problems.append(f"every conversion was overtaken by other commits: {next(iter(conversion.dropped.values()))}")
@@ -130,8 +130,7 @@ def _merge(context: OperationContext, loaded: LoadedTable) -> OperationOutcome:
         )
         if isinstance(plan, Nothing):
             metrics = {"rewrite_position_deletes.duration_ms": elapsed_ms()}
-            nothing = skipped(_OPERATION, plan.reason, metrics=metrics)
-            return replace(nothing, idle_since=context.idle_since(loaded.metadata))
+            return skipped(_OPERATION, plan.reason, metrics=metrics)
         loaded.allowed.require((loaded.metadata.data_location, *plan.input_files))
         if context.dry_run:
             count = len(plan.groups)

@@ -11,7 +11,6 @@ from dataclasses import replace
 from itertools import pairwise
 
 from icekeeper.errors import MaintenanceError
-from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import DataFile
 from icekeeper.operations.compaction.land.commit_groups import GroupOutcomes
@@ -19,10 +18,8 @@ from icekeeper.operations.compaction.plan.candidates import TableState
 from icekeeper.operations.compaction.plan.plan_groups import CompactionPlan, counters, done_depth, kept_sentence
 from icekeeper.operations.compaction.terms.rewrite_task import ROW_GROUP_MEMORY_BYTES
 from icekeeper.operations.compaction.terms.write_properties import row_group_bytes
-from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status, skipped, with_left_out
-from icekeeper.state.store import IdleSince
 from icekeeper.text import counted, size_text
 
 log = logging.getLogger(__name__)
@@ -100,16 +97,11 @@ def _overtaken(outcomes: GroupOutcomes, bytes_dropped: int) -> str:
     return f"; {counted(len(outcomes.dropped), 'bin')} of {size_text(bytes_dropped)} rewritten in vain: {why}"
 
 
-def idle_after(
-    context: OperationContext, metadata: TableMetadata, plan: CompactionPlan, outcomes: GroupOutcomes
-) -> IdleSince | None:
-    """The record that the table needs nothing more; ``None`` unless every group was committed and none waits."""
+def leaves_work(plan: CompactionPlan, outcomes: GroupOutcomes) -> bool:
+    """Whether a later pass finds more to do: a group was not committed, or waits."""
     # Unreadable files wait, as unsupported ones do.  A group that was given up may have left readable files.
     troubles = outcomes.errors or outcomes.groups_given_up or outcomes.dropped or outcomes.groups_left
-    idle = context.idle_since(metadata)
-    if plan.groups_waiting or troubles or not outcomes.snapshot_ids or idle is None:
-        return None
-    return replace(idle, run_id=context.run_id)  # the plan did not include commits of others since
+    return bool(plan.groups_waiting or troubles or not outcomes.snapshot_ids)
 
 
 def too_late(reader: TableReader, state: TableState, plan: CompactionPlan) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""An operation that had nothing to do stays idle until enough came or a day has passed; the reasons, in words."""
+"""A table that a pass has looked at is left alone until enough came or a day has passed; the reasons, in words."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 import pytest
 
 from icekeeper.commit.attempt import RUN_ID_KEY
-from icekeeper.detection.assess import assess, idle_operations
-from icekeeper.detection.look_again import time_has_come
+from icekeeper.detection.assess import assess
+from icekeeper.detection.looked_at import time_has_come
 from icekeeper.detection.proposal import Proposal
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.model import PartitionValue
-from icekeeper.policy import Operation, ResolvedPolicy
-from icekeeper.state.store import LastSeen
+from icekeeper.policy import ResolvedPolicy
+from icekeeper.state.store import SeenTable
 from support.growing_table import GrowingTable, idle
 from support.plans import HEAD_MS, MB
 from support.settings import policy
 
 NOW_MS = HEAD_MS + HOUR_MS
 ONLY_COMPACTION = {"operations": "compact"}
-UNCHANGED = "unchanged since the last pass found nothing to do"
+UNCHANGED = "nothing came since the last pass"
 UNKNOWN = ("what came since the last pass cannot be told from the snapshots",)
 TIME = ("time alone may have brought work since the last pass",)
 
@@ -31,14 +31,14 @@ def of(*megabytes: float, partition: PartitionValue = "p") -> list[tuple[int, Pa
 
 
 def told(
-    found: GrowingTable, last: LastSeen | None, resolved: ResolvedPolicy, now_ms: int = NOW_MS, **more: Any
+    found: GrowingTable, last: SeenTable | None, resolved: ResolvedPolicy, now_ms: int = NOW_MS, **more: Any
 ) -> tuple[str, ...] | str:
     """The reasons for a pass, or why there is none."""
-    answer = assess("ns.t", found.metadata, resolved, now_ms=now_ms, expirable=0, last_seen=last, **more)
+    answer = assess("ns.t", found.metadata, resolved, now_ms=now_ms, expirable=0, seen=last, **more)
     return answer.reasons if isinstance(answer, Proposal) else answer.reason
 
 
-def test_a_pass_looks_again_when_min_input_files_data_files_came_into_one_partition() -> None:
+def test_a_pass_looks_again_when_min_input_files_data_files_came() -> None:
     resolved, found = policy(**ONLY_COMPACTION), GrowingTable()
     found.commit(of(*[300] * 6))
     assert told(found, None, resolved) == ("no pass under these settings has looked at the 6 data files",)
@@ -46,23 +46,8 @@ def test_a_pass_looks_again_when_min_input_files_data_files_came_into_one_partit
     assert told(found, last, resolved) == UNCHANGED
     found.commit(of(300, 300, 300))
     assert told(found, last, resolved) == "3 data files came since the last pass, fewer than 5"
-    found.commit([*of(300), *of(300, partition="q")])  # at most one of them into p
-    assert isinstance(told(found, last, resolved), str)
-    found.commit(of(300))
+    found.commit([*of(300), *of(300, partition="q")])
     assert told(found, last, resolved) == ("5 data files came since the last pass",)
-
-
-def test_files_in_as_many_partitions_are_not_enough_for_one() -> None:
-    resolved, found = policy(**ONLY_COMPACTION, apply_deletes="false"), GrowingTable()
-    found.commit(of(*[300] * 6))
-    last = idle(found, resolved)
-    found.commit([file for partition in "abcdef" for file in of(1, partition=partition)])
-    assert told(found, last, resolved) == "1 data file came since the last pass, fewer than 5"
-    found.omitted = frozenset({"changed-partition-count"})
-    found.commit(of(1, 1, 1))
-    assert told(found, last, resolved) == "4 data files came since the last pass, fewer than 5"
-    found.commit(of(1))
-    assert isinstance(told(found, last, resolved), tuple)
 
 
 def test_delete_files_count_as_data_files_do() -> None:
@@ -71,9 +56,7 @@ def test_delete_files_count_as_data_files_do() -> None:
     last = idle(found, resolved)
     deletes = {"added-delete-files": "4", "total-delete-files": "4"}
     found.commit(more=deletes)
-    assert told(found, last, resolved) == (
-        "0 data files came since the last pass, fewer than 5; 4 delete files came since the last pass, fewer than 5"
-    )
+    assert told(found, last, resolved) == "4 delete files came since the last pass, fewer than 5"
     blocked = policy(**ONLY_COMPACTION, apply_deletes="false")
     found.commit(more={**deletes, "total-delete-files": "8"})
     assert "8 delete files with 0 deletes" in told(found, last, resolved)
@@ -90,28 +73,27 @@ def test_position_delete_files_are_counted_for_the_operation_that_merges_them() 
     assert told(found, last, resolved) == ("7 delete files with 0 deletes",)
 
 
-@pytest.mark.parametrize("counts", [True, False])
-def test_manifests_are_counted_by_the_summary_or_by_the_files_that_came(counts: bool) -> None:
+def test_manifests_are_looked_at_when_as_many_commits_came() -> None:
     resolved, found = policy(operations="rewrite_manifests"), GrowingTable()
-    listed = {"manifests-created": "1", "manifests-kept": "8"} if counts else {}
+    listed = {"manifests-created": "1", "manifests-kept": "8"}
     found.commit(of(300), more=listed)
     last = idle(found, resolved)
     for number in range(1, 5):
         found.commit(of(300), more=listed)
-        files = "1 manifest" if number == 1 else f"{number} manifests"
-        assert told(found, last, resolved) == f"{files} came since the last pass, fewer than 5"
+        commits = "1 commit" if number == 1 else f"{number} commits"
+        assert told(found, last, resolved) == f"{commits} came since the last pass, fewer than 5"
     found.commit(of(300), more=listed)
-    expected = "9 manifests reach min_manifests_to_rewrite 5" if counts else "5 manifests came since the last pass"
-    assert told(found, last, resolved) == (expected,)
+    assert told(found, last, resolved) == ("9 manifests reach min_manifests_to_rewrite 5",)
 
 
-def test_the_rewrites_of_the_run_itself_are_nothing_new() -> None:
+@pytest.mark.parametrize("run_id", ["that of the pass", "of another rhythm"])
+def test_our_own_rewrites_are_nothing_new(run_id: str) -> None:
     resolved, found = policy(**ONLY_COMPACTION), GrowingTable()
     found.commit(of(*[300] * 6))
-    last = idle(found, resolved, run_id="r")
-    found.commit(of(*[300] * 5), found.files[:5], more={RUN_ID_KEY: "r"}, is_rewrite=True)
-    assert isinstance(told(found, last, resolved), str)
-    found.commit(of(*[300] * 5), found.files[:5], more={RUN_ID_KEY: "another"}, is_rewrite=True)
+    last = idle(found, resolved)
+    found.commit(of(*[300] * 5), found.files[:5], more={RUN_ID_KEY: run_id}, is_rewrite=True)
+    assert told(found, last, resolved) == UNCHANGED
+    found.commit(of(*[300] * 5))
     assert told(found, last, resolved) == ("5 data files came since the last pass",)
 
 
@@ -186,12 +168,10 @@ def test_history_that_is_gone_is_looked_at() -> None:
 
 def test_new_settings_of_the_table_are_looked_at() -> None:
     resolved, found = policy(**ONLY_COMPACTION), GrowingTable()
-    found.commit(of(1))
+    found.commit(of(*[300] * 6))
     last = idle(found, resolved)
-    changed = {name: replace(one, table_digest="another") for name, one in last.idle_since.items()}
-    assert told(found, replace(last, idle_since=changed), resolved) == (
-        "the table's own settings changed since the last pass",
-    )
+    found.properties["write.parquet.compression-codec"] = "zstd"
+    assert told(found, last, resolved) == ("no pass under these settings has looked at the 6 data files",)
 
 
 @pytest.mark.parametrize(
@@ -206,41 +186,32 @@ def test_one_file_is_enough_where_every_file_is_rewritten(settings: dict[str, st
     assert told(found, last, resolved) == ("1 data file came since the last pass",)
 
 
-def test_what_is_switched_off_is_idle() -> None:
+def test_what_is_switched_off_is_not_waited_for() -> None:
     resolved = policy(**ONLY_COMPACTION, rewrite_enabled="false", apply_deletes="false")
     found = GrowingTable()
     found.commit(of(1))
     last = idle(found, resolved)
     found.commit(of(*[1] * 9))
-    assert told(found, last, resolved) == "rewrites are disabled"
+    assert told(found, last, resolved) == UNCHANGED
 
 
-def test_a_changed_policy_is_looked_at_once() -> None:
-    """Files that were clustered before are no news; what the new settings ask of them is not known."""
+def test_each_digest_of_settings_looks_for_itself() -> None:
+    """Files that were clustered before are no news; what other settings ask of them is not known."""
     settings = {**ONLY_COMPACTION, "sort_order": "id"}
     before, after = policy(**settings), policy(**settings, min_input_files=3)
     found = GrowingTable()
     found.commit(of(300, 300, 300))
-    last = LastSeen(snapshot_id=100, fingerprint=before.fingerprint(), finished_ms=NOW_MS, idle=True)
+    last = idle(found, before)
     assert told(found, last, before, clustering="r") == UNCHANGED
     found.snapshots[-1]["summary"]["icekeeper.recipe"] = "r"
     assert told(found, last, after, clustering="r") == ("no pass under these settings has looked at the 3 data files",)
-    assert told(found, replace(last, fingerprint=after.fingerprint()), after, clustering="r") == UNCHANGED
+    both = SeenTable(passes={**last.passes, **idle(found, after).passes})
+    assert told(found, both, after, clustering="r") == told(found, both, before, clustering="r") == UNCHANGED
 
 
 def test_a_pass_that_left_work_is_followed_by_another() -> None:
     resolved, found = policy(**ONLY_COMPACTION), GrowingTable()
     found.commit(of(*[300] * 6))
-    last = replace(idle(found, resolved), idle=False, idle_since={})
-    assert told(found, last, resolved) == ("the last pass left files to rewrite",)
-
-
-def test_each_operation_has_a_record_of_its_own() -> None:
-    resolved, found = policy(operations="compact,rewrite_position_deletes,rewrite_manifests"), GrowingTable()
-    found.commit(of(300), more={"manifests-created": "1", "manifests-kept": "8"})
-    last = idle(found, resolved)
-    found.commit(of(*[300] * 5), more={"manifests-created": "1", "manifests-kept": "9"})
-    assert idle_operations(found.metadata, resolved, last, clusters=False, now_ms=NOW_MS) == {
-        Operation.REWRITE_POSITION_DELETES,
-        Operation.REWRITE_MANIFESTS,
-    }
+    ((digest, seen),) = idle(found, resolved).passes.items()
+    last = SeenTable(passes={digest: replace(seen, is_done=False)})
+    assert told(found, last, resolved) == ("the last pass left work",)
