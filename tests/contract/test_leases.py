@@ -308,6 +308,7 @@ def test_a_holder_whose_clock_is_set_right_has_a_lease_that_ends_in_time(tmp_pat
 def test_the_next_pass_takes_the_place_of_one_that_ended_in_the_future(open_store: OpenStore) -> None:
     store = open_store()
     remember(store, IDENTITY, FROM_AHEAD)
+    remember(store, IDENTITY, FROM_AHEAD, "of another digest")
     remember(store, IDENTITY, replace(SEEN, is_done=False))
     assert store.seen(IDENTITY) == looks(replace(SEEN, is_done=False))
     earlier = replace(SEEN, finished_ms=NOW_MS - OVERLAP_MS)
