@@ -13,8 +13,9 @@ from pyroaring import BitMap64
 
 from benchmarks.merge import SCHEMA
 from icekeeper.model import FileContent
+from icekeeper.operations.compaction.terms.output_names import OutputNames
 from icekeeper.operations.compaction.terms.recipe import ClusterRecipe, KeyColumn
-from icekeeper.operations.compaction.terms.rewrite_task import OutputNames, RewriteTask
+from icekeeper.operations.compaction.terms.rewrite_task import RewriteTask
 from icekeeper.policy import Strategy
 from icekeeper.rows.read_task import DeleteFile, InputFile
 

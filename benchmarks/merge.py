@@ -29,7 +29,8 @@ import pyarrow.parquet as pq
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.engines.spark import SparkEngine, local_session
 from icekeeper.engines.worker_processes import end_worker_server
-from icekeeper.operations.compaction.terms.rewrite_task import OutputNames, RewriteTask
+from icekeeper.operations.compaction.terms.output_names import OutputNames
+from icekeeper.operations.compaction.terms.rewrite_task import RewriteTask
 from icekeeper.operations.compaction.work.rewrite import rewrite_group
 from icekeeper.rows.read_task import InputFile
 

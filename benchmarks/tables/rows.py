@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from icekeeper.model import DataFile
 from icekeeper.operations.compaction.terms.write_properties import metrics_modes
-from icekeeper.operations.compaction.work.write_file import PassingCounts, entry_of_file
+from icekeeper.operations.compaction.work.file_entry import PassingCounts, entry_of_file
 
 EVENT_COLUMNS: Sequence[tuple[str, str]] = (
     ("id", "long"),

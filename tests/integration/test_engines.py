@@ -30,8 +30,9 @@ from icekeeper.machine.clock import system_clock
 from icekeeper.machine.metering import RequestKind, counting
 from icekeeper.machine.resources import this_machine
 from icekeeper.model import ManifestContent
+from icekeeper.operations.compaction.terms.output_names import Layout, OutputNames
 from icekeeper.operations.compaction.terms.recipe import ClusterRecipe, KeyColumn
-from icekeeper.operations.compaction.terms.rewrite_task import Layout, OutputNames, RewriteTask, Routing, planned_files
+from icekeeper.operations.compaction.terms.rewrite_task import RewriteTask, Routing, planned_files
 from icekeeper.operations.compaction.work.rewrite import rewrite_group
 from icekeeper.operations.compaction.work.sort_files import LaneTask, SplitTask, lane_files, merge_lane, split_rows
 from icekeeper.operations.manifests.lanes import Lane, ManifestsOfTable, split_entries, write_lane

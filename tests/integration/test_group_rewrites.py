@@ -18,7 +18,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.engines.engine import Engine
 from icekeeper.operations.compaction.plan import plan_on_workers
-from icekeeper.operations.compaction.terms.rewrite_task import OutputNames, RewriteTask
+from icekeeper.operations.compaction.terms.output_names import OutputNames
+from icekeeper.operations.compaction.terms.rewrite_task import RewriteTask
 from icekeeper.operations.compaction.work.rewrite import rewrite_group
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassStatus, Status

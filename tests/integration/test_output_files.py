@@ -22,7 +22,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.errors import PolicyError
 from icekeeper.operations.compaction.plan import candidates, group_tasks
-from icekeeper.operations.compaction.plan.candidates import SIZES_KEY
+from icekeeper.operations.compaction.plan.output_sizes import SIZES_KEY
 from icekeeper.operations.compaction.terms.recipe import ClusterRecipe, KeyColumn
 from icekeeper.operations.compaction.terms.rewrite_task import RewriteResult, RewriteTask
 from icekeeper.operations.compaction.terms.write_properties import misread_columns, writer_options

@@ -22,7 +22,7 @@ from pyiceberg.types import DateType, LongType, NestedField, StringType, Timesta
 from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata.manifest_write import partition_types
 from icekeeper.metadata.types import decode, encode
-from icekeeper.operations.compaction.terms.write_properties import civil_date, partition_path
+from icekeeper.operations.compaction.terms.output_names import civil_date, partition_path
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from support.deletes import commit_deletes, equality_delete

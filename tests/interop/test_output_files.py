@@ -19,7 +19,8 @@ from pyiceberg.utils.datetime import date_to_days, datetime_to_micros
 
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import DataFile, PartitionValue
-from icekeeper.operations.compaction.terms.write_properties import metrics_modes, output_names, output_properties
+from icekeeper.operations.compaction.terms.output_names import output_names
+from icekeeper.operations.compaction.terms.write_properties import metrics_modes, output_properties
 from icekeeper.rows.arrow_schema import leaf_columns
 from support.evolved import Compacted
 from support.iceberg_java import IcebergJava

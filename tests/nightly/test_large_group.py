@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from icekeeper.operations.compaction.terms.output_names import OutputNames
 from icekeeper.operations.compaction.terms.recipe import ClusterRecipe, KeyColumn
-from icekeeper.operations.compaction.terms.rewrite_task import OutputNames, RewriteTask
+from icekeeper.operations.compaction.terms.rewrite_task import RewriteTask
 from icekeeper.policy import Strategy
 from icekeeper.rows.read_task import InputFile
 

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from icekeeper.model import DataFile
-from icekeeper.operations.compaction.terms.rewrite_task import OutputNames, RewriteResult, RewriteTask
+from icekeeper.operations.compaction.terms.output_names import OutputNames
+from icekeeper.operations.compaction.terms.rewrite_task import RewriteResult, RewriteTask
 from icekeeper.operations.compaction.work.rewrite import rewrite_group
 from icekeeper.rows.arrow_schema import arrow_schema
 from icekeeper.rows.read_task import InputFile

@@ -19,13 +19,13 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import DataFile, EntryStatus, LiveEntry, ManifestEntry, Nothing
 from icekeeper.operations.compaction.plan.bins import FileGroup, Reason
 from icekeeper.operations.compaction.plan.candidate import Condition
-from icekeeper.operations.compaction.plan.candidates import (
+from icekeeper.operations.compaction.plan.candidates import Tally
+from icekeeper.operations.compaction.plan.large_files import pieces
+from icekeeper.operations.compaction.plan.output_sizes import (
     AS_THEY_ARE,
     SIZES_KEY,
     OutputSizes,
-    Tally,
     output_bytes,
-    pieces,
     recorded_sizes,
 )
 from icekeeper.operations.compaction.plan.plan_groups import (
@@ -35,9 +35,10 @@ from icekeeper.operations.compaction.plan.plan_groups import (
 )
 from icekeeper.operations.compaction.plan.preview import assumptions, left_document, plan_document
 from icekeeper.operations.compaction.run_groups import in_batches
+from icekeeper.operations.compaction.terms.output_names import OutputNames
 from icekeeper.operations.compaction.terms.output_partition import target_fields
 from icekeeper.operations.compaction.terms.recipe import ClusterRecipe, KeyColumn, choose_recipe
-from icekeeper.operations.compaction.terms.rewrite_task import OutputNames, RewriteTask
+from icekeeper.operations.compaction.terms.rewrite_task import RewriteTask
 from icekeeper.operations.compaction.work import rewrite as group_rewrites
 from icekeeper.operations.compaction.work.rewrite import RewriteBatch, rewrite_batch
 from icekeeper.policy import Operation, Strategy

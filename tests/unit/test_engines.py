@@ -35,7 +35,7 @@ from icekeeper.engines.shared_tasks import SharedTasks
 from icekeeper.engines.spark_tasks import in_attempt
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.machine.metering import RequestKind, counting, note_request
-from icekeeper.operations.compaction.terms.rewrite_task import Layout, OutputNames
+from icekeeper.operations.compaction.terms.output_names import Layout, OutputNames
 from icekeeper.rows.arrow_schema import arrow_schema, leaf_columns, same_argument
 from icekeeper.rows.project import Projection
 from icekeeper.rows.read_task import InputFile, ReadTask

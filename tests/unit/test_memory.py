@@ -32,7 +32,7 @@ from icekeeper.machine.resources import (
     with_spare_bytes,
 )
 from icekeeper.model import FileContent
-from icekeeper.operations.compaction.work import sort_files as sorted_files
+from icekeeper.operations.compaction.work import sorted_output
 from icekeeper.operations.compaction.work import write_file as write
 from icekeeper.operations.compaction.work.side_by_side import side_by_side_writer
 from icekeeper.row_group_copy import write_copy as stream
@@ -218,8 +218,8 @@ def test_batches_are_joined_column_by_column(monkeypatch: pytest.MonkeyPatch) ->
         seen.append(pa.total_allocated_bytes() - before)
         return made
 
-    monkeypatch.setattr(sorted_files, "pa", SimpleNamespace(RecordBatch=pa.RecordBatch, concat_arrays=joined))
-    assert sorted_files.one_batch(batches).num_rows == 4 * count
+    monkeypatch.setattr(sorted_output, "pa", SimpleNamespace(RecordBatch=pa.RecordBatch, concat_arrays=joined))
+    assert sorted_output.one_batch(batches).num_rows == 4 * count
     assert (batches, len(seen)) == ([], COLUMNS)
     assert max(seen) <= held * (1 + 1 / COLUMNS) + MB
 

@@ -14,9 +14,9 @@ import pytest
 from icekeeper.machine.resources import on_cores
 from icekeeper.operations.compaction.terms.recipe import ClusterRecipe, KeyColumn
 from icekeeper.operations.compaction.work import write_file as row_group_writer
+from icekeeper.operations.compaction.work.dictionaries import columns_without_dictionary
 from icekeeper.operations.compaction.work.rewrite import rewrite_group
 from icekeeper.operations.compaction.work.sort_keys import row_taker
-from icekeeper.operations.compaction.work.write_file import columns_without_dictionary
 from icekeeper.policy import Strategy
 from icekeeper.rows.arrow_schema import leaf_columns
 from support.copied import MIXED, mixed_rows

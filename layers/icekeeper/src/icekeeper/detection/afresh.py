@@ -24,7 +24,7 @@ from icekeeper.health.layout import MOST_REFS, MOST_SNAPSHOTS, layout_facts
 from icekeeper.machine.clock import Clock
 from icekeeper.metadata.table_reader import TableReader, deletes_standing_elsewhere
 from icekeeper.model import TableName
-from icekeeper.operations.compaction.terms.write_properties import partition_path
+from icekeeper.operations.compaction.terms.output_names import partition_path
 from icekeeper.operations.expiry.ref_costs import TableCosts, cost_of_refs
 from icekeeper.operations.policy_fit import fitting
 from icekeeper.pass_context.table_policy import TablePolicies

@@ -28,7 +28,7 @@ from icekeeper.errors import TableUnsupported
 from icekeeper.health.examine import average_file_bytes, listed_manifests, summary_counter, summary_counters
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import Snapshot, TableMetadata
-from icekeeper.operations.compaction.plan.candidates import large_from
+from icekeeper.operations.compaction.plan.large_files import large_from
 from icekeeper.operations.compaction.terms.recipe import choose_recipe
 from icekeeper.operations.statistics.plan_statistics import statistics_columns
 from icekeeper.operations.statistics.staleness import MIN_CHANGED_SHARE, staleness

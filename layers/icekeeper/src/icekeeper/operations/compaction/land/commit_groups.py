@@ -13,7 +13,7 @@ from icekeeper.metadata.document import TableMetadata, branch_head
 from icekeeper.model import DataFile, FileKey, ManifestContent, Nothing
 from icekeeper.operations.compaction.land.group_entries import OVERTAKEN
 from icekeeper.operations.compaction.plan.bins import FileGroup
-from icekeeper.operations.compaction.plan.candidates import SIZES_KEY, recorded_sizes
+from icekeeper.operations.compaction.plan.output_sizes import SIZES_KEY, recorded_sizes
 from icekeeper.operations.compaction.plan.plan_groups import CompactionPlan, depth_with
 from icekeeper.operations.compaction.terms.rewrite_task import NONE_FORWARDED, Forwarded, RewriteResult, row_map_path
 from icekeeper.pass_context.context import GroupsRefused, OperationContext, Rewrite, commit_rewrite

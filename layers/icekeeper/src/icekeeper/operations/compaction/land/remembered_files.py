@@ -11,7 +11,7 @@ from icekeeper.metadata.document import TableMetadata, schema_digest
 from icekeeper.model import LiveEntry
 from icekeeper.operations.compaction.land.commit_groups import GroupOutcomes
 from icekeeper.operations.compaction.plan.plan_groups import CompactionPlan
-from icekeeper.operations.compaction.terms.write_properties import partition_path
+from icekeeper.operations.compaction.terms.output_names import partition_path
 from icekeeper.pass_context.context import OperationContext
 
 _MOST_TALLIED = 20_000

@@ -30,13 +30,8 @@ from itertools import accumulate
 from icekeeper.metadata.delete_scope import partition_key
 from icekeeper.model import PartitionValue
 from icekeeper.operations.compaction.plan.candidate import Candidate, GroupKey
-from icekeeper.operations.compaction.plan.candidates import (
-    AS_THEY_ARE,
-    LARGEST_OUTPUT,
-    OutputSizes,
-    large_from,
-    output_bytes,
-)
+from icekeeper.operations.compaction.plan.large_files import LARGEST_OUTPUT, large_from
+from icekeeper.operations.compaction.plan.output_sizes import AS_THEY_ARE, OutputSizes, output_bytes
 from icekeeper.operations.compaction.plan.packed_files import PackedFiles
 from icekeeper.policy import Policy
 

@@ -1,4 +1,4 @@
-"""Selects candidates: live data files that may be worth rewriting; and estimates the size of their rows afterwards.
+"""Selects candidates: live data files that may be worth rewriting.
 
 Everything is decided from table metadata and manifest entries (pure).
 """
@@ -6,7 +6,6 @@ Everything is decided from table metadata and manifest entries (pure).
 from __future__ import annotations
 
 import math
-import re
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
@@ -14,7 +13,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
 from hashlib import blake2b
-from itertools import pairwise
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -36,6 +34,8 @@ from icekeeper.operations.compaction.plan.candidate import (
     Origin,
     SharedParts,
 )
+from icekeeper.operations.compaction.plan.large_files import large_from, pieces
+from icekeeper.operations.compaction.plan.output_sizes import AS_THEY_ARE, OutputSizes
 from icekeeper.operations.compaction.terms.output_partition import OutputPartitions
 from icekeeper.operations.compaction.terms.recipe import ClusterRecipe, has_order
 from icekeeper.operations.compaction.terms.rewrite_task import FULL_ROW_GROUP_BYTES
@@ -44,86 +44,6 @@ from icekeeper.policy.values import OutputSpec, RewriteReason
 from icekeeper.rows.apply_deletes import misspelled, other_spellings
 from icekeeper.rows.arrow_schema import leaf_columns, likely_row_bytes
 from icekeeper.rows.file_rows import why_unreadable
-
-# Small files shrink when they are merged: fewer footers, longer runs, and each dictionary is written once.  A merge
-# records in its snapshot how much its decoded files shrank and which ratio its plan had expected.  Copied row groups
-# keep their size, and so do files that a rewrite wrote, because they are encoded alike already.
-
-SIZES_KEY = "icekeeper.output-sizes"
-"""Key in a snapshot summary: bytes written per byte read, the ratio that the plan expected, the mean input size."""
-_RECORD = re.compile(r"([01]\.[0-9]{3}) planned ([01]\.[0-9]{3}) of ([0-9]{1,18})")
-# No smaller ratio is used: bins would become far too large where other files shrink less.
-_LEAST_RATIO = 0.25
-# The ratio is not used for files this many times larger than the merged ones, because these shrink less.
-_ALIKE = 4
-
-
-@dataclass(frozen=True, slots=True)
-class OutputSizes:
-    """Expected sizes of outputs, from earlier rewrites of the table (rule: plan-with-observed-sizes).
-
-    Without earlier rewrites, outputs are expected to be as large as their inputs.
-    """
-
-    ratio: float = 1.0
-    """Bytes written per byte of a decoded file, at most 1."""
-    file_bytes: int = 0
-    """The mean size of the files from which the ratio was measured."""
-    shrank: Mapping[int, float] = field(default_factory=dict)
-    """Snapshot id → actual ratio divided by the expected one, where files shrank more than expected."""
-
-    @classmethod
-    def of(cls, metadata: TableMetadata, head: Snapshot) -> OutputSizes:
-        """Read the records of the retained snapshots of the branch that ends in ``head``.
-
-        v1 tables have none: their files do not show which a rewrite wrote.
-        """
-        if metadata.format_version < 2:
-            return cls()
-        found = [(one.snapshot_id, record) for one in metadata.ancestors(head.snapshot_id) if (record := _record(one))]
-        if not found:
-            return cls()
-        ratio, _, file_bytes = found[0][1]
-        shrank = {i: shown / planned for i, (shown, planned, _) in found if shown < planned}
-        return cls(ratio, file_bytes, shrank)
-
-    def is_small(self, entry: ManifestEntry, small: float) -> bool:
-        """Whether a live file of fewer than ``small`` bytes is merged because of its size.
-
-        A file that only shrank more than its merge expected is not merged again, because later plans expect better
-        sizes.  If it came out below half of ``small``, it is: merging such files halves their number.
-        """
-        factor = self.shrank.get(entry.snapshot_id or 0, 1.0) if self.shrank and entry.identity.is_rewritten else 1.0
-        size = entry.file.file_size_in_bytes
-        return size / factor < small or size < small / 2
-
-
-AS_THEY_ARE = OutputSizes()
-
-
-def recorded_sizes(planned: OutputSizes, groups: Iterable[tuple[int, int, int]]) -> str | None:
-    """The summary record of decoded groups, each given as number of inputs, bytes read and bytes written.
-
-    Without such groups the known ratio is recorded again; ``None``: there is none.
-    """
-    groups = list(groups)
-    read, written = sum(size for _, size, _ in groups), sum(size for *_, size in groups)
-    if read and written:
-        shown, file_bytes = written / read, read // sum(count for count, *_ in groups)
-    elif planned.file_bytes:
-        shown, file_bytes = planned.ratio, planned.file_bytes
-    else:
-        return None
-    return f"{min(1.0, max(_LEAST_RATIO, shown)):.3f} planned {planned.ratio:.3f} of {file_bytes}"
-
-
-def _record(snapshot: Snapshot) -> tuple[float, float, int] | None:
-    summary = snapshot.raw.get("summary")
-    match = _RECORD.fullmatch(str(summary.get(SIZES_KEY, ""))) if isinstance(summary, dict) else None
-    if match is None or not (_LEAST_RATIO <= float(match[1]) <= 1 and _LEAST_RATIO <= float(match[2]) <= 1):
-        return None
-    return float(match[1]), float(match[2]), int(match[3])
-
 
 _NO_DELETES: tuple[ManifestEntry, ...] = ()
 _LACKS_NOTHING: frozenset[RewriteReason] = frozenset()
@@ -544,14 +464,6 @@ def known_deleted_rows(file: DataFile | Candidate, deletes: Iterable[ManifestEnt
 _DECODED_FOR = frozenset({RewriteReason.CODEC, RewriteReason.BLOOM})
 
 
-def output_bytes(candidate: Candidate, sizes: OutputSizes) -> int:
-    """Estimated bytes of the rows of a file in an output."""
-    size = candidate.file_size_in_bytes
-    if size > _ALIKE * sizes.file_bytes or candidate.condition.is_likely_copied or candidate.is_rewritten:
-        return size
-    return max(1, int(size * sizes.ratio))
-
-
 def _touch_all(deletes: Sequence[ManifestEntry], file: DataFile) -> bool:
     """Whether deletes probably touch every row group of a file.
 
@@ -582,63 +494,6 @@ def rest_rule(metadata: TableMetadata, policy: Policy, now_ms: int) -> Callable[
         return newest_ms + max(least_ms, newest_ms - oldest_ms) <= now_ms
 
     return is_at_rest
-
-
-# Files much larger than the target are cut between row groups, never within one (rule: cut-only-with-explicit-target).
-# The manifest entry is enough to decide, so a file whose ``split_offsets`` allow no cut costs a pass nothing.  A piece
-# is not cut again, because it has the row groups that the plan saw.
-
-# The largest output that a merge aims at, as a multiple of the target file size.
-LARGEST_OUTPUT = Fraction(5, 4)
-# Java's SizeBasedFileRewritePlanner, MAX_FILE_SIZE_DEFAULT_RATIO.
-_LARGE = Fraction(9, 5)
-# A piece is at least this much larger than the bound of small files, because its footer and indexes are not known yet.
-_MARGIN = Fraction(21, 20)
-
-
-def large_from(policy: Policy) -> int:
-    """The least size of a large file, in bytes."""
-    return int(_LARGE * policy.target_file_size_bytes) + 1
-
-
-def pieces(file: DataFile, policy: Policy) -> tuple[int, ...]:
-    """The number of row groups, in order, of each piece of a large file; empty: it cannot be cut."""
-    offsets = file.split_offsets or ()
-    if file.file_size_in_bytes < large_from(policy) or len(offsets) < 2 or file.file_format.upper() != "PARQUET":
-        return ()
-    # The last row group ends before page indexes, filters and footer, if column sizes are known.
-    end = offsets[0] + sum((file.column_sizes or {}).values())
-    if not offsets[-1] < end < file.file_size_in_bytes:
-        end = file.file_size_in_bytes
-    sizes = [end - start for start, end in pairwise((*offsets, end))]
-    if min(sizes) < 0 or file.key_metadata is not None:
-        return ()
-    least = int(_MARGIN * policy.min_file_size_bytes)
-    cut = _cut(sizes, least, LARGEST_OUTPUT * policy.target_file_size_bytes, large_from(policy))
-    return tuple(map(len, cut)) if len(cut) > 1 else ()
-
-
-def _cut(sizes: Sequence[int], least: int, most: Fraction, large: int) -> list[Sequence[int]]:
-    """Divide the sizes into pieces of ``least`` to about ``most``; one of ``large`` or more cannot be cut further."""
-    total = sum(sizes)
-    if total < large:
-        return [sizes]
-    share = total / math.ceil(total / most)
-    parts: list[Sequence[int]] = []
-    start = held = 0
-    for place, size in enumerate(sizes):
-        # Cut at the place nearest to an even share.
-        if held >= least and held + size / 2 > share:
-            parts.append(sizes[start:place])
-            start, held = place, 0
-        held += size
-    if held >= least or not parts:
-        parts.append(sizes[start:])
-    else:
-        parts[-1] = [*parts[-1], *sizes[start:]]
-    if len(parts) == 1:
-        return parts
-    return [piece for part in parts for piece in _cut(part, least, most, large)]
 
 
 def well_spelled(needs: Mapping[FileKey, int], index: DeleteIndex, listed: Iterable[int]) -> Mapping[FileKey, int]:

@@ -12,10 +12,12 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import DataFile
 from icekeeper.operations.compaction.plan.bins import FileGroup, Reason
-from icekeeper.operations.compaction.plan.candidates import LARGEST_OUTPUT, output_bytes
+from icekeeper.operations.compaction.plan.large_files import LARGEST_OUTPUT
+from icekeeper.operations.compaction.plan.output_sizes import output_bytes
 from icekeeper.operations.compaction.plan.plan_groups import CompactionPlan
+from icekeeper.operations.compaction.terms.output_names import output_names
 from icekeeper.operations.compaction.terms.rewrite_task import FULL_ROW_GROUP_BYTES, Copying, RewriteTask, Routing
-from icekeeper.operations.compaction.terms.write_properties import misread_columns, output_names, output_properties
+from icekeeper.operations.compaction.terms.write_properties import misread_columns, output_properties
 from icekeeper.policy import Policy
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.rows.read_task import make_read_task, with_lineage

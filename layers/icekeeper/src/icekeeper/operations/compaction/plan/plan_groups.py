@@ -17,18 +17,17 @@ from icekeeper.model import DataFile, FileKey, ManifestContent, Nothing
 from icekeeper.operations.compaction.plan.bins import FileGroup, Reason, binpacked
 from icekeeper.operations.compaction.plan.candidate import Candidate, GroupKey
 from icekeeper.operations.compaction.plan.candidates import (
-    AS_THEY_ARE,
     Candidates,
     FileCounts,
     FileScope,
-    OutputSizes,
     PassedOver,
     TableState,
     Tally,
-    large_from,
     rest_rule,
     select_candidates,
 )
+from icekeeper.operations.compaction.plan.large_files import large_from
+from icekeeper.operations.compaction.plan.output_sizes import AS_THEY_ARE, OutputSizes
 from icekeeper.operations.compaction.plan.packed_files import PackedFiles
 from icekeeper.operations.compaction.plan.payback import RewriteHistory, in_job_order, weighed, within_budget
 from icekeeper.operations.compaction.plan.plan_clustering import ClusteringDepth, Layout, clustering_groups

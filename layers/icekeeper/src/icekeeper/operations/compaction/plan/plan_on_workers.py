@@ -26,7 +26,6 @@ from icekeeper.operations.compaction.plan.bins import FileGroup, binpacked
 from icekeeper.operations.compaction.plan.candidate import Candidate, GroupKey
 from icekeeper.operations.compaction.plan.candidates import (
     FileCounts,
-    OutputSizes,
     PassedOver,
     TableState,
     Tally,
@@ -36,6 +35,7 @@ from icekeeper.operations.compaction.plan.candidates import (
     select_candidates,
 )
 from icekeeper.operations.compaction.plan.lacking_settings import BY_FOOTER
+from icekeeper.operations.compaction.plan.output_sizes import OutputSizes
 from icekeeper.operations.compaction.plan.packed_files import PackedFiles
 from icekeeper.operations.compaction.plan.payback import weighed
 from icekeeper.operations.compaction.plan.plan_groups import (

@@ -18,8 +18,8 @@ from icekeeper.operations.compaction.plan.plan_groups import (
     kept_sentence,
     planned_depth,
 )
+from icekeeper.operations.compaction.terms.output_names import partition_path
 from icekeeper.operations.compaction.terms.recipe import ClusterRecipe
-from icekeeper.operations.compaction.terms.write_properties import partition_path
 from icekeeper.policy import Operation, Policy
 from icekeeper.policy.values import RewriteReason
 from icekeeper.report.outcome import OperationOutcome, skipped, succeeded

@@ -14,15 +14,8 @@ from typing import Any
 from icekeeper.errors import PolicyError, TableUnsupported
 from icekeeper.metadata.document import TableMetadata, require_known_layout
 from icekeeper.model import DataFile, Nothing, PartitionValue
-from icekeeper.operations.compaction.plan.predicates import (
-    TRUE,
-    Binding,
-    Column,
-    Truth,
-    Values,
-    within_bounds,
-    within_partition,
-)
+from icekeeper.operations.compaction.plan.predicates import TRUE, Binding, Truth
+from icekeeper.operations.compaction.plan.value_ranges import Column, Values, within_bounds, within_partition
 from icekeeper.policy import Policy
 from icekeeper.policy.partition_time import partition_times
 from icekeeper.policy.relative_time import RelativeFilter, parse_relative

@@ -32,7 +32,7 @@ from icekeeper.metadata.delete_scope import decode_bound, partition_key
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.types import INTEGER_BITS, UNITS_PER_DAY, decimal_of, decimal_unscaled, encode, is_utf8
 from icekeeper.model import DataFile, PartitionValue
-from icekeeper.operations.compaction.terms.write_properties import civil_date
+from icekeeper.operations.compaction.terms.output_names import civil_date
 from icekeeper.rows.arrow_schema import leaf_columns
 
 _CONTEXT = decimal.Context(prec=76)

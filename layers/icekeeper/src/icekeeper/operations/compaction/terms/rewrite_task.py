@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from typing import Any, NamedTuple
 
 from icekeeper.model import DataFile, FileKey, PartitionValue
+from icekeeper.operations.compaction.terms.output_names import OutputNames
 from icekeeper.operations.compaction.terms.recipe import ClusterRecipe
 from icekeeper.rows.read_task import ReadTask
-from icekeeper.storage.paths import ATTEMPTS_PER_RUN, PlannedFile
+from icekeeper.storage.paths import PlannedFile
 
 ROW_MAP = "rows"
 """The ending of a row map, which otherwise has the name of its data file."""
@@ -27,72 +27,6 @@ A quarter, because other data may use half of the bound, and every second row gr
 """
 MAX_PARTITIONS = 256
 """The most partitions among which a task's rows are divided, because each needs an open file."""
-
-
-class Layout(StrEnum):
-    """The form of a data file's path below the table's data folder (Java's ``LocationProviders``)."""
-
-    PLAIN = "plain"
-    """``<partition path>/<name>``."""
-    HASHED = "hashed"
-    """``<hash of the name>/<partition path>/<name>``, so that an object store spreads the requests."""
-    HASHED_FLAT = "hashed-flat"
-    """``<hash of the name>-<name>``, without a partition path."""
-
-
-@dataclass(frozen=True, slots=True)
-class OutputNames:
-    """Unique names for the files of one task; ``write_properties.output_names`` creates them."""
-
-    folder: str
-    stem: str
-    partition_path: str = ""
-    """Such as ``a=1/b=x``; empty when the files' spec has no partitions."""
-    layout: Layout = Layout.PLAIN
-    context: str = ""
-    """Names the table if several may share the folder; it is put between hash and partition path."""
-    attempts: int = ATTEMPTS_PER_RUN
-    """The number of attempts at the task that may write files."""
-    attempt: int = 0
-    """The attempt that uses these names."""
-
-    def path(self, number: int = 0) -> str:
-        """The path of output file ``number`` of this attempt.
-
-        Raises:
-            StorageError: there were more attempts than allowed.
-        """
-        return self.file(number).path(self.attempt)
-
-    def file(self, number: int = 0) -> PlannedFile:
-        """Output file ``number`` of the task, for any attempt."""
-        return PlannedFile(self._stem(f"{self.stem}-{number:05d}"), "parquet", self.attempts)
-
-    def file_of_any_partition(self, number: int) -> PlannedFile:
-        """The same where rows are divided among partitions, so that only the worker knows the folder."""
-        if self.layout is Layout.HASHED_FLAT:
-            return self.file(number)
-        return PlannedFile.anywhere_below(self.folder, f"{self.stem}-{number:05d}", "parquet")
-
-    def _stem(self, name: str) -> str:
-        """The path without attempt and suffix.  The hash does not include the attempt, so all share one folder."""
-        if self.layout is not Layout.HASHED_FLAT and self.partition_path:
-            name = f"{self.partition_path}/{name}"
-        if self.layout is Layout.PLAIN:
-            return f"{self.folder}/{name}"
-        entropy = _entropy(f"{name}.parquet")
-        if self.context:
-            return f"{self.folder}/{entropy}/{self.context}/{name}"
-        return f"{self.folder}/{entropy}{'-' if self.layout is Layout.HASHED_FLAT else '/'}{name}"
-
-
-def _entropy(name: str) -> str:
-    """The hash of a name as in Java and PyIceberg, such as ``0101/1100/0011/01011010``."""
-    # Imported here, because it doubles a worker's imports and only tables with such paths need it.
-    from pyiceberg.table.locations import ObjectStoreLocationProvider
-
-    path = ObjectStoreLocationProvider("", {}).new_data_location(name)
-    return path.removeprefix("/data/").removesuffix(f"/{name}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,32 +1,22 @@
-"""Applies the table properties ``write.*`` to new files: Parquet options, metrics modes and file names.
+"""Applies the table properties ``write.*`` to new files: Parquet options and metrics modes.
 
-Sources: Java's ``TableProperties``, ``MetricsConfig`` (1.10), ``LocationProviders``, ``PartitionSpec.partitionToPath``
-and ``Transforms.toHumanString``.
+Sources: Java's ``TableProperties`` and ``MetricsConfig`` (1.10).
 """
 
 from __future__ import annotations
 
-import base64
-import datetime
 import logging
 import math
 import re
-import uuid
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from decimal import Context, Decimal
 from typing import TYPE_CHECKING, Any, TypeAlias
-from urllib.parse import quote_plus
 
 from icekeeper.errors import PolicyError
-from icekeeper.metadata.delete_scope import is_unpartitioned
-from icekeeper.metadata.document import TableMetadata, require_known_layout
-from icekeeper.metadata.transforms import partition_type
-from icekeeper.metadata.types import PRIMITIVES, TIMESTAMPS, decimal_unscaled, decode
-from icekeeper.model import DataFile, PartitionValue
-from icekeeper.operations.compaction.terms.rewrite_task import Layout, OutputNames
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.types import decode
+from icekeeper.model import DataFile
 from icekeeper.policy.values import RewriteReason
 from icekeeper.rows.arrow_schema import LeafColumn, leaf_columns
-from icekeeper.storage.paths import split_path
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -376,121 +366,3 @@ def _is_misread_in(file: DataFile, leaf: LeafColumn) -> bool:
     except ValueError:  # bounds of another type
         return False
     return is_misread(low, high, (file.nan_value_counts or {}).get(leaf.field_id, 0))
-
-
-_DECIMALS = Context(prec=76)
-
-
-def output_names(metadata: TableMetadata, spec_id: int, partition: Sequence[PartitionValue], stem: str) -> OutputNames:
-    """Names that begin with ``stem``, for files of a partition of one of the table's specs.
-
-    The files are placed where Iceberg-Java would write them (rule: write-where-readers-find), by the properties
-    ``write.data.path`` and ``write.object-storage.*``.
-
-    Raises:
-        TableUnsupported: the table's layout or a partition transform is unknown.
-    """
-    require_known_layout(metadata.properties)
-    spec = metadata.specs[spec_id]
-    path = "" if is_unpartitioned(spec) else partition_path(spec, partition, metadata.schemas_current_first)
-    folder = metadata.data_location
-    if not metadata.property_flag("write.object-storage.enabled", default=False):
-        return OutputNames(folder, stem, path)
-    by_partition = metadata.property_flag("write.object-storage.partitioned-paths", default=True)
-    context = ""
-    if not folder.startswith(metadata.location):
-        # Several tables may share the folder, so the last two folders of the location come in between (Java's
-        # ``ObjectStoreLocationProvider.pathContext``).
-        parts = split_path(metadata.location).key.rstrip("/").rsplit("/", 2)[-2:]
-        context = "/".join(part for part in parts if part)
-    return OutputNames(folder, stem, path, Layout.HASHED if by_partition else Layout.HASHED_FLAT, context)
-
-
-def partition_path(
-    spec: Mapping[str, Any], partition: Sequence[PartitionValue], schemas: Sequence[Mapping[str, Any]]
-) -> str:
-    """``name=value/…``, escaped as in a URL; ``partition`` has raw values, ``schemas`` the current schema first."""
-    return "/".join(
-        f"{_escaped(field['name'])}={_escaped(_human(str(field['transform']), partition_type(schemas, field), value))}"
-        for field, value in zip(spec["fields"], partition, strict=True)
-    )
-
-
-def _escaped(text: str) -> str:
-    """The text, escaped like Java's ``URLEncoder``."""
-    return quote_plus(text, safe="*").replace("~", "%7E")
-
-
-def _human(transform: str, kind: str, value: PartitionValue) -> str:
-    """A raw partition value as Java's ``Transforms.toHumanString`` writes it; ``kind`` is its Iceberg type."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int):
-        return _human_int(transform, kind, value)
-    if isinstance(value, bytes):
-        if kind.startswith("decimal"):
-            return _decimal(value, kind)
-        return str(uuid.UUID(bytes=value)) if kind == "uuid" else base64.b64encode(value).decode()
-    return str(value)
-
-
-def _human_int(transform: str, kind: str, value: int) -> str:
-    if transform == "year":
-        return f"{1970 + value:04d}"
-    if transform == "month":
-        return f"{1970 + value // 12:04d}-{value % 12 + 1:02d}"
-    if transform == "hour":
-        return _moment(value * 3600, 0).partition(":")[0].replace("T", "-")
-    if kind == "date":
-        return _moment(value * 86_400, 0).partition("T")[0]
-    if kind == "time":
-        return _clock(value // 10**6, value % 10**6 * 1000)
-    if kind in TIMESTAMPS:
-        unit = PRIMITIVES[kind].per_second
-        zone = "+00:00" if kind.startswith("timestamptz") else ""
-        return _moment(value // unit, value % unit * (10**9 // unit)) + zone
-    return _decimal(value, kind) if kind.startswith("decimal") else str(value)
-
-
-def _moment(seconds: int, nanos: int) -> str:
-    """A time since 1970 like Java's ``ISO_LOCAL_DATE_TIME``: with only the needed digits of the fraction."""
-    days, seconds = divmod(seconds, 86_400)
-    year, month, day = civil_date(days)
-    minutes, seconds = divmod(seconds, 60)
-    text = f"{year:04d}-{month:02d}-{day:02d}T{minutes // 60:02d}:{minutes % 60:02d}:{seconds:02d}"
-    return f"{text}.{nanos:09d}".rstrip("0") if nanos else text
-
-
-def _clock(seconds: int, nanos: int) -> str:
-    """A time of day like Java's ``LocalTime.toString``: no zero seconds, digits of the fraction in groups of three."""
-    minutes, seconds = divmod(seconds, 60)
-    text = f"{minutes // 60:02d}:{minutes % 60:02d}"
-    if seconds or nanos:
-        text += f":{seconds:02d}"
-    if nanos:
-        text += f".{nanos:09d}"
-        while text.endswith("000"):
-            text = text[:-3]
-    return text
-
-
-def _decimal(raw: int | bytes, kind: str) -> str:
-    scale = int(kind.rpartition(",")[2].rstrip(") "))
-    return str(Decimal(decimal_unscaled(raw)).scaleb(-scale, _DECIMALS))
-
-
-_EPOCH_DAY = datetime.date(1970, 1, 1).toordinal()
-# The Gregorian calendar repeats after this many years and days.
-_CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097
-
-
-def civil_date(days: int) -> tuple[int, int, int]:
-    """Year, month and day of a day counted from 1970-01-01; there is a year 0, as in Java.
-
-    Tables may have wrong values beyond year 9999, where Python's dates end.
-    """
-    cycles, rest = divmod(days + _EPOCH_DAY - 1, _CYCLE_DAYS)
-    date = datetime.date.fromordinal(rest + 1)
-    return date.year + cycles * _CYCLE_YEARS, date.month, date.day

@@ -23,10 +23,10 @@ from icekeeper.machine.metering import WorkThreads
 from icekeeper.metadata.delete_scope import partition_key
 from icekeeper.metadata.types import encode
 from icekeeper.model import DataFile, PartitionValue
+from icekeeper.operations.compaction.terms.output_names import partition_path
 from icekeeper.operations.compaction.terms.output_partition import TargetField, target_fields
 from icekeeper.operations.compaction.terms.recipe import KeyColumn
 from icekeeper.operations.compaction.terms.rewrite_task import RewriteResult, RewriteTask, Routing
-from icekeeper.operations.compaction.terms.write_properties import partition_path
 from icekeeper.operations.compaction.work.proof import write_proven
 from icekeeper.operations.compaction.work.sort_files import write_clustered
 from icekeeper.operations.compaction.work.sort_keys import SortKeys, column_values, holds_column
