@@ -13,7 +13,7 @@ from typing import Any
 from pyiceberg.table import StaticTable
 
 from benchmarks.metadata_proof import LiveFiles, history_problem, live_file_digest, plan_problem
-from icekeeper.demo.measure import TableChecksum, read_checksum
+from icekeeper.demo.measure import TableChecksum, read_checksums
 
 _FILES_QUERY = """
 import json, sys
@@ -66,7 +66,8 @@ class Expected:
 
 def expected_rows(metadata_location: str) -> TableChecksum:
     """Of the table as it is."""
-    return read_checksum(metadata_location)
+    (found,) = read_checksums([(metadata_location, None)])
+    return found
 
 
 def expected_upserts(paths: Sequence[str]) -> TableChecksum:
@@ -99,10 +100,8 @@ def prove(kind: str, answer: Mapping[str, Any], expected: Expected) -> str:
         if kind == "files":
             found, files = _rows_of_files(answer["files"], expected.s3), len(answer["files"])
         else:
-            found, files = (
-                read_checksum(answer["metadata_location"], s3=expected.s3),
-                live_files(answer["metadata_location"], expected.s3 or {}),
-            )
+            (found,) = read_checksums([(answer["metadata_location"], None)], s3=expected.s3)
+            files = live_files(answer["metadata_location"], expected.s3 or {})
     except NotProven:
         raise
     except Exception as error:

@@ -11,11 +11,11 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
-from icekeeper.demo.measure import Snapshot, read_checksum, read_checksums
+from icekeeper.demo.measure import Snapshot, read_checksums
 from icekeeper.errors import StorageError
 from support.corpus import corpus_params, corpus_table, expected, table_digest
 from support.iceberg_java import IcebergJava
-from support.readers import duckdb_rows, pyiceberg_rows, rows_by_engine
+from support.readers import duckdb_rows, pyiceberg_rows, read_checksum, rows_by_engine
 
 MOMENT = datetime.datetime(2024, 2, 29, 12, 30, 15, 123456)
 POINT = pa.struct({"x": pa.int32(), "y": pa.string()})

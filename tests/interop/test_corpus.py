@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from icekeeper.demo.measure import read_checksum, read_checksums
+from icekeeper.demo.measure import read_checksums
 from icekeeper.metadata.statistics import NOMINAL
 from icekeeper.metadata.table_reader import reachable_files
 from icekeeper.operations.statistics.plan_statistics import statistics_columns
@@ -30,7 +30,7 @@ from support.corpus import (
 from support.duckdb_session import DuckDB
 from support.iceberg_java import IcebergJava
 from support.maintained_table import KEEPING_SNAPSHOTS, MaintainedTable, local_path, outcome_of, registered_table
-from support.readers import canonical, duckdb_rows, pyiceberg_rows
+from support.readers import canonical, duckdb_rows, pyiceberg_rows, read_checksum
 
 # Statistics of tables that other engines wrote: as many distinct values as DuckDB's rows have, and Java reads on.
 

@@ -149,8 +149,8 @@ def _restartable(server: SeaweedFSServer) -> Iterator[Callable[[], None]]:
         weed = seaweedfs.weed_binary()
         process = seaweedfs._start(weed, server.directory, server.ports, log, server.access_key, server.secret_key)
         started.append(process)
-        seaweedfs._wait_until_ready(replace(server, pid=process.pid), process, log, 60)
+        seaweedfs._wait_until_ready(replace(server, pid=process.pid), process, log)
 
     yield restart
     if started:
-        seaweedfs._stop(started[-1], server.ports, 8)
+        seaweedfs._stop(started[-1], server.ports)

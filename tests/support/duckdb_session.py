@@ -29,10 +29,11 @@ def arrow_rows(table: pa.Table) -> list[dict[str, Any]]:
 
 _CHILD = """
 import json, os, sys
+import pyarrow as pa
 from icekeeper.demo import duckdb_child as child
 answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)  # DuckDB prints stack traces of its own faults
-connection = child.connect(None)
+connection = child.connect(json.loads(sys.stdin.readline()))
 connection.execute("SET enable_external_file_cache = false")  # tests put other bytes under the same name
 def ids(scan, conditions, planned):
     if not planned:
@@ -45,6 +46,13 @@ def ids(scan, conditions, planned):
         except Exception as error:
             found.append(str(error))
     return found
+def write_rows(scan, output):
+    columns = [row[0] for row in connection.execute(f"DESCRIBE SELECT * FROM {scan}").fetchall()]
+    names = ", ".join(child._identifier(column) for column in sorted(columns))
+    reader = connection.execute(f"SELECT {names} FROM {scan}").to_arrow_reader()
+    with pa.OSFile(output, "wb") as sink, pa.ipc.new_file(sink, reader.schema) as writer:
+        for batch in reader:
+            writer.write_batch(batch)
 for line in sys.stdin:
     request = json.loads(line)
     try:
@@ -52,8 +60,7 @@ for line in sys.stdin:
         if "conditions" in request:
             print(json.dumps(ids(scan, request["conditions"], request["planned"])), file=answers, flush=True)
             continue
-        columns = [row[0] for row in connection.execute(f"DESCRIBE SELECT * FROM {scan}").fetchall()]
-        child._rows(connection, scan, ", ".join(child._identifier(c) for c in sorted(columns)), request["output"])
+        write_rows(scan, request["output"])
         answer = None
     except Exception as error:
         answer = str(error)
@@ -64,8 +71,10 @@ for line in sys.stdin:
 class DuckDB:
     """Reads metadata files one after the other; a crash of the process fails the read, and the next starts anew."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, s3: Mapping[str, str] | None = None) -> None:
+        """``s3``: PyIceberg's properties where tables are on S3."""
         self._output = folder / "rows.arrow"
+        self._s3 = None if s3 is None else dict(s3)
         self._process: subprocess.Popen[str] | None = None
 
     def rows(self, metadata_location: str, snapshot_id: int | None = None) -> list[dict[str, Any]]:
@@ -118,6 +127,8 @@ class DuckDB:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
             )
+            assert self._process.stdin is not None
+            self._process.stdin.write(json.dumps(self._s3) + "\n")
         return self._process
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import datetime
 import decimal
 import math
+import tempfile
 import uuid
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 from pyiceberg.table import StaticTable
 
-from icekeeper.demo.measure import read_arrow
-from support.duckdb_session import arrow_rows, shared_duckdb
+from icekeeper.demo.measure import TableChecksum, read_checksums
+from support.duckdb_session import DuckDB, arrow_rows, shared_duckdb
 from support.iceberg_java import IcebergJava
 
 _DECIMALS = decimal.Context(prec=76)
@@ -39,7 +42,16 @@ def duckdb_rows(
     """Read with DuckDB: the session of this process or, where the table is on S3, one of its own."""
     if s3 is None:
         return shared_duckdb().rows(metadata_location, snapshot_id)
-    return arrow_rows(read_arrow(metadata_location, s3=s3, snapshot_id=snapshot_id))
+    with tempfile.TemporaryDirectory() as folder, closing(DuckDB(Path(folder), s3)) as session:
+        return session.rows(metadata_location, snapshot_id)
+
+
+def read_checksum(
+    metadata_location: str, *, s3: Mapping[str, str] | None = None, snapshot_id: int | None = None
+) -> TableChecksum:
+    """Count and hash the rows of one snapshot with DuckDB."""
+    (checksum,) = read_checksums([(metadata_location, snapshot_id)], s3=s3)
+    return checksum
 
 
 def rows_by_engine(

@@ -1,8 +1,7 @@
 """The process in which DuckDB runs; only :mod:`icekeeper.demo.measure` starts it.
 
 Standard input holds one request as JSON, for one or more snapshots.  Each checksum goes to standard output as a line
-of JSON; rows go to an Arrow IPC file.  The first failure ends the process with one line on standard error and exit
-code 1.
+of JSON.  The first failure ends the process with one line on standard error and exit code 1.
 """
 
 from __future__ import annotations
@@ -27,10 +26,7 @@ def main() -> int:
             columns = [row[0] for row in connection.execute(f"DESCRIBE SELECT * FROM {scan}").fetchall()]
             # Sorted by name: an engine may put columns into another order without changing a row.
             names = ", ".join(_identifier(column) for column in sorted(columns))
-            if request["output"] is None:
-                _checksum(connection, scan, names)
-            else:
-                _rows(connection, scan, names, request["output"])
+            _checksum(connection, scan, names)
     except Exception as error:
         message = str(error).strip().partition("\nLINE 1:")[0]  # what follows repeats our query
         sys.stderr.write(" ".join(message.split()) + "\n")
@@ -88,15 +84,6 @@ def _checksum(connection: Any, scan: str, names: str) -> None:
     rows, total = connection.execute(query).fetchone()
     sys.stdout.write(json.dumps({"rows": rows, "checksum": f"{total:x}"}) + "\n")
     sys.stdout.flush()  # the number of lines says where an abort happened
-
-
-def _rows(connection: Any, scan: str, names: str, output: str) -> None:
-    import pyarrow as pa
-
-    reader = connection.execute(f"SELECT {names} FROM {scan}").to_arrow_reader()
-    with pa.OSFile(output, "wb") as sink, pa.ipc.new_file(sink, reader.schema) as writer:
-        for batch in reader:
-            writer.write_batch(batch)
 
 
 def _literal(text: str) -> str:

@@ -11,13 +11,9 @@ import json
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, TypeAlias
-
-import pyarrow as pa
+from typing import TypeAlias
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.errors import StorageError
@@ -43,59 +39,27 @@ class TableChecksum:
     checksum: str
 
 
-def read_checksum(
-    metadata_location: str, *, s3: Mapping[str, str] | None = None, snapshot_id: int | None = None
-) -> TableChecksum:
-    """Count and hash the rows of a snapshot (the current one unless named) in one streaming query.
+def read_checksums(snapshots: Sequence[Snapshot], *, s3: Mapping[str, str] | None = None) -> list[TableChecksum]:
+    """Count and hash the rows of some snapshots, in their order, by one process.
 
     Args:
-        metadata_location: the table metadata file, as a local path, ``file:`` or ``s3://`` address.
+        snapshots: metadata files as local paths, ``file:`` or ``s3://`` addresses; each snapshot is read with the
+            schema it was written with.
         s3: PyIceberg's properties ``s3.endpoint``, ``s3.access-key-id``, ``s3.secret-access-key``, ``s3.region`` where
-            the table is on S3; others are ignored, so a catalog's properties may be given whole.
-        snapshot_id: read this snapshot, with the schema it was written with.
+            the tables are on S3; others are ignored, so a catalog's properties may be given whole.
 
     Raises:
-        StorageError: DuckDB is not installed, cannot read the table, or ended abnormally.
+        StorageError: DuckDB is not installed, cannot read a table (it names the first), or ended abnormally.
     """
-    (checksum,) = read_checksums([(metadata_location, snapshot_id)], s3=s3)
-    return checksum
-
-
-def read_checksums(snapshots: Sequence[Snapshot], *, s3: Mapping[str, str] | None = None) -> list[TableChecksum]:
-    """The same for many snapshots, in their order, by one process, whose start takes longer than a small table.
-
-    Raises:
-        StorageError: as above; it names the first one that cannot be read.
-    """
-    answers = map(json.loads, _run(snapshots, s3, None).splitlines())
+    answers = map(json.loads, _run(snapshots, s3).splitlines())
     return [TableChecksum(rows=answer["rows"], checksum=answer["checksum"]) for answer in answers]
 
 
-def read_arrow(
-    metadata_location: str, *, s3: Mapping[str, str] | None = None, snapshot_id: int | None = None
-) -> pa.Table:
-    """Return the rows of a snapshot as an Arrow table, columns in alphabetical order; arguments as above."""
-    with tempfile.TemporaryDirectory(prefix="icekeeper-duckdb-") as folder:
-        output = Path(folder) / "rows.arrow"
-        _run([(metadata_location, snapshot_id)], s3, output)
-        with pa.OSFile(str(output)) as source:
-            return pa.ipc.open_file(source).read_all()
-
-
-def read_rows(
-    metadata_location: str, *, s3: Mapping[str, str] | None = None, snapshot_id: int | None = None
-) -> list[dict[str, Any]]:
-    """Return the rows of a snapshot as dictionaries, in no particular order; arguments as above."""
-    rows: list[dict[str, Any]] = read_arrow(metadata_location, s3=s3, snapshot_id=snapshot_id).to_pylist()
-    return rows
-
-
-def _run(snapshots: Sequence[Snapshot], s3: Mapping[str, str] | None, output: Path | None) -> str:
-    """Run the process and return its output: one line per checksum; none if rows go to the file ``output``."""
+def _run(snapshots: Sequence[Snapshot], s3: Mapping[str, str] | None) -> str:
+    """Run the process and return its output: one line per checksum."""
     request = {
         "snapshots": list(snapshots),
         "s3": {key: value for key, value in s3.items() if key.startswith("s3.")} if s3 else None,
-        "output": str(output) if output else None,
     }
     command = [sys.executable, "-P", "-m", "icekeeper.demo.duckdb_child"]  # (rule: no-imports-from-current-folder)
     try:  # the request goes through standard input: it holds credentials, which arguments would show to everyone

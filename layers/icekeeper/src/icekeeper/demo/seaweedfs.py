@@ -86,6 +86,8 @@ _VOLUME_BYTES = 256 << 20
 _GRPC_SOCKETS = "/tmp/seaweedfs-{role}-grpc-{port}.sock"
 _GRPC_ROLES = ("s3", "admin", "master", "filer", "volume")
 
+_START_TIMEOUT_S = 60.0
+_STOP_TIMEOUT_S = 8.0
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
@@ -149,9 +151,7 @@ class SeaweedFSServer:
 
 
 @contextmanager
-def running_seaweedfs(
-    directory: Path, *, room_bytes: int = 256 << 20, start_timeout_s: float = 60.0, stop_timeout_s: float = 8.0
-) -> Iterator[SeaweedFSServer]:
+def running_seaweedfs(directory: Path, *, room_bytes: int = 256 << 20) -> Iterator[SeaweedFSServer]:
     """Start a server that keeps everything below ``directory`` (made if missing, never removed); stop it at the end.
 
     On Linux the server also ends when the *thread* that started it ends, so that a killed parent leaves nothing
@@ -181,10 +181,10 @@ def running_seaweedfs(
                 directory=directory,
                 ports=ports,
             )
-            _wait_until_ready(server, process, log, start_timeout_s)
+            _wait_until_ready(server, process, log)
             yield server
         finally:
-            _stop(process, ports, stop_timeout_s)
+            _stop(process, ports)
 
 
 def _require_room(directory: Path, room_bytes: int) -> None:
@@ -273,9 +273,9 @@ def _end_with_parent() -> Callable[[], None] | None:
     return ask
 
 
-def _wait_until_ready(server: SeaweedFSServer, process: subprocess.Popen[bytes], log: Path, timeout_s: float) -> None:
+def _wait_until_ready(server: SeaweedFSServer, process: subprocess.Popen[bytes], log: Path) -> None:
     """Wait until S3 accepts our own signature, the catalog answers and a volume takes writes."""
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + _START_TIMEOUT_S
     waiting_for = "it to listen"
     buckets: Any = None
     while time.monotonic() < deadline:
@@ -292,7 +292,9 @@ def _wait_until_ready(server: SeaweedFSServer, process: subprocess.Popen[bytes],
             return
         except (OSError, BotoCoreError, ClientError):
             time.sleep(0.05)
-    raise StorageError(f"SeaweedFS did not get ready within {timeout_s:g} s (waited for {waiting_for}).\n{_tail(log)}")
+    raise StorageError(
+        f"SeaweedFS did not get ready within {_START_TIMEOUT_S:g} s (waited for {waiting_for}).\n{_tail(log)}"
+    )
 
 
 def _get(url: str) -> bytes:
@@ -306,7 +308,7 @@ def _tail(log: Path, lines: int = 15) -> str:
     return "\n".join(["The end of its log:", *text[-lines:]])
 
 
-def _stop(process: subprocess.Popen[bytes], ports: tuple[int, ...], timeout_s: float) -> None:
+def _stop(process: subprocess.Popen[bytes], ports: tuple[int, ...]) -> None:
     """Terminate this server (about 2 s), and kill it after the timeout.
 
     Its volume server sometimes waits half a minute for idle connections; all data is written by then.
@@ -314,7 +316,7 @@ def _stop(process: subprocess.Popen[bytes], ports: tuple[int, ...], timeout_s: f
     if process.poll() is None:
         process.terminate()
     try:
-        process.wait(timeout_s)
+        process.wait(_STOP_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
