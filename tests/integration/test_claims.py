@@ -20,7 +20,7 @@ from icekeeper.errors import PartlyListed, PolicyError
 from icekeeper.machine.clock import HOUR_MS, system_clock
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import CatalogId, ManifestFile, TableName
-from icekeeper.pass_context.stores import TableHandle
+from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.state.claims import TableClaims
 from icekeeper.state.open import open_state

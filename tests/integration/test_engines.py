@@ -38,7 +38,7 @@ from icekeeper.operations.compaction.work.sort_files import LaneTask, SplitTask,
 from icekeeper.operations.manifests.lanes import Lane, ManifestsOfTable, split_entries, write_lane
 from icekeeper.operations.manifests.lanes import SplitTask as ManifestSplit
 from icekeeper.operations.position_deletes.merge import MergeTask, PositionDeletes, merge_deletes
-from icekeeper.pass_context.stores import TableHandle
+from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import Strategy
 from icekeeper.report.outcome import PassStatus
 from icekeeper.state.staging import LoadState

@@ -21,7 +21,7 @@ from icekeeper.errors import LocationRefused
 from icekeeper.machine.clock import system_clock
 from icekeeper.maintenance.bucket_orphans import run_bucket_pass
 from icekeeper.model import TableName
-from icekeeper.pass_context.stores import TableHandle
+from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.pipeline.control_bucket import Work
 from icekeeper.pipeline.events import Item
 from icekeeper.pipeline.glue_job import End, run_work
@@ -308,7 +308,7 @@ class TestFolders:
     def test_files_in_too_many_folders_do_not_make_all_folders_the_tables(
         self, table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("icekeeper.pass_context.stores._MOST_ROOTS", 2)
+        monkeypatch.setattr("icekeeper.pass_context.footprint._MOST_ROOTS", 2)
         for name in ("a", "b", "c"):
             imported = Path(table.plant(f"imported/{name}/x.parquet"))
             shutil.copy(Path(normalise(table.data_files()[0].file_path)), imported)

@@ -18,7 +18,7 @@ from icekeeper.deletion import delete as deletion
 from icekeeper.errors import StorageError
 from icekeeper.machine.clock import system_clock
 from icekeeper.model import TableName
-from icekeeper.pass_context.stores import TableHandle
+from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.state.staging import PendingDeletionStore

@@ -16,7 +16,7 @@ from pyiceberg.table import Table
 from icekeeper.administration.pins import declare_load, stage_load
 from icekeeper.machine.clock import system_clock
 from icekeeper.model import CatalogId, TableName
-from icekeeper.pass_context.stores import TableHandle
+from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.state.claims import CutOff, CutWork

@@ -15,7 +15,7 @@ from icekeeper.catalogs.catalog import identity_of
 from icekeeper.errors import CommitStateUnknown, OperationRefused
 from icekeeper.machine.clock import HOUR_MS, Clock, iso_utc, system_clock
 from icekeeper.model import TableName
-from icekeeper.pass_context.stores import TableHandle
+from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.state.sqlite.store import SqliteStateStore

@@ -22,7 +22,7 @@ from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import CommitStateUnknown, PlanStale, StorageError
 from icekeeper.machine.clock import HOUR_MS, system_clock
 from icekeeper.model import TableName
-from icekeeper.pass_context.stores import TableHandle
+from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status
 from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad, StagingStore

@@ -12,7 +12,7 @@ from icekeeper.administration.settings import reset_settings, set_settings, unse
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.errors import CommitRefused, CommitStateUnknown, PolicyError, StorageError, TableUnsupported
 from icekeeper.machine.clock import system_clock
-from icekeeper.pass_context.stores import TableHandle
+from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import POLICY_KEYS, ResolvedPolicy, layers_for, resolve
 from support.command import Command, one_sentence
 from support.maintained_table import NAME, MaintainedTable, new_table

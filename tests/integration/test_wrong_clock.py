@@ -19,7 +19,7 @@ from icekeeper.catalogs.sql import SqlCatalog as SqlPointers
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.machine.clock import system_clock
 from icekeeper.model import TableName
-from icekeeper.pass_context.stores import TableHandle
+from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.runtime import Runtime

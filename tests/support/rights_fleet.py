@@ -22,7 +22,7 @@ from icekeeper.catalogs.catalog import Catalog as OurCatalog
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.model import TableName
 from icekeeper.operation_facts import BuiltIn
-from icekeeper.pass_context.stores import TableHandle
+from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.pipeline import glue_job
 from icekeeper.state.open import open_state
 from icekeeper.state.staging import LoadState

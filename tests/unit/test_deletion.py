@@ -24,7 +24,7 @@ from icekeeper.machine.clock import in_limited_time
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import render_document
 from icekeeper.model import TableName
-from icekeeper.pass_context.stores import newer_metadata
+from icekeeper.pass_context.metadata_files import newer_metadata
 from icekeeper.state.claims import CutOff
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.storage.paths import authority, merged_spelling, normalise

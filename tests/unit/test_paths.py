@@ -17,7 +17,7 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
 from icekeeper.operations.expiry.unreferenced import Candidates
 from icekeeper.operations.orphans.orphan_rules import TableLocations
-from icekeeper.pass_context.stores import Footprint, data_folders, data_root
+from icekeeper.pass_context.footprint import Footprint, data_folders, data_root
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import (
     FolderNames,

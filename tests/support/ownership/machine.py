@@ -25,7 +25,7 @@ from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import MaintenanceError
 from icekeeper.machine.clock import system_clock
 from icekeeper.model import CatalogId, TableName
-from icekeeper.pass_context.stores import TableHandle
+from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.report.outcome import PassOutcome, Status
 from icekeeper.runtime import Runtime
 from icekeeper.state.staging import LoadState

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from icekeeper.maintenance.saved_plan import SavedTable
     from icekeeper.operations.expiry.ref_costs import TableCosts
     from icekeeper.pass_context.context import OperationContext, SharedRun
-    from icekeeper.pass_context.stores import TableHandle
+    from icekeeper.pass_context.table_handle import TableHandle
     from icekeeper.report.outcome import BucketOutcome, ListingWriter, PassOutcome
     from icekeeper.verification.checks import Verification
 
@@ -331,7 +331,7 @@ class Runtime:
 
     def table(self, name: TableName) -> TableHandle:
         """One table and its state, for work outside a pass (pins, staged loads, settings)."""
-        from icekeeper.pass_context.stores import TableHandle
+        from icekeeper.pass_context.table_handle import TableHandle
 
         return TableHandle(self.catalog, name, self.state, self.clock, store_clock=self.store_clock)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from icekeeper.administration.settings import ResolvePolicy, set_settings, unset_settings
 from icekeeper.errors import PolicyError
 from icekeeper.machine.clock import iso_utc
-from icekeeper.pass_context.stores import TableHandle, user_name
+from icekeeper.pass_context.table_handle import TableHandle, user_name
 from icekeeper.policy.layers import PAUSED_UNTIL, TABLE_PREFIX
 
 

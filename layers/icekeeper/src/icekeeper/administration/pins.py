@@ -28,7 +28,7 @@ from icekeeper.metadata.updates import ref_at, same_table
 from icekeeper.model import Nothing, TableName
 from icekeeper.operation_facts import BuiltIn
 from icekeeper.operations.overdue_loads import require_stageable
-from icekeeper.pass_context.stores import TableHandle
+from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy.ownership import why_bucket_expires
 from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
 from icekeeper.state.store import Pin

@@ -18,7 +18,7 @@ from icekeeper.errors import MaintenanceError, PolicyError
 from icekeeper.metadata.document import TableMetadata, require_writable
 from icekeeper.metadata.updates import apply_updates, same_table
 from icekeeper.model import Nothing
-from icekeeper.pass_context.stores import TableHandle
+from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import POLICY_KEYS, TABLE_PREFIX, ResolvedPolicy, gc_enabled
 from icekeeper.policy.keys import nearest_keys
 from icekeeper.policy.layers import table_source

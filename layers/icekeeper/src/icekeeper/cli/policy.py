@@ -15,7 +15,7 @@ from icekeeper.errors import PolicyError
 if TYPE_CHECKING:
     from icekeeper.administration.settings import ResolvePolicy
     from icekeeper.catalogs.catalog import LoadedTable
-    from icekeeper.pass_context.stores import TableHandle
+    from icekeeper.pass_context.table_handle import TableHandle
     from icekeeper.policy import ResolvedPolicy
 
 

@@ -20,7 +20,7 @@ from icekeeper.errors import PolicyError
 from icekeeper.machine.clock import iso_utc
 
 if TYPE_CHECKING:
-    from icekeeper.pass_context.stores import TableHandle
+    from icekeeper.pass_context.table_handle import TableHandle
     from icekeeper.state.claims import TableClaims
     from icekeeper.state.staging import StagedLoad
     from icekeeper.state.store import Pin

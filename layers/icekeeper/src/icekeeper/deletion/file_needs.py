@@ -36,7 +36,7 @@ from icekeeper.deletion.sweep_permission import is_of_iceberg, refuse_other_type
 from icekeeper.errors import OperationRefused
 from icekeeper.metadata.table_reader import References, reachable_files
 from icekeeper.pass_context.context import OperationContext
-from icekeeper.pass_context.stores import read_listed_metadata
+from icekeeper.pass_context.metadata_files import read_listed_metadata
 from icekeeper.policy import gc_enabled
 from icekeeper.state.claims import TableClaims
 from icekeeper.state.table_memory import TableMemory

@@ -19,7 +19,7 @@ from icekeeper.errors import MetadataUnreadable, OperationRefused, StorageError
 from icekeeper.machine.metering import WorkThreads
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import leading_uuid, parse_document
-from icekeeper.pass_context.stores import spelled_root
+from icekeeper.pass_context.footprint import spelled_root
 from icekeeper.storage.paths import is_under, may_be_under, normalise
 from icekeeper.storage.storage import Storage
 

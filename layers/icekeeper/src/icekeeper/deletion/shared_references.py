@@ -37,7 +37,8 @@ from icekeeper.metadata.document_files import parse_document
 from icekeeper.metadata.table_reader import References, TableReader, metadata_files, reachable_paths, statistics_files
 from icekeeper.model import CatalogId, TableName
 from icekeeper.pass_context.context import OperationContext
-from icekeeper.pass_context.stores import data_root, listed_metadata, metadata_folders, read_listed_metadata
+from icekeeper.pass_context.footprint import data_root
+from icekeeper.pass_context.metadata_files import listed_metadata, metadata_folders, read_listed_metadata
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.staging import LoadOrigin, StagedLoad
 from icekeeper.state.store import Pin

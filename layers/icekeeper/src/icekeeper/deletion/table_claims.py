@@ -31,7 +31,8 @@ from icekeeper.metadata.manifest_read import portions
 from icekeeper.metadata.table_reader import References, TableReader
 from icekeeper.model import CatalogId, ManifestFile, TableName
 from icekeeper.pass_context.context import OperationContext
-from icekeeper.pass_context.stores import Footprint, TableHandle, data_folders, user_name
+from icekeeper.pass_context.footprint import Footprint, data_folders
+from icekeeper.pass_context.table_handle import TableHandle, user_name
 from icekeeper.state.claims import SeenHead, TableClaims, touches
 from icekeeper.state.identity import Entry
 from icekeeper.state.store import StateStore

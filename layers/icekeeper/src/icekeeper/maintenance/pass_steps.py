@@ -34,7 +34,7 @@ from icekeeper.operation_facts import FACTS
 from icekeeper.operations.policy_fit import fitting
 from icekeeper.operations.statistics.staleness import why_not_planned
 from icekeeper.pass_context.context import OperationContext
-from icekeeper.pass_context.stores import deletes_after_commit
+from icekeeper.pass_context.metadata_files import deletes_after_commit
 from icekeeper.policy import Operation
 from icekeeper.policy.sweep_rhythm import FORMER_TABLES, why_no_sweep
 from icekeeper.report.activity import operation_finished, operation_started, progress_of

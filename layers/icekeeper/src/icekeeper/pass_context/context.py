@@ -1,53 +1,38 @@
-"""The context of one pass over one table, which every operation gets; and how a rewrite is protected and committed.
-
-:class:`OperationContext` has catalog, stores, engine, state and settings.  :func:`commit_rewrite` commits file groups,
-and :class:`Job` protects a running rewrite.
-"""
+"""The context of one pass over one table, which every operation gets."""
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
 from threading import Lock
-from typing import TypeAlias
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.commit.attempt import PreparedCommit, snapshots_of_run
-from icekeeper.commit.conflict_detection import DeleteManifests, GroupClaim, PlanningState, RebaseResult, rebase
-from icekeeper.commit.snapshot import REPLACE, FileReplacement, SnapshotWriter
+from icekeeper.commit.snapshot import SnapshotWriter
 from icekeeper.commit.transaction import Committed, CommitTerms, commit_with_retries, patience_of
 from icekeeper.engines.engine import Engine
 from icekeeper.errors import (
     CommitStateUnknown,
     MaintenanceError,
     OperationRefused,
-    PlanStale,
-    StorageError,
     SwitchedOff,
 )
 from icekeeper.machine.clock import Clock
-from icekeeper.metadata.document import TableMetadata, require_writable
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import CatalogId, Nothing, TableName
+from icekeeper.pass_context.footprint import Footprint, data_folders
+from icekeeper.pass_context.job import Job
+from icekeeper.pass_context.metadata_files import metadata_of_other_entries, newer_metadata
 from icekeeper.pass_context.planned_table import PlannedTable
-from icekeeper.pass_context.stores import (
-    Footprint,
-    MetadataCache,
-    Stores,
-    data_folders,
-    metadata_of_other_entries,
-    newer_metadata,
-)
+from icekeeper.pass_context.stores import MetadataCache, Stores
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.report.activity import PassShare, Progress
 from icekeeper.state.claims import TableClaims
 from icekeeper.state.leases import HeldLease
-from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
 from icekeeper.state.store import Pin, PinKind, StateStore
 from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.paths import is_repeated
@@ -378,186 +363,3 @@ class OperationContext:
         report = self.storage(loaded).delete(paths)
         if report.failed:
             self.leaves_files()
-
-
-@dataclass(frozen=True, slots=True)
-class GroupsRefused:
-    """Groups that must not be committed on this head after all, and why."""
-
-    reasons: Mapping[int, str]
-
-
-ReplacementOn: TypeAlias = Callable[
-    [TableMetadata, RebaseResult], tuple[FileReplacement, Collection[str]] | Nothing | GroupsRefused
-]
-"""Returns the replacement for the groups that still hold on a head, and the manifests that list the replaced files.
-
-After a refusal it is called again, without the refused groups.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Rewrite:
-    """A rewrite of ``loaded`` to commit; ``outputs``: group id → paths of the written files."""
-
-    loaded: LoadedTable
-    planned: PlanningState
-    groups: Sequence[GroupClaim]
-    outputs: Mapping[int, Sequence[str]]
-    operation: str = REPLACE
-    """Of the snapshot."""
-
-
-def commit_rewrite(
-    context: OperationContext, rewrite: Rewrite, replacement_on: ReplacementOn
-) -> tuple[Committed | Nothing, RebaseResult]:
-    """Commit together the groups that still hold on the newest head; drop groups that conflict with other commits.
-
-    Outputs of dropped groups are removed, unless they may be live.
-
-    Returns:
-        The commit, and the last attempt's decision about the groups.
-
-    Raises:
-        CommitStateUnknown: it is unknown whether the commit landed; the outputs are kept.
-        MaintenanceError: nothing was committed.
-    """
-    rebased: RebaseResult
-    deletes = DeleteManifests()
-
-    def prepare(head: LoadedTable) -> PreparedCommit | Nothing:
-        nonlocal rebased
-        require_writable(head.metadata)
-        refused: dict[int, str] = {}
-        found: tuple[FileReplacement, Collection[str]] | Nothing | GroupsRefused = GroupsRefused({})
-        while isinstance(found, GroupsRefused):
-            refused |= found.reasons
-            groups = [group for group in rewrite.groups if group.group_id not in refused]
-            reader = context.reader(head)
-            rebased = rebase(rewrite.planned, head.metadata, reader, context.policy.branch, groups, deletes)
-            found = replacement_on(head.metadata, rebased)
-        rebased = replace(rebased, dropped={**rebased.dropped, **refused})
-        if isinstance(found, Nothing):
-            return found
-        replacement, affected = found
-        writer = context.snapshot_writer(head)
-        return writer.replace_files(replacement, rebased.manifests, affected, rewrite.operation)
-
-    if context.operation is not None:
-        context.progress(f"{context.operation.value}: committing", 0, 0)
-    outputs = list(chain.from_iterable(rewrite.outputs.values()))
-    committed = context.commit_outputs(rewrite.loaded, prepare, outputs)
-    context.discard(rewrite.loaded, chain.from_iterable(rewrite.outputs[group_id] for group_id in rebased.dropped))
-    return committed, rebased
-
-
-# A job that shows no progress for three quarters of its lease may lose it.
-_RENEWALS_PER_LEASE = 4
-
-
-class Job:
-    """A running rewrite, protected from passes of other processes (rule: rewrites-pin-and-record).
-
-    A pin in the state store keeps the planning snapshot and all newer ones from expiry.  A staged load records the
-    files that the rewrite will write, *before* it writes them.  So orphan removal skips them, and if this process dies,
-    they are cleaned from the record.  Both expire by themselves.  Modak protects its readers and loads likewise.
-    """
-
-    def __init__(self, memory: TableMemory, pin: Pin, lease_ms: int, began_s: float) -> None:
-        self._memory = memory
-        self._pin = pin
-        self._lease_ms = lease_ms
-        self._load: StagedLoad | None = None
-        self._leaves_files = self._may_have_landed = False
-        self.is_swapping = False
-        """Whether a commit of the files was sent whose outcome is not known yet."""
-        self.began_s = began_s
-        """By the context's ``monotonic_s``."""
-
-    @contextmanager
-    def protected(self) -> Iterator[None]:
-        """Pin the planning snapshot until the block ends.
-
-        The job's record is removed if the block succeeds, and marked as failed after an error or an interrupt.  It
-        stays pending if a commit may have landed, and after a bug, because workers may still be writing.
-        """
-        self._memory.store.add_pin(self._pin)
-        try:
-            yield
-        except CommitStateUnknown:
-            raise
-        except (MaintenanceError, KeyboardInterrupt):
-            self.leaves_files()
-            self._settle()
-            raise
-        else:
-            self._settle()
-        finally:
-            try:
-                self._memory.store.remove_pin(self._memory.identity, self._pin.name)
-            except StorageError as error:
-                log.warning("the pin of job %s could not be removed, and runs out by itself: %s", self._pin.name, error)
-
-    def will_write(self, records: Iterable[str]) -> None:
-        """Record files before they are written: paths, or records of planned files for all attempts at a task.
-
-        Raises:
-            PlanStale: as :meth:`renew`; a new record would hide that files of this job were deleted.
-            StorageError: the record cannot be written, so no file must be written.
-        """
-        self.renew()
-        now_ms = self._memory.clock()
-        load = StagedLoad(
-            identity=self._memory.identity,
-            name=self._pin.name,
-            origin=LoadOrigin.JOB,
-            changed_ms=now_ms,
-            expires_ms=now_ms + self._lease_ms,
-        )
-        self._load = self._memory.store.staging.stage(load, records)
-
-    def leaves_files(self) -> None:
-        """Note that some files may exist outside the table, so that a later pass cleans them by the record."""
-        self._leaves_files = True
-
-    def may_have_landed(self) -> None:
-        """Note that a commit of the files may have landed: the record stays until its lease expires."""
-        self._may_have_landed = True
-
-    def renew(self) -> None:
-        """Prolong pin and record once a quarter of the lease has passed; called before every commit.
-
-        Raises:
-            PlanStale: the record expired, and another pass cleaned the files as those of a dead job.
-            StorageError: the state store cannot be used.
-        """
-        now_ms = self._memory.clock()
-        if self._pin.expires_ms - now_ms > self._lease_ms * (_RENEWALS_PER_LEASE - 1) // _RENEWALS_PER_LEASE:
-            return
-        expires_ms = now_ms + self._lease_ms
-        if self._load is not None:
-            prolonged = replace(self._load, expires_ms=expires_ms)
-            if not self._memory.store.staging.change(self._load, prolonged):
-                raise PlanStale(f"job {self._pin.name} stood still for so long that its files were cleaned; plan again")
-            self._load = prolonged
-        self._pin = replace(self._pin, expires_ms=expires_ms)
-        self._memory.store.add_pin(self._pin)
-
-    def keep_alive(self) -> None:
-        """:meth:`renew` during the work; errors are ignored, because the commit renews again."""
-        with suppress(MaintenanceError):
-            self.renew()
-
-    def _settle(self) -> None:
-        """Remove the record if every file is in the table or deleted; else mark the job as failed."""
-        if self._load is None or self._may_have_landed:
-            return
-        staging = self._memory.store.staging
-        try:
-            if self._leaves_files:
-                now_ms = self._memory.clock()
-                staging.change(self._load, replace(self._load, state=LoadState.FAILED, changed_ms=now_ms))
-            else:
-                staging.forget(self._load)
-        except StorageError as error:  # the work is done; the record runs out by itself
-            log.warning("the record of what job %s staged could not be settled: %s", self._pin.name, error)

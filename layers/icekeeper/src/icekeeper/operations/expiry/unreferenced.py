@@ -14,7 +14,7 @@ from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.table_reader import References, TableReader
 from icekeeper.model import LiveFile, ManifestContent, ManifestFile
-from icekeeper.pass_context.stores import spelled_root
+from icekeeper.pass_context.footprint import spelled_root
 from icekeeper.storage.paths import ComparedPath, any_spelling, compared, is_under, merged_spelling, normalise
 
 _MOST_FOLDERS = 10_000

@@ -40,7 +40,8 @@ from icekeeper.model import (
     Nothing,
     PartitionValue,
 )
-from icekeeper.pass_context.context import GroupsRefused, OperationContext, Rewrite, commit_rewrite
+from icekeeper.pass_context.commit_rewrite import GroupsRefused, Rewrite, commit_rewrite
+from icekeeper.pass_context.context import OperationContext
 from icekeeper.rows.apply_deletes import deleted_positions, positions_by_keys, vector_positions
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.rows.file_rows import READABLE_FORMATS

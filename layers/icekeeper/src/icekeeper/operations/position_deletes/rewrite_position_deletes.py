@@ -30,7 +30,8 @@ from icekeeper.operations.position_deletes.plan_merges import (
     expected_result,
     plan_position_deletes,
 )
-from icekeeper.pass_context.context import OperationContext, Rewrite, commit_rewrite
+from icekeeper.pass_context.commit_rewrite import Rewrite, commit_rewrite
+from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status, skipped, succeeded, with_left_out
 from icekeeper.rows.read_task import OPEN_FILE_BYTES

@@ -16,7 +16,8 @@ from icekeeper.operations.compaction.plan.bins import FileGroup
 from icekeeper.operations.compaction.plan.output_sizes import SIZES_KEY, recorded_sizes
 from icekeeper.operations.compaction.plan.plan_groups import CompactionPlan, depth_with
 from icekeeper.operations.compaction.terms.rewrite_task import NONE_FORWARDED, Forwarded, RewriteResult, row_map_path
-from icekeeper.pass_context.context import GroupsRefused, OperationContext, Rewrite, commit_rewrite
+from icekeeper.pass_context.commit_rewrite import GroupsRefused, Rewrite, commit_rewrite
+from icekeeper.pass_context.context import OperationContext
 from icekeeper.rows.arrow_schema import leaf_columns
 
 
