@@ -111,7 +111,9 @@ def test_every_function_takes_the_environment_that_sam_local_makes_of_the_templa
     )
     functions.begin()
     samples = {path.stem for path in EVENTS_FOLDER.glob("*.json")}
-    assert samples - EVENTS.keys() == {"environment", "machine_forced", "machine_forced_wait", "machine_schedule"}
+    assert samples - EVENTS.keys() == {
+        *("environment", "machine_forced", "machine_forced_wait", "machine_rhythm", "machine_schedule")
+    }
     assert set(EVENTS.values()) == set(ROLES)
     begun = {"detect_forced", "plan"}
     # A scan would leave nothing of the run of one table.
