@@ -16,7 +16,6 @@ from icekeeper.maintenance import run_pass
 from icekeeper.maintenance.run_pass import Turn
 from icekeeper.metadata.manifest_write import encode_manifest
 from icekeeper.model import EntryStatus, Nothing
-from icekeeper.operations.expiry.retention import plan_expiry
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassOutcome, PassStatus, Status
 from icekeeper.state.identity import TableIdentity
@@ -25,7 +24,7 @@ from icekeeper.storage.storage import Storage
 from support.command import Command
 from support.maintained_table import MaintainedTable, new_table, without_leases
 from support.moments import Moment, at
-from support.plans import policy
+from support.plans import plan_expiry, policy
 from support.scripted_catalog import ScriptedCatalog
 from support.state_stores import newest_look
 

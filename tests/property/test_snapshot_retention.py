@@ -22,12 +22,11 @@ from icekeeper.operations.expiry.retention import (
     ExpiryPlan,
     check_retention,
     expiry_at,
-    plan_expiry,
     refuse_broken_chains,
     refuse_protected,
 )
 from icekeeper.policy import Policy
-from support.plans import policy
+from support.plans import plan_expiry, policy
 from support.tables import new_document, snapshot
 
 # Histories of snapshots by their ages in hours, drawn or given, and what of them expires.

@@ -31,7 +31,6 @@ from icekeeper.model import (
     TableName,
 )
 from icekeeper.operations.compaction.terms.recipe import choose_recipe
-from icekeeper.operations.expiry.retention import plan_expiry
 from icekeeper.operations.manifests.plan_manifests import plan_manifests
 from icekeeper.operations.position_deletes.plan_merges import plan_position_deletes
 from icekeeper.policy import Operation, Policy, resolve
@@ -41,7 +40,7 @@ from icekeeper.report.outcome import OperationOutcome, PassOutcome, skipped, suc
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import StateStore
 from support.paper_table import MB, ROW_BYTES, Arrival, PaperTable
-from support.plans import manifest
+from support.plans import manifest, plan_expiry
 from support.tables import new_document
 
 # What writers do to the tables of a fleet on paper, by kind, and how many of a thousand are of each.

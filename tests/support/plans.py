@@ -16,10 +16,12 @@ from icekeeper.model import (
     ManifestContent,
     ManifestEntry,
     ManifestFile,
+    Nothing,
     PartitionValue,
 )
 from icekeeper.operations.compaction.plan.candidate import Candidate, Condition, Extents, Home, Origin
 from icekeeper.operations.compaction.plan.candidates import TableState
+from icekeeper.operations.expiry.retention import NOTHING_TO_EXPIRE, ExpiryPlan, expiry_at
 from icekeeper.policy import Policy
 from icekeeper.policy.partition_time import PartitionTimes, partition_times
 from support.settings import policy as resolved_policy
@@ -209,3 +211,10 @@ def times(metadata: TableMetadata, **settings: str) -> PartitionTimes:
 
 def ms(*moment: int) -> int:
     return int(datetime.datetime(*moment, tzinfo=UTC).timestamp() * 1000)  # type: ignore[misc, arg-type]
+
+
+def plan_expiry(
+    metadata: TableMetadata, policy: Policy, *, now_ms: int, pinned: Iterable[int] = ()
+) -> ExpiryPlan | Nothing:
+    """What expires at ``now_ms``, or why nothing does."""
+    return expiry_at(metadata, policy, now_ms=now_ms, pinned=pinned) or Nothing(NOTHING_TO_EXPIRE)

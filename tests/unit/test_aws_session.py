@@ -168,7 +168,7 @@ def test_a_lasting_throttle_is_told_and_is_no_missing_table(
 
 
 def maintenance(wire: Wire) -> TableBucketMaintenance:
-    client = s3tables_client(PROPERTIES, aws_session(PROPERTIES, S3TABLES_PREFIXES), attempts=3)
+    client = s3tables_client(PROPERTIES, aws_session(PROPERTIES, S3TABLES_PREFIXES))
     return TableBucketMaintenance(ARN, lambda: wire.plug(client), PROPERTIES)
 
 

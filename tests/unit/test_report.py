@@ -241,7 +241,7 @@ def test_every_unsuccessful_outcome_says_why() -> None:
 def test_a_wrong_clock_is_told_once_by_the_largest_difference_that_was_met() -> None:
     parts = [
         succeeded(Operation.EXPIRE_SNAPSHOTS, "s", metrics={"clock.skew_s": 61}),
-        refused(Operation.REMOVE_ORPHANS, "r", metrics={"clock.skew_s": -172_800}),
+        replace(refused(Operation.REMOVE_ORPHANS, "r"), metrics={"clock.skew_s": -172_800}),
         skipped(Operation.COMPACT, "c"),
     ]
     (warning,) = with_warnings(make_pass(*parts)).warnings

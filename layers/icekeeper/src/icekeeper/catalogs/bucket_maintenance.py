@@ -157,16 +157,16 @@ def maintenance_behind(properties: Mapping[str, str]) -> TableBucketMaintenance 
     region = TableBucketArn.parse(arn).region
     reached = {"s3tables.region": region, **properties} if region else properties
     return TableBucketMaintenance(
-        arn, lambda: s3tables_client(reached, aws_session(reached, S3TABLES_PREFIXES), attempts=3), reached
+        arn, lambda: s3tables_client(reached, aws_session(reached, S3TABLES_PREFIXES)), reached
     )
 
 
-def s3tables_client(properties: Mapping[str, str], session: Any, *, attempts: int) -> Any:
+def s3tables_client(properties: Mapping[str, str], session: Any) -> Any:
     """A client of the S3 Tables API, at the endpoint in the properties; it outlasts throttles."""
     client = session.client(
         "s3tables",
         endpoint_url=properties.get("s3tables.endpoint"),
-        config=client_config(properties, attempts=attempts),
+        config=client_config(properties, attempts=3),
     )
     outlast_throttles(client)
     return client

@@ -40,7 +40,6 @@ from icekeeper.pyiceberg_private.rest_session import (
 from icekeeper.storage.paths import S3_SCHEMES, split_path
 from icekeeper.text import address_to_show, mask, remember_secrets
 
-TABLE = "namespaces/{namespace}/tables/{table}"
 # NotImplementedError: the server does not offer an endpoint.
 REST_ERRORS = (pyiceberg.exceptions.RESTError, pyiceberg.exceptions.OAuthError, NotImplementedError)
 # Raised while PyIceberg sends requests and parses answers, which may not be a catalog's.
@@ -155,9 +154,7 @@ class RestCatalog:
             "updates": list(updates),
         }
         try:
-            response = rest_request(
-                self._client, "POST", TABLE, namespace=table.namespace, table=table.name, json=commit
-            )
+            response = rest_request(self._client, "POST", namespace=table.namespace, table=table.name, json=commit)
         except (requests.RequestException, *NEVER_SENT) as error:
             if isinstance(error, NEVER_SENT) or _never_sent(error):
                 raise self._unusable(error) from error
@@ -224,7 +221,7 @@ class RestCatalog:
 
     def _ask(self, table: TableName) -> requests.Response:
         try:
-            response = rest_request(self._client, "GET", TABLE, namespace=table.namespace, table=table.name)
+            response = rest_request(self._client, "GET", namespace=table.namespace, table=table.name)
         except (requests.RequestException, *NEVER_SENT) as error:
             raise self._unusable(error) from error
         if response.ok:

@@ -256,7 +256,6 @@ def _count(response: requests.Response, **_: Any) -> None:
 def rest_request(
     catalog: RestCatalog,
     method: str,
-    endpoint: str,
     *,
     namespace: Sequence[str],
     table: str,
@@ -272,7 +271,7 @@ def rest_request(
         requests.RequestException: no answer came.
     """
     path = catalog._split_identifier_for_path((*namespace, table))
-    url = catalog.url(endpoint, **path)
+    url = catalog.url("namespaces/{namespace}/tables/{table}", **path)
     reads = method in READING
     headers = {"Cache-Control": "no-cache"} if reads else None
     request = functools.partial(

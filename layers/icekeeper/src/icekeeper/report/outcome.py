@@ -154,9 +154,9 @@ def skipped(operation: Operation, reason: str, *, metrics: Metrics | None = None
     return _not_carried_out(operation, Status.SKIPPED, reason, metrics)
 
 
-def refused(operation: Operation, reason: str, *, metrics: Metrics | None = None) -> OperationOutcome:
+def refused(operation: Operation, reason: str) -> OperationOutcome:
     """The outcome of an operation that a guard stopped because it detected danger."""
-    return _not_carried_out(operation, Status.REFUSED, reason, metrics)
+    return _not_carried_out(operation, Status.REFUSED, reason, None)
 
 
 def failed(operation: Operation, reason: str, *, metrics: Metrics | None = None) -> OperationOutcome:

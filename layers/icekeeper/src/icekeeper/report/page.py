@@ -407,15 +407,12 @@ def _one_thing(
     for document in documents:
         scan = document["scan"]
         if scan is None or now_ms - scan["scanned_ms"] > _STALE_MS:
-            return "Scan the tables again: what is shown here is old", _of_catalog("detect", document["catalog"])
+            command = f"icekeeper detect --catalog {shlex.quote(document['catalog'])}"
+            return "Scan the tables again: what is shown here is old", command
     if first["work"]:
         catalogs = " ".join(f"--catalog {shlex.quote(name)}" for name in {one: 0 for one, _ in first["work"]})
         return "Maintain what needs work, once", f"icekeeper run {catalogs} --once"
     return "", ""
-
-
-def _of_catalog(command: str, catalog: str) -> str:
-    return f"icekeeper {command} --catalog {shlex.quote(catalog)}"
 
 
 def _scanned(scan: Mapping[str, int] | None, now_ms: int) -> str:

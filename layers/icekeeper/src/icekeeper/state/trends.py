@@ -20,8 +20,6 @@ from icekeeper.state.items import Item, Records, catalog_key, digest, understood
 _DAY_MS = 24 * HOUR_MS
 _RINGS: Mapping[str, tuple[int, int]] = {"h": (HOUR_MS, 48), "d": (_DAY_MS, 60), "w": (7 * _DAY_MS, 104)}
 """By the first letter of the key: the length of a bucket in milliseconds, and how many the ring has."""
-MOST_ROWS = sum(count for _, count in _RINGS.values())
-"""The most rows of one table."""
 _KEPT_MS = 2 * 366 * _DAY_MS
 # 96 bits: among a million tables, two have the same digest with a probability below 10^-16.
 _DIGEST = 24

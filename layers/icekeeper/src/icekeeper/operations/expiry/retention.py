@@ -11,7 +11,6 @@ from itertools import chain, repeat, takewhile
 from icekeeper.errors import OperationRefused, PolicyError
 from icekeeper.metadata.document import MAIN, Ref, Snapshot, TableMetadata
 from icekeeper.metadata.writer_marks import marks_of
-from icekeeper.model import Nothing
 from icekeeper.policy import Policy
 
 MOST_STEPS = 500_000
@@ -117,13 +116,6 @@ class ExpiryPlan:
 
     def __bool__(self) -> bool:
         return bool(self.snapshot_ids or self.refs)
-
-
-def plan_expiry(
-    metadata: TableMetadata, policy: Policy, *, now_ms: int, pinned: Iterable[int] = ()
-) -> ExpiryPlan | Nothing:
-    """Decide what expires at ``now_ms``; parameters and errors as of :func:`expiry_at`."""
-    return expiry_at(metadata, policy, now_ms=now_ms, pinned=pinned) or Nothing(NOTHING_TO_EXPIRE)
 
 
 def expiry_at(metadata: TableMetadata, policy: Policy, *, now_ms: int, pinned: Iterable[int] = ()) -> ExpiryPlan:

@@ -27,7 +27,6 @@ from icekeeper.operations.compaction.work.sort_files import (
     split_rows,
 )
 from icekeeper.operations.compaction.work.sort_keys import (
-    CURVE_BITS,
     Bound,
     ZOrderCurve,
     at_cells,
@@ -159,7 +158,7 @@ def _bounds(task: RewriteTask, samples: Sequence[Sample], ranges: int) -> tuple[
     curve = fit_curve(keys)
     cells = curve.keys(keys)
     order = sorted_indices([cells], curve.columns)
-    return curve, at_cells(choose_bounds([cells], rows, order, ranges), cells.take(order), 1 << CURVE_BITS)
+    return curve, at_cells(choose_bounds([cells], rows, order, ranges), cells.take(order))
 
 
 def _portions(task: RewriteTask, expansion: float) -> Iterator[tuple[RewriteTask, int]]:

@@ -449,8 +449,8 @@ def choose_bounds(
     return tuple((tuple(key[p].as_py() for key in keys), rows[p]) for p in positions)
 
 
-def at_cells(bounds: Sequence[Bound], cells: pa.Array, count: int) -> tuple[Bound, ...]:
-    """Move the bounds of a sample to places that divide a curve of ``count`` cells evenly.
+def at_cells(bounds: Sequence[Bound], cells: pa.Array) -> tuple[Bound, ...]:
+    """Move the bounds of a sample to places that divide the cells of a curve evenly.
 
     ``cells`` are the cells of the sample, sorted.  A bound stays if the share of rows before such a place differs from
     the share of cells, because many rows with equal values are in one cell.
@@ -458,7 +458,7 @@ def at_cells(bounds: Sequence[Bound], cells: pa.Array, count: int) -> tuple[Boun
     ranges, rows = len(bounds) + 1, len(cells)
     moved = []
     for number, bound in enumerate(bounds, start=1):
-        cell = count * number // ranges
+        cell = (number << CURVE_BITS) // ranges
         before = pc.sum(pc.less(cells, cell)).as_py() or 0
         is_even = abs(before - rows * number // ranges) <= rows // ranges // _EVEN_PART
         moved.append(((cell,), 0) if is_even else bound)
