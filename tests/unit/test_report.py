@@ -572,7 +572,7 @@ def test_where_nothing_is_held_that_is_said() -> None:
 
 
 def test_a_policy_shows_value_and_source_of_every_key() -> None:
-    target, stream = console(width=250)
+    target, stream = console(width=300)
     rows = resolve([Layer("--set", {"min_input_files": "3"})]).rows()
     print_policy(target, rows)
     shown = lines(stream)
