@@ -41,7 +41,7 @@ READS: dict[str, Callable[[StateStore], Any]] = {
     "prefixes": lambda store: store.glance(IDENTITY, now_ms=0),
     "list_id": lambda store: store.staging.stage(LOAD, []),
     "paths": lambda store: list(store.staging.files(IDENTITY, LOAD.name)),
-    "seen_ms": lambda store: store.seen(IDENTITY),
+    "passes": lambda store: store.seen(IDENTITY),
     "metrics": lambda store: store.history(IDENTITY),
     "holder": lambda store: store.leases.current("k", now_ms=0),
     "folders": lambda store: list(store.claims.of_catalog(CatalogId("c", "w"))),
@@ -51,13 +51,13 @@ READS: dict[str, Callable[[StateStore], Any]] = {
     "counters": lambda store: list(store.lake_stats.of_catalog(IDENTITY.catalog)),
 }
 """What reads an attribute, by its name."""
-BESIDE = {"until_ms": "kind", "seen_ms": "passes"}
+BESIDE = {"until_ms": "kind"}
 """What tells the item that is meant from others with such an attribute."""
 DAMAGE: dict[str, Callable[[str, dict[str, Any]], None]] = {
     "missing": lambda name, item: item.pop(name),
     "of another type": lambda name, item: item.update({name: {"M": {}}}),
 }
-PARSED = {"kind", "state", "prefixes", "metrics", "folders", "work", "counters"}
+PARSED = {"kind", "state", "prefixes", "metrics", "folders", "work", "counters", "passes"}
 
 
 @pytest.fixture(scope="module")

@@ -569,7 +569,6 @@ class StateStore:
             passes = {name: one for name, one in passes.items() if one.finished_ms - seen.finished_ms <= OVERLAP_MS}
             newest = sorted(passes.items(), key=lambda one: one[1].finished_ms)[-_MOST_DIGESTS:]
             return {
-                "seen_ms": max(one.finished_ms for _, one in newest),  # not "finished_ms", the index of passes
                 "passes": json_text({name: asdict(one) for name, one in {**dict(newest), digest: seen}.items()}),
                 **({"failures": json_text(counts)} if counts else {}),
             }
