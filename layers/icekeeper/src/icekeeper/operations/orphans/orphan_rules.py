@@ -301,7 +301,7 @@ def partition_folders_like_hidden(metadata: TableMetadata) -> tuple[str, ...]:
 
 
 def refuse_mass_deletion(orphans: int, listed: int, limit: Fraction, source: str, *, any_missing: bool) -> None:
-    """Refuse to delete too large a share of the listed files.
+    """Refuse to delete too large a share of the listed files (rule: limit-orphans-per-sweep).
 
     The default limit applies only above 1,000 orphans, or if a referenced file is missing.
 
