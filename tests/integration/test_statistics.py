@@ -293,7 +293,7 @@ def test_what_a_commit_of_unknown_outcome_staged_stays(table: MaintainedTable, m
         inner.commit(base, requirements, updates)
         raise CommitStateUnknown("no answer")
 
-    monkeypatch.setattr("icekeeper.commit.transaction.backoff_seconds", lambda attempt: 0.0)
+    monkeypatch.setattr("icekeeper.commit.retry.backoff_seconds", lambda attempt: 0.0)
     table.catalog.commit_instead = silent
     assert computed(table).status is Status.SUCCEEDED
     assert ndv(table) == {1: 40, 2: 2}

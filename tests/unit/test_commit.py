@@ -19,8 +19,8 @@ from icekeeper.commit.attempt import (
     shows_snapshot,
     verdict,
 )
-from icekeeper.commit.resolve_outcome import backoff_seconds
-from icekeeper.commit.transaction import Committed, patience_of
+from icekeeper.commit.retry import backoff_seconds, patience_of
+from icekeeper.commit.transaction import Committed
 from icekeeper.errors import (
     CatalogBusy,
     CommitConflict,

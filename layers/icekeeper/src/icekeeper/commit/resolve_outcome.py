@@ -8,35 +8,18 @@ catalog that made the commit has written a metadata file that shows it.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.commit.attempt import PreparedCommit, Verdict, is_as_before, is_older, shows, verdict
+from icekeeper.commit.retry import REFUSAL_LOOKS, RESOLVE_LOOKS, SLOW, backoff_seconds
 from icekeeper.errors import CatalogBusy, CommitConflict, CommitRefused, CommitStateUnknown, MaintenanceError
 from icekeeper.metadata.document import TableMetadata
 
 Traces = Callable[[LoadedTable], Iterable[TableMetadata]]
 """Reads the metadata files that were stored after a state of the table, also those that the catalog does not show."""
-
-# 50 ms, 100 ms, 200 ms, ... capped at 5 s, as SeaweedFS's worker waits (rule: commit-on-newest-head).
-_FIRST_BACKOFF_S = 0.05
-_MAX_BACKOFF_S = 5.0
-SLOW = 4
-"""After "too many requests", and between reads of a table that may lag, waits start as after this many lost swaps
-(0.8 s)."""
-# How often an unknown outcome is looked up before giving up; the waits add up to about six seconds.
-_RESOLVE_LOOKS = 7
-# How often a refusal is compared with an unchanged head again; the waits add up to about six seconds as well.
-_REFUSAL_LOOKS = 3
-
-
-def backoff_seconds(attempt: int) -> float:
-    """Wait before retry ``attempt`` (0 first), with jitter between half and the whole of the step."""
-    step = min(_MAX_BACKOFF_S, _FIRST_BACKOFF_S * 2.0**attempt)
-    return step * random.uniform(0.5, 1.0)
 
 
 class Undecided(MaintenanceError):
@@ -82,7 +65,7 @@ class OutcomeResolver:
     ) -> LoadedTable | MaintenanceError:
         """Read a head that proves nothing a few times more; then believe a refusal that left no trace in the store."""
         now = base
-        for attempt in range(_REFUSAL_LOOKS):
+        for attempt in range(REFUSAL_LOOKS):
             self.sleep(backoff_seconds(SLOW + attempt))
             now = self._load(base, no)
             found = verdict(now, base, prepared)
@@ -97,7 +80,7 @@ class OutcomeResolver:
 
     def after_yes(self, base: LoadedTable, prepared: PreparedCommit) -> LoadedTable:
         """Reload until the table shows the attempt: the catalog reported success, but its response does not show it."""
-        for attempt in range(_RESOLVE_LOOKS):
+        for attempt in range(RESOLVE_LOOKS):
             with suppress(MaintenanceError):
                 now = self.catalog.load(base.name)
                 if shows(now, base, prepared):
@@ -112,7 +95,7 @@ class OutcomeResolver:
         self, base: LoadedTable, prepared: PreparedCommit, unknown: MaintenanceError
     ) -> LoadedTable | MaintenanceError:
         """Reload until the table shows the attempt, or no longer meets its requirements, so that it lost."""
-        for attempt in range(_RESOLVE_LOOKS):
+        for attempt in range(RESOLVE_LOOKS):
             self.sleep(backoff_seconds(attempt))
             try:
                 now = self.catalog.load(base.name)

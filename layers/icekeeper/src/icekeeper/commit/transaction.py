@@ -1,4 +1,4 @@
-"""The compare-and-swap loop: prepare on the newest head, swap, and on a lost swap try again.
+"""The compare-and-swap loop: prepare on the newest head, swap, and on a lost swap try again (``commit/retry.py``).
 
 A catalog's answer is a hint; the table's metadata decide (``commit/attempt.py``) and are read until they do
 (``commit/resolve_outcome.py``).  Staged files are never removed while the commit that names them may have landed
@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.commit.attempt import PreparedCommit, shows
-from icekeeper.commit.resolve_outcome import SLOW, OutcomeResolver, Traces, Undecided, backoff_seconds
+from icekeeper.commit.resolve_outcome import OutcomeResolver, Traces, Undecided
+from icekeeper.commit.retry import Retries
 from icekeeper.errors import (
     CatalogBusy,
     CommitConflict,
@@ -30,15 +31,6 @@ from icekeeper.errors import (
 from icekeeper.machine.clock import steady_s
 from icekeeper.machine.interrupts import uninterrupted
 from icekeeper.model import Nothing
-from icekeeper.report.activity import swap_lost
-
-# A rewrite's commit is tried for as long as the rewrite took, within these bounds.
-_LEAST_PATIENCE_S = 30.0
-_MOST_PATIENCE_S = 15 * 60.0
-# A process with a deadline keeps this time for one more attempt, for removing its files, and for its report.
-_TIME_TO_END_S = 30.0
-# How long a lost attempt is kept waiting for the moment after another writer's commit.
-_MOST_WATCHED_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,15 +64,6 @@ class Committed:
     attempts: int
 
 
-def patience_of(work_s: float, left_s: float | None) -> float:
-    """For how many seconds to retry the commit of work that took ``work_s`` seconds (rule: commit-on-newest-head).
-
-    ``left_s`` is the time until this process ends; ``None``: it has no deadline.
-    """
-    worth_s = min(max(work_s, _LEAST_PATIENCE_S), _MOST_PATIENCE_S)
-    return worth_s if left_s is None else max(0.0, min(worth_s, left_s - _TIME_TO_END_S))
-
-
 def commit_with_retries(
     catalog: Catalog,
     head: LoadedTable,
@@ -97,19 +80,19 @@ def commit_with_retries(
         SwitchedOff: by ``terms.permit``; nothing changed.
     """
     resolver = OutcomeResolver(catalog, terms.sleep, terms.traces)
-    until_s = terms.monotonic_s() + terms.patience_s
+    retries = Retries(terms.max_retries, terms.patience_s, terms.sleep, terms.monotonic_s)
     sent: PreparedCommit | None = None
     left: list[str] = []
     is_unexplained = False
     for attempt in itertools.count():
-        began_s = terms.monotonic_s()
+        retries.begin()
         if sent is None:
             terms.permit(head)
         prepared = sent or prepare(head)
         if isinstance(prepared, Nothing):
             return prepared
         outcome = _swap(catalog, head, prepared, terms, resolver, is_repeated=sent is not None)
-        is_last = attempt >= terms.max_retries and terms.monotonic_s() >= until_s
+        is_last = retries.is_last(attempt)
         busy = _busy(outcome)
         left += _left(outcome)
         if isinstance(outcome, Undecided):
@@ -117,7 +100,7 @@ def commit_with_retries(
             sent, head = prepared, outcome.head
             is_unexplained = is_unexplained or not busy
             if not is_last:
-                _wait(head, attempt, outcome, terms)
+                retries.wait(head, attempt, outcome, is_busy=busy)
                 continue
             if is_unexplained:
                 outcome = resolver.after_silence(head, prepared, _unknown(outcome))
@@ -133,36 +116,8 @@ def commit_with_retries(
         if is_last or not isinstance(outcome, CommitConflict | CatalogBusy):
             raise _failure(outcome)
         sent, left, is_unexplained = None, [], False
-        taken_s = terms.monotonic_s() - began_s
-        _wait(head, attempt, outcome, terms)
-        head = catalog.load(head.name)
-        if attempt and not busy:
-            head = _next_head(catalog, head, min(2 * taken_s, _MOST_WATCHED_S), terms)
+        head = retries.newest_head(catalog, head, attempt, outcome, is_busy=busy)
     raise AssertionError("counting never ends")
-
-
-def _wait(head: LoadedTable, attempt: int, why: MaintenanceError, terms: CommitTerms) -> None:
-    seconds = backoff_seconds(attempt + (SLOW if _busy(why) else 0))
-    swap_lost(str(head.name), attempt + 1, str(why), seconds)
-    terms.sleep(seconds)
-
-
-def _next_head(catalog: Catalog, head: LoadedTable, watched_s: float, terms: CommitTerms) -> LoadedTable:
-    """The head that another writer commits within ``watched_s``, as soon as it is there; or ``head``.
-
-    An attempt has most time right after another writer's commit: it wins whenever it is shorter than the time to the
-    next one.  In twice the time of an attempt comes the next commit of every writer who would disturb it more often
-    than not.
-    """
-    began_s = terms.monotonic_s()
-    newest = head
-    while newest.metadata_location == head.metadata_location:
-        so_far_s = terms.monotonic_s() - began_s
-        if so_far_s >= watched_s:
-            break
-        terms.sleep(0.01 + so_far_s / 8)
-        newest = catalog.load(head.name)
-    return newest
 
 
 def _swap(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.commit.resolve_outcome import backoff_seconds
+from icekeeper.commit.retry import backoff_seconds
 from icekeeper.deletion.file_needs import FileNeeds
 from icekeeper.errors import SwitchedOff
 from icekeeper.machine.metering import WorkThreads

@@ -12,8 +12,9 @@ from threading import Lock
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.commit.attempt import PreparedCommit, snapshots_of_run
+from icekeeper.commit.retry import patience_of
 from icekeeper.commit.snapshot import SnapshotWriter
-from icekeeper.commit.transaction import Committed, CommitTerms, commit_with_retries, patience_of
+from icekeeper.commit.transaction import Committed, CommitTerms, commit_with_retries
 from icekeeper.engines.engine import Engine
 from icekeeper.errors import (
     CommitStateUnknown,
