@@ -108,6 +108,7 @@ PURE = (
     "icekeeper.pipeline.deployment",
     "icekeeper.pipeline.wave",
     "icekeeper.policy",
+    "icekeeper.policy.age_floors",
     "icekeeper.policy.allowed_prefixes",
     "icekeeper.policy.contradictions",
     "icekeeper.policy.policy_file",

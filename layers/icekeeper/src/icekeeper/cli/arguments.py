@@ -202,7 +202,7 @@ def overrides(
         PolicyError: a setting is not KEY=VALUE, a key is given twice with different values, or it would do nothing; or
             the call is not ``unsafe``, and sets a retention of snapshots below a day.
     """
-    from icekeeper.policy.contradictions import require_safe_retention
+    from icekeeper.policy.age_floors import require_safe_retention
     from icekeeper.policy.keys import Scope, refuse_meaningless
 
     values: dict[str, str] = {}

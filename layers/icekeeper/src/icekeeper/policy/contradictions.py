@@ -5,36 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from icekeeper.errors import PolicyError
+from icekeeper.policy.age_floors import require_orphan_age
 from icekeeper.policy.keys import Policy
-from icekeeper.policy.layers import OVERRIDE_SOURCE, Layer, parse_values
+from icekeeper.policy.layers import Layer
 from icekeeper.policy.values import text_of
 
-# As in Iceberg's remove_orphan_files: younger files may belong to a commit in progress.
-MIN_ORPHAN_GRACE_HOURS = 24
-_RETENTION = "snapshot_retention_hours"
-_RETENTION_KEYS = frozenset({_RETENTION, "max_snapshots_to_keep"})
-SAFE_RETENTION_HOURS = 24
-"""Readers, and jobs that resume from a snapshot, may run for a day."""
-
-
-def require_safe_retention(settings: Mapping[str, str]) -> None:
-    """Check the settings of a command line.
-
-    Raises:
-        PolicyError: they shorten the retention of snapshots below a day; a malformed value is reported later.
-    """
-    value = settings.get(_RETENTION)
-    if value is None:
-        return
-    try:
-        hours = parse_values({_RETENTION: value}, {_RETENTION: OVERRIDE_SOURCE}).snapshot_retention_hours
-    except PolicyError:
-        return
-    if hours < SAFE_RETENTION_HOURS:
-        raise PolicyError(
-            f"{_RETENTION}={value} is below {SAFE_RETENTION_HOURS}: readers that are under way could lose their "
-            "snapshot; icekeeper maintain --unsafe allows it"
-        )
+_RETENTION_KEYS = frozenset({"snapshot_retention_hours", "max_snapshots_to_keep"})
 
 
 def check_policy(policy: Policy, sources: Mapping[str, str], layers: Sequence[Layer], *, unsafe: bool) -> None:
@@ -50,12 +26,7 @@ def check_policy(policy: Policy, sources: Mapping[str, str], layers: Sequence[La
 
 
 def _check_safe(policy: Policy, sources: Mapping[str, str]) -> None:
-    if policy.orphan_older_than_hours < MIN_ORPHAN_GRACE_HOURS:
-        hours, source = text_of(policy.orphan_older_than_hours), sources["orphan_older_than_hours"]
-        raise PolicyError(
-            f"policy key orphan_older_than_hours is {hours} (from {source}), below {MIN_ORPHAN_GRACE_HOURS}: files of "
-            "commits that are under way could be deleted; --unsafe allows it"
-        )
+    require_orphan_age(policy, sources)
     if policy.snapshot_give_up_ids:
         raise PolicyError(
             f"policy key snapshot_give_up_ids (from {sources['snapshot_give_up_ids']}) drops snapshots whose rows may "

@@ -11,7 +11,8 @@ from typing import Any
 from icekeeper.errors import PolicyError
 from icekeeper.metadata.document import TableMetadata, table_digest
 from icekeeper.operation_facts import FACTS, Operation
-from icekeeper.policy.contradictions import SAFE_RETENTION_HOURS, check_policy
+from icekeeper.policy.age_floors import short_retention
+from icekeeper.policy.contradictions import check_policy
 from icekeeper.policy.keys import DEPLOYMENT_KEYS, KEY_FACTS, MORE, POLICY_KEYS, Policy
 from icekeeper.policy.layers import (
     OVERRIDE_SOURCE,
@@ -273,9 +274,6 @@ def unused_settings(resolved: ResolvedPolicy) -> Iterator[str]:
 
 def short_retentions(resolved: ResolvedPolicy) -> Iterator[str]:
     """A sentence if a policy sets a retention of snapshots below a day."""
-    hours, source = resolved.policy.snapshot_retention_hours, resolved.sources["snapshot_retention_hours"]
-    if hours < SAFE_RETENTION_HOURS and source != OVERRIDE_SOURCE and resolved.runs(Operation.EXPIRE_SNAPSHOTS):
-        yield (
-            f"snapshot_retention_hours is {text_of(hours)} ({source}), below {SAFE_RETENTION_HOURS}: readers that are "
-            "under way could lose their snapshot"
-        )
+    sentence = short_retention(resolved.policy, resolved.sources)
+    if sentence is not None and resolved.runs(Operation.EXPIRE_SNAPSHOTS):
+        yield sentence
