@@ -9,7 +9,7 @@ from icekeeper.errors import PolicyError
 from icekeeper.operation_facts import Operation
 from icekeeper.policy import POLICY_KEYS, ResolvedPolicy, resolve
 from icekeeper.policy.layers import OVERRIDE_SOURCE, Layer
-from icekeeper.policy.request_may_set import REQUESTS_MAY, UNRESTRICTED, requests_may, require_no_more
+from icekeeper.policy.request_may_set import REQUESTS_MAY, requests_may, require_no_more
 
 EVERYTHING = ",".join(operation.value for operation in Operation)
 HELD: dict[str, tuple[str, str, str | None]] = {
@@ -81,7 +81,9 @@ def refusal(policy: dict[str, str], request: dict[str, str], may: str = "") -> s
 
 
 def test_every_key_is_held_or_free() -> None:
-    assert UNRESTRICTED == FREE
+    for key in FREE:
+        with pytest.raises(PolicyError, match=f"'{key}', which is no operation and no key that requests are held to"):
+            requests_may({REQUESTS_MAY: key})
     assert {*HELD, *FREE, *NEVER, *UNITED, "operations"} == set(POLICY_KEYS)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from icekeeper.errors import PolicyError, RequestRefused
 from icekeeper.operation_facts import Operation
-from icekeeper.policy.keys import KEY_FACTS, POLICY_KEYS, Policy
+from icekeeper.policy.keys import KEY_FACTS, Policy
 from icekeeper.policy.resolve import ResolvedPolicy
 from icekeeper.policy.values import did_you_mean, text_of
 
@@ -53,9 +53,6 @@ _DECIDING: Mapping[Operation | None, tuple[str, ...]] = {
 ``None``: those of every pass, even without operations, because it cleans up after failed loads.
 """
 _HELD = {key: None for keys in _DECIDING.values() for key in keys}
-
-UNRESTRICTED = frozenset(POLICY_KEYS) - _HELD.keys() - {"operations", _PROTECTED}
-"""The keys that any request may set, because none of their values deletes more."""
 
 
 def requests_may(environment: Mapping[str, str]) -> frozenset[str]:

@@ -244,9 +244,9 @@ def table_key(identity: TableIdentity) -> str:
     return named_key("table", identity.key)
 
 
-def copy_key(kind: str, identity: TableIdentity) -> str:
-    """The partition of one kind of record about one copy of a table."""
-    return named_key(kind, json.dumps([identity.key, identity.place], ensure_ascii=False))
+def copy_key(identity: TableIdentity) -> str:
+    """The partition of the records about one copy of a table."""
+    return named_key("copy", json.dumps([identity.key, identity.place], ensure_ascii=False))
 
 
 def now_prefix(kind: str, identity: TableIdentity) -> str:

@@ -226,12 +226,12 @@ class PendingDeletionStore(Records):
 
     def lists(self, identity: TableIdentity) -> tuple[str, ...]:
         """The names of the lists, in order."""
-        names = (item["name"] for item in self.table.query(copy_key("copy", identity), _DELETIONS))
+        names = (item["name"] for item in self.table.query(copy_key(identity), _DELETIONS))
         return tuple(sorted(names, key=str.encode))
 
     def paths(self, identity: TableIdentity, name: str) -> Iterator[Sequence[str]]:
         """The files of a list in batches, in the order in which they were recorded."""
-        found = self.table.get(copy_key("copy", identity), sort_key(_DELETIONS, name))
+        found = self.table.get(copy_key(identity), sort_key(_DELETIONS, name))
         return iter(()) if found is None else read_paths(self.table, found["list_id"])
 
     def forget(self, identity: TableIdentity, name: str) -> None:
@@ -247,6 +247,6 @@ class PendingDeletionStore(Records):
             before = found
             return wanted if wanted or found else None
 
-        self.table.change(copy_key("copy", identity), sort_key(_DELETIONS, name), decide)
+        self.table.change(copy_key(identity), sort_key(_DELETIONS, name), decide)
         if before is not None:
             delete_paths(self.table, before["list_id"])

@@ -467,7 +467,7 @@ class StateStore:
     def record_pass(self, record: PassRecord) -> None:
         """Add a pass to the journals of its table and of its hour, replacing a record of the same run and table."""
         item: Item = {
-            "pk": copy_key("copy", record.identity),
+            "pk": copy_key(record.identity),
             "sk": sort_key("pass#", record.run_id),
             "catalog": record.identity.catalog.name,
             "table_name": str(record.identity.table),
@@ -506,7 +506,7 @@ class StateStore:
         """The newest passes over a table, newest first."""
         if limit < 1:
             return ()
-        return tuple(_pass(identity, item) for item in self.table.newest(copy_key("copy", identity), limit))
+        return tuple(_pass(identity, item) for item in self.table.newest(copy_key(identity), limit))
 
     def add_pin(self, pin: Pin) -> None:
         """Add a pin, or replace the one of the same name."""
@@ -580,7 +580,7 @@ class StateStore:
         """Record that all files that a snapshot added are clustered by a recipe (order or z-order, as text)."""
         self.table.put(
             {
-                "pk": copy_key("copy", identity),
+                "pk": copy_key(identity),
                 "sk": f"{_clusterings(recipe)}{snapshot_id}",
                 "snapshot_id": snapshot_id,
                 "recipe": recipe,
@@ -589,7 +589,7 @@ class StateStore:
 
     def clustered_snapshots(self, identity: TableIdentity, recipe: str) -> frozenset[int]:
         """The snapshots recorded for a recipe, expired ones too: manifest entries keep their ids."""
-        found = self.table.query(copy_key("copy", identity), _clusterings(recipe), attributes=("snapshot_id",))
+        found = self.table.query(copy_key(identity), _clusterings(recipe), attributes=("snapshot_id",))
         return frozenset(item["snapshot_id"] for item in found)
 
     def seen(self, identity: TableIdentity) -> SeenTable | None:
