@@ -548,8 +548,8 @@ def test_what_another_store_holds_under_the_same_path_is_not_the_tables(
         if by == "region":  # the same server plays both
             honest, store.objects = store.objects, elsewhere.objects
         read_new_manifests(context, forged, ())
-        load_document(context.storage(forged), victim.metadata_location)
-        assert kept_document(context.storage(victim).place, victim.metadata_location) is None
+        load_document(context.stores.storage(forged), victim.metadata_location)
+        assert kept_document(context.stores.storage(victim).place, victim.metadata_location) is None
         if by == "region":
             store.objects = honest
         reader = context.reader(victim)

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from icekeeper.maintenance.run_pass import Turn
     from icekeeper.maintenance.saved_plan import SavedTable
     from icekeeper.operations.expiry.ref_costs import TableCosts
-    from icekeeper.pass_context.context import OperationContext, SharedRun
+    from icekeeper.pass_context.context import OperationContext
+    from icekeeper.pass_context.served import SharedRun
     from icekeeper.pass_context.table_handle import TableHandle
     from icekeeper.report.outcome import BucketOutcome, ListingWriter, PassOutcome
     from icekeeper.verification.checks import Verification
@@ -293,32 +294,24 @@ class Runtime:
         Nothing counts as older than it was at ``as_of_ms``, which replaces ``started_ms``.
         """
         from icekeeper.engines.engine import AutoEngine
-        from icekeeper.pass_context.context import OperationContext, SharedRun
+        from icekeeper.pass_context.context import OperationContext
+        from icekeeper.pass_context.served import ServedCatalogs, SharedRun
         from icekeeper.pass_context.stores import Stores, shared_reads
         from icekeeper.state.table_memory import TableMemory
 
         run_id = run_id or str(uuid.uuid4())
-        shared = shared_reads()
-        stores = Stores(
-            self.clock,
-            self.store_clock,
-            may_write=not dry_run,
-            shared=shared,
-            as_of_ms=as_of_ms,
-        )
+        stores = Stores(self.clock, self.store_clock, may_write=not dry_run, shared=shared_reads(), as_of_ms=as_of_ms)
         started_ms = started_ms if as_of_ms is None else as_of_ms
         identity = identity_of(self.catalog, loaded)
         return OperationContext(
-            catalog=self.catalog,
             table=loaded.name,
             resolved=resolved,
             state=self.state,
             memory=TableMemory(self.state, identity, partial(stores.now_ms, loaded)),
             clock=self.clock,
             stores=stores,
-            cache=shared.manifests,
             run_id=run_id,
-            run=self._run or SharedRun(run_id),
+            catalogs=ServedCatalogs(self.catalog, self._other_catalog, self._run or SharedRun(run_id)),
             require_allowed=partial(loaded.allowed.require, loaded.metadata.locations),
             started_ms=self.clock() if started_ms is None else started_ms,
             engine=engine.for_one_pass() if isinstance(engine, AutoEngine) else engine,
@@ -326,7 +319,6 @@ class Runtime:
             progress=progress,
             sleep=self.sleep,
             monotonic_s=self.monotonic_s,
-            other_catalog=self._other_catalog,
         )
 
     def table(self, name: TableName) -> TableHandle:

@@ -31,7 +31,7 @@ from icekeeper.engines.engine import Engine, EngineName
 from icekeeper.errors import LeaseHeld, MaintenanceError, PlanStale, PolicyError, StorageError
 from icekeeper.machine.clock import Clock, system_clock
 from icekeeper.maintenance.run_pass import Turn, why_needless
-from icekeeper.pass_context.context import SharedRun
+from icekeeper.pass_context.served import SharedRun
 from icekeeper.pass_context.table_policy import TablePolicies
 from icekeeper.report.outcome import PassOutcome, Status
 from icekeeper.runtime import Runtime, open_engine

@@ -41,14 +41,14 @@ def refuse_second_names(context: OperationContext, own: LoadedTable) -> None:
         StorageError: the state store failed.
     """
     homes = [normalise(place) for place in owned_locations(own.metadata) if is_s3(place)]
-    with context.run.lock:
+    with context.catalogs.run.lock:
         for home in homes:
             if not has_its_own_bucket(home):
                 _refuse_in(context, own, home)
 
 
 def _refuse_in(context: OperationContext, own: LoadedTable, home: str) -> None:
-    run, here = context.run, store_of(home)
+    run, here = context.catalogs.run, store_of(home)
     looks = context.state.claims.looks()
     looked_ms = {look.catalog: look.looked_ms for look in looks}
     if run.claims is None or run.claims[0] != looked_ms:
@@ -74,11 +74,11 @@ def _refuse_in(context: OperationContext, own: LoadedTable, home: str) -> None:
                 f"register {own.name} under {there}"
             )
         if why and not all(own.is_kept_apart_from(one.catalog, one.table) for one in claims):
-            forget = ("icekeeper", "claims", "forget", str(own.name), "--catalog", context.catalog.id.name)
+            forget = ("icekeeper", "claims", "forget", str(own.name), "--catalog", context.catalogs.own.id.name)
             entry = ("--by-catalog", first.catalog.name, "--by-table", str(first.table))
             raise OperationRefused(
                 f"whether {here} is {what} as {own.name}, cannot be found out: {why}; nothing was deleted; repair that "
-                f"table{rules_to_write(context.catalog.id, own, first.catalog, first.table)}; if it is gone for "
+                f"table{rules_to_write(context.catalogs.own.id, own, first.catalog, first.table)}; if it is gone for "
                 f"good: {shlex.join((*forget, *entry))}"
             )
 
@@ -104,7 +104,7 @@ def _are_same(
         if catalog is None or isinstance(catalog, str):
             why = catalog or f"catalog {claims.catalog} cannot be opened from here"
             continue
-        ask = partial(_ask, context, context.storage(own).operators(), names, catalog, claims.table)
+        ask = partial(_ask, context, context.stores.storage(own).operators(), names, catalog, claims.table)
         try:
             found = LimitedLooks(context, catalog).look(claims.table, ask)
         except (MaintenanceError, AttributeError, KeyError, TypeError, ValueError) as error:  # or no valid metadata
@@ -123,7 +123,7 @@ def _ask(
     gone."""
     here, there = names
     loaded = catalog.load(table)
-    there_store = context.storage(loaded)
+    there_store = context.stores.storage(loaded)
     path = next((one for one in islice(_files(loaded, there_store), _MOST_FILES) if authority(one) == there), None)
     if path is None:
         return None

@@ -94,7 +94,7 @@ def delete_unneeded(
         MetadataUnreadable: new references cannot be read; the remaining files are kept.
         StorageError: the catalog does not answer; the remaining files are kept.
     """
-    work = _Deletion(context, context.storage(known), what, len(paths), needs, confirm)
+    work = _Deletion(context, context.stores.storage(known), what, len(paths), needs, confirm)
     waiting = paths
     for attempt in range(_ATTEMPTS):
         if attempt:

@@ -88,9 +88,9 @@ class FileNeeds:
             MetadataUnreadable: a pinned snapshot cannot be read.
             StorageError: the state store or the table's store fails.
         """
-        refuse_if_left_to_collector(context.storage(table), table)
+        refuse_if_left_to_collector(context.stores.storage(table), table)
         self.references = References() if references is None else references
-        self.held = HeldFiles(context.memory, context.storage(table).read)
+        self.held = HeldFiles(context.memory, context.stores.storage(table).read)
         self.held.look(table.metadata)
         self.shared = SharedReferences(context, (), table, self.references)
         self._context, self._table = context, table
@@ -179,7 +179,7 @@ class FileNeeds:
                 folders cannot be listed, so that it might.
             MetadataUnreadable: such metadata, or its references, cannot be read.
         """
-        storage = self._context.storage(self._table)
+        storage = self._context.stores.storage(self._table)
         found = list_beside(storage, self._table, listed)
         now = self._context.load()  # after the listing, so that commits made meanwhile are no strays
         for stray in refuse_other_head(now, read_strays(storage, now, found)):
@@ -232,7 +232,7 @@ class FileNeeds:
         self.held.look(now.metadata)
 
     def _look_for_other_formats(self, paths: Iterable[str]) -> None:
-        storage = self._context.storage(self._table)
+        storage = self._context.stores.storage(self._table)
         own = None if self._metadata_alone is None else compared(self._metadata_alone)
         data = (path for path in paths if own is None or not is_under(path, own))
         if has_its_own_bucket(self._home):
@@ -255,7 +255,7 @@ class FileNeeds:
     def _share(self, near: NearTables) -> None:
         refuse_second_names(self._context, self._table)
         # An unusable second entry of this table needs nothing: ``look_for_other_heads`` finds newer metadata.
-        identity = identity_of(self._context.catalog, self._table)
+        identity = identity_of(self._context.catalogs.own, self._table)
         given_up = [
             (claims, reason) for claims, reason in near.given_up if not (identity.uuid and claims.copy == identity.copy)
         ]
@@ -281,7 +281,7 @@ class FileNeeds:
     def _spare_entry_at(self, pointer: str) -> None:
         """Spare the references of a second entry of this table, even if the operator's rules keep that entry apart
         (rule: follow-each-entry)."""
-        storage = self._context.storage(self._table)
+        storage = self._context.stores.storage(self._table)
         found = read_listed_metadata(storage, pointer)
         if found is not None and found.uuid == self._table.metadata.uuid:
             needed = needed_by(storage, StrayMetadata(pointer, found), self.references)
@@ -290,7 +290,7 @@ class FileNeeds:
     def _refuse_around(self, claims: TableClaims, reason: str) -> None:
         if not any(may_be_under(self._home, folder) for folder in (claims.location, *claims.folders)):
             return
-        catalog = self._context.catalog
+        catalog = self._context.catalogs.own
         to_forget = ""
         if claims.catalog != catalog.id:
             # The entry's catalog may be gone, so that the entry cannot be dropped there.

@@ -20,7 +20,6 @@ from icekeeper.deletion.other_tables import (
     know_every_table,
     listed_anew,
     lost_entries,
-    served,
 )
 from icekeeper.deletion.table_claims import entry_of, is_seen, look_into, record_first_look, recorded_claims
 from icekeeper.errors import MaintenanceError, TableNotFound
@@ -120,7 +119,7 @@ def near_tables(context: OperationContext, own: LoadedTable, folders: Sequence[s
     for folder in folders:
         for one in context.state.claims.touching(folder):
             claimed.setdefault(one.entry, one)
-    own_entry = entry_of(context.catalog, own)
+    own_entry = entry_of(context.catalogs.own, own)
     claimed.pop(own_entry, None)
     lost = (one for one in lost_entries(looks) if any(one[0].touch(folder) for folder in folders))
     near = [NearTables(given_up=(one,)) for one in lost if _counts(context, own, one[0])]
@@ -149,7 +148,7 @@ def near_tables(context: OperationContext, own: LoadedTable, folders: Sequence[s
     }
     tables = tuple(table for entry, table in others.items() if entry != own_entry)
     # A missing entry of the table itself needs the history of its head, and nothing else here.
-    uuid, copy = own.metadata.uuid, identity_of(context.catalog, own).copy
+    uuid, copy = own.metadata.uuid, identity_of(context.catalogs.own, own).copy
     same = [claims for claims, _ in found.missing if uuid and claims.copy == copy]
     pointers.update(claims.seen.metadata_file for claims in same if claims.is_looked_into)
     missing = tuple(one for one in found.missing if one[0] not in same)
@@ -241,7 +240,7 @@ def _looked_into(
 def opened(context: OperationContext, claims: TableClaims) -> Catalog | str | None:
     """The catalog of an entry; ``None``: it is no longer served; a text: why it cannot be opened."""
     try:
-        return served(context, claims.catalog)
+        return context.catalogs.open(claims.catalog)
     except MaintenanceError as error:
         return f"catalog {claims.catalog} cannot be opened from here: {error}"
 

@@ -147,12 +147,12 @@ def know_every_table(context: OperationContext, own: LoadedTable) -> Sequence[Ca
     """
     if all(map(has_its_own_bucket, owned_locations(own.metadata))):
         return ()
-    with context.run.lock:
+    with context.catalogs.run.lock:
         looks = {look.catalog: look for look in context.state.claims.looks()}
-        looks.setdefault(context.catalog.id, CatalogLook(catalog=context.catalog.id))
-        run = context.run.name
+        looks.setdefault(context.catalogs.own.id, CatalogLook(catalog=context.catalogs.own.id))
+        run = context.catalogs.run.name
         done = [_look(context, look, run) for look in looks.values() if not _is_near_nobody(context, look)]
-    why = why_deletions_wait(context.state, context.catalog, own, done)
+    why = why_deletions_wait(context.state, context.catalogs.own, own, done)
     if why is not None:
         raise OperationRefused(why)
     return done
@@ -222,7 +222,7 @@ def _look(context: OperationContext, before: CatalogLook, run: str) -> CatalogLo
     failure, hidden = "", tuple[tuple[str, ...], ...]()
     try:
         is_known = before.catalog.warehouse != UNKNOWN_WAREHOUSE
-        catalog = served(context, before.catalog) if is_known else None
+        catalog = context.catalogs.open(before.catalog) if is_known else None
         if catalog is None:  # no longer served: the recorded claims of its tables are spared
             return CatalogLook(catalog=before.catalog)
         if is_begun:
@@ -251,7 +251,7 @@ def _look(context: OperationContext, before: CatalogLook, run: str) -> CatalogLo
 def _require_own(context: OperationContext, catalog: Catalog, listed: Iterable[TableName]) -> None:
     """Raises StorageError if a listing lacks the table of this pass, which was loaded
     (rule: empty-listings-prove-nothing); some catalogs spell names in their own case."""
-    is_own = catalog.id == context.catalog.id
+    is_own = catalog.id == context.catalogs.own.id
     if is_own and all(one.key.lower() != context.table.key.lower() for one in listed):
         raise StorageError(
             f"the listing of catalog {catalog.id} lacks {context.table}, which can be loaded, so other tables may be "
@@ -268,11 +268,6 @@ def listed_anew(context: OperationContext, catalog: Catalog) -> Sequence[TableNa
     listed = [*catalog.list_tables()]
     _require_own(context, catalog, listed)
     return listed
-
-
-def served(context: OperationContext, recorded: CatalogId) -> Catalog | None:
-    """The catalog of that name and warehouse; ``None``: it is no longer served."""
-    return context.catalog if recorded == context.catalog.id else context.other_catalog(recorded)
 
 
 def _look_at_tables(context: OperationContext, catalog: Catalog, tables: Sequence[TableName]) -> Sequence[UnseenEntry]:

@@ -229,7 +229,7 @@ class _Followed:
         self.found, self.catalog, self.table = found, found.catalog, table
         self.references = References()
         memory = TableMemory(context.state, self.identity, context.memory.clock)
-        self.held = HeldFiles(memory, context.storage(table).read)
+        self.held = HeldFiles(memory, context.stores.storage(table).read)
 
     @property
     def identity(self) -> TableIdentity:
@@ -279,7 +279,7 @@ class SharedReferences:
         for found in tables:
             key = (found.catalog.id, found.table.name)
             self._followed[key] = _Followed(context, found, found.table)
-        identity = identity_of(context.catalog, own)
+        identity = identity_of(context.catalogs.own, own)
         for followed in self._followed.values():
             if identity.uuid and followed.identity.copy == identity.copy:
                 followed.references = References(set(known.snapshots), set(known.manifests))
@@ -369,7 +369,7 @@ class SharedReferences:
 
     def _look_beside(self, followed: _Followed) -> None:
         """Add the references of newer metadata that a table's catalog entry does not know; errors as above."""
-        storage = self._context.storage(followed.table)
+        storage = self._context.stores.storage(followed.table)
         listed = list_beside(storage, followed.table)
         if not read_strays(storage, followed.table, listed):
             return
@@ -389,7 +389,7 @@ class SharedReferences:
 
     def _follow(self, followed: _Followed) -> None:
         table = followed.table
-        reader = TableReader(table.metadata, self._context.storage(table).read)
+        reader = TableReader(table.metadata, self._context.stores.storage(table).read)
 
         def look() -> None:
             self._paths_of(followed).update(reachable_paths(reader, table.metadata_location, followed.references))

@@ -128,7 +128,7 @@ class _Look:
 
 
 def _see_by_engine(context: OperationContext, loaded: LoadedTable, manifests: Sequence[ManifestFile]) -> bool:
-    storage, own = context.storage(loaded), data_folders(loaded.metadata)
+    storage, own = context.stores.storage(loaded), data_folders(loaded.metadata)
     document = {key: loaded.metadata.document[key] for key in ("format-version", "location")}
     looks = [_Look(storage, document, portion, own) for portion in portions(manifests, _TASK_BYTES)]
     is_whole = True
@@ -200,14 +200,14 @@ def begin_claims(context: OperationContext, loaded: LoadedTable) -> None:
     Never fails: a table whose manifests cannot be read counts as never read.
     """
     try:
-        known = _recorded(context.state, context.catalog, loaded)
+        known = _recorded(context.state, context.catalogs.own, loaded)
         seen: SeenHead | None = None
         try:
             if read_new_manifests(context, loaded, known[1]):
                 seen = head_of(loaded)
         except MaintenanceError as error:
             log.warning("%s: where all of its files lie is not known: %s", context.table, error)
-        _record(context.state, context.catalog, loaded, known, context.footprint.news(), seen)
+        _record(context.state, context.catalogs.own, loaded, known, context.footprint.news(), seen)
     except MaintenanceError as error:
         log.warning(_NOT_RECORDED, context.table, error)
 
@@ -230,7 +230,7 @@ def look_into(context: OperationContext, catalog: Catalog, loaded: LoadedTable) 
         StorageError: a store failed.
     """
     known, seen = _recorded(context.state, catalog, loaded), Footprint()
-    is_whole = read_new_manifests(replace(context, catalog=catalog, footprint=seen, planned=None), loaded, known[1])
+    is_whole = read_new_manifests(replace(context, footprint=seen, planned=None), loaded, known[1])
     head = head_of(loaded) if is_whole else None
     return _record(context.state, catalog, loaded, known, seen.roots(), head).folders
 
@@ -242,8 +242,8 @@ def remember_claims(context: OperationContext) -> None:
         return
     try:
         loaded = context.load()
-        known = _recorded(context.state, context.catalog, loaded)
-        _record(context.state, context.catalog, loaded, known, roots, None)
+        known = _recorded(context.state, context.catalogs.own, loaded)
+        _record(context.state, context.catalogs.own, loaded, known, roots, None)
     except MaintenanceError as error:
         log.warning(_NOT_RECORDED, context.table, error)
 
@@ -290,7 +290,7 @@ def known_data_roots(context: OperationContext, loaded: LoadedTable) -> Iterable
     Raises:
         StorageError: the state store failed.
     """
-    _, before = _recorded(context.state, context.catalog, loaded)
+    _, before = _recorded(context.state, context.catalogs.own, loaded)
     known, home = frozenset().union(*(one.data_roots for one in before)), loaded.metadata.location
     return (*known, *(root for root in context.footprint.roots() if may_be_under(root, home)))
 

@@ -118,7 +118,7 @@ def run_bucket_pass(
     outside, foreign = _Outside(), list[ForeignMetadata]()
     if searches:
         one = next(iter(searches.values()))
-        storage = one.context.storage(one.table).operators()  # an operator names the bucket
+        storage = one.context.stores.storage(one.table).operators()  # an operator names the bucket
         source = _source(storage, bucket, inventory)
         _assign_to_tables(source.objects(), tables, searches, outside, referenced)
         unlisted = referenced.unlisted()
@@ -251,7 +251,7 @@ def _delete_in_turn(
     def delete(context: OperationContext) -> OperationOutcome:
         candidates = replace(one.candidates, unlisted=unlisted)
         paths = [file.path for file in candidates.metadata_files]
-        found.extend(foreign_metadata(context.storage(one.table), one.table.metadata, paths))
+        found.extend(foreign_metadata(context.stores.storage(one.table), one.table.metadata, paths))
         listed = TableCandidates(one.table, candidates, one.references, one.older_than_ms, is_current, tuple(found))
         return delete_orphans(context, listed)
 
@@ -285,7 +285,7 @@ def _recorded(context: OperationContext, outcome: OperationOutcome) -> tuple[str
     started = PassStart(context.memory.identity, None, context.started_ms)
     done = PassOutcome(
         table=str(context.table),
-        catalog=context.catalog.id.name,
+        catalog=context.catalogs.own.id.name,
         run_id=context.run_id,
         dry_run=context.dry_run,
         operations=(outcome,),

@@ -80,7 +80,7 @@ def begin(context: OperationContext, *, loaded: LoadedTable | None = None) -> Lo
     """
     loaded = loaded or context.load()
     fitting(loaded.metadata, context.resolved)
-    if not identity_of(context.catalog, loaded).is_same_table(context.memory.identity):
+    if not identity_of(context.catalogs.own, loaded).is_same_table(context.memory.identity):
         raise PlanStale(f"{context.table} was replaced by another table just now; run the pass again")
     if context.resolved.why_disabled() is None:
         begin_claims(context, loaded)
@@ -141,7 +141,7 @@ def take_over(operation: Operation, context: OperationContext) -> None:
         OperationRefused: it could not be switched off, and two must not do the same work.
     """
     built_in = context.resolved.owners.taken_over.get(operation)
-    maintenance = context.catalog.built_in_maintenance
+    maintenance = context.catalogs.own.built_in_maintenance
     if built_in is None or maintenance is None or context.dry_run:
         return
     try:

@@ -313,7 +313,7 @@ def interrupted_outcome(
         sentence += f"; finished before: {', '.join(finished)}"
     outcome = PassOutcome(
         table=str(context.table),
-        catalog=context.catalog.id.name,
+        catalog=context.catalogs.own.id.name,
         run_id=context.run_id,
         dry_run=context.dry_run,
         operations=tuple(parts),
@@ -426,7 +426,7 @@ def run_pass(context: OperationContext, saved: SavedTable | None = None) -> Pass
             raise PassInterrupted(sentence, _recorded(context, replace(started, digest=None), interrupted)) from None
     whole = PassOutcome(
         table=str(context.table),
-        catalog=context.catalog.id.name,
+        catalog=context.catalogs.own.id.name,
         run_id=context.run_id,
         dry_run=context.dry_run,
         operations=tuple(done),

@@ -136,12 +136,12 @@ def _clean(
     context: OperationContext, overdue: Sequence[StagedLoad], adopted: Sequence[StagedLoad]
 ) -> StagedOutcome | None:
     loaded = context.load()
-    if not identity_of(context.catalog, loaded).is_same_table(context.memory.identity):
+    if not identity_of(context.catalogs.own, loaded).is_same_table(context.memory.identity):
         raise OperationRefused(f"table {loaded.name} was replaced by another one")
     grace_ms = context.policy.orphan_older_than_ms
     now_ms = context.stores.trusted_now_ms(loaded, grace_ms, "orphan_older_than_hours")
     settled = [load for load in adopted if _forget(context, load)]
-    storage = context.storage(loaded)
+    storage = context.stores.storage(loaded)
     why_not = why_left_to_collector(storage, loaded) if gc_enabled(loaded.metadata) else GC_DISABLED
     if not overdue or why_not is not None:
         if overdue:

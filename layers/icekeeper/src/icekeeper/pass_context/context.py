@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from threading import Lock
 
-from icekeeper.catalogs.catalog import Catalog, LoadedTable
+from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.attempt import PreparedCommit, snapshots_of_run
 from icekeeper.commit.retry import patience_of
 from icekeeper.commit.snapshot import SnapshotWriter
@@ -24,37 +23,21 @@ from icekeeper.errors import (
 )
 from icekeeper.machine.clock import Clock
 from icekeeper.metadata.table_reader import TableReader
-from icekeeper.model import CatalogId, Nothing, TableName
+from icekeeper.model import Nothing, TableName
 from icekeeper.pass_context.footprint import Footprint, data_folders
 from icekeeper.pass_context.job import Job
 from icekeeper.pass_context.metadata_files import metadata_of_other_entries, newer_metadata
 from icekeeper.pass_context.planned_table import PlannedTable
-from icekeeper.pass_context.stores import MetadataCache, Stores
+from icekeeper.pass_context.served import ServedCatalogs
+from icekeeper.pass_context.stores import Stores
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.report.activity import PassShare, Progress
-from icekeeper.state.claims import TableClaims
 from icekeeper.state.leases import HeldLease
 from icekeeper.state.store import Pin, PinKind, StateStore
 from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.paths import is_repeated
-from icekeeper.storage.storage import Storage
 
 log = logging.getLogger(__name__)
-
-
-class SharedRun:
-    """The run to which a pass belongs; its passes look at the other served tables only once
-    (rule: look-at-every-served-table)."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        """A long-lived process uses another name for each of its detections."""
-        self.lock = Lock()
-        """Held by the pass that looks at the tables; other passes of this process wait."""
-        self.claims: tuple[Mapping[CatalogId, int], Sequence[TableClaims]] | None = None
-        """When each catalog was looked at, and the claims of all tables after that; ``None``: not read yet."""
-        self.same_buckets: dict[tuple[str, str], bool] = {}
-        """Two names of S3 buckets → whether both name one bucket (rule: second-names-of-buckets)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +54,19 @@ class OperationContext:
     """One pass over one table, as every operation gets it; ``Runtime.context`` makes it.
 
     An operation asks it for the newest head (:meth:`load`, :meth:`reader`), for settings (``policy``), for files
-    (:meth:`storage`), protects a rewrite by :meth:`job`, and commits (:meth:`commit`, :func:`commit_rewrite`).
+    (``stores``), protects a rewrite by :meth:`job`, and commits (:meth:`commit`, :func:`commit_rewrite`).
     """
 
-    catalog: Catalog
     table: TableName
     resolved: ResolvedPolicy
     state: StateStore
     memory: TableMemory
     """Reads and writes the records about this table."""
     clock: Clock
-    """This machine's clock; for the age of files use :meth:`now_ms`."""
+    """This machine's clock; for the age of files use :meth:`.Stores.now_ms`."""
     stores: Stores
     run_id: str
-    run: SharedRun
+    catalogs: ServedCatalogs
     operation: Operation | None = None
     """The running operation."""
     may_be_stopped: bool = False
@@ -103,15 +85,8 @@ class OperationContext:
     sleep: Callable[[float], None]
     monotonic_s: Callable[[], float]
     """A steady clock in seconds; it advances while ``sleep`` sleeps."""
-    other_catalog: Callable[[CatalogId], Catalog | None]
-    """Opens another served catalog; ``None``: there is none.
-
-    Raises MaintenanceError if it cannot be opened.
-    """
     footprint: Footprint = field(default_factory=Footprint)
     """The folders in which this pass has seen files of the table."""
-    cache: MetadataCache
-    """The manifests and manifest lists that this pass has read."""
     running: Job | None = None
     """The running rewrite, if any."""
     lease: HeldLease | None = None
@@ -139,7 +114,7 @@ class OperationContext:
         Raises:
             SwitchedOff: its properties stop the running operation.
         """
-        loaded = self.catalog.load(self.table)
+        loaded = self.catalogs.own.load(self.table)
         self._heed(loaded)
         return loaded if self.planned is None else self.planned.load(loaded)
 
@@ -160,21 +135,13 @@ class OperationContext:
         """Whether a file that the table names exists, and is not only expected from an earlier operation."""
         return self.planned is None or self.planned.is_written(path)
 
-    def storage(self, loaded: LoadedTable) -> Storage:
-        """Access to the table's files; one client per set of credentials."""
-        return self.stores.storage(loaded)
-
-    def now_ms(self, loaded: LoadedTable) -> int:
-        """Epoch milliseconds by the clock of the table's store."""
-        return self.stores.now_ms(loaded)
-
     def reader(self, loaded: LoadedTable) -> TableReader:
         """Reads the table's manifests, and notes the folders of its files in ``footprint``."""
-        metadata, storage = loaded.metadata, self.storage(loaded)
+        metadata, storage = loaded.metadata, self.stores.storage(loaded)
 
         def read(path: str) -> bytes:
             storage.require([path])  # another table's pass may have read it
-            return self.cache.read(storage.place, path, storage.read)
+            return self.stores.manifests.read(storage.place, path, storage.read)
 
         if self.planned is not None:  # its files may not exist, so they leave no footprint
             return TableReader(metadata, partial(self.planned.read, read=read))
@@ -185,11 +152,11 @@ class OperationContext:
         return SnapshotWriter(
             head.metadata,
             self.reader(head),
-            self.storage(head).write if self.planned is None else self.planned.write,
+            self.stores.storage(head).write if self.planned is None else self.planned.write,
             lambda paths: self.discard(head, paths),
             self.policy.branch,
             self.run_id,
-            self.now_ms(head),
+            self.stores.now_ms(head),
             None if self.operation is None else self.operation.value,
         )
 
@@ -283,9 +250,9 @@ class OperationContext:
             MaintenanceError: as :func:`commit_with_retries` does.
         """
         if self.planned is not None:
-            return self.planned.commit(head, prepare, self.now_ms(head))
+            return self.planned.commit(head, prepare, self.stores.now_ms(head))
         return commit_with_retries(
-            self.catalog,
+            self.catalogs.own,
             head,
             prepare,
             CommitTerms(
@@ -294,11 +261,11 @@ class OperationContext:
                 discard=lambda paths: self.discard(head, paths),
                 pinned_metadata=lambda: (
                     *self.memory.pinned_metadata(),
-                    *metadata_of_other_entries(self.state, self.catalog, head, self.other_catalog, self.run.name),
+                    *metadata_of_other_entries(self.state, self.catalogs, head),
                 ),
                 permit=self._heed,
                 renew=self._renew,
-                traces=lambda shown: newer_metadata(self.storage(shown), shown),
+                traces=lambda shown: newer_metadata(self.stores.storage(shown), shown),
                 sleep=self.sleep,
                 monotonic_s=self.monotonic_s,
             ),
@@ -361,6 +328,6 @@ class OperationContext:
         """Remove files that certainly no commit names; files that cannot be removed are left to a later pass."""
         if self.dry_run:
             return
-        report = self.storage(loaded).delete(paths)
+        report = self.stores.storage(loaded).delete(paths)
         if report.failed:
             self.leaves_files()

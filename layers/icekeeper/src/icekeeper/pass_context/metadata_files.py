@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
+from icekeeper.catalogs.catalog import LoadedTable, identity_of
 from icekeeper.errors import MaintenanceError, MetadataUnreadable, StorageError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import is_metadata_file, parse_document
 from icekeeper.metadata.table_reader import metadata_files
-from icekeeper.model import CatalogId
-from icekeeper.state.identity import Entry
+from icekeeper.pass_context.served import ServedCatalogs
 from icekeeper.state.store import StateStore
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import compared, is_under, normalise
@@ -100,19 +99,13 @@ def deletes_after_commit(metadata: TableMetadata) -> bool:
     return metadata.property_flag("write.metadata.delete-after-commit.enabled", default=False)
 
 
-def metadata_of_other_entries(
-    state: StateStore,
-    catalog: Catalog,
-    head: LoadedTable,
-    other_catalog: Callable[[CatalogId], Catalog | None],
-    run: str,
-) -> Iterator[str]:
+def metadata_of_other_entries(state: StateStore, catalogs: ServedCatalogs, head: LoadedTable) -> Iterator[str]:
     """The metadata files that other entries of the table point at or log, which a commit must not delete.
 
     With ``write.metadata.delete-after-commit.enabled``, a commit deletes the metadata files that leave the log.  An
     entry of the table in another catalog, or under another name, may still point at one of them.  A copy with the
     table's UUID and location looks like such an entry, so the files in its log are kept, too
-    (rule: metadata-deleted-only-if-own).  If an entry cannot be loaded, or the look of this ``run`` missed a table that
+    (rule: metadata-deleted-only-if-own).  If an entry cannot be loaded, or the look of this run missed a table that
     no rule keeps apart, the whole log is kept.
 
     Raises:
@@ -120,17 +113,17 @@ def metadata_of_other_entries(
     """
     if not deletes_after_commit(head.metadata):
         return
-    looks = [look for look in state.claims.looks() if look.run == run]
+    looks = [look for look in state.claims.looks() if look.run == catalogs.run.name]
     yield from (one.pointer for look in looks for one in look.unseen if one.pointer)
     if any(look.is_blind(head.is_kept_apart_from) for look in looks):
         yield from (str(entry["metadata-file"]) for entry in head.metadata.metadata_log)
         return
-    identity = identity_of(catalog, head)
+    identity = identity_of(catalogs.own, head)
     for claims in state.claims.touching(identity.location):
-        if claims.copy != identity.copy or claims.entry == Entry(catalog.id, head.name.key):
+        if claims.copy != identity.copy or claims.entry == identity.entry:
             continue
         try:
-            other = catalog if claims.catalog == catalog.id else other_catalog(claims.catalog)
+            other = catalogs.open(claims.catalog)
         except MaintenanceError:
             other = None
         try:

@@ -154,6 +154,8 @@ class Stores:
         """
         self._as_of_ms = as_of_ms
         self._shared = shared or SharedReads()
+        self.manifests = self._shared.manifests
+        """The manifests and manifest lists that this pass has read."""
         self._clock, self._store_clock, self._may_write = clock, store_clock, may_write
         self._measured: dict[str, _Skew] = {}
         self._told: list[int] = []

@@ -229,7 +229,7 @@ class ExpiryAttempts:
     def _remembering(self, head: LoadedTable) -> PreparedCommit | Nothing:
         prepared = self.prepare(head)
         if not isinstance(prepared, Nothing) and self.expiry is not None and self.expiry.files:
-            self.can_delete = self._context.storage(head).can_delete(head.metadata.location)
+            self.can_delete = self._context.stores.storage(head).can_delete(head.metadata.location)
             # On a newer head the same snapshots can only free fewer files.
             if self.can_delete and self._remembered is not self.expiry.unreferenced:
                 self._remembered = self.expiry.unreferenced
@@ -247,7 +247,7 @@ class ExpiryAttempts:
         if gone:
             try:
                 swap = find_swap(
-                    after, lambda then: not gone.isdisjoint(then.snapshots), self._context.storage(after), base
+                    after, lambda then: not gone.isdisjoint(then.snapshots), self._context.stores.storage(after), base
                 )
             except MetadataUnreadable as error:
                 swap, self.unchecked = None, str(error)
@@ -317,7 +317,7 @@ class ExpiryAttempts:
                 raise MetadataUnreadable(why) from error
             needs.references = unreferenced.references
             candidates = unreferenced.candidates
-            if any(True for _ in candidates) and self._context.storage(head).can_delete(head.metadata.location):
+            if any(True for _ in candidates) and self._context.stores.storage(head).can_delete(head.metadata.location):
                 needs.ask(list(candidates.of_each_folder()))
                 candidates.leave_out(needs.need)
             if self.cleans_metadata:

@@ -58,7 +58,7 @@ def unfinished(context: OperationContext, loaded: LoadedTable) -> Leftovers:
         StorageError: the state store cannot be read.
     """
     lists = context.memory.unfinished_deletions()
-    if not lists or not context.storage(loaded).can_delete(loaded.metadata.location):
+    if not lists or not context.stores.storage(loaded).can_delete(loaded.metadata.location):
         return Leftovers()
     metadata, reader = loaded.metadata, context.reader(loaded)
     needs = FileNeeds(context, loaded)
@@ -249,7 +249,7 @@ def resume(context: OperationContext, loaded: LoadedTable, left: Leftovers) -> R
         if not files:
             continue
         try:
-            swap = find_swap(loaded, partial(_has_one_of, files), context.storage(loaded))
+            swap = find_swap(loaded, partial(_has_one_of, files), context.stores.storage(loaded))
         except MetadataUnreadable as error:
             why = f"files of an interrupted run stay until it can be told which refs went with its commit: {error}"
             return Resumed(left.files, lost=tuple(lost), doubt=why)
@@ -261,7 +261,7 @@ def resume(context: OperationContext, loaded: LoadedTable, left: Leftovers) -> R
                 "not tell any more which refs went with its commit"
             )
             return Resumed(left.files, lost=tuple(lost), doubt=why)
-        lost += hold_lost_refs(context.memory, swap, aged_refs(swap.before, context.now_ms(loaded)))
+        lost += hold_lost_refs(context.memory, swap, aged_refs(swap.before, context.stores.now_ms(loaded)))
         expired |= swap.before.snapshots.keys() - swap.after.snapshots.keys()
     deleted = DeletedFiles()
     if left.files and left.needs is not None:

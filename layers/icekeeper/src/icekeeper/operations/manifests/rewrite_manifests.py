@@ -126,7 +126,7 @@ class _Attempts:
         context, rewritten = self.context, RewrittenManifests(staged=self.outputs)
         write_planned(
             context.reader(head),
-            context.storage(head),
+            context.stores.storage(head),
             plan,
             properties_for_workers(head.io_properties),
             context.engine,

@@ -105,7 +105,7 @@ def delete_orphans(context: OperationContext, found: TableCandidates) -> Operati
     # operators may set it (rule: operators-waive-foreign-metadata).
     waived = PathSet((*context.resolved.waived_prefixes, *context.memory.staged_paths()))
     unknown = [one for one in candidates.metadata_files if not waived.may_contain(one.path)]
-    foreign = _foreign(context.storage(table), table, found, unknown)
+    foreign = _foreign(context.stores.storage(table), table, found, unknown)
     folders = removable_folders(table.metadata, found.older_than_ms, protected)
     left_alone: Sequence[str] = ()
     elsewhere = folders_elsewhere(table.metadata, context.policy.orphan_sweep_prefixes)
@@ -172,7 +172,7 @@ def _delete(
 
     ``about_damaged``: as :func:`_tell_damaged`; ``folders``: local ones to remove if they are empty, the deepest first.
     """
-    storage, policy = context.storage(table), context.policy
+    storage, policy = context.stores.storage(table), context.policy
     missing = _missing(context, found, table) if plan.orphans else None
     if not found.is_current:
         plan = replace(plan, orphans=tuple(still_old(storage, plan.paths, found.older_than_ms)))
@@ -249,7 +249,9 @@ def _missing(context: OperationContext, found: TableCandidates, after: LoadedTab
     if not unlisted:
         return None
     newest_ms = None if found.is_current else found.candidates.newest_ms
-    missing = find_missing(context.storage(after), context.reader(found.before), after.metadata, unlisted, newest_ms)
+    missing = find_missing(
+        context.stores.storage(after), context.reader(found.before), after.metadata, unlisted, newest_ms
+    )
     return missing if missing.count else None
 
 
@@ -332,7 +334,7 @@ def _refuse_prefix_mismatches(
     if not candidates.prefix_mismatches:
         return
     tables = (table, *shared.tables)
-    readers = ((one, TableReader(one.metadata, context.storage(one).read)) for one in tables)
+    readers = ((one, TableReader(one.metadata, context.stores.storage(one).read)) for one in tables)
     needed = chain.from_iterable(
         reachable_paths(reader, one.metadata_location, References()) for one, reader in readers
     )

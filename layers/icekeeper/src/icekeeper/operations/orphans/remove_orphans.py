@@ -79,13 +79,13 @@ def why_skipped(context: OperationContext, table: LoadedTable, *, only_lists: bo
         return skipped(_OPERATION, GC_DISABLED)
     refuse_other_type(table.metadata, context.policy.orphan_table_types)
     if not table.metadata.has_history and _OPERATION not in context.asked_by_name:  # (rule: sweep-iceberg-tables-only)
-        asking = ("icekeeper", "maintain", str(table.name), "--catalog", context.catalog.id.name)
+        asking = ("icekeeper", "maintain", str(table.name), "--catalog", context.catalogs.own.id.name)
         return skipped(
             _OPERATION,
             f"nothing was ever committed to {table.name}, so nothing shows that the files in its folder are Iceberg's; "
             f"if they are, run {shlex.join(asking)} --operations {_OPERATION.value}",
         )
-    storage, location = context.storage(table), table.metadata.location
+    storage, location = context.stores.storage(table), table.metadata.location
     refuse_if_left_to_collector(storage, table)
     can_be_read = context.policy.orphan_inventory is not None or storage.can_list(location)
     if can_be_read and (only_lists or storage.can_delete(location)):
@@ -100,7 +100,7 @@ def _list_candidates(context: OperationContext, table: LoadedTable, listed: File
 
     :func:`delete_orphans` reads the references of later commits.
     """
-    storage, reader, metadata = context.storage(table), context.reader(table), table.metadata
+    storage, reader, metadata = context.stores.storage(table), context.reader(table), table.metadata
     inventory = context.policy.orphan_inventory
     roots = (metadata.location, *folders_elsewhere(metadata, context.policy.orphan_sweep_prefixes))
     source: FileSource
@@ -282,7 +282,7 @@ def known_orphans(context: OperationContext, table: LoadedTable, reason: str) ->
         MetadataUnreadable: the table's own references cannot be read.
         StorageError: the state store cannot be read.
     """
-    storage, home = context.storage(table), table.metadata.location
+    storage, home = context.stores.storage(table), table.metadata.location
     needed = ReferencedPaths(home, reachable_paths(context.reader(table), table.metadata_location, References()))
     needed.update(context.memory.pinned_metadata())
     known = chain(_of_history(table, storage), _of_failed_loads(context))

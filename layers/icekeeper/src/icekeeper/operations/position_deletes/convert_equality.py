@@ -440,7 +440,7 @@ def _with_newer(
     Raises:
         MaintenanceError: a delete cannot be read, or a row is no longer deleted that was when it was read.
     """
-    storage, now, merged = context.storage(loaded), current[group.group_id], dict[str, BitMap64]()
+    storage, now, merged = context.stores.storage(loaded), current[group.group_id], dict[str, BitMap64]()
 
     def positions_by(reached: ReachedFile, deletes: tuple[ManifestEntry, ...]) -> BitMap64:
         loaded.allowed.require(entry.file.file_path for entry in deletes)

@@ -152,7 +152,7 @@ def _plan(
             return plan
         bases = [stored for reading in plan.readings for stored in reading.base.values()]
         try:
-            fetched = stored_blobs(context.storage(loaded), [*plan.carried, *bases])
+            fetched = stored_blobs(context.stores.storage(loaded), [*plan.carried, *bases])
             return plan, fetched, {stored: stored_sketch(stored, *fetched[stored]) for stored in bases}
         except StatisticsFileUnusable as error:
             unusable.add(error.path)
@@ -193,7 +193,7 @@ def _write_table_statistics(
     path = f"{loaded.metadata.metadata_directory}/{plan.snapshot_id}-{uuid.uuid4()}.stats"
     written.paths.append(path)
     context.will_write([path])
-    context.storage(loaded).write(path, data)
+    context.stores.storage(loaded).write(path, data)
     entry = statistics_entry(plan.snapshot_id, path, data, blobs)
     # The id outside the entry is deprecated, but servers before 1.8 need it.
     written.updates[path] = {"action": "set-statistics", "snapshot-id": plan.snapshot_id, "statistics": entry}
@@ -208,7 +208,7 @@ def _write_table_statistics(
 def _write_partition_statistics(
     context: OperationContext, loaded: LoadedTable, reader: TableReader, snapshot_id: int, written: _Written
 ) -> None:
-    metadata, storage = loaded.metadata, context.storage(loaded)
+    metadata, storage = loaded.metadata, context.stores.storage(loaded)
     rows = partition_statistics(metadata, _entries(reader, metadata.snapshots[snapshot_id]))
     file_format = partition_file_format(metadata)
     stem = f"{metadata.metadata_directory}/partition-stats-{snapshot_id}-{uuid.uuid4()}"

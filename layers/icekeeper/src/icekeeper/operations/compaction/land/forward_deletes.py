@@ -120,7 +120,7 @@ class DeleteForwarder:
         self._context, self._loaded, self._results = context, loaded, results
         self._stem = f"forwarded-{plan.snapshot_id}"
         self._groups = {group.group_id: group for group in groups}
-        self._storage: Storage = context.storage(loaded)
+        self._storage: Storage = context.stores.storage(loaded)
         self._inputs = {c.file_path: group.group_id for group in groups for c in group.files}
         self._replaced = replaced
         self._read: dict[FileKey, _Positions] = {}

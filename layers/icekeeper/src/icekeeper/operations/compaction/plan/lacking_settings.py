@@ -57,7 +57,7 @@ def lacking_by_footer(
     found = _files_lacking(
         paths,
         wanted_settings(loaded.metadata.current_schema, loaded.metadata.properties),
-        context.storage(loaded),
+        context.stores.storage(loaded),
         lambda done: context.progress("compact: footers", done, len(paths)),
     )
     return lacking | {path: lacks & asked for path, lacks in found.items() if lacks & asked}
@@ -128,7 +128,7 @@ class FileSample:
             chosen = self._kept[:: max(1, -(-len(self._kept) // _SAMPLE))]
             loaded.allowed.require(chosen)
             wanted = wanted_settings(loaded.metadata.current_schema, loaded.metadata.properties)
-            found = _files_lacking(chosen, wanted, self._context.storage(loaded))
+            found = _files_lacking(chosen, wanted, self._context.stores.storage(loaded))
             return [
                 _setting(
                     reason.value,
