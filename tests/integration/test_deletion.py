@@ -20,7 +20,7 @@ from icekeeper.errors import MetadataUnreadable, OperationRefused
 from icekeeper.machine.clock import system_clock
 from icekeeper.metadata.table_reader import References, reachable_files
 from icekeeper.model import CatalogId
-from icekeeper.pass_context.context import OperationContext
+from icekeeper.pass_context.context import OperationContext, PassLimits
 from icekeeper.policy import resolve
 from icekeeper.runtime import Runtime
 from icekeeper.state.claims import SeenHead
@@ -86,7 +86,7 @@ def deleted(
     reachable_files(table.reader, known.metadata_location, references)
     runtime = Runtime(catalog or table.catalog, table.state, environment={}, other_catalog=no_other, sleep=sleep)
     context = runtime.context(known, resolve([]), LocalEngine(1), run_id="run-1")
-    context = replace(context, time_left_s=time_left_s)
+    context = replace(context, limits=PassLimits(left_s=time_left_s))
     return delete_unneeded(context, known, paths, "files", FileNeeds(context, known, references), confirm)
 
 

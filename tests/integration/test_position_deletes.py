@@ -17,6 +17,7 @@ from icekeeper.maintenance.pass_steps import run_operation
 from icekeeper.metadata.delete_scope import DELETE_FILE_PATH_ID
 from icekeeper.model import FileContent, ManifestContent, ManifestEntry
 from icekeeper.operations.position_deletes import rewrite_position_deletes
+from icekeeper.pass_context.context import PassLimits
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from support.deletes import commit_deletes, create_by_region, equality_delete, position_delete
@@ -353,7 +354,9 @@ def test_a_job_commits_portion_by_portion_and_begins_none_that_would_end_too_lat
     resolved = table.runtime.policy(table.loaded, {**EAGER, "operations": "rewrite_position_deletes"}, unsafe=True)
 
     def job() -> OperationOutcome:
-        context = replace(table.runtime.context(table.loaded, resolved, engine), time_left_s=lambda: left_s[0])
+        context = replace(
+            table.runtime.context(table.loaded, resolved, engine), limits=PassLimits(left_s=lambda: left_s[0])
+        )
         return run_operation(Operation.REWRITE_POSITION_DELETES, context)
 
     engine.during = lambda: table.waits.append(20)

@@ -17,6 +17,7 @@ from icekeeper.maintenance.pass_steps import run_operation
 from icekeeper.maintenance.run_pass import PassInterrupted, Turn
 from icekeeper.model import TableName
 from icekeeper.operations.compaction.land import rounds
+from icekeeper.pass_context.context import PassLimits
 from icekeeper.policy import Operation
 from icekeeper.report.activity import REWRITING
 from icekeeper.report.outcome import OperationOutcome, PassStatus, Status
@@ -86,7 +87,7 @@ def compact(table: MaintainedTable, engine: ScriptedEngine, limit_s: float | Non
     resolved = table.runtime.policy(table.loaded, {**EAGER, "operations": "compact", **settings}, unsafe=True)
     context = table.runtime.context(table.loaded, resolved, engine)
     if limit_s is not None:
-        context = replace(context, time_left_s=lambda: ends_s - sum(table.waits))
+        context = replace(context, limits=PassLimits(left_s=lambda: ends_s - sum(table.waits)))
     outcome = run_operation(Operation.COMPACT, context)
     assert limit_s is None or sum(table.waits) <= ends_s
     return outcome
@@ -385,7 +386,9 @@ def test_a_function_that_is_about_to_end_loses_no_more_swaps_than_it_has_time_fo
     numbers = iter(range(1000, 2000))
     table.catalog.before_commit = lambda: table.table.append(rows_of(next(numbers), 1, "us"))
     resolved = table.runtime.policy(table.loaded, {**EAGER, "operations": "compact"}, unsafe=True)
-    context = replace(table.runtime.context(table.loaded, resolved, table.engine), time_left_s=lambda: 42.0)
+    context = replace(
+        table.runtime.context(table.loaded, resolved, table.engine), limits=PassLimits(left_s=lambda: 42.0)
+    )
     assert run_operation(Operation.COMPACT, context).status is Status.FAILED
     assert 12 <= sum(table.waits) < 17
     assert table.unreferenced() == set()

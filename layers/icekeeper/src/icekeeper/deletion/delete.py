@@ -124,8 +124,8 @@ class _Deletion:
     @property
     def has_no_time(self) -> bool:
         """Whether no further batch may begin, because this process is about to be ended."""
-        left_s = self.context.time_left_s
-        return left_s is not None and left_s() < _LEAST_S
+        left_s = self.context.limits.time_left_s()
+        return left_s is not None and left_s < _LEAST_S
 
     def attempt(self, paths: Sequence[str]) -> list[str]:
         """Try every path once; return those that failed for a transient reason."""
@@ -155,7 +155,7 @@ class _Deletion:
     def _unreferenced(self, batch: Sequence[str]) -> Sequence[str]:
         if self.confirm is not None:
             batch = self.confirm(batch)
-        self.context.require_lease()
+        self.context.limits.require_lease()
         self.needs.look_again()
         spared = [path for path in batch if self.needs.need(path)]
         self.result.spared += spared

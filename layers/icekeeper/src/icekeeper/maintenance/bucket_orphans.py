@@ -27,7 +27,7 @@ from icekeeper.operations.orphans.delete_orphans import TableCandidates, delete_
 from icekeeper.operations.orphans.inventory import InventoryFiles
 from icekeeper.operations.orphans.orphan_rules import OrphanCandidates, TableLocations
 from icekeeper.operations.orphans.remove_orphans import why_skipped
-from icekeeper.pass_context.context import OperationContext
+from icekeeper.pass_context.context import OperationContext, PassLimits
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import (
     BucketOutcome,
@@ -259,7 +259,7 @@ def _delete_in_turn(
         return run_operation(_OPERATION, one.context, delete), found
     try:
         with leased(one.context, Turn(command="icekeeper orphans")) as lease:
-            return run_operation(_OPERATION, replace(one.context, lease=lease), delete), found
+            return run_operation(_OPERATION, replace(one.context, limits=PassLimits(lease=lease)), delete), found
     except LeaseHeld as held:
         return skipped(_OPERATION, f"it is left to the run at work: {held}"), []
     except StorageError as error:

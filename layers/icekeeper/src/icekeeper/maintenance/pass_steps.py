@@ -113,7 +113,7 @@ def why_waiting(context: OperationContext, operation: Operation, sweeps: Mapping
     """Why an orphan sweep that only detection proposed waits; ``None``: it is due, or it is another operation."""
     if operation is not Operation.REMOVE_ORPHANS or not context.is_proposed:
         return None
-    if context.resolved.why_not(operation) or context.why_stop():  # the operation reports that reason
+    if context.resolved.why_not(operation) or context.limits.why_stop():  # the operation reports that reason
         return None
     return why_no_sweep(context.policy, sweeps, context.memory.identity.key, context.started_ms)
 
@@ -186,7 +186,7 @@ def run_operation(
     ``work``: what a sweep of a whole bucket does as this operation; the sweep has checked whether it may.
     ``reraised``: errors that are raised to the caller, unless they are refusals.
     """
-    if work is None and (reason := context.resolved.why_not(operation) or context.why_stop()):
+    if work is None and (reason := context.resolved.why_not(operation) or context.limits.why_stop()):
         return skipped(operation, reason)
     names = str(context.table), operation.value, context.run_id
     operation_started(*names)
@@ -199,7 +199,7 @@ def run_operation(
             if work is not None:
                 outcome = work(working)
             else:
-                context.require_lease()
+                context.limits.require_lease()
                 context.require_allowed()
                 take_over(operation, context)
                 function, *arguments = map(_imported, OPERATIONS[operation])
@@ -212,9 +212,8 @@ def run_operation(
             remember_claims(context)
     seconds = time.perf_counter() - started_s
     operation_finished(*names, status=outcome.status.value, summary=outcome.summary, seconds=seconds)
-    lost_lease = context.lease is not None and context.lease.is_lost
     metrics = {**outcome.metrics, **context.stores.metrics, **request_metrics(operation.value, sent.counts)}
-    outcome = replace(outcome, metrics=metrics, lost_lease=lost_lease)
+    outcome = replace(outcome, metrics=metrics, lost_lease=context.limits.has_lost_lease)
     return _only_planned(outcome, context) if context.dry_run else outcome
 
 

@@ -39,7 +39,7 @@ from icekeeper.maintenance.saved_plan import SavedTable
 from icekeeper.model import TableName
 from icekeeper.operation_facts import FACTS
 from icekeeper.operations.clean_staging import clean_staged_files
-from icekeeper.pass_context.context import OperationContext, Reviewed
+from icekeeper.pass_context.context import OperationContext, PassLimits, Reviewed
 from icekeeper.pass_context.planned_table import PlannedTable
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.policy.resolve import short_retentions, unused_settings
@@ -240,7 +240,8 @@ def _attempt(asked: AskedPass) -> PassOutcome:
                 raise PlanStale(reason)
             request = asked.pending(loaded, context.policy)
             try:
-                ours = replace(context, lease=lease, why_stop=turn.why_over, is_proposed=turn.is_proposed)
+                limits = PassLimits(lease=lease, why_stop=turn.why_over)
+                ours = replace(context, limits=limits, is_proposed=turn.is_proposed)
                 outcome = run_pass(ours, asked.saved)
             except (PolicyError, TableUnsupported):
                 asked.claim(request)
@@ -458,8 +459,7 @@ def _recorded(context: OperationContext, started: PassStart, outcome: PassOutcom
     with suppress(StorageError):  # the next pass tries again
         context.memory.forget_expired_pins()
     # If it lost its lease, or had to stop, the next pass must look again.
-    lost_lease = context.lease is not None and context.lease.is_lost
-    is_whole = context.why_stop() is None and not context.stopped and not lost_lease
+    is_whole = context.limits.why_stop() is None and not context.stopped and not context.limits.has_lost_lease
     return conclude(context.state, started, outcome, context.engine.name, context.clock(), is_whole=is_whole)
 
 

@@ -50,6 +50,36 @@ class Reviewed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PassLimits:
+    """What ends a pass before its work is done."""
+
+    lease: HeldLease | None = None
+    """The table's lease, held by this pass; ``None`` if it changes nothing, or no other run is possible."""
+    why_stop: Callable[[], str | None] = lambda: None
+    """Called before each operation: why it must not begin, ``None`` to continue."""
+    left_s: Callable[[], float] | None = None
+    """The remaining lifetime of this process in seconds; ``None``: unlimited."""
+
+    @property
+    def has_lost_lease(self) -> bool:
+        return self.lease is not None and self.lease.is_lost
+
+    def require_lease(self) -> None:
+        """Prolong the table's lease; called just before each swap and deletion.
+
+        Raises:
+            LeaseLost: another run maintains the table now (rule: lost-lease-changes-nothing).
+            StorageError: the lease cannot be prolonged.
+        """
+        if self.lease is not None:
+            self.lease.require()
+
+    def time_left_s(self) -> float | None:
+        """The seconds that this process still has; ``None``: unlimited."""
+        return None if self.left_s is None else self.left_s()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OperationContext:
     """One pass over one table, as every operation gets it; ``Runtime.context`` makes it.
 
@@ -89,14 +119,9 @@ class OperationContext:
     """The folders in which this pass has seen files of the table."""
     running: Job | None = None
     """The running rewrite, if any."""
-    lease: HeldLease | None = None
-    """The table's lease, held by this pass; ``None`` if it changes nothing, or no other run is possible."""
+    limits: PassLimits = field(default_factory=PassLimits)
     require_allowed: Callable[[], None]
     """Raises LocationRefused if the table's own locations are outside its bound (rule: bound-every-table)."""
-    why_stop: Callable[[], str | None] = lambda: None
-    """Called before each operation: why it must not begin, ``None`` to continue."""
-    time_left_s: Callable[[], float] | None = None
-    """The remaining lifetime of this process in seconds; ``None``: unlimited."""
     is_proposed: bool = False
     """Whether only detection proposed the pass; then work with its own interval waits until it is due."""
     asked_by_name: frozenset[str] = frozenset()
@@ -193,16 +218,6 @@ class OperationContext:
             if name.startswith(f"{self.run_id}-"):
                 yield from self.memory.files_to_delete(name)
 
-    def require_lease(self) -> None:
-        """Prolong the table's lease; called just before each swap and deletion.
-
-        Raises:
-            LeaseLost: another run maintains the table now (rule: lost-lease-changes-nothing).
-            StorageError: the lease cannot be prolonged.
-        """
-        if self.lease is not None:
-            self.lease.require()
-
     @contextmanager
     def job(self, operation: Operation, planned: LoadedTable, snapshot_id: int) -> Iterator[OperationContext]:
         """The context for a rewrite's work and commit, protected by a :class:`Job` that progress keeps alive.
@@ -274,7 +289,7 @@ class OperationContext:
     def _renew(self) -> None:
         if self.running is not None:
             self.running.renew()
-        self.require_lease()
+        self.limits.require_lease()
         if self.running is not None:
             self.running.is_swapping = True
 
@@ -294,10 +309,9 @@ class OperationContext:
         """
         if self.planned is not None:
             self.planned.will_name(outputs)
-        left_s = None if self.time_left_s is None else self.time_left_s()
         work_s = 0.0 if self.running is None else self.monotonic_s() - self.running.began_s
         try:
-            committed = self.commit(self.load(), prepare, patience_of(work_s, left_s))
+            committed = self.commit(self.load(), prepare, patience_of(work_s, self.limits.time_left_s()))
         except CommitStateUnknown:
             if self.running is not None:
                 self.running.may_have_landed()

@@ -31,7 +31,7 @@ from icekeeper.errors import (
 from icekeeper.maintenance.pass_steps import begin, run_operation
 from icekeeper.operation_facts import CLEAN_STAGED, STEPS, Stage, steps_of_function
 from icekeeper.operations.clean_staging import clean_staged_files
-from icekeeper.pass_context.context import OperationContext
+from icekeeper.pass_context.context import OperationContext, PassLimits
 from icekeeper.pass_context.stores import sharing_reads
 from icekeeper.pipeline.control_bucket import (
     BegunStep,
@@ -317,9 +317,8 @@ def _open_step(work: TableWork, plan: PlanDocument, name: str, lease: HeldLease,
             dry_run=dry_run,
             progress=work.progress,
         ),
-        lease=lease,
+        limits=PassLimits(lease=lease, left_s=work.time_left_s),
         is_proposed=item.is_proposed,
-        time_left_s=work.time_left_s,
     )
     begin(context, loaded=loaded)
     return _Step(work, name, plan, context, loaded)

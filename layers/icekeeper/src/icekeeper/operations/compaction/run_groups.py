@@ -74,7 +74,7 @@ class _Rewriting:
         self._settled = 0
         """Groups of earlier rounds."""
         self._settled_bytes = 0
-        self._pace = Pace(context.engine.slots, self._left_s())
+        self._pace = Pace(context.engine.slots, self._context.limits.time_left_s())
         self._planned_bytes = sum(group.total_bytes for group in plan.groups)
         self._has_begun = False
         self._committed_s = context.monotonic_s()
@@ -116,10 +116,10 @@ class _Rewriting:
         if not self._waiting:
             return []
         count, why = 0, "for want of time"
-        if self._has_begun and (reason := self._context.why_stop()) is not None:
+        if self._has_begun and (reason := self._context.limits.why_stop()) is not None:
             why = f"as {reason}"
         else:
-            count = self._pace.next_round(self._portion(), self._left_s())
+            count = self._pace.next_round(self._portion(), self._context.limits.time_left_s())
         if not count:
             self._outcomes.groups_left, self._outcomes.why_left = self._stop(), why
         self._has_begun = True
@@ -225,9 +225,6 @@ class _Rewriting:
 
     def _plan_now(self) -> CompactionPlan:
         return replace(self._plan, groups=tuple(self._groups.values()))
-
-    def _left_s(self) -> float | None:
-        return None if self._context.time_left_s is None else self._context.time_left_s()
 
 
 def _without(group: FileGroup, unreadable: Container[str]) -> FileGroup:

@@ -217,10 +217,10 @@ def _portions(groups: Iterable[DeleteGroup]) -> Iterator[tuple[DeleteGroup, ...]
 
 def _why_leave(context: OperationContext, longest_s: float) -> str | None:
     """Why no further portion begins, if the longest one and its commit took so many seconds; ``None``: it may."""
-    if (reason := context.why_stop()) is not None:
+    if (reason := context.limits.why_stop()) is not None:
         return f"as {reason}"
-    is_late = context.time_left_s is not None and context.time_left_s() < _LEAST_S + 2 * longest_s
-    return "for want of time" if is_late else None
+    left_s = context.limits.time_left_s()
+    return "for want of time" if left_s is not None and left_s < _LEAST_S + 2 * longest_s else None
 
 
 def _without_unreadable(
