@@ -16,7 +16,7 @@ from icekeeper.deletion import other_tables as served_tables
 from icekeeper.deletion.other_tables import fitting
 from icekeeper.errors import PartlyListed
 from icekeeper.model import CatalogId, TableName
-from icekeeper.pass_context import stores as footprint
+from icekeeper.pass_context import footprint
 from icekeeper.state.claims import CatalogLook, UnseenEntry
 from icekeeper.storage.paths import normalise
 from support.command import CATALOG, EVERYTHING_IS_OLD, Command, local_path
