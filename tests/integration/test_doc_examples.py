@@ -170,6 +170,20 @@ def test_a_rhythm_with_a_pattern_for_no_name_is_refused(capsys: pytest.CaptureFi
 
 
 @pytest.mark.usefixtures("lake")
+def test_what_is_due_is_told_by_the_policy_and_not_by_a_rhythm(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scan and the pass of a rhythm that merges leave it recorded that snapshots are to expire."""
+    monkeypatch.setenv("ICEKEEPER_SNAPSHOT_RETENTION_HOURS", "0")
+    for needy in (1, 0):
+        told = called(capsys, [*MERGE, "--once"])
+        assert f"1 table looked at, {needy} " in told
+        (table,) = json.loads(called(capsys, ["list", "--catalog", "lake", "--json"]))["tables"]
+        assert table["state"] == "work"
+        assert table["reasons"][-1].endswith("snapshots are older than snapshot_retention_hours 0")
+
+
+@pytest.mark.usefixtures("lake")
 def test_a_bound_holds_for_a_rhythm(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the call says: twelve snapshots stay although it keeps one."""
     monkeypatch.setenv("ICEKEEPER_BOUND_MAX_SNAPSHOTS_TO_KEEP", "12")

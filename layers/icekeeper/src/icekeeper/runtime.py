@@ -171,7 +171,8 @@ class Runtime:
         turn = None if dry_run else turn or Turn()
         outcome = maintain_table(AskedPass(self.catalog, self.state, table, overrides, make_context, turn, saved))
         if turn is not None:
-            self.look_again(table, overrides if turn.is_proposed else {}, unsafe=unsafe and turn.is_proposed)
+            is_of_all = turn.is_proposed and "operations" not in overrides  # else it is not what the next scan goes by
+            self.look_again(table, overrides if is_of_all else {}, unsafe=unsafe and turn.is_proposed)
         return outcome
 
     def look_again(self, table: TableName, overrides: Mapping[str, str] | None = None, *, unsafe: bool = False) -> None:

@@ -72,6 +72,7 @@ def detect(
         run=run,
         count_manifests=_manifest_counter(),
         check_request=policies.of_requests(given).of,
+        own_policy=asked.own if "operations" in given else None,  # some operations are not all that is due
         patterns=patterns,
     )
     with state.kept_open():  # otherwise SQLite empties its log whenever the last connection closes
@@ -104,6 +105,10 @@ class _Asked:
             raise
         self.is_admitted = True
         return resolved
+
+    def own(self, catalog: Catalog, loaded: LoadedTable) -> ResolvedPolicy:
+        """A table's policy without these settings."""
+        return self.policies.of(catalog, loaded, {}, unsafe=self.unsafe)
 
     def require_admitted(self) -> None:
         """Raise RequestRefused if tables have refused the settings, and none has admitted them."""

@@ -229,6 +229,9 @@ class Scanner:
     count_manifests: ManifestCounter | None = None
     """``None``: where a summary lacks the number, it is unknown."""
     check_request: RequestChecker = lambda catalog, loaded, settings: None
+    own_policy: PolicyResolver | None = None
+    """Resolves the settings of a table without those of the call, by which its health is recorded; ``None``: by
+    ``resolve_policy``."""
     patterns: Sequence[str] = ()
     """Those of the call; none: all tables that the filters select."""
 
@@ -381,18 +384,25 @@ class Scanner:
             self._observe(place, loaded, identity, error, memory, Verdict(left_alone=str(error)))
             raise
         manifests = self._counted(place, loaded, identity, resolved)
-        try:
-            found = assess_table(
+
+        def assessed(policy: ResolvedPolicy, plan_sweep: SweepPlanner) -> Proposal | Skip:
+            return assess_table(
                 loaded,
                 identity,
-                resolved,
+                policy,
                 memory,
                 now_ms=self.now_ms,
-                plan_sweep=self.plan_sweep,
+                plan_sweep=plan_sweep,
                 is_requested=is_requested,
                 fleet=place.fleet,
                 manifests=manifests if isinstance(manifests, int) else None,
             )
+
+        try:
+            recorded = found = assessed(resolved, self.plan_sweep)
+            if self.own_policy is not None:
+                resolved = self.own_policy(place.catalog, loaded)
+                recorded = assessed(resolved, lambda identity, due: None)
         except Exception as error:
             verdict = Verdict(left_alone=masked(str(error)))
             self._observe(place, loaded, identity, resolved, memory, verdict, manifests)
@@ -400,7 +410,7 @@ class Scanner:
         sweep_ms = next_sweep_ms(
             identity, loaded.metadata, resolved, memory.sweeps, fleet=place.fleet, now_ms=self.now_ms
         )
-        self._observe(place, loaded, identity, resolved, memory, _verdict(found, sweep_ms), manifests)
+        self._observe(place, loaded, identity, resolved, memory, _verdict(recorded, sweep_ms), manifests)
         return found
 
     def _counted(
