@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog as PyIcebergSqlCatalog
 
+from icekeeper.catalogs.configured import ConfiguredCatalog
 from icekeeper.catalogs.load import known_catalogs, open_catalog, with_secrets
 from icekeeper.catalogs.s3tables import S3TablesCatalog
 from icekeeper.catalogs.sql import SqlCatalog
@@ -226,8 +227,8 @@ def test_a_value_may_be_a_secret_and_is_masked(home: Path, aws: MotoServer) -> N
 
 
 def test_other_values_ask_nothing_of_secrets_manager() -> None:
-    settings = {"type": "rest", "credential": "id:secretsmanager", "uri": "https://c"}
-    assert with_secrets("lake", settings) is settings
+    configured = ConfiguredCatalog.of("lake", {"type": "rest", "credential": "id:secretsmanager", "uri": "https://c"})
+    assert with_secrets(configured) is configured
 
 
 @pytest.mark.parametrize(

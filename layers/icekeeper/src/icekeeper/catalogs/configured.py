@@ -68,15 +68,6 @@ def kind_of(name: str, properties: Mapping[str, Any]) -> CatalogKind:
     return inferred
 
 
-def canonical_name(name: str, kind: CatalogKind) -> str:
-    """The spelling of a configured catalog's name that Icekeeper shows and records.
-
-    Lower case, because PyIceberg ignores case.  But a SQL catalog stores the name in its rows, so that another spelling
-    is another catalog.
-    """
-    return name if kind is CatalogKind.SQL else name.lower()
-
-
 # Amazon S3 API reference, "TableBucketARN"; servers that emulate AWS allow other accounts and names.
 _ARN = re.compile(r"arn:[a-z0-9-]+:s3tables:(?P<region>[a-z0-9-]*):[^:]*:bucket/(?P<name>[^:/,*\s]+)")
 EXAMPLE = "arn:aws:s3tables:us-east-1:111122223333:bucket/NAME"
@@ -147,13 +138,15 @@ class ConfiguredCatalog:
 
     @classmethod
     def of(cls, name: str, properties: Mapping[str, Any]) -> ConfiguredCatalog:
-        """The catalog with these properties.
+        """The catalog with these properties; its name in lower case, because PyIceberg ignores case.
+
+        But a SQL catalog stores the name in its rows, so that another spelling is another catalog.
 
         Raises:
             PolicyError: the properties name a kind that is not supported, or imply none.
         """
         kind = kind_of(name, properties)
-        return cls(canonical_name(name, kind), kind, properties)
+        return cls(name if kind is CatalogKind.SQL else name.lower(), kind, properties)
 
     @property
     def stated_warehouse(self) -> str:

@@ -101,10 +101,9 @@ def connect(configured: ConfiguredCatalog, environment: Mapping[str, str] | None
         PolicyError: its properties are incomplete, or the rules are malformed.
         StorageError: it cannot be reached, or a secret cannot be read.
     """
-    properties = with_secrets(configured.name, configured.properties)
-    remember_secrets(properties)
     rules = (os.environ if environment is None else environment).get(ALLOWED_PREFIXES, "")
-    opened = replace(configured, properties=properties, rules=rules)
+    opened = replace(with_secrets(configured), rules=rules)
+    remember_secrets(opened.properties)
     # Only one adapter is imported, because each imports libraries (SQLAlchemy alone takes a quarter second).
     if opened.kind is CatalogKind.S3_TABLES:
         from icekeeper.catalogs.s3tables import S3TablesCatalog
@@ -114,7 +113,7 @@ def connect(configured: ConfiguredCatalog, environment: Mapping[str, str] | None
         from icekeeper.catalogs.glue import GlueCatalog
 
         return GlueCatalog(opened)
-    if not properties.get("uri"):
+    if not opened.properties.get("uri"):
         raise PolicyError(
             f"catalog {opened.name} has no uri; set it beside the catalog's type in PyIceberg's configuration"
         )
@@ -127,8 +126,8 @@ def connect(configured: ConfiguredCatalog, environment: Mapping[str, str] | None
     return RestCatalog(opened)
 
 
-def with_secrets(name: str, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The properties of a catalog with the secrets that they name in the place of their values.
+def with_secrets(configured: ConfiguredCatalog) -> ConfiguredCatalog:
+    """The catalog, with the secrets that its properties name in the place of their values.
 
     They are read with the process's own credentials, not with those of the catalog, whenever a catalog is opened.
 
@@ -136,11 +135,12 @@ def with_secrets(name: str, settings: Mapping[str, Any]) -> Mapping[str, Any]:
         PolicyError: what follows ``secretsmanager:`` is no ARN of a secret, or the secret is no text.
         StorageError: a secret cannot be read.
     """
-    named = {key: value for key, value in settings.items() if isinstance(value, str) and value.startswith(_SECRET)}
+    named = {key: value for key, value in configured.texts.items() if value.startswith(_SECRET)}
     if not named:
-        return settings
-    read = {value: _read_secret(name, key, value.removeprefix(_SECRET)) for key, value in named.items()}
-    return {**settings, **{key: read[value] for key, value in named.items()}}
+        return configured
+    read = {value: _read_secret(configured.name, key, value.removeprefix(_SECRET)) for key, value in named.items()}
+    secrets = {key: read[value] for key, value in named.items()}
+    return replace(configured, properties={**configured.properties, **secrets})
 
 
 def _read_secret(name: str, key: str, arn: str) -> str:
