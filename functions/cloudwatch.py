@@ -26,7 +26,7 @@ from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.report import RunReport, TableReport
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import REQUESTS, Status
-from icekeeper.state.store import LakeStats
+from icekeeper.state.lake_stats import LakeStats
 from icekeeper.text import escaped
 from observability import SERVICE, logger
 

@@ -19,7 +19,7 @@ from icekeeper.maintenance.run_pass import why_needless
 from icekeeper.pipeline.request_pass import Waiting, await_pass
 from icekeeper.state import leases as lease_module
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.items import named_key
+from icekeeper.state.item_layout import named_key
 from icekeeper.state.leases import (
     HeldLease,
     Lease,

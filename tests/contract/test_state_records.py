@@ -15,18 +15,12 @@ from icekeeper.machine.clock import HOUR_MS
 from icekeeper.model import CatalogId, TableName
 from icekeeper.policy.sweep_rhythm import SweepMemory
 from icekeeper.state.claims import CutOff, CutWork, cut_again, forget_cut, waiting_cuts
-from icekeeper.state.findings import RETRY_MS, CatalogScan, Part, RefusedExpiry, TableLayout, Verdict
+from icekeeper.state.findings import RETRY_MS, CatalogScan, Part, RefusedExpiry, TableLayout, UnreadableFile, Verdict
 from icekeeper.state.identity import Entry, TableIdentity
+from icekeeper.state.lake_stats import LakeStats
 from icekeeper.state.requests import MaintenanceRequest, RequestStore
-from icekeeper.state.store import (
-    LakeStats,
-    SeenTable,
-    StateStore,
-    SweepKind,
-    SweepRecord,
-    UnreadableFile,
-    hour_of,
-)
+from icekeeper.state.store import SeenTable, StateStore, hour_of
+from icekeeper.state.sweeps import SweepKind, SweepRecord
 from local_stack.moto_server import MotoServer
 from support.examples import examples
 from support.state_stores import (

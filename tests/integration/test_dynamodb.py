@@ -19,12 +19,14 @@ from icekeeper.model import CatalogId, TableName
 from icekeeper.state import items
 from icekeeper.state.claims import CutOff, CutWork
 from icekeeper.state.dynamodb.table import DynamoTable, open_table
+from icekeeper.state.findings import UnreadableFile
 from icekeeper.state.identity import Entry, TableAddress, TableIdentity
 from icekeeper.state.items import Item
+from icekeeper.state.lake_stats import LakeStats
 from icekeeper.state.leases import Lease
 from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.staging import LoadState, StagedLoad
-from icekeeper.state.store import LakeStats, PassRecord, StateStore, UnreadableFile
+from icekeeper.state.store import PassRecord, StateStore
 from local_stack.moto_server import REGION, MotoServer
 from support.proxies import requests_of
 from support.state_stores import CLAIMS, IDENTITY, LOAD, PIN, a_table, look, lost_answers, remember, stored

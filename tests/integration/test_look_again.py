@@ -10,7 +10,7 @@ import pytest
 from icekeeper.catalogs.catalog import identity_of
 from icekeeper.detection.assess import assess_table
 from icekeeper.detection.proposal import Proposal
-from icekeeper.state.store import LakeStats
+from icekeeper.state.lake_stats import LakeStats
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.s3_reads import ObjectPart
 from icekeeper.storage.storage import Storage

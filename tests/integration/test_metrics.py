@@ -26,9 +26,9 @@ from icekeeper.model import CatalogId, TableName
 from icekeeper.report import metrics
 from icekeeper.report.metrics import METRICS, StateMetrics
 from icekeeper.state.identity import TableIdentity
+from icekeeper.state.lake_stats import LakeStats
 from icekeeper.state.open import open_state
 from icekeeper.state.sqlite.store import SqliteStateStore
-from icekeeper.state.store import LakeStats
 from support.command import LOCAL, Command, one_sentence
 
 ROOT = Path(__file__).resolve().parents[2]

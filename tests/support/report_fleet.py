@@ -9,7 +9,8 @@ from icekeeper.model import CatalogId, TableName
 from icekeeper.report.page import CatalogFacts
 from icekeeper.state.findings import CatalogScan, Part, TableLayout, Verdict
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.store import LakeStats, PassRecord
+from icekeeper.state.lake_stats import LakeStats
+from icekeeper.state.store import PassRecord
 from icekeeper.state.trends import TrendRow
 
 NOW_MS = 1_795_800_000_000

@@ -21,7 +21,8 @@ from icekeeper.state.identity import TableIdentity
 from icekeeper.state.items import Item
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.staging import StagedLoad
-from icekeeper.state.store import LastSeen, Pin, SeenTable, StateStore, SweepKind, SweepRecord
+from icekeeper.state.store import LastSeen, Pin, SeenTable, StateStore
+from icekeeper.state.sweeps import SweepKind, SweepRecord
 from local_stack.moto_server import REGION, MotoServer
 
 # State tables in moto's DynamoDB, each a fresh one.

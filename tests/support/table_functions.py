@@ -10,7 +10,7 @@ from typing import Any
 from icekeeper.machine.clock import system_clock
 from icekeeper.pipeline.events import Item, parse_event
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.store import LakeStats
+from icekeeper.state.lake_stats import LakeStats
 from support.lambda_functions import FUNCTIONS, Answer, LambdaFunctions, sample
 from support.maintained_table import MaintainedTable
 

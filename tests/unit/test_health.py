@@ -34,8 +34,8 @@ from icekeeper.operations.compaction.terms.recipe import KeyColumn
 from icekeeper.policy import ResolvedPolicy
 from icekeeper.state.findings import Verdict
 from icekeeper.state.identity import TableIdentity
+from icekeeper.state.lake_stats import LakeStats
 from icekeeper.state.sqlite.store import SqliteStateStore
-from icekeeper.state.store import LakeStats
 from support.plans import candidate, data_file
 from support.settings import MB, NOW_MS, policy, table
 from support.state_stores import trend_rows

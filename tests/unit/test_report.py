@@ -48,7 +48,8 @@ from icekeeper.report.terminal import (
 )
 from icekeeper.state.findings import CatalogScan, Part, TableLayout, Verdict
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.store import LakeStats, PassRecord
+from icekeeper.state.lake_stats import LakeStats
+from icekeeper.state.store import PassRecord
 from icekeeper.state.trends import TrendRow
 from icekeeper.text import size_text, usd_text
 

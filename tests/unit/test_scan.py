@@ -32,9 +32,11 @@ from icekeeper.policy import resolve
 from icekeeper.runtime import Runtime
 from icekeeper.state import store as gathered
 from icekeeper.state.identity import TableIdentity
+from icekeeper.state.lake_stats import Gathered
 from icekeeper.state.requests import UNSERVED_MS, MaintenanceRequest
 from icekeeper.state.sqlite.store import SqliteFile, SqliteStateStore
-from icekeeper.state.store import Gathered, Pin, SweepKind
+from icekeeper.state.store import Pin
+from icekeeper.state.sweeps import SweepKind
 from support.scans import (
     FILES,
     IDLE,

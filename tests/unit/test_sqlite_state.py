@@ -22,13 +22,16 @@ from icekeeper.errors import PolicyError, StorageError
 from icekeeper.model import CatalogId, TableName
 from icekeeper.state.claims import CutOff, CutWork, TableClaims
 from icekeeper.state.dynamodb.table import DynamoTable, open_table
+from icekeeper.state.findings import UnreadableFile
 from icekeeper.state.identity import Entry, TableAddress, TableIdentity, parse_address, state_path
+from icekeeper.state.lake_stats import LakeStats
 from icekeeper.state.open import open_state, state_folder
 from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.sqlite import store as sqlite_store
 from icekeeper.state.sqlite.store import SqliteFile, SqliteStateStore, SqliteTable
 from icekeeper.state.staging import StagedLoad
-from icekeeper.state.store import LakeStats, PassRecord, Pin, SweepKind, SweepRecord, UnreadableFile
+from icekeeper.state.store import PassRecord, Pin
+from icekeeper.state.sweeps import SweepKind, SweepRecord
 from support.state_stores import CLAIMS, IDENTITY, look, remember
 
 # What is particular to the SQLite state store: its place, its errors, and processes that share it.

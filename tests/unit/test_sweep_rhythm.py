@@ -23,7 +23,7 @@ from icekeeper.policy.sweep_rhythm import (
 )
 from icekeeper.report.outcome import OperationOutcome, failed, refused, skipped, succeeded
 from icekeeper.state.sqlite.store import SqliteStateStore
-from icekeeper.state.store import SweepKind, SweepRecord
+from icekeeper.state.sweeps import SweepKind, SweepRecord
 from support.scans import IDLE, PreparedCatalog, names, scanned, with_uuid
 from support.settings import NOW_MS, policy, table
 from support.state_stores import IDENTITY, sweep

@@ -12,7 +12,7 @@ import pytest
 
 from artifacts.pins import GLUE_VERSION
 from icekeeper.operation_facts import STEP_FACTS, Limit
-from icekeeper.state.items import REQUESTS
+from icekeeper.state.item_layout import REQUESTS
 from support.stack_template import (
     DOCUMENT,
     FUNCTIONS,

@@ -475,7 +475,7 @@ def control_document(folder: Path) -> Any:
 def state_item(_: Path) -> Any:
     from icekeeper.state.claims import _claims, _look
     from icekeeper.state.dynamodb.table import decoded
-    from icekeeper.state.items import read_paths
+    from icekeeper.state.item_layout import read_paths
 
     class Table:
         def __init__(self, item: Any) -> None:

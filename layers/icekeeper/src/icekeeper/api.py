@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
     from icekeeper.detection.proposal import FleetReport
     from icekeeper.report.outcome import PassOutcome
-    from icekeeper.state.store import LakeStats, PassRecord
+    from icekeeper.state.lake_stats import LakeStats
+    from icekeeper.state.store import PassRecord
     from icekeeper.verification.checks import Verification
 
 # A program that configures no logging gets no lines.

@@ -32,7 +32,8 @@ from icekeeper.policy import ResolvedPolicy
 from icekeeper.state.claims import CutOff, CutWork, waiting_cuts
 from icekeeper.state.findings import Part, TableLayout
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.store import Glance, LakeStats, StateStore
+from icekeeper.state.lake_stats import LakeStats
+from icekeeper.state.store import Glance, StateStore
 from icekeeper.storage.storage import Storage
 
 log = logging.getLogger(__name__)

@@ -48,7 +48,8 @@ from icekeeper.operations.policy_fit import check_fit
 from icekeeper.policy import Operation, Policy, ResolvedPolicy, gc_enabled
 from icekeeper.policy.sweep_rhythm import next_proposal_ms, sweep_interval_ms
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.store import Glance, SeenTable, SweepKind, SweepRecord
+from icekeeper.state.store import Glance, SeenTable
+from icekeeper.state.sweeps import SweepKind, SweepRecord
 
 
 def assess_table(

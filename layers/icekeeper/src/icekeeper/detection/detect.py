@@ -20,7 +20,8 @@ from icekeeper.model import TableName
 from icekeeper.pass_context.table_policy import TablePolicies
 from icekeeper.policy import ResolvedPolicy
 from icekeeper.policy.policy_file import check_patterns
-from icekeeper.state.store import Gathered, StateStore
+from icekeeper.state.lake_stats import Gathered
+from icekeeper.state.store import StateStore
 from icekeeper.storage.allowed_locations import ALLOWED_LOCATIONS, AllowedLocations
 from icekeeper.storage.storage import Storage
 from icekeeper.text import counted

@@ -51,8 +51,9 @@ from icekeeper.state.claims import (
 )
 from icekeeper.state.findings import CatalogScan, Verdict
 from icekeeper.state.identity import Entry, TableIdentity
+from icekeeper.state.lake_stats import Gathered, LakeStats
 from icekeeper.state.requests import UNSERVED_MS, MaintenanceRequest
-from icekeeper.state.store import Gathered, Glance, LakeStats, PassRecord, StateStore
+from icekeeper.state.store import Glance, PassRecord, StateStore
 from icekeeper.text import counted, masked
 
 log = logging.getLogger(__name__)

@@ -42,7 +42,7 @@ from icekeeper.policy.sweep_rhythm import (
 )
 from icekeeper.policy.values import text_of
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.store import SweepKind, SweepRecord
+from icekeeper.state.sweeps import SweepKind, SweepRecord
 from icekeeper.text import age_text, counted, size_text
 
 

@@ -25,9 +25,10 @@ from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.policy.sweep_rhythm import has_former_table
 from icekeeper.policy.values import text_of
 from icekeeper.state.claims import CutOff
-from icekeeper.state.findings import RefusedExpiry
+from icekeeper.state.findings import RefusedExpiry, UnreadableFile
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.store import Glance, LakeStats, UnreadableFile
+from icekeeper.state.lake_stats import LakeStats
+from icekeeper.state.store import Glance
 from icekeeper.text import counted, size_text
 
 AGE_COUNTER = "lake_oldest_snapshot_age_hours"

@@ -19,7 +19,8 @@ from icekeeper.health.examine import AGE_COUNTER
 from icekeeper.model import CatalogId, TableName
 from icekeeper.state.findings import Verdict
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.store import Gathered, LakeStats, LakeStatsStore, StateStore
+from icekeeper.state.lake_stats import Gathered, LakeStats, LakeStatsStore
+from icekeeper.state.store import StateStore
 from icekeeper.state.trends import TrendRow, trend_row
 from icekeeper.text import masked_sentence
 

@@ -49,7 +49,8 @@ from icekeeper.report.outcome import (
     skipped,
 )
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.store import LastSeen, PassRecord, StateStore, SweepKind, SweepRecord
+from icekeeper.state.store import LastSeen, PassRecord, StateStore
+from icekeeper.state.sweeps import SweepKind, SweepRecord
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.policy import Policy
 from icekeeper.policy.values import rounded_down, text_of
-from icekeeper.state.store import SweepKind, SweepRecord
+from icekeeper.state.sweeps import SweepKind, SweepRecord
 from icekeeper.text import age_text
 
 FORMER_TABLES = "remove_orphans.former_tables"

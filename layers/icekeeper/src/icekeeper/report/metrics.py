@@ -17,7 +17,8 @@ from icekeeper.errors import PolicyError
 from icekeeper.health.examine import AGE_COUNTER, lake_totals
 from icekeeper.machine.metering import RequestKind
 from icekeeper.report.outcome import PassOutcome, Status, request_key
-from icekeeper.state.store import LakeStats, StateStore
+from icekeeper.state.lake_stats import LakeStats
+from icekeeper.state.store import StateStore
 from icekeeper.text import escaped
 
 if TYPE_CHECKING:

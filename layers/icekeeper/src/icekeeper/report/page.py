@@ -27,7 +27,8 @@ from icekeeper.report.outcome import FREED, PassStatus, in_plain_words, lines_of
 from icekeeper.report.prices import STORED_GB_MONTH_USD
 from icekeeper.state.findings import CatalogScan, TableLayout
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.store import LakeStats, PassRecord, StateStore
+from icekeeper.state.lake_stats import LakeStats
+from icekeeper.state.store import PassRecord, StateStore
 from icekeeper.state.trends import TrendRow
 from icekeeper.text import age_text, counted, escaped, escaped_document, size_text
 

@@ -24,7 +24,8 @@ from typing import Any
 from icekeeper.machine.clock import HOUR_MS, iso_utc
 from icekeeper.model import CatalogId, TableName
 from icekeeper.state.identity import Entry
-from icekeeper.state.items import KEPT_MS, Item, Records, catalog_key, named_key, sort_key, understood
+from icekeeper.state.item_layout import KEPT_MS, catalog_key, named_key, sort_key
+from icekeeper.state.items import Item, Records, understood
 
 GONE_AFTER_MS = 8 * 24 * HOUR_MS
 """So long a missing table keeps its claims: by default, Unity Catalog restores a dropped one for seven days."""

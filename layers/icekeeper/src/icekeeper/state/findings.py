@@ -1,9 +1,9 @@
-"""What scans concluded, and what passes and ``icekeeper report --fresh`` found in the manifests of a table."""
+"""What scans concluded, which files passes could not read, and what was found in the manifests of a table."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -11,20 +11,69 @@ from typing import Any
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.model import CatalogId, TableName
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.items import (
-    KEPT_MS,
-    Item,
-    Records,
-    catalog_key,
-    json_text,
-    now_prefix,
-    sort_key,
-    table_key,
-    understood,
-)
+from icekeeper.state.item_layout import KEPT_MS, catalog_key, json_text, now_prefix, sort_key, table_key
+from icekeeper.state.items import Item, Records, understood
 
 RETRY_MS = 7 * 24 * HOUR_MS
 """After this time an unreadable file is tried again: somebody may have restored it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadableFile:
+    """A data or delete file that was not found or could not be read as rows; never one whose store failed."""
+
+    path: str
+    why: str
+    """A sentence that names the file."""
+    schema_digest: str
+    """Digest of the schema and name mapping (:func:`icekeeper.metadata.document.schema_digest`) of the attempt."""
+    tried_ms: int
+
+    def waits(self, schema_digest: str, now_ms: int) -> bool:
+        """Whether it must not be tried again yet: for a week, unless schema or name mapping changed."""
+        return self.schema_digest == schema_digest and 0 <= now_ms - self.tried_ms < RETRY_MS
+
+
+class UnreadableFileStore(Records):
+    """Files that passes could not read and skip for a week, by table copy (rule: retry-unreadable-files-weekly)."""
+
+    def record(self, identity: TableIdentity, files: Iterable[UnreadableFile]) -> None:
+        """Add files, whose paths must differ, replacing records of the same paths."""
+        self.table.put_all(
+            {
+                "pk": table_key(identity),
+                "sk": sort_key(unreadable_prefix(identity), one.path),
+                "path": one.path,
+                "why": one.why,
+                "schema_digest": one.schema_digest,
+                "tried_ms": one.tried_ms,
+                "expires_s": self.table.expires_s(KEPT_MS, at_least_ms=one.tried_ms),
+            }
+            for one in files
+        )
+
+    def of_table(self, identity: TableIdentity) -> Mapping[str, UnreadableFile]:
+        """The files of one copy of a table by path, ordered by path."""
+        return unreadable_files_of(self.table.query(table_key(identity), unreadable_prefix(identity)))
+
+    def forget(self, identity: TableIdentity, paths: Iterable[str]) -> None:
+        """Remove the records of these paths that exist."""
+        self.table.delete_all(table_key(identity), (sort_key(unreadable_prefix(identity), path) for path in paths))
+
+
+def unreadable_prefix(identity: TableIdentity) -> str:
+    """What the sort keys of these records begin with, in the partition of the table."""
+    return f"{now_prefix('unreadable', identity)}#"
+
+
+def unreadable_files_of(items: Iterable[Item]) -> dict[str, UnreadableFile]:
+    """The files of these items, by path."""
+    return {
+        item["path"]: UnreadableFile(
+            path=item["path"], why=item["why"], schema_digest=item["schema_digest"], tried_ms=item["tried_ms"]
+        )
+        for item in items
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,8 @@ from threading import Event, Lock, Thread
 
 from icekeeper.errors import LeaseHeld, LeaseLost, StorageError
 from icekeeper.machine.clock import HOUR_MS, Clock, iso_utc
-from icekeeper.state.items import REMOVED, Item, Records, json_text, named_key
+from icekeeper.state.item_layout import json_text, named_key
+from icekeeper.state.items import REMOVED, Item, Records
 
 log = logging.getLogger(__name__)
 

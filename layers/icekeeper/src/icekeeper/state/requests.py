@@ -12,15 +12,8 @@ from icekeeper.errors import StorageError
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.model import CatalogId, TableName
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.items import (
-    REMOVED,
-    REQUESTS,
-    Item,
-    Records,
-    damaged,
-    json_text,
-    sort_key,
-)
+from icekeeper.state.item_layout import REQUESTS, json_text, sort_key
+from icekeeper.state.items import REMOVED, Item, Records, damaged
 
 log = logging.getLogger(__name__)
 

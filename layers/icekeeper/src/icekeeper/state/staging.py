@@ -9,20 +9,17 @@ from enum import StrEnum
 
 from icekeeper.errors import StorageError
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.items import (
+from icekeeper.state.item_layout import (
     KEPT_MS,
-    REMOVED,
-    Item,
-    Records,
     copy_key,
     delete_paths,
     new_list_id,
     read_paths,
     sort_key,
     table_key,
-    understood,
     write_paths,
 )
+from icekeeper.state.items import REMOVED, Item, Records, understood
 
 
 class LoadOrigin(StrEnum):

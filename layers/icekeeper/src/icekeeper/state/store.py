@@ -1,318 +1,56 @@
 """The records that Icekeeper keeps between passes, and the state store.
 
-All records are items (:mod:`icekeeper.state.items`) of a SQLite file for one machine, or of a DynamoDB table for a
-fleet.  One contract suite tests both.  Every method of a store may be called from several threads and processes at
+All records are items (:mod:`icekeeper.state.item_layout`) of a SQLite file for one machine, or of a DynamoDB table for
+a fleet.  One contract suite tests both.  Every method of a store may be called from several threads and processes at
 once, and raises StorageError when the store cannot be read or written.  Times are epoch milliseconds.
 
 The pins and staged loads of a table are in one partition, by its UUID, together with what the last pass saw: detection
-reads them with one query.  Records of one copy of a table, paths and orphans have partitions of their own: there may be
-very many, and in a DynamoDB table with a local secondary index a partition holds at most 10 GB.
+reads them with one query.  Records of one copy of a table and paths have partitions of their own: there may be very
+many, and in a DynamoDB table with a local secondary index a partition holds at most 10 GB.
 """
 
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from threading import Lock
-from typing import Any, Generic, TypeVar
 
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.model import CatalogId, TableName
 from icekeeper.state.claims import ClaimStore, CutOffStore
 from icekeeper.state.findings import (
-    RETRY_MS,
     LayoutStore,
     RefusedExpiry,
     RefusedExpiryStore,
     ScanStore,
-    Verdict,
+    UnreadableFile,
+    UnreadableFileStore,
     refused_expiry,
     refused_expiry_key,
+    unreadable_files_of,
+    unreadable_prefix,
 )
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.items import (
+from icekeeper.state.item_layout import (
     KEPT_MS,
-    REMOVED,
-    Item,
-    ItemTable,
-    Records,
-    catalog_key,
     copy_key,
     digest,
     json_text,
     now_prefix,
     sort_key,
     table_key,
-    understood,
 )
+from icekeeper.state.items import REMOVED, Item, ItemTable, understood
+from icekeeper.state.lake_stats import LakeStatsStore
 from icekeeper.state.leases import LeaseStore
 from icekeeper.state.requests import RequestStore
 from icekeeper.state.staging import PendingDeletionStore, StagedLoad, StagingStore, loads_of
+from icekeeper.state.sweeps import SweepKind, SweepRecord, SweepStore, sweep_prefix, sweeps_of
 from icekeeper.state.totals import TotalsStore
 from icekeeper.state.trends import TrendStore
-
-log = logging.getLogger(__name__)
-Record = TypeVar("Record")
-
-# Eight requests to DynamoDB, or one SQLite transaction, which takes as long as one for a single row.
-_AT_ONCE = 200
-
-
-class Gathered(Generic[Record]):
-    """Collects records of several threads and writes many at a time.
-
-    One write for each of ten thousand tables would cost more than the rest of a scan.  Records that are not written yet
-    are lost with the process.  So this is only for what the next scan finds again, never for what protects a table
-    (rule: protection-is-written-at-once).
-    """
-
-    def __init__(self, write: Callable[[Sequence[Record]], None]) -> None:
-        """The thread that completes a batch calls ``write`` with it."""
-        self._write = write
-        self._lock = Lock()
-        self._waiting: list[Record] = []
-
-    def add(self, record: Record) -> None:
-        """Add a record, and write the batch if it is complete; raises what ``write`` raises."""
-        with self._lock:
-            self._waiting.append(record)
-            is_enough = len(self._waiting) >= _AT_ONCE
-        if is_enough:
-            self.write_rest()
-
-    def write_rest(self) -> None:
-        """Write the records that are left; raises what ``write`` raises, and then they are lost."""
-        with self._lock:
-            taken, self._waiting = self._waiting, []
-        if taken:
-            self._write(taken)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LakeStats:
-    """The health of a table when last seen: counters by metric name (``lake_data_files``, …), and warnings."""
-
-    identity: TableIdentity
-    observed_ms: int
-    snapshot_id: int | None
-    counters: Mapping[str, int | float]
-    warnings: Mapping[str, str] = field(default_factory=dict)
-    """Kind (``delete_debt``, ``manifest_sprawl``, …) → the sentence for people."""
-    policy: Mapping[str, object] = field(default_factory=dict)
-    """The settings that differ from the defaults: key → ``{"source": …, "value": …}``, as JSON."""
-    verdict: Verdict = field(default_factory=Verdict)
-    timeline: Mapping[str, Any] = field(default_factory=dict)
-    """The newest snapshots and the refs: see :func:`icekeeper.health.layout.timeline`."""
-
-
-class LakeStatsStore(Records):
-    """The health of every table that was ever seen, maintained or not.
-
-    The stats of a catalog are in one partition, of which one request to DynamoDB reads a megabyte.
-    """
-
-    def record(self, *stats: LakeStats) -> None:
-        """Replace the stats of these tables; on an error, some may be replaced."""
-        items = {(item["pk"], item["sk"]): item for item in map(self._item, stats)}
-        self.table.put_all(items.values())  # has no key twice
-
-    def _item(self, stats: LakeStats) -> Item:
-        pk, sk = _stats_key(stats.identity)
-        return {
-            "pk": pk,
-            "sk": sk,
-            "table_name": stats.identity.table.key,
-            "uuid": stats.identity.uuid,
-            "location": stats.identity.location,
-            "observed_ms": stats.observed_ms,
-            "snapshot_id": stats.snapshot_id,
-            "counters": json_text(stats.counters),
-            "warnings": json_text(stats.warnings),
-            "policy": json_text(stats.policy),
-            "verdict": json_text(asdict(stats.verdict)),
-            "timeline": json_text(stats.timeline),
-            "expires_s": self.table.expires_s(KEPT_MS, at_least_ms=stats.observed_ms),
-        }
-
-    def of_table(self, identity: TableIdentity) -> LakeStats | None:
-        item = self.table.get(*_stats_key(identity))
-        return None if item is None else _stats(identity, item)
-
-    def of_catalog(self, catalog: CatalogId) -> Iterator[LakeStats]:
-        """The stats of all tables of a catalog, ordered by name; uses few requests."""
-        for item in self.table.query(catalog_key("lake", catalog)):
-            yield _stats_of(catalog, item)
-
-    def of_name(self, catalog: CatalogId, table: TableName) -> tuple[LakeStats, ...]:
-        """The stats of all tables that had this name."""
-        found = self.table.query(catalog_key("lake", catalog), sort_key("", f"{table.key}\x1f"))
-        return tuple(_stats_of(catalog, item) for item in found)
-
-    def forget(self, identity: TableIdentity) -> None:
-        self.table.delete(*_stats_key(identity))
-
-
-def _stats_key(identity: TableIdentity) -> tuple[str, str]:
-    # The separator sorts before every character of a name, so that tables are ordered by name.
-    sk = sort_key("", f"{identity.table.key}\x1f{identity.uuid}")
-    return catalog_key("lake", identity.catalog), sk
-
-
-def _stats_of(catalog: CatalogId, item: Item) -> LakeStats:
-    with understood(item):
-        table, location = TableName.recorded(item["table_name"]), item["location"]
-    return _stats(TableIdentity(catalog, table, item["uuid"], location), item)
-
-
-def _stats(identity: TableIdentity, item: Item) -> LakeStats:
-    with understood(item):
-        return LakeStats(
-            identity=identity,
-            observed_ms=item["observed_ms"],
-            snapshot_id=item.get("snapshot_id"),
-            counters=json.loads(item["counters"]),
-            warnings=json.loads(item["warnings"]),
-            policy=json.loads(item["policy"]),
-            verdict=Verdict.parse(item["verdict"]),
-            timeline=json.loads(item["timeline"]),
-        )
-
-
-class SweepKind(StrEnum):
-    """What is recorded of the orphan sweeps of a table."""
-
-    SWEPT = "swept"
-    """The last whole sweep; counted from the start of its pass."""
-    TRIED = "tried"
-    """The last sweep that failed, was refused, could not delete some files, or was not possible."""
-    FIRST = "first"
-    """Not a sweep, but the time from which the first one is due."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepRecord:
-    """A sweep of a table for orphans, or when the first one is due."""
-
-    kind: SweepKind
-    counted_ms: int
-    """The next sweep is due one interval after this time."""
-    finished_ms: int = 0
-    is_impossible: bool = False
-    """Whether the store does not permit listing or deleting, or a dropped table has files there."""
-    has_former_table: bool = False
-    """Whether a dropped table has left metadata at the same location."""
-
-
-class SweepStore(Records):
-    """The sweeps of each copy of a table (rule: table-identity-is-its-uuid)."""
-
-    def record(self, identity: TableIdentity, sweep: SweepRecord) -> None:
-        """Replace the record of this kind, also one with a later time: a clock that was ahead has written it."""
-        self.table.put(_sweep_item(identity, sweep))
-
-    def record_all(self, sweeps: Iterable[tuple[TableIdentity, SweepRecord]]) -> None:
-        """As :meth:`record`, for many tables; of several for one table and kind the last is kept.
-
-        On an error, some may be recorded.
-        """
-        items = {(item["pk"], item["sk"]): item for item in (_sweep_item(*one) for one in sweeps)}
-        self.table.put_all(items.values())  # has no key twice
-
-    def of_table(self, identity: TableIdentity) -> Mapping[SweepKind, SweepRecord]:
-        """The records of one copy of a table."""
-        return _sweeps(self.table.query(table_key(identity), _sweep_prefix(identity)))
-
-
-def _sweep_prefix(identity: TableIdentity) -> str:
-    return f"{now_prefix('sweep', identity)}#"
-
-
-def _sweep_item(identity: TableIdentity, sweep: SweepRecord) -> Item:
-    return {
-        "pk": table_key(identity),
-        "sk": sort_key(_sweep_prefix(identity), sweep.kind.value),
-        "kind": sweep.kind.value,
-        "counted_ms": sweep.counted_ms,
-        "ended_ms": sweep.finished_ms,  # not "finished_ms", which would put it into the index of passes
-        "impossible": sweep.is_impossible,
-        "former_table": sweep.has_former_table,
-    }
-
-
-def _sweeps(items: Iterable[Item]) -> dict[SweepKind, SweepRecord]:
-    return {one.kind: one for one in map(_sweep, items)}
-
-
-def _sweep(item: Item) -> SweepRecord:
-    with understood(item):
-        return SweepRecord(
-            kind=SweepKind(item["kind"]),
-            counted_ms=item["counted_ms"],
-            finished_ms=item["ended_ms"],
-            is_impossible=item["impossible"],
-            has_former_table=item["former_table"],
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnreadableFile:
-    """A data or delete file that was not found or could not be read as rows; never one whose store failed."""
-
-    path: str
-    why: str
-    """A sentence that names the file."""
-    schema_digest: str
-    """Digest of the schema and name mapping (:func:`icekeeper.metadata.document.schema_digest`) of the attempt."""
-    tried_ms: int
-
-    def waits(self, schema_digest: str, now_ms: int) -> bool:
-        """Whether it must not be tried again yet: for a week, unless schema or name mapping changed."""
-        return self.schema_digest == schema_digest and 0 <= now_ms - self.tried_ms < RETRY_MS
-
-
-class UnreadableFileStore(Records):
-    """Files that passes could not read and skip for a week, by table copy (rule: retry-unreadable-files-weekly)."""
-
-    def record(self, identity: TableIdentity, files: Iterable[UnreadableFile]) -> None:
-        """Add files, whose paths must differ, replacing records of the same paths."""
-        self.table.put_all(
-            {
-                "pk": table_key(identity),
-                "sk": sort_key(_unreadable_prefix(identity), one.path),
-                "path": one.path,
-                "why": one.why,
-                "schema_digest": one.schema_digest,
-                "tried_ms": one.tried_ms,
-                "expires_s": self.table.expires_s(KEPT_MS, at_least_ms=one.tried_ms),
-            }
-            for one in files
-        )
-
-    def of_table(self, identity: TableIdentity) -> Mapping[str, UnreadableFile]:
-        """The files of one copy of a table by path, ordered by path."""
-        return _unreadable_files(self.table.query(table_key(identity), _unreadable_prefix(identity)))
-
-    def forget(self, identity: TableIdentity, paths: Iterable[str]) -> None:
-        """Remove the records of these paths that exist."""
-        self.table.delete_all(table_key(identity), (sort_key(_unreadable_prefix(identity), path) for path in paths))
-
-
-def _unreadable_prefix(identity: TableIdentity) -> str:
-    return f"{now_prefix('unreadable', identity)}#"
-
-
-def _unreadable_files(items: Iterable[Item]) -> dict[str, UnreadableFile]:
-    return {
-        item["path"]: UnreadableFile(
-            path=item["path"], why=item["why"], schema_digest=item["schema_digest"], tried_ms=item["tried_ms"]
-        )
-        for item in items
-    }
 
 
 def hour_of(time_ms: int) -> str:
@@ -447,16 +185,16 @@ class StateStore:
         seen, refused, sweeps, unreadable = (
             now_prefix("seen", identity),
             refused_expiry_key(identity),
-            _sweep_prefix(identity),
-            _unreadable_prefix(identity),
+            sweep_prefix(identity),
+            unreadable_prefix(identity),
         )
         items = list(self.table.query(table_key(identity), "now#"))
         return Glance(
             _pins(identity, items, now_ms),
             next((_seen_table(item) for item in items if item["sk"] == seen), None),
             loads_of(identity, items),
-            _sweeps(item for item in items if item["sk"].startswith(sweeps)),
-            _unreadable_files(item for item in items if item["sk"].startswith(unreadable)),
+            sweeps_of(item for item in items if item["sk"].startswith(sweeps)),
+            unreadable_files_of(item for item in items if item["sk"].startswith(unreadable)),
             next((refused_expiry(item) for item in items if item["sk"] == refused), None),
         )
 

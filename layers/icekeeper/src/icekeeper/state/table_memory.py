@@ -10,10 +10,10 @@ from typing import Any
 
 from icekeeper.errors import StorageError
 from icekeeper.machine.clock import Clock
-from icekeeper.state.findings import MOST_NEEDING, Part, RefusedExpiry, TableLayout
+from icekeeper.state.findings import MOST_NEEDING, Part, RefusedExpiry, TableLayout, UnreadableFile
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.staging import StagedLoad
-from icekeeper.state.store import Pin, StateStore, UnreadableFile
+from icekeeper.state.store import Pin, StateStore
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from icekeeper.model import CatalogId
-from icekeeper.state.items import KEPT_MS, Records, sort_key
+from icekeeper.state.item_layout import KEPT_MS, sort_key
+from icekeeper.state.items import Records
 
 _PARTITION = "totals"
 _AMOUNT = "sum_"

@@ -15,7 +15,8 @@ from dataclasses import dataclass, fields
 
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.items import Item, Records, catalog_key, digest, understood
+from icekeeper.state.item_layout import catalog_key, digest
+from icekeeper.state.items import Item, Records, understood
 
 _DAY_MS = 24 * HOUR_MS
 _RINGS: Mapping[str, tuple[int, int]] = {"h": (HOUR_MS, 48), "d": (_DAY_MS, 60), "w": (7 * _DAY_MS, 104)}
