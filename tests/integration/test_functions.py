@@ -219,7 +219,7 @@ WORK = {
     "plan": ("plan.handler", "plan_table"),
     "list_orphans": ("list_orphans.handler", "list_orphans"),
     **dict.fromkeys(sorted(set(STEPS.values()) - {"clean_staged"}), ("steps", "run_steps")),
-    "clean_staged": ("clean_staged.handler", "stage_key"),
+    "clean_staged": ("clean_staged.handler", "clean_tables"),
     "gather": ("plan.handler", "gather"),
 }
 
