@@ -5,14 +5,11 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from threading import Lock
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
-from icekeeper.deletion.neighbours import has_its_own_bucket
-from icekeeper.deletion.other_tables import UNKNOWN_WAREHOUSE, fitting, unseen_entry
-from icekeeper.deletion.table_claims import first_look, is_seen, recorded_claims
+from icekeeper.deletion.other_tables import UNKNOWN_WAREHOUSE
 from icekeeper.detection.assess import assess_table, next_sweep_ms, settled_operations
 from icekeeper.detection.list_tables import (
     CatalogSource,
@@ -28,8 +25,9 @@ from icekeeper.detection.list_tables import (
 )
 from icekeeper.detection.priority import urgency
 from icekeeper.detection.proposal import FleetReport, Proposal, Skip
+from icekeeper.detection.seen_tables import SeenTables
 from icekeeper.detection.signals import SweepPlanner
-from icekeeper.errors import MaintenanceError, MetadataUnreadable, PolicyError, RequestRefused, StorageError
+from icekeeper.errors import MaintenanceError, PolicyError, RequestRefused, StorageError
 from icekeeper.health.examine import examine, health_head, listed_manifests, summary_counters
 from icekeeper.health.lake_log import LakeLog, Twins
 from icekeeper.machine.clock import HOUR_MS, Reached, within_budget
@@ -43,108 +41,18 @@ from icekeeper.state.claims import (
     CatalogLook,
     CutOff,
     CutWork,
-    TableClaims,
-    UnseenEntry,
     cut_again,
     look_reason,
     waiting_cuts,
 )
 from icekeeper.state.findings import CatalogScan, Verdict
 from icekeeper.state.identity import Entry, TableIdentity
-from icekeeper.state.lake_stats import Gathered, LakeStats
+from icekeeper.state.lake_stats import LakeStats
 from icekeeper.state.requests import UNSERVED_MS, MaintenanceRequest
 from icekeeper.state.store import Glance, PassRecord, StateStore
 from icekeeper.text import counted, masked
 
 log = logging.getLogger(__name__)
-
-# Where tables have files (rule: look-at-every-served-table).  The scan loads every table anyway, so it records the
-# locations in the metadata, and which tables have changed since their manifests were read.  Before the run's first
-# deletion, passes read the manifests of these tables and load no other.
-
-
-class SeenTables:
-    """Records where the tables of one catalog have files; :meth:`observe` may be called from several threads.
-
-    It raises no errors: a pass finds out what is missing here before it deletes.
-    """
-
-    def __init__(self, state: StateStore, catalog: Catalog) -> None:
-        self._state, self._catalog = state, catalog
-        self._lock, self._seen = Lock(), set[TableName]()
-        self._failed: dict[TableName, Exception] = {}
-        self._is_well = True
-        self._news = Gathered(state.claims.record_first_looks)
-        self._known: Mapping[TableName, TableClaims] | None = None
-        """The existing records; read when the first table without its own bucket is observed."""
-        self._are_alone = catalog.id.warehouse.startswith("arn:")
-        """All tables are of S3 Tables, where each has its own bucket."""
-
-    def observe(self, loaded: LoadedTable) -> None:
-        """Record a loaded table."""
-        if has_its_own_bucket(loaded.metadata.location):
-            self._are_alone = True
-            return
-        if not self._is_well:
-            return
-        try:
-            recorded = self._recorded().get(loaded.name)
-            if is_seen(recorded, loaded):
-                with self._lock:
-                    self._seen.add(loaded.name)
-            new = first_look(self._catalog, loaded, recorded)
-            if new is not None:
-                self._news.add(new)
-        except StorageError as error:
-            self._give_up(error)
-
-    def failed(self, table: TableName, error: Exception) -> None:
-        """Record a table with unreadable metadata, so that the passes of the run need not load it again.
-
-        Errors of a store or catalog are not recorded: passes try again.
-        """
-        if isinstance(error, MetadataUnreadable | AttributeError | KeyError | TypeError | ValueError):
-            with self._lock:
-                self._failed[table] = error
-
-    def finish(self, tables: Collection[TableName] | None, run: str, now_ms: int) -> None:
-        """Write the remaining records; ``tables`` are all tables of the catalog, ``None``: they are not known.
-
-        ``run`` is the run whose passes follow; empty: none.  The scan began at ``now_ms``.
-        """
-        look = CatalogLook(catalog=self._catalog.id)
-        try:
-            self._news.write_rest()
-            if not self._is_well or (self._are_alone and self._known is None):
-                return
-            if run and tables is not None:
-                unseen = [self._unseen(table) for table in sorted(set(tables) - self._seen, key=str)]
-                look = replace(look, run=run, looked_ms=now_ms, unseen=tuple(unseen))
-            record = fitting(look)
-            if (look.run and record is not None) or look.catalog not in {
-                known.catalog for known in self._state.claims.looks()
-            }:
-                # Without a run, or if the record is too large, passes look at all tables of the catalog.
-                self._state.claims.record_look(record or replace(look, run="", unseen=()))
-        except StorageError as error:
-            self._give_up(error)
-
-    def _unseen(self, table: TableName) -> UnseenEntry:
-        error = self._failed.get(table)
-        return UnseenEntry(table=table) if error is None else unseen_entry(table, self._recorded().get(table), error)
-
-    def _recorded(self) -> Mapping[TableName, TableClaims]:
-        with self._lock:
-            if self._known is None:
-                self._known = recorded_claims(self._state, self._catalog)
-            return self._known
-
-    def _give_up(self, error: StorageError) -> None:
-        with self._lock:
-            if self._is_well:
-                log.warning("where tables have files cannot be recorded, so passes look for themselves: %s", error)
-            self._is_well = False
-
 
 # A load is two requests of about 50 ms each: 10,000 tables in 300 s need seven threads if nothing is slow.
 LOADING_THREADS = 16
