@@ -493,14 +493,14 @@ def test_a_tally_follows_what_a_pass_replaces() -> None:
 
 
 def test_a_change_adds_a_row_to_the_trend_which_goes_with_the_table(store: SqliteStateStore) -> None:
-    for hour, files in ((0, 1), (1, 1), (2, 2)):
+    for day, files in ((0, 1), (1, 1), (2, 2)):
         stats = health()
         stats = replace(
-            stats, observed_ms=NOW_MS + hour * HOUR_MS, counters={**stats.counters, "lake_data_files": files}
+            stats, observed_ms=NOW_MS + day * 24 * HOUR_MS, counters={**stats.counters, "lake_data_files": files}
         )
         observe(opened(store), stats)
     rows = trend_rows(store.trends, IDENTITY)
-    assert [(row.observed_ms, row.data_files) for row in rows] == [(NOW_MS, 1), (NOW_MS + 2 * HOUR_MS, 2)]
+    assert [(row.observed_ms, row.data_files) for row in rows] == [(NOW_MS, 1), (NOW_MS + 48 * HOUR_MS, 2)]
     opened(store).forget_all_but(())
     assert trend_rows(store.trends, IDENTITY) == []
 

@@ -1,8 +1,8 @@
-"""How the health of a table changed: rows of its lake stats, thinned to hours, days and weeks.
+"""How the health of a table changed: rows of its lake stats, thinned to days and weeks.
 
-A row's key is its place in one of three rings: the hour modulo 48, the day modulo 60, the week modulo 104.  A later row
-replaces the one that had the place before, so nothing has to remove rows, and a table has at most 212.  The hour keeps
-its last row, a day and a week their first.  A scan that sees nothing new writes no row: a row holds until the next one.
+A row's key is its place in one of two rings: the day modulo 60, the week modulo 104.  A later row replaces the one that
+had the place before, so nothing has to remove rows, and a table has at most 164.  A day and a week keep their first
+row.  A scan that sees nothing new writes no row: a row holds until the next one.
 
 Keys are digests, so that the size of a row does not depend on the names of catalog and table.
 """
@@ -19,7 +19,7 @@ from icekeeper.state.item_layout import catalog_key, digest
 from icekeeper.state.items import Item, Records, understood
 
 _DAY_MS = 24 * HOUR_MS
-_RINGS: Mapping[str, tuple[int, int]] = {"h": (HOUR_MS, 48), "d": (_DAY_MS, 60), "w": (7 * _DAY_MS, 104)}
+_RINGS: Mapping[str, tuple[int, int]] = {"d": (_DAY_MS, 60), "w": (7 * _DAY_MS, 104)}
 """By the first letter of the key: the length of a bucket in milliseconds, and how many the ring has."""
 _KEPT_MS = 2 * 366 * _DAY_MS
 # 96 bits: among a million tables, two have the same digest with a probability below 10^-16.
@@ -63,8 +63,8 @@ class TrendStore(Records):
     def record(self, news: Iterable[tuple[TableIdentity, TrendRow, int | None]]) -> None:
         """Write rows of tables, each with the time of the table's row before it (``None``: there is none).
 
-        That is one item per row, and one more for the first of a day and of a week.  A row that is not newer than the
-        one before it is written to its hour only.  On an error, some may be written.
+        That is one item for the first row of a day, and one for the first of a week; other rows are not written.  On an
+        error, some may be written.
         """
         items = [item for identity, row, before_ms in news for item in self._items(identity, row, before_ms)]
         by_key = {(item["pk"], item["sk"]): item for item in items}
@@ -73,7 +73,7 @@ class TrendStore(Records):
     def _items(self, identity: TableIdentity, row: TrendRow, before_ms: int | None) -> Iterator[Item]:
         for ring, (length_ms, count) in _RINGS.items():
             bucket = row.observed_ms // length_ms
-            if ring == "h" or before_ms is None or bucket > before_ms // length_ms:
+            if before_ms is None or bucket > before_ms // length_ms:
                 yield {
                     "pk": _partition(identity),
                     "sk": _place(ring, bucket % count, identity),
