@@ -1,23 +1,20 @@
-"""A file is one subject of bounded length and says which; only the face of a package lists what it offers."""
+"""A file says what it is for, a function fits on a screen; only the face of a package lists what it offers."""
 
 from __future__ import annotations
 
 import ast
 from pathlib import Path
 
-from support.source_tree import BESIDE, IMPORTS_OF_SPARK, ROOT, SOURCES, relative
+from support.source_tree import BESIDE, IMPORTS_OF_SPARK, SOURCES, relative
 
 MEANINGLESS = {"utils", "util", "helpers", "helper", "common", "manager", "misc", "process"}
-LONGEST = 800
 LONGEST_JOB = 250
 LONGEST_FUNCTION = 60
 
 
-def test_a_file_is_one_subject() -> None:
-    """A longer file has a second subject."""
-    lines = {relative(path): len(path.read_text().splitlines()) for path in (*SOURCES, *BESIDE)}
-    assert {path: count for path, count in lines.items() if count > LONGEST} == {}
-    assert [path for path in lines if {Path(path).stem, Path(path).parent.name} & MEANINGLESS] == []
+def test_a_file_has_a_name_that_says_something() -> None:
+    paths = [relative(path) for path in (*SOURCES, *BESIDE)]
+    assert [path for path in paths if {Path(path).stem, Path(path).parent.name} & MEANINGLESS] == []
 
 
 def test_a_module_says_what_it_is_for() -> None:
@@ -60,9 +57,3 @@ def test_a_function_fits_on_a_screen() -> None:
 def test_jobs_are_thin() -> None:
     """Glue scripts may import pyspark; they hold no logic of their own."""
     assert [path.name for path in IMPORTS_OF_SPARK if len(path.read_text().splitlines()) > LONGEST_JOB] == []
-
-
-def test_tests_stay_as_short_as_what_they_test() -> None:
-    """A longer file of tests has several subjects, and its name says none of them."""
-    lines = {relative(path): len(path.read_text().splitlines()) for path in (ROOT / "tests").rglob("*.py")}
-    assert {path: count for path, count in lines.items() if count > LONGEST} == {}
