@@ -16,7 +16,7 @@ from botocore.exceptions import ClientError
 from icekeeper.errors import LeaseHeld, LeaseLost, StorageError
 from icekeeper.machine.clock import HOUR_MS, ServerClock, system_clock
 from icekeeper.model import CatalogId, TableName
-from icekeeper.state import items
+from icekeeper.state import item_layout
 from icekeeper.state.claims import CutOff, CutWork
 from icekeeper.state.dynamodb.table import DynamoTable, open_table
 from icekeeper.state.findings import UnreadableFile
@@ -350,7 +350,7 @@ def test_files_of_a_record_that_was_replaced_are_not_counted_for_the_new_one(tab
 def test_a_load_whose_files_could_not_all_be_recorded_protects_those_that_were(
     table: DynamoTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(items, "_PATHS_PER_PART", 1)
+    monkeypatch.setattr(item_layout, "_PATHS_PER_PART", 1)
     staging = StateStore(table).staging
     paths = [f"s3://b/{number}" for number in range(30)]
 

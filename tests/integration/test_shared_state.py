@@ -81,15 +81,14 @@ def prepare(state: StateStore, runtime: Runtime, folder: Path) -> None:
     state.staging.stage(load, [(data / "failed.parquet").as_uri()])
 
 
-def two_passes(folder: Path, environment: Mapping[str, str]) -> tuple[list[object], list[str]]:
+def a_pass(folder: Path, environment: Mapping[str, str]) -> tuple[list[object], list[str]]:
     """What is in the journal and the rest of the state afterwards, without what chance and clocks decide."""
     runtime = Runtime.open(CATALOG, environment)
     state = runtime.state
     prepare(state, runtime, folder)
-    for _ in range(2):
-        outcome = runtime.maintain(NAME, SETTINGS, LocalEngine(1), unsafe=True)
-        assert outcome.status is PassStatus.SUCCEEDED
-        assert outcome.warnings == ()
+    outcome = runtime.maintain(NAME, SETTINGS, LocalEngine(1), unsafe=True)
+    assert outcome.status is PassStatus.SUCCEEDED
+    assert outcome.warnings == ()
     identity = identity_of(runtime.catalog, runtime.catalog.load(NAME))
     seen = newest_look(state, identity)
     assert seen is not None
@@ -116,18 +115,17 @@ def test_a_pass_leaves_the_same_state_in_dynamodb_as_in_sqlite(command: Command,
     (command.folder / "copy").mkdir()
     shutil.copytree(command.warehouse, command.folder / "copy" / "warehouse")
     shutil.copy(command.database, command.folder / "copy" / "catalog.db")
-    by_sqlite, files = two_passes(command.folder, {"ICEKEEPER_STATE": str(command.state)})
+    by_sqlite, files = a_pass(command.folder, {"ICEKEEPER_STATE": str(command.state)})
     shutil.rmtree(command.warehouse)
     shutil.copytree(command.folder / "copy" / "warehouse", command.warehouse)
     shutil.copy(command.folder / "copy" / "catalog.db", command.database)
-    by_dynamodb, again = two_passes(command.folder, {"ICEKEEPER_STATE": dynamodb_address})
+    by_dynamodb, again = a_pass(command.folder, {"ICEKEEPER_STATE": dynamodb_address})
     assert by_dynamodb == by_sqlite
     assert len(again) == len(files)
-    first, second = by_dynamodb[1], by_dynamodb[0]
-    assert isinstance(first, PassRecord)
-    assert isinstance(second, PassRecord)
-    assert first.metrics["compact.files_merged"] == 6
-    assert second.metrics["remove_orphans.orphans_removed"] == 1
+    record = by_dynamodb[0]
+    assert isinstance(record, PassRecord)
+    assert record.metrics["compact.files_merged"] == 6
+    assert record.metrics["remove_orphans.orphans_removed"] == 2  # the failed load protects its file no longer
 
 
 def test_a_laptop_leaves_a_table_alone_that_the_pipeline_maintains(command: Command) -> None:

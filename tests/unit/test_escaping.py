@@ -130,7 +130,6 @@ def test_a_functions_lines_errors_metrics_and_what_libraries_log(
                 observability.logger.append_keys(table=LOGGED)
                 raise error
 
-            monkeypatch.setattr(observability, "metered", lambda work, event, context, opened: work(event, context))
             with pytest.raises(Exception, match="all tables lost") as raised:
                 observability.function(handle)({"run_id": "r"}, LambdaContext("f", 512, 0.0))
             return f"{raised.type.__name__}: {raised.value}"

@@ -30,7 +30,7 @@ from icekeeper.model import CatalogId, TableName
 from icekeeper.pass_context.table_policy import TablePolicies
 from icekeeper.policy import resolve
 from icekeeper.runtime import Runtime
-from icekeeper.state import store as gathered
+from icekeeper.state import lake_stats as gathered
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.lake_stats import Gathered
 from icekeeper.state.requests import UNSERVED_MS, MaintenanceRequest

@@ -350,17 +350,17 @@ def test_two_runs_over_the_same_part_share_no_table(lake: LocalLake) -> None:
     others: list[Execution] = []
 
     def start_another(event: Any) -> None:
-        if (event["run_id"], event["item"]["table"]) == ("the-first", "ns.t"):
-            others.append(lake.stack.run({"tables": ["*"], "operations": "compact"}, name="the-second"))
+        if (event["run_id"], event["item"]["table"]) == ("first-of-a-part", "ns.t"):
+            others.append(lake.stack.run({"tables": ["*"], "operations": "compact"}, name="second-of-a-part"))
 
     lake.before("compact_small", start_another)
-    first = lake.stack.run(MERGES, name="the-first")
+    first = lake.stack.run(MERGES, name="first-of-a-part")
     assert first.output["report"]["summary"] == "2 succeeded"
     (second,) = others
     assert second.output["report"]["summary"] == "1 succeeded"
     assert {child.input["item"]["table"] for child in second.children} == {"ns.events"}
-    assert [record.run_id for record in lake.journal("ns.events")] == ["the-second"]
-    assert [record.run_id for record in lake.journal("ns.orders_1")] == ["the-first"]
+    assert [record.run_id for record in lake.journal("ns.events")] == ["second-of-a-part"]
+    assert [record.run_id for record in lake.journal("ns.orders_1")] == ["first-of-a-part"]
 
 
 def file_request(lake: LocalLake, name: str, **settings: str) -> None:
