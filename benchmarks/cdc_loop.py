@@ -10,9 +10,10 @@ Contestants get the same commits and settings (v2, zstd, one target size), each 
 * Icekeeper rewriting all files;
 * Icekeeper converting equality deletes, and compacting what its planner chooses by default.
 
-Prints a table for docs/simulations.md: CPU seconds of all passes, from loading the table to the commit, and of one scan
-of all columns by DuckDB.  Every process is started and has done a pass over a small table before.  All tables must have
-the same rows; with ``--unmaintained`` also one that nobody maintains, whose scan takes DuckDB very long.
+Prints a table for docs/contributing/simulations.md: CPU seconds of all passes, from loading the table to the commit,
+and of one scan of all columns by DuckDB. Every process is started and has done a pass over a small table before. All
+tables must have the same rows; with ``--unmaintained`` also one that nobody maintains, whose scan takes DuckDB very
+long.
 """
 
 from __future__ import annotations

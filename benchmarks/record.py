@@ -36,13 +36,17 @@ def record(mode: str, rows: Mapping[str, Any]) -> None:
 
 
 def page_part(rows: Mapping[str, Any], growth: Mapping[str, Any]) -> Iterator[str]:
-    """The targets, growth, then every row with its contestants; small tables where no full ones were measured."""
+    """Every row with its contestants, missed targets, growth; small tables where no full ones were measured."""
     yield run_line(rows)
     yield ""
-    yield from target_lines(rows)
+    yield from page_tables(rows)
+    yield ""
+    judged = [target["met"] for row in rows.values() for target in row["targets"] if target["met"] is not None]
+    yield f"{sum(judged)} of {len(judged)} targets are met. The others:"
+    yield ""
+    missed = {key: [target for target in row["targets"] if target["met"] is False] for key, row in rows.items()}
+    yield from target_lines({key: {**row, "targets": missed[key]} for key, row in rows.items()})
     yield ""
     if growth:
         yield exponents(growth)
         yield ""
-    yield from page_tables(rows)
-    yield ""

@@ -125,28 +125,36 @@ def contest_table(row: Mapping[str, Any]) -> Iterator[str]:
 
 
 def page_tables(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """The contestants of all rows in one table; performance.json has the date, commit and load of each row."""
-    yield "| work | contestant | wall s | CPU s | MB | largest process | also |"
-    yield "|---|---|---|---|---|---|---|"
+    """The contestants of all rows in one table; performance.json has all other figures of each row."""
+    yield "| work | contestant | wall s | CPU s | MB |"
+    yield "|---|---|---|---|---|"
     for row in rows.values():
         scale = "" if row["scale"] == 1 else f", scale {row['scale']:g}"
         size = f", {row['data']['bytes'] / 1e6:,.0f} MB" if row["data"]["rows"] else ""
         work = f"{row['title']}{size}{scale}"
         for entrant in row["entrants"].values():
-            yield f"| {work} | {_contestant(entrant)} |"
+            yield f"| {work} | {' | '.join(_first_cells(entrant))} |"
             work = ""
 
 
 def _contestant(entrant: Mapping[str, Any]) -> str:
     """Cells of a table; the largest process only where it is not all of the memory."""
+    more, beside = "", ""
+    if "error" not in entrant:
+        m = entrant["median"]
+        more = ", ".join(f"{name.replace('_', ' ')} {m[name]:.3g}" for name in _MORE if name in m)
+        all_memory, largest = (f"{m.get(key, m['peak_mb']):.0f}" for key in ("peak_mb", "peak_mb_of_worker"))
+        beside = "" if largest == all_memory else largest
+    return " | ".join([*_first_cells(entrant), beside, more])
+
+
+def _first_cells(entrant: Mapping[str, Any]) -> list[str]:
+    """Contestant, wall seconds, CPU seconds and memory, or why it was not measured."""
     if "error" in entrant:
         why = textwrap.shorten(entrant["error"].replace("|", "/"), _LONGEST_REASON, placeholder=" …")
-        return f"{entrant['title']} | not measured: {why} | | | |"
+        return [entrant["title"], f"not measured: {why}", "", ""]
     m = entrant["median"]
-    all_memory, largest = (f"{m.get(key, m['peak_mb']):.0f}" for key in ("peak_mb", "peak_mb_of_worker"))
-    more = ", ".join(f"{name.replace('_', ' ')} {m[name]:.3g}" for name in _MORE if name in m)
-    beside = "" if largest == all_memory else largest
-    return f"{entrant['title']} | {m['wall_s']:.2f} | {m['cpu_s']:.2f} | {all_memory} | {beside} | {more}"
+    return [entrant["title"], f"{m['wall_s']:.2f}", f"{m['cpu_s']:.2f}", f"{m['peak_mb']:.0f}"]
 
 
 def target_lines(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

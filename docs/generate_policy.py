@@ -18,7 +18,7 @@ A later source wins over an earlier one:
 2. the deployment: environment variable `ICEKEEPER_<KEY>`
 3. the policy file that `ICEKEEPER_POLICY_FILE` names, its later rules over its earlier ones
 4. in an AWS table bucket, the bucket's maintenance configuration of the table
-   ([operations.md](operations.md#who-maintains-what-in-a-table-bucket-on-aws))
+   ([operations](operations/index.md#who-maintains-what-in-a-table-bucket-on-aws))
 5. Iceberg's own table properties: `write.target-file-size-bytes`, `history.expire.max-snapshot-age-ms`,
    `history.expire.min-snapshots-to-keep`
 6. table property `icekeeper.<key>`, as `icekeeper policy set` writes it
@@ -27,8 +27,34 @@ A later source wins over an earlier one:
 `ICEKEEPER_BOUND_<KEY>` sets a bound, the loosest value that any later source may set, for every key that has a
 direction in the table below. An empty variable is not set. `gc.enabled=false` on a table forbids every
 operation that deletes files. `icekeeper policy show NS.TABLE --catalog C` prints every value with its source. An
-unknown key or a wrong value is an error, except a wrong value that would not count. [operations.md](operations.md) has
-an example of a policy file.
+unknown key or a wrong value is an error, except a wrong value that would not count.
+
+## Settings of a table
+
+`icekeeper policy set NS.TABLE KEY=VALUE... --catalog C` stores settings in the table, as properties `icekeeper.<key>`,
+in one commit. `policy unset NS.TABLE KEY...` removes some, `policy reset NS.TABLE` all. An unknown key, a
+contradiction, a setting of the deployment, or a value without effect ([below](#what-a-table-may-set)) is a usage error
+(exit code 2), and nothing changes.
+
+## Policy file
+
+`ICEKEEPER_POLICY_FILE` names a file of rules, a local path or an `s3://` address:
+
+```yaml
+rules:
+- settings:                     # no pattern: every table
+    snapshot_retention_hours: 72
+- bucket: prod-*                # the warehouse's bucket or last folder
+  namespace: analytics, finance.*
+  table: events_?
+  settings:
+    target_file_size_mb: 512
+    strategy: sort
+```
+
+A rule applies where all its patterns match (comma-separated, case-sensitive, wildcards `*` and `?`); later rules win.
+Values are written as after `--set`. Settings of the deployment and bounds are not allowed. A mistake stops every
+command that uses the file (exit code 2). A missing local file is a mistake, a missing S3 object counts as no file.
 
 ## What a table may set
 

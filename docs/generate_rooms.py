@@ -1,4 +1,4 @@
-"""Writes the table of rooms in docs/architecture.md, from the plan of the house and the docstrings of the rooms.
+"""Writes the table of rooms in docs/contributing/architecture.md, from the house plan and the rooms' docstrings.
 
 ``python docs/generate_rooms.py``; with ``--print`` the page goes to standard output, and the file stays as it is.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "layers" / "icekeeper" / "src" / "icekeeper"
-PAGE = ROOT / "docs" / "architecture.md"
+PAGE = ROOT / "docs" / "contributing" / "architecture.md"
 BEGIN, END = "<!-- rooms: docs/generate_rooms.py writes this table -->\n", "<!-- end of rooms -->"
 
 

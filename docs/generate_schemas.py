@@ -79,7 +79,7 @@ ANY: Schema = {}
 STATUS = one_of("how it ended", "succeeded", "skipped", "refused", "partial", "failed")
 TABLE = {"table": text("NAMESPACE.TABLE"), "catalog": text("name of the catalog in PyIceberg's configuration")}
 ABOUT = {**TABLE, "status": STATUS}
-METRICS = by_key("amounts by name, such as `compact.files_merged`; docs/operations.md has them all", number())
+METRICS = by_key("amounts by name, such as `compact.files_merged`; docs/operations has them all", number())
 SETTINGS = by_key("settings of the call, by policy key", text())
 ERROR = fields(
     "why the command failed or was interrupted",

@@ -20,11 +20,12 @@ def on_files(files: Files, config: Any) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Name only the language of a block, as Markdown wants it: a word behind it is for our tests.  Links to files
     beside this folder become text."""
     markdown = re.sub(r"^```(\w+) \w+$", r"```\1", markdown, flags=re.MULTILINE)
-    return re.sub(r"\[([^]]+)\]\(\.\./[^)]*\)", r"\1", markdown)
+    beside = r"\.\./" * (page.file.src_uri.count("/") + 1)
+    return re.sub(rf"\[([^]]+)\]\({beside}[^)]*\)", r"\1", markdown)
 
 
 def commands() -> str:

@@ -72,7 +72,8 @@ _LOST = (
 _UNSURE = (CommitStateUnknown, StorageError, RequestException, RESTError, OSError)
 _PATIENCE_S = 300
 _MOST_FILES = 120
-"""Data and delete files after the last pass; a table of kilobytes keeps many small files (docs/simulations.md)."""
+"""Data and delete files after the last pass; a table of kilobytes keeps many small files
+(docs/contributing/simulations.md)."""
 
 
 @dataclass

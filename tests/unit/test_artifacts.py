@@ -503,6 +503,6 @@ def test_one_version_of_glue() -> None:
     """That of the packages in ``artifacts/glue-VERSION.txt``; pages name others only with "and later"."""
     assert {job["GlueVersion"] for _, job in JOBS.values()} == {GLUE_VERSION}
     assert [path.name for path in GLUE_PACKAGES.parent.glob("glue-*.txt")] == [f"glue-{GLUE_VERSION}.txt"]
-    for path in (ROOT / "README.md", ROOT / "pyproject.toml", GLUE_PACKAGES, *(ROOT / "docs").glob("*.md")):
+    for path in (ROOT / "README.md", ROOT / "pyproject.toml", GLUE_PACKAGES, *(ROOT / "docs").rglob("*.md")):
         named = re.findall(r"Glue (\d+\.\d+)(?! and later)", path.read_text())
         assert set(named) <= {GLUE_VERSION}, path.name

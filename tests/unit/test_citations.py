@@ -1,4 +1,4 @@
-"""Every citation leads to docs/rules.md or docs/platform.md, and every rule and fact there is in use.
+"""Every citation leads to rules.md or platform.md in docs/contributing, and every rule and fact there is in use.
 
 A citation is in parentheses: ``(rule: NAME)``, ``(platform: NAME)``, several as ``(rule: NAME, NAME, platform: NAME)``.
 """
@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = {"rule": ROOT / "docs" / "rules.md", "platform": ROOT / "docs" / "platform.md"}
+CONTRIBUTING = ROOT / "docs" / "contributing"
+PAGES = {"rule": CONTRIBUTING / "rules.md", "platform": CONTRIBUTING / "platform.md"}
 THREATS = ROOT / "docs" / "threat-model.md"
 SOURCE = ("layers", "functions", "glue_jobs", "benchmarks", "template.yaml", "Makefile", "pyproject.toml", ".github")
 # Beside what is deployed.

@@ -32,7 +32,9 @@ from icekeeper.policy.partition_time import NO_TIME_FIELD
 from icekeeper.verification.checks import ProblemKind
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+OPERATIONS = ROOT / "docs" / "operations"
+SECTIONS = ["What it does", "When it is skipped", "Settings", "What can go wrong", "Metrics"]
 
 
 def test_the_policy_page_is_what_the_model_says() -> None:
@@ -41,23 +43,23 @@ def test_the_policy_page_is_what_the_model_says() -> None:
     assert (ROOT / "docs" / "policy.md").read_text() == rendered
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_to_files_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text())
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
 def test_every_metric_is_on_the_page_of_its_operation() -> None:
-    page = (ROOT / "docs" / "operations.md").read_text()
-    sections = {section.split("\n", 1)[0]: section for section in page.split("\n## ")[1:]}
-    assert tuple(sections) == tuple(operation.value for operation in Operation)
+    pages = {path.stem: path.read_text() for path in OPERATIONS.glob("*.md") if path.stem != "index"}
+    assert set(pages) == {operation.value for operation in Operation}
     sources = (ROOT / "layers" / "icekeeper" / "src" / "icekeeper" / "operations").rglob("*.py")
     code = "".join(path.read_text() for path in sources)
-    for name, section in sections.items():
+    for name, page in pages.items():
+        assert re.findall(r"^## (.*)$", page, re.MULTILINE) == SECTIONS
         keys = set(re.findall(rf'"{name}\.(\w+)"', code))
         assert keys
-        assert {key for key in keys if f"`{key}`" not in section} == set()
-        listed = section.partition("Metrics: ")[2].partition(".")[0]
+        assert {key for key in keys if f"`{key}`" not in page} == set()
+        listed = page.partition("Metrics: ")[2].partition(".")[0]
         assert set(re.findall(r"`(\w+)`", listed)) == keys
 
 
@@ -75,12 +77,12 @@ def test_every_metric_of_staged_files_is_on_their_page() -> None:
 
 
 def test_every_reason_of_a_constant_is_on_the_page() -> None:
-    page = (ROOT / "docs" / "operations.md").read_text()
+    text = "".join(path.read_text() for path in OPERATIONS.glob("*.md"))
     reasons = [NOTHING_ELIGIBLE, DELETES_DISABLED, NOTHING_TO_EXPIRE, GC_DISABLED, NO_SNAPSHOT, NO_ENTRIES]
     reasons += [NO_RETENTION, NO_TIME_FIELD, NO_PARTITIONS, position_deletes.NOTHING_ELIGIBLE]
     reasons += [OWNED, OWNED_FOR_ALL_TABLES]
     reasons += [statistics.NO_COLUMNS, statistics.UP_TO_DATE]
-    assert [reason for reason in reasons if reason not in page] == []
+    assert [reason for reason in reasons if reason not in text] == []
 
 
 def test_the_site_is_built_without_a_warning_and_asks_for_nothing_from_a_network(tmp_path: Path) -> None:
@@ -101,7 +103,7 @@ def test_the_site_is_built_without_a_warning_and_asks_for_nothing_from_a_network
 def test_the_wheel_has_the_pages_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
-    pages = [f"docs/{path.name}" for path in PAGES if path.parent.name == "docs"]
+    pages = [str(path.relative_to(ROOT)) for path in PAGES if path.parent in (ROOT / "docs", OPERATIONS)]
     assert included == {page: f"icekeeper/{page}" for page in pages}
     assert main(["docs"]) == 0
     assert "recovery               When something goes wrong" in capsys.readouterr().out.splitlines()
@@ -120,7 +122,7 @@ def anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", shown.lower()).replace(" ", "-")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_to_headings_lead_to_one(page: Path) -> None:
     links = re.findall(r"\]\((?!https?:)([^)#\s]*)#([^)\s]+)\)", page.read_text())
     for path, wanted in links:

@@ -173,13 +173,13 @@ def its_limit_is_a_setting_of_the_stack(steps: Sequence[StepFacts]) -> Iterable[
     return sorted(limits - set(variables))
 
 
-def its_section_is_on_the_page_of_operations(steps: Sequence[StepFacts]) -> Iterable[str]:
-    text = page("docs/operations.md")
-    told = re.findall(r"`(\w+)`", text.partition("They always run in this order")[2].partition("\n\n")[0])
+def its_page_is_among_the_operations(steps: Sequence[StepFacts]) -> Iterable[str]:
+    order = page("docs/operations/index.md").partition("always in this order")[2].partition("\n\n")[0]
+    listed = re.findall(r"\[`(\w+)`\]", order)
     names = [step.name for step in operations(steps)]
-    yield from (f"{name}: no section" for name in names if f"\n## {name}\n" not in text)
-    if told != names:
-        yield f"the order is told as {told}"
+    yield from (f"{name}: no page" for name in names if not (ROOT / "docs" / "operations" / f"{name}.md").exists())
+    if listed != names:
+        yield f"the index lists the order {listed}"
 
 
 def its_line_is_in_the_readme(steps: Sequence[StepFacts]) -> Iterable[str]:
@@ -218,7 +218,7 @@ CHECKS: tuple[Check, ...] = (
     its_states_are_in_the_definition,
     its_steps_are_asked_for_by_the_choices,
     its_limit_is_a_setting_of_the_stack,
-    its_section_is_on_the_page_of_operations,
+    its_page_is_among_the_operations,
     its_line_is_in_the_readme,
     its_rights_are_on_the_page_of_the_deployment,
     its_tables_are_read_by_another_engine,
@@ -285,7 +285,7 @@ def test_functions_and_jobs_do_what_the_table_says() -> None:
 
 
 def test_the_page_says_what_a_table_bucket_does_in_place_of_which_operation() -> None:
-    text = page("docs/operations.md")
+    text = page("docs/operations/index.md")
     told = dict(re.findall(r"^\| `(iceberg\w+)` \| (.*) \|$", text, re.MULTILINE))
     assert {name: re.findall(r"`(\w+)`", cell) for name, cell in told.items()} == {
         built_in.value: [facts.name for facts in FACTS.values() if facts.built_in is built_in] for built_in in BuiltIn

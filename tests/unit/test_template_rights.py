@@ -218,7 +218,7 @@ class TestRights:
         """Whoever may call a function or start a job works with its role, and by documents of his own
         (rule: documents-are-not-trusted)."""
         given: dict[str, list[Any]] = {}
-        for path in (ROOT / "docs").glob("*.md"):
+        for path in (ROOT / "docs").rglob("*.md"):
             for found in re.findall(r"^ {4}(\{\"Version\".*?\]\})$", path.read_text(), re.DOTALL | re.MULTILINE):
                 given.setdefault(path.name, []).extend(json.loads(found)["Statement"])
         assert "requests.md" in given

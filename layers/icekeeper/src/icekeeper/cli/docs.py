@@ -49,11 +49,13 @@ def docs(
 
 
 def _pages() -> Mapping[str, Traversable]:
-    """Page by topic: those of the wheel, or those of a checkout."""
+    """Page by topic, for users: those of the wheel, or those of a checkout."""
     installed = importlib.resources.files("icekeeper") / "docs"
     folder = installed if installed.is_dir() else Path(__file__).resolve().parents[5] / "docs"
-    found = (page for page in folder.iterdir() if page.name.endswith(".md"))
-    return {page.name.removesuffix(".md"): page for page in sorted(found, key=lambda page: page.name)}
+    pages = {page.name.removesuffix(".md"): page for page in folder.iterdir() if page.name.endswith(".md")}
+    operations = {page.name.removesuffix(".md"): page for page in (folder / "operations").iterdir()}
+    pages |= {"operations": operations.pop("index"), **operations}
+    return dict(sorted(pages.items()))
 
 
 def _title(text: str) -> str:
