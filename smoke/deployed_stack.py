@@ -54,7 +54,7 @@ class DeployedStack:
     def switch_off_bucket_maintenance(self, bucket: str, namespace: str, table: str) -> None:
         """Have a table bucket of AWS neither compact a table nor expire its snapshots, as it does by itself.
 
-        With ``Ownership=auto`` the stack leaves both to the bucket (rule: leave-bucket-its-jobs).
+        With ``Ownership=auto`` the stack leaves both to the bucket.
         """
         client = self._session.client("s3tables", region_name=bucket.split(":")[3])
         for kind in _OF_TABLE_BUCKETS:

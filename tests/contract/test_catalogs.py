@@ -160,7 +160,7 @@ def test_another_uuid_is_a_conflict(lake: Lake) -> None:
 
 @pytest.mark.parametrize("lake", ["rest"], indirect=True)
 def test_a_table_replaced_under_its_name_is_a_conflict_without_asking(lake: Lake) -> None:
-    """A commit states everything that must not have changed as a requirement (rule: state-requirements)."""
+    """A commit states everything that must not have changed as a requirement (rule: swap-pointers-conditionally)."""
     table, catalog = lake.table(), lake.open()
     base = catalog.load(table)
     assert lake.client is not None

@@ -172,7 +172,7 @@ def test_leases_of_different_things_do_not_meet(open_store: OpenStore, other: st
 
 @pytest.mark.parametrize("uuid", ["slot-1", "schedule", "uuid-1 s3://bucket/ns/sub/t", '["uuid-1", "x"]'])
 def test_no_uuid_that_a_table_gives_itself_reaches_another_lease(open_store: OpenStore, uuid: str) -> None:
-    """Whoever writes a table's metadata chooses its UUID (rule: copied-uuids-hold-up-nobody)."""
+    """Whoever writes a table's metadata chooses its UUID (rule: table-identity-is-its-uuid)."""
     leases = open_store().leases
     hostile = replace(IDENTITY, uuid=uuid, location="s3://bucket/hostile")
     leases.acquire(hostile.lease_key, "hostile", now_ms=0, ttl_ms=100)
@@ -279,8 +279,7 @@ def test_a_holder_that_may_live_keeps_its_lease(monkeypatch: pytest.MonkeyPatch,
     assert holder_name("icekeeper run", "r") == alive.rpartition(" [")[0]
 
 
-# What a machine recorded while its clock was ahead bars nobody once the clock is right
-# (rule: future-records-bar-nothing).
+# What a machine recorded while its clock was ahead bars nobody once the clock is right.
 
 BARRED = IDENTITY.lease_key
 YEAR_MS = 366 * 24 * HOUR_MS
@@ -425,7 +424,7 @@ def test_it_is_given_back_after_an_interrupt(open_store: OpenStore) -> None:
     assert leases.current(HELD, now_ms=1_000) is None
 
 
-# Slots, over every store: never more are taken than there are, whoever asks (rule: overlapping-runs-share-slots).
+# Slots, over every store: never more are taken than there are, whoever asks.
 
 
 def test_as_many_are_taken_as_there_are(open_store: OpenStore) -> None:
@@ -473,7 +472,7 @@ def test_of_many_at_once_exactly_so_many_get_one(open_store: OpenStore) -> None:
     assert sorted(lease.key for lease in won) == slot_keys(3)
 
 
-# Live runs, over every store: who is noted second learns of the first (rule: overlapping-runs-share-slots).
+# Live runs, over every store: who is noted second learns of the first.
 
 
 def test_who_is_noted_learns_of_the_others_until_they_end(open_store: OpenStore) -> None:
@@ -518,7 +517,7 @@ def test_a_malformed_record_of_live_runs_bars_nothing(open_store: OpenStore, tex
 
 
 def test_a_live_run_of_a_clock_that_was_ahead_bars_nothing(open_store: OpenStore) -> None:
-    """(rule: future-records-bar-nothing); a clock that is a little ahead does no harm."""
+    """A clock that is a little ahead does no harm."""
     leases = open_store().leases
     note_live_run(leases, "far", now_ms=13 * HOUR_MS)
     note_live_run(leases, "near", now_ms=HOUR_MS)

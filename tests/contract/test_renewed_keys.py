@@ -91,7 +91,7 @@ def test_a_stream_that_is_open_while_its_keys_expire_is_read_to_its_end(aws: Gua
 
 
 def test_an_upload_goes_on_with_other_keys_when_its_own_expire(aws: GuardedAws, bucket: str) -> None:
-    """Each part is signed with the keys of its moment (rule: renew-keys-before-use)."""
+    """Each part is signed with the keys of its moment."""
     storage, part = Storage({}), bytes(range(256)) * 4096 * 5  # 5 MiB, the least that S3 takes
     parts: list[str] = []
     aws.on_entry = lambda entry, address: parts.append(address) if "partNumber=" in address else None

@@ -421,7 +421,7 @@ def test_a_table_has_one_request_whatever_it_is_called(open_store: OpenStore, ca
 
 
 def test_of_many_claims_at_once_one_succeeds(open_store: OpenStore) -> None:
-    """One request per table is pending, and one claim takes it (rule: one-request-one-claim)."""
+    """One request per table is pending, and one claim takes it."""
     open_store().requests.file(a_request(5, operations="compact"))
     start = Barrier(8)
 
@@ -496,7 +496,7 @@ def test_the_memory_of_sweeps_is_what_was_recorded(open_store: OpenStore) -> Non
     assert SweepMemory.of(found) == SweepMemory(swept_ms=5, first_ms=3, tried_ms=4, is_impossible=True)
 
 
-# What every store of files that passes could not read does (rule: retry-unreadable-files-weekly).
+# What every store of files that passes could not read does (rule: leave-out-unreadable-files).
 
 GONE = UnreadableFile(path="s3://b/t/data/ä.parquet", why="it does not exist", schema_digest="d1", tried_ms=2**42)
 TORN = UnreadableFile(path="s3://b/t/data/b.parquet", why="it is damaged", schema_digest="d2", tried_ms=7)

@@ -303,7 +303,7 @@ def test_seaweedfs_merges_slashes_so_that_only_equal_comparison_protects(seaweed
 @pytest.mark.parametrize("place", ["bucket"], indirect=True)
 @pytest.mark.parametrize("path", ["t//data/a", "/t/data/a", "t///data//a"])
 def test_a_key_with_an_empty_part_is_an_object_like_any_other(place: Place, path: str) -> None:
-    """PyArrow refuses it (platform: pyarrow-refuses-empty-parts, rule: keys-are-text)."""
+    """PyArrow refuses it (platform: pyarrow-refuses-empty-parts, rule: any-spelling-protects)."""
     storage, bucket = place.storage, "/".join(place.location.split("/")[:3])
     path, twin = f"{bucket}/{path}", f"{bucket}/t/data/a"
     large = bytes(30 * 1024 * 1024)
@@ -381,7 +381,7 @@ def test_keys_that_have_expired_are_told_by_every_way_to_read() -> None:
 
 
 def test_a_control_bucket_that_is_gone_is_no_document_that_is_missing(moto_server: MotoServer) -> None:
-    """A control bucket that is gone is a failure, not a missing document (rule: missing-bucket-is-a-failure)."""
+    """A control bucket that is gone is a failure, not a missing document."""
     keys = {"s3.access-key-id": "a", "s3.secret-access-key": "b", "s3.region": REGION}
     storage, name = Storage({**keys, "s3.endpoint": moto_server.endpoint}), f"control-{uuid.uuid4()}"
     control = ControlBucket(f"s3://{name}", storage)

@@ -196,7 +196,7 @@ FORGED: dict[str, dict[str, Any]] = {
 def test_a_forged_item_stops_no_other_request(
     moto_server: MotoServer, values: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A malformed record among the requests is skipped, and stops nobody (rule: skip-malformed-requests)."""
+    """A malformed record among the requests is skipped, and stops nobody (rule: bad-state-items-stop-readers)."""
     table = a_table(moto_server)
     store = StateStore(table)
     store.requests.file(VICTIM)

@@ -433,7 +433,7 @@ def keep_the_slash(lake: Lake, name: str) -> None:
 
 
 def test_keys_with_an_empty_part_are_maintained_as_others(lake: Lake) -> None:
-    """S3's keys are text; another object has the key with one slash (rule: keys-are-text)."""
+    """S3's keys are text; another object has the key with one slash (rule: any-spelling-protects)."""
     home = lake.table().location()
     lake.table("ns.beside")
     keep_the_slash(lake, "t")
@@ -464,7 +464,7 @@ def test_keys_with_an_empty_part_are_maintained_as_others(lake: Lake) -> None:
 
 def test_a_glue_table_takes_no_bucket_by_naming_it(moto_server: MotoServer, tmp_path: Path) -> None:
     """Its metadata file lies where its writer may write, and says that the table is somewhere else
-    (rule: warehouse-is-the-default-bound)."""
+    (rule: bound-every-table)."""
     s3 = moto_server.client("s3")
     own, others = f"own-{uuid.uuid4()}", f"logs-{uuid.uuid4()}"
     for bucket in (own, others):

@@ -1,4 +1,4 @@
-"""A REST catalog whose answers have no end or no sense: each is a named error (rule: bounded-answers)."""
+"""A REST catalog whose answers have no end or no sense: each is a named error (rule: bound-foreign-bytes)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """A REST catalog that attacks: what it sends as configuration (rule: admit-server-settings-by-list), and where it leads
-(rule: own-keys-stay-with-own-endpoint), (rule: no-cross-origin-redirects)."""
+(rule: own-keys-stay-with-own-endpoint)."""
 
 from __future__ import annotations
 

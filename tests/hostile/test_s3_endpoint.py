@@ -1,5 +1,5 @@
 """An S3 endpoint that attacks: nothing outside is deleted, every answer ends, in a named error
-(rule: check-listings)."""
+(rule: trust-only-own-answers)."""
 
 from __future__ import annotations
 
@@ -350,7 +350,7 @@ def test_an_answer_of_a_wrong_length_is_an_error(store: HostileStore, answer: An
 def test_an_answer_that_is_no_object_ends(
     store: HostileStore, status: int, ask: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """boto3 would take an error of any length into memory: 3 GB in 3 s (rule: bounded-answers)."""
+    """boto3 would take an error of any length into memory: 3 GB in 3 s (rule: bound-foreign-bytes)."""
     monkeypatch.setattr("icekeeper.storage.s3.MOST_BYTES", 1 << 20)
     monkeypatch.setenv(MAX_UNPACKED_MB, "1")
     endless = Answer(status, b"<ListBucketResult>" + bytes(40 << 20))
@@ -531,7 +531,7 @@ def test_what_another_store_holds_under_the_same_path_is_not_the_tables(
     """A pass looks into the tables of all catalogs: one may name the victim's manifests, in a store of its own.
 
     Bucket names are unique in one partition of AWS only, so that another region may be another store
-    (rule: key-caches-by-store).
+    (rule: cache-only-immutable-metadata).
     """
     table.append(3)
     victim = table.loaded

@@ -239,7 +239,7 @@ def test_a_delete_file_that_lacks_rows_stops_its_group(content: FileContent, tmp
 @pytest.mark.parametrize("is_null_struct", [True, False])
 def test_a_null_key_within_an_optional_struct_stops_its_group(is_null_struct: bool, tmp_path: Path) -> None:
     """Java tells a null struct from a null column in it, others do not: whom it deletes is not known
-    (rule: refuse-null-struct-keys)."""
+    (rule: equality-keys-by-value)."""
     name = NestedField(4, "name", StringType(), required=False)
     owner = NestedField(3, "owner", StructType(name), required=False)
     spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "region"))
@@ -457,7 +457,7 @@ def test_a_delete_in_another_spelling_is_neither_applied_nor_dropped(
 
 
 # NaN has many bit patterns: x86 computes one with a sign, Java writes one without, both are one key
-# (rule: nan-is-one-value).
+# (rule: equality-keys-by-value).
 #
 # Source: Java's ``Double.equals`` and ``Double.hashCode``, by which ``StructLikeSet`` and ``StructLikeMap`` compare.
 

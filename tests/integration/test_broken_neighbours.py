@@ -379,7 +379,7 @@ NAMES = [("tenant", "x."), ("tenant", ""), ("", "x"), ("tenant", "a..b"), ("tena
 
 
 class TestNames:
-    """Names that nobody may write, as a catalog gives them (rule: hostile-names-stop-nobody)."""
+    """Names that nobody may write, as a catalog gives them."""
 
     @staticmethod
     def register(lake: Lake, namespace: str, name: str) -> None:
@@ -473,7 +473,7 @@ class TestVeryMany:
 
 
 def test_a_guest_with_files_in_very_many_folders_is_known(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its folders are then recorded as one, around all tables of the bucket (rule: read-each-guest-manifest-once)."""
+    """Its folders are then recorded as one, around all tables of the bucket (rule: look-at-every-served-table)."""
     monkeypatch.setattr(footprint, "_MOST_ROOTS", 0)
     paths = [lake.plant(f"imported{number}/part.parquet") for number in range(4)]
     for path in paths:

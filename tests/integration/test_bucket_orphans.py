@@ -102,7 +102,7 @@ def test_each_table_loses_its_orphans_and_nothing_else(command: Command) -> None
 
 def test_each_table_keeps_its_own_policy(command: Command) -> None:
     """One listing may serve a whole bucket, but every table keeps its own guards
-    (rule: bucket-sweep-keeps-table-guards)."""
+    (rule: ask-neighbours-before-deleting)."""
     tables = {
         "ns.off": {"icekeeper.maintenance_enabled": "false"},
         "ns.unswept": {"icekeeper.orphan_sweep_enabled": "false"},
@@ -287,7 +287,7 @@ def test_a_commit_between_listing_and_deletion_protects(command: Command, monkey
 
 
 # A data path outside of the table's location: swept where it is named and nobody else's
-# (rule: sweep-outside-only-if-named).
+# (rule: sweep-only-table-folders).
 
 
 @pytest.fixture

@@ -51,7 +51,7 @@ def date_back(guest: Table) -> None:
 def test_expiry_spares_what_a_guest_took_in_after_a_look(
     local_catalog: SqlCatalog, tmp_path: Path, format_version: str, *, is_behind: bool
 ) -> None:
-    """Whatever its writer's clock says (rule: read-each-guest-manifest-once)."""
+    """Whatever its writer's clock says (rule: look-at-every-served-table)."""
     table = new_table(local_catalog, tmp_path)
     table.fill(3)
     guest = table.pyiceberg.create_table(GUEST, schema=ID_AND_PART, properties={"format-version": format_version})

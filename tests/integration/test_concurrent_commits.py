@@ -255,7 +255,7 @@ def test_what_lands_late_finds_all_that_it_names(template: Path, number: int, wh
 
 
 def test_an_expiry_that_lands_late_is_finished_by_the_next_one(template: Path) -> None:
-    """Its list is there, although nobody knew that it would be needed (rule: record-deletions-before-commit)."""
+    """Its list is there, although nobody knew that it would be needed (rule: protection-is-written-at-once)."""
     with restored(template) as table:
         table.maintain("compact")
         before = table.reachable()

@@ -61,7 +61,7 @@ def ids_of(path: str) -> list[int]:
 
 
 def test_files_of_pyiceberg_with_floats_are_copied(local_catalog: SqlCatalog, tmp_path: Path) -> None:
-    """Its entries count no NaN (rule: count-nan-of-copied-files)."""
+    """Its entries count no NaN (rule: footer-bounds-by-known-writers)."""
     ratios = pa.array([math.nan if n % 100 == 7 else n / 7 for n in range(500)])
     table = new_table(local_catalog, tmp_path, schema=ID_AND_PART.append(pa.field("ratio", pa.float64())))
     for first in (0, 500):
@@ -270,7 +270,7 @@ def written_at(table: MaintainedTable, rows: int, *, files: int, row_groups_of: 
 
 
 def test_files_far_above_a_target_that_is_set_are_cut_between_row_groups(table: MaintainedTable) -> None:
-    """Without a byte decoded, in their order; and once only (rule: cut-only-with-explicit-target)."""
+    """Without a byte decoded, in their order; and once only."""
     written_at(table, 12_000, files=3, row_groups_of=1_000)
     before = table.rows()
     assert {file.file_size_in_bytes > 4 * 104_857 for file in table.data_files()} == {True}

@@ -186,7 +186,7 @@ def test_a_store_that_fails_costs_no_row(passes: FailedPasses, fault: Fault, kin
 
 
 # Commands that are killed lose no row, and the same command does afterwards what it should have done
-# (rule: dead-holders-bar-nobody).
+# (rule: one-lease-holder).
 
 LONGEST_LEASE_MS = 180_000
 EVERY_STEP = range(1, 100)
@@ -252,7 +252,7 @@ def test_a_killed_run_is_begun_again(tmp_path: Path, run: Begin, steps: tuple[in
         assert runs.survive(number)
 
 
-# A write to this machine's disk that ends in the middle leaves no half file (rule: write-local-documents-whole).
+# A write to this machine's disk that ends in the middle leaves no half file.
 
 _WRITTEN = 4096
 

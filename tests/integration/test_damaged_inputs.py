@@ -183,7 +183,7 @@ def test_a_file_without_ids_whose_columns_are_the_tables_is_merged(table: Mainta
 
 def test_what_cannot_be_read_is_remembered_and_tried_again_weekly(table: MaintainedTable) -> None:
     """The next passes do not touch it, also where others come; the one of a week later finds it restored
-    (rule: retry-unreadable-files-weekly)."""
+    (rule: leave-out-unreadable-files)."""
     bad = filled(table, 4)[BAD]
     content = on_disk(bad).read_bytes()
     on_disk(bad).unlink()
@@ -228,7 +228,7 @@ def test_what_is_bad_still_is_not_tried_in_between(table: MaintainedTable) -> No
 
 @pytest.mark.parametrize("change", ["schema", "mapping", "other"])
 def test_a_change_of_what_files_are_read_by_has_them_tried_again(table: MaintainedTable, change: str) -> None:
-    """A file without ids is read once the table has a name mapping (rule: retry-unreadable-files-weekly)."""
+    """A file without ids is read once the table has a name mapping (rule: leave-out-unreadable-files)."""
     bad = filled(table, 4)[BAD]
     without_ids(on_disk(bad))
     assert left_out(table) == (3, [bad])
@@ -283,8 +283,7 @@ def test_what_a_store_refuses_is_not_remembered(table: MaintainedTable) -> None:
     assert table.state.unreadable_files.of_table(identity_of(table.catalog, table.loaded)) == {}
 
 
-# Text that is no UTF-8, which some writers write and Iceberg-Java reads: its bytes go through unchanged
-# (rule: text-byte-for-byte).
+# Text that is no UTF-8, which some writers write and Iceberg-Java reads: its bytes go through unchanged.
 
 TEXTS = [b"\xff\xfe\x80p", b"a\x80", b"", "é€".encode(), b"zz\xed\xa0\x80"]
 """A lead byte that is none, a lone continuation, an empty and a sound one, and a surrogate."""

@@ -32,8 +32,7 @@ from support.readers import canonical, duckdb_rows
 from support.scripted_catalog import once
 from support.v3 import live as live_entries
 
-# Snapshots whose metadata is gone: they stop expiry and sweeps until a person gives them up
-# (rule: give-up-snapshots-by-name).
+# Snapshots whose metadata is gone: they stop expiry and sweeps until a person gives them up.
 
 EXPIRY, SWEEP = Operation.EXPIRE_SNAPSHOTS, Operation.REMOVE_ORPHANS
 
@@ -113,7 +112,7 @@ def detected(overwritten_table: MaintainedTable) -> tuple[tuple[str, ...], str |
 
 
 def test_a_refused_expiry_is_remembered_and_tried_again_weekly(overwritten_table: MaintainedTable) -> None:
-    """Commits change nothing about it; a restored file ends it at once (rule: retry-unreadable-files-weekly)."""
+    """Commits change nothing about it; a restored file ends it at once (rule: leave-out-unreadable-files)."""
     lost = list_of(overwritten_table, 0)
     content, due = lost.read_bytes(), "4 snapshots exceed max_snapshots_to_keep 1"
     lost.unlink()
@@ -422,7 +421,7 @@ def test_a_commit_that_takes_back_an_expired_snapshot_keeps_its_files(table: Mai
 
 
 def test_inline_manifests_of_v1_are_followed(tmp_path: Path) -> None:
-    """Legacy v1 snapshots list their manifests in the metadata file itself (rule: v1-tables-have-less)."""
+    """Legacy v1 snapshots list their manifests in the metadata file itself."""
     with maintained_table(tmp_path / "source") as source:
         written = source.create(ROWS.schema, properties={"format-version": "1"})
         for _ in range(3):

@@ -1,5 +1,4 @@
-"""Staged loads: kept while a commit may name them, cleaned after the grace period
-(rule: clean-failed-loads-from-record)."""
+"""Staged loads: kept while a commit may name them, cleaned after the grace period."""
 
 from __future__ import annotations
 
@@ -78,7 +77,7 @@ class StagedTable(MaintainedTable):
         return {load.name: load.state for load in list_loads(self.handle)}
 
 
-# Failed loads are cleaned from their record after the grace period (rule: clean-failed-loads-from-record), whatever
+# Failed loads are cleaned from their record after the grace period, whatever
 # else goes wrong.
 
 
@@ -281,8 +280,7 @@ def test_gc_disabled_forbids_it(table: StagedTable) -> None:
 
 @pytest.mark.parametrize("switch", ["maintenance_enabled", "orphan_sweep_enabled"])
 def test_switches_do_not_stop_it(table: StagedTable, switch: str) -> None:
-    """Staged files of failed loads are still cleaned up when maintenance is disabled
-    (rule: clean-failed-loads-from-record)."""
+    """Staged files of failed loads are still cleaned up when maintenance is disabled."""
     path = table.plant("data/load.parquet")
     table.stage("L", path, state=LoadState.FAILED)
     table.clock.now_ms += GRACE_MS
@@ -569,8 +567,8 @@ def test_what_was_cleaned_is_in_the_document_of_the_pass(command: Command) -> No
 
 @pytest.mark.parametrize("state", [LoadState.PENDING, LoadState.ADOPTED])
 def test_orphan_removal_leaves_staged_files_alone(table: StagedTable, state: LoadState) -> None:
-    """Modak's bound (rule: staged-files-stay): staged files awaiting adoption must never be deleted, however old they
-    are."""
+    """Modak's bound (rule: rewrites-pin-and-record): staged files awaiting adoption must never be deleted, however
+    old they are."""
     staged, orphan = table.plant("data/staged.parquet"), table.plant("data/orphan.parquet")
     inside, beside = table.plant("data/load-1/a.parquet"), table.plant("data/load-10/a.parquet")
     stage_load(table.handle, "L", [f"file:{staged}"], [f"{table.metadata.location}/data/load-1/"])

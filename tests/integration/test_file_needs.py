@@ -397,7 +397,7 @@ def test_where_a_newer_head_could_not_be_seen_nothing_is_deleted(
 
 
 # A table that no pass has looked at since takes in files of another one; the owner's passes know it
-# (rule: read-each-guest-manifest-once).
+# (rule: look-at-every-served-table).
 
 
 @pytest.fixture

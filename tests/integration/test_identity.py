@@ -93,8 +93,7 @@ def test_what_is_pinned_or_pending_stays_whatever_the_table_is_called(
     assert [pin["name"] for pin in listed] == ["reader"]
 
 
-# Two tables of one catalog whose names read alike: ``victim`` / ``x.t`` and ``victim.x`` / ``t``
-# (rule: unambiguous-record-keys).
+# Two tables of one catalog whose names read alike: ``victim`` / ``x.t`` and ``victim.x`` / ``t``.
 
 SWEEP = ("--operations", "expire_snapshots,remove_orphans", *EVERYTHING_IS_OLD, "--set", "orphan_max_delete_ratio=1")
 RUN = ("run", "--once", "--engine", "local", "--set", "operations=compute_statistics")

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM during a pass, in Python and in Spark (rule: end-within-the-grace)."""
+"""Ctrl-C and SIGTERM during a pass, in Python and in Spark."""
 
 from __future__ import annotations
 

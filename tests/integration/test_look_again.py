@@ -100,7 +100,7 @@ def reads_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_scan_counts_the_manifests_of_each_new_head_once(
     table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By one read of its manifest list, of which nothing is decoded (rule: detection-reads-documents-only)."""
+    """By one read of its manifest list, of which nothing is decoded."""
     seen = reads_of(monkeypatch)
     table.fill(4)
     assert proposed(table) == ()

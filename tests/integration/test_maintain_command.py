@@ -353,7 +353,7 @@ def test_gc_disabled_skips_what_deletes(command: Command) -> None:
 
 
 def test_a_table_of_a_newer_format_is_refused_by_every_operation(command: Command) -> None:
-    """Tables of a format above v3 are left alone (rule: leave-newer-formats)."""
+    """Tables of a format above v3 are left alone."""
     metadata = local_path(command.table().metadata_location)
     metadata.write_text(json.dumps({**json.loads(metadata.read_text()), "format-version": 4}))
     before = command.contents()

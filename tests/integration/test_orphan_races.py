@@ -170,7 +170,7 @@ def test_a_table_that_shares_the_location_must_stay_readable(table: MaintainedTa
     assert orphan in table.files()
 
 
-# A listing that lacks what is there: something else answers in the store's place (rule: empty-listings-prove-nothing).
+# A listing that lacks what is there: something else answers in the store's place (rule: trust-only-own-answers).
 
 
 def test_an_empty_listing_is_no_proof_that_there_is_no_newer_head(

@@ -94,7 +94,7 @@ def test_a_reference_under_another_host_is_refused(table: MaintainedTable) -> No
 
 
 class TestDamagedMetadata:
-    """A metadata file that cannot be parsed and that no log names (rule: damaged-metadata-stops-no-sweep)."""
+    """A metadata file that cannot be parsed and that no log names."""
 
     def test_it_stays_and_is_named_and_orphans_go(self, table: MaintainedTable) -> None:
         torn = table.plant("metadata/torn.metadata.json", metadata_of(table)[:50])
@@ -362,7 +362,7 @@ def test_a_table_created_again_in_place_is_not_swept_until_its_metadata_is_prote
     assert left_out.status is Status.SKIPPED
     assert "dropped" in (left_out.reason or "")
     # Whoever may write the table does not decide that the other one's data are orphans
-    # (rule: operators-waive-foreign-metadata).
+    # (rule: unknown-metadata-stops-sweeps).
     with old_table.pyiceberg.load_table("ns.t").transaction() as change:
         change.set_properties({"icekeeper.orphan_protected_prefixes": ",".join(old)})
     still = sweep(old_table)
@@ -406,7 +406,7 @@ def test_empty_folders_go_when_nobody_touched_them_for_the_grace_period(old_tabl
 
 
 def test_a_folder_that_a_writer_has_just_used_stays(old_table: MaintainedTable) -> None:
-    """It may be about to write the next file there (rule: keep-touched-empty-folders)."""
+    """It may be about to write the next file there."""
     old_table.plant("data/day=1/orphan.parquet")
     assert sweep(old_table).metrics["remove_orphans.orphans_removed"] == 1
     assert (old_table.folder / "data/day=1").exists()  # the test has just planted a file in it

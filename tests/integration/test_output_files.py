@@ -194,8 +194,7 @@ def assert_left_alone(table: MaintainedTable, reason: str) -> None:
     assert table.loaded.metadata_location == before
 
 
-# What one merge has decoded, no later one decodes again, also where memory has cut its row groups
-# (rule: copy-only-unchanged-row-groups).
+# What one merge has decoded, no later one decodes again, also where memory has cut its row groups.
 
 FILES, ROWS = 12, 10_000
 PART = "a text that is always the same, and so takes next to nothing in the file"
@@ -361,8 +360,7 @@ def test_bounds_of_a_narrower_type_are_read_by_their_width() -> None:
     assert misread_columns([replace(file, lower_bounds=None)], leaves) == frozenset()
 
 
-# Merged files shrink: a pass plans by the size that comes out, as the table has shown it
-# (rule: plan-with-observed-sizes).
+# Merged files shrink: a pass plans by the size that comes out, as the table has shown it.
 
 TARGET = 100_000
 SETTINGS = {"target_file_size_mb": str(TARGET / 2**20), "min_input_files": "5"}

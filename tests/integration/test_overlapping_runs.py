@@ -1,5 +1,5 @@
 """Two runs, or two calls of one run, at the same time
-(rule: overlapping-runs-share-slots, concurrent-calls-lose-nothing)."""
+(rule: failures-cost-no-row)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from icekeeper.storage.storage import store_now_ms
 from support.moments import Moment, at
 from support.pipeline_deployment import RUN, Pipeline
 
-# A function or job holds the table, and a slot where it counts, while it works on it and no longer
-# (rule: overlapping-runs-share-slots).
+# A function or job holds the table, and a slot where it counts, while it works on it and no longer.
 
 
 def holder(pipeline: Pipeline, item: Item) -> str | None:
@@ -232,7 +231,7 @@ def test_a_request_that_was_withdrawn_is_not_served(pipeline: Pipeline) -> None:
     assert (plan.needless, plan.routes) == ("the request was served or withdrawn since it was detected", {})
 
 
-# Two calls under one run's id at the same time: no row and no count is lost (rule: concurrent-calls-lose-nothing).
+# Two calls under one run's id at the same time: no row and no count is lost (rule: failures-cost-no-row).
 
 
 def beside_a_commit(pipeline: Pipeline, other: str) -> tuple[str, str]:

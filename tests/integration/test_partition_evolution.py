@@ -141,8 +141,7 @@ def test_files_stay_in_their_spec(made: MaintainedTable, reason: str) -> None:
 
 
 def test_mixed_files_are_dealt_out_where_that_makes_fewer_files(made: MaintainedTable) -> None:
-    """Six files of three regions each, a null one among them: one file per region; rows, values and layout agree
-    (rule: old-specs-move-only-to-fewer-files)."""
+    """Six files of three regions each, a null one among them: one file per region; rows, values and layout agree."""
     made.pyiceberg.create_table("ns.t", SCHEMA, properties={"format-version": "2"})
     for number in range(6):
         regions = ["us", "eu", None, "us", "eu", "us"] if number % 2 else ["eu", "us", None]
@@ -272,7 +271,7 @@ def created(empty_table: MaintainedTable, transform: str, sources: list[int]) ->
 
 
 def test_a_table_partitioned_by_several_columns_at_once_is_left_alone(empty_table: MaintainedTable) -> None:
-    """A partition field of several columns has an unknown transform (rule: multi-column-transforms-unknown)."""
+    """A partition field of several columns has an unknown transform."""
     created(empty_table, "truncate[3]", [1, 2])
     before = empty_table.live_files()
     outcome = empty_table.maintain(rewrite_all="true")

@@ -90,7 +90,7 @@ def test_a_whole_pass_step_by_step(pipeline: Pipeline) -> None:
 
 def test_a_file_that_cannot_be_read_holds_up_no_step(pipeline: Pipeline) -> None:
     """All steps succeed, and detection proposes nothing
-    (rule: leave-out-unreadable-files, retry-unreadable-files-weekly)."""
+    (rule: leave-out-unreadable-files)."""
     bad = pipeline.table.data_files()[2].file_path
     Path(bad.removeprefix("file://")).unlink()
     item, plan = pipeline.begin()
@@ -499,8 +499,7 @@ def test_steps_do_not_look_for_the_table_buckets_again(pipeline: Pipeline, monke
     assert pipeline.run(item, "compact")["compact"].startswith("succeeded")
 
 
-# A person's request for a pass: pending until its pass is reported, then claimed; answered if it cannot be served
-# (rule: one-request-one-claim).
+# A person's request for a pass: pending until its pass is reported, then claimed; answered if it cannot be served.
 
 
 def requested(pipeline: Pipeline, requested_ms: int, **settings: str) -> MaintenanceRequest:

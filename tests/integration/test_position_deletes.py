@@ -207,7 +207,7 @@ def test_a_delete_file_that_cannot_be_read_does_not_stop_the_others(table: Maint
 
 def test_what_cannot_be_read_is_not_tried_again(table: MaintainedTable) -> None:
     """Of two files one is damaged: nothing is left to merge, and the next pass does not read them
-    (rule: retry-unreadable-files-weekly)."""
+    (rule: leave-out-unreadable-files)."""
     delete_rows(table, "us", (0, 1), (0, 2))
     victim = deletes(table)[0].file.file_path
     local_path(victim).write_bytes(b"PAR1")
@@ -229,8 +229,7 @@ def upgraded(table: MaintainedTable) -> MaintainedTable:
 
 
 def test_v3_makes_vectors_of_them(upgraded: MaintainedTable) -> None:
-    """One per data file, all in one Puffin file; a file that has a vector already keeps that one
-    (rule: v3-gets-vectors-only)."""
+    """One per data file, all in one Puffin file; a file that has a vector already keeps that one."""
     table = upgraded
     first, second, third = paths(table, "us")
     # Another writer absorbed both positions of the first file, and one more.

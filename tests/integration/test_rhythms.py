@@ -24,7 +24,7 @@ from support.pipeline_deployment import Pipeline
 
 HOUR_MS = 3_600_000
 
-# A rhythm that merges leaves the files that the table's own order has sorted (rule: keep-order-of-the-table).
+# A rhythm that merges leaves the files that the table's own order has sorted.
 
 MERGE = {"operations": "compact", "strategy": "binpack", "min_input_files": "2"}
 SORT = {"operations": "compact", "min_input_files": "2"}
@@ -177,8 +177,7 @@ def test_the_pipeline_starts_no_job_for_statistics_that_are_not_due(table: Maint
     assert reason.startswith("9 rows changed since statistics were computed, 4.41 % of 204")
 
 
-# A table is swept for orphans once in an interval; what a person asks for is swept at once
-# (rule: only-whole-sweeps-count).
+# A table is swept for orphans once in an interval; what a person asks for is swept at once.
 
 NEVER = "orphans were never looked for"
 SWEEP = {"operations": "remove_orphans"}

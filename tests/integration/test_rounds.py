@@ -1,5 +1,4 @@
-"""Groups are committed as they finish, whatever the time: deadlines, deaths and other commits in between
-(rule: groups-commit-as-they-finish)."""
+"""Groups are committed as they finish, whatever the time: deadlines, deaths and other commits in between."""
 
 from __future__ import annotations
 
@@ -208,7 +207,7 @@ def test_many_small_commits_are_ten_a_minute(table: MaintainedTable) -> None:
 @pytest.mark.usefixtures("small_rounds")
 def test_after_an_upgrade_rows_get_their_ids_from_the_first_commit_and_keep_them(table: MaintainedTable) -> None:
     """Groups without ids can only be in the first commit: later ones are rewritten with the ids that it gives
-    (rule: ids-never-mixed)."""
+    (rule: rows-keep-their-lineage)."""
     upgrade(table)
     before, seen = region_rows(table), []
     table.catalog.after_commit = lambda: seen.append(lineage(table))
@@ -258,7 +257,7 @@ def test_groups_behind_the_end_are_left_and_what_is_ready_is_committed(
 
 @pytest.mark.usefixtures("small_rounds")
 def test_an_interrupt_of_a_round_commits_what_earlier_ones_have_finished(table: MaintainedTable) -> None:
-    """And removes the files of the interrupted one (rule: end-within-the-grace)."""
+    """And removes the files of the interrupted one."""
     before, engine = region_rows(table), SlowEngine(table, 1.0)
 
     def interrupt() -> None:

@@ -443,8 +443,7 @@ def test_a_job_that_overslept_its_lease_but_was_not_cleaned_commits(table: Maint
     assert (loads(table), table.verify().ok) == ((), True)
 
 
-# What a job leaves behind that was killed or could not settle its record, and how it is cleaned
-# (rule: clean-failed-loads-from-record).
+# What a job leaves behind that was killed or could not settle its record, and how it is cleaned.
 
 
 @pytest.mark.parametrize("strategy", ["binpack", "sort"])

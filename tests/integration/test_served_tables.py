@@ -131,7 +131,7 @@ class TestOneHead:
     def test_expiry_keeps_the_history_of_an_entry_at_the_same_head(
         self, owner: MaintainedTable, other: SqlCatalog, *, in_other_catalog: bool
     ) -> None:
-        """As long as it stands there, and until it is proven to be gone (rule: follow-each-entry)."""
+        """As long as it stands there, and until it is proven to be gone (rule: stale-entries-delete-nothing)."""
         catalog = other if in_other_catalog else owner.pyiceberg
         known(owner, other)
         maintain(owner, owner.pyiceberg, "ns.t", served=other, operations="compact")
@@ -364,7 +364,7 @@ class TestUnreadable:
     def test_a_listing_that_lacks_the_table_itself_is_not_complete(
         self, owner: MaintainedTable, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """An empty page of a proxy, or no right to list (rule: empty-listings-prove-nothing)."""
+        """An empty page of a proxy, or no right to list (rule: trust-only-own-answers)."""
         clone = owner.pyiceberg.create_table("ns.clone", schema=ID_AND_PART)
         clone.add_files(files_of(owner.table))
         monkeypatch.setattr(OurSqlCatalog, "list_tables", lambda catalog: iter(()))

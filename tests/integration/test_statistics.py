@@ -208,7 +208,7 @@ def test_another_branch(table: MaintainedTable) -> None:
 
 def test_an_unreadable_file_leaves_the_table_without_wrong_statistics(table: MaintainedTable) -> None:
     """Nor is that an error that comes back with each pass: the next ones do not read it
-    (rule: retry-unreadable-files-weekly)."""
+    (rule: leave-out-unreadable-files)."""
     location, before = table.loaded.metadata_location, table.files()
     lost = local_path(data_files(table)[0].file_path)
     lost.rename(lost.with_suffix(".lost"))
@@ -341,7 +341,7 @@ def test_orphan_removal_takes_only_what_was_replaced(table: MaintainedTable) -> 
 
 
 def test_a_table_is_not_proposed_for_first_statistics_that_cannot_be_made(table: MaintainedTable) -> None:
-    """Whatever is appended: each pass would do nothing (rule: retry-unreadable-files-weekly)."""
+    """Whatever is appended: each pass would do nothing (rule: leave-out-unreadable-files)."""
     settings = {"operations": "compute_statistics"}
     local_path(data_files(table)[0].file_path).unlink()
     assert [p.reasons for p in table.runtime.detect(settings).proposals] == [("2 columns have no statistics",)]

@@ -103,7 +103,7 @@ def test_the_store_copies_and_a_reader_finds_every_row(storage: Storage, folder:
 
 
 def test_inputs_of_different_habits_get_a_footer_of_one_voice(storage: Storage, folder: str, inputs: list[Any]) -> None:
-    """Assembled or streamed, byte for byte: one input has no page index, so none has (rule: uniform-footers)."""
+    """Assembled or streamed, byte for byte: one input has no page index, so none has."""
     bare = stored_entry(storage, f"{folder}/bare.parquet", large_file(2_000_000, seed=3, page_index=False))
     mixed = [inputs[0], *judged(storage, [bare])]
     with requests_of(storage.s3) as requests:

@@ -53,7 +53,7 @@ def test_the_first_commit_after_the_upgrade_gives_every_row_its_id(table: Mainta
 
 
 def test_files_without_row_ids_are_rewritten_without_lineage(table: MaintainedTable) -> None:
-    """Their rows get ids from the commit (rule: ids-never-mixed)."""
+    """Their rows get ids from the commit (rule: rows-keep-their-lineage)."""
     before = rows(table)
     assert {found[1:] for found in lineage(table)} == {(None, None)}
     outcome = compacted(table, rewrite_all="true")
@@ -281,7 +281,7 @@ def test_the_summary_counts_vectors(with_ids: MaintainedTable) -> None:
 
 
 def test_one_vector_may_go_while_its_puffin_file_stays(with_ids: MaintainedTable) -> None:
-    """A Puffin file goes when no live entry uses it any more, not before (rule: puffin-lives-with-its-vectors)."""
+    """A Puffin file goes when no live entry uses it any more, not before (rule: what-a-table-needs)."""
     table = with_ids
     puffin = delete_positions(table, {file_of(table, 0): [0], file_of(table, 50): [1]})
     before = rows(table)

@@ -31,8 +31,7 @@ from support.pipeline_deployment import RUN, Pipeline, Wave, files_of, ids_of
 from support.pool_work import pool_of
 from support.state_stores import newest_look
 
-# A wave: one driver compacts many tables, each with its own lease, plan, commit and outcome
-# (rule: wave-tables-are-independent).
+# A wave: one driver compacts many tables, each with its own lease, plan, commit and outcome.
 
 ALL = ("ns.t", "ns.u", "ns.v")
 FILES = {"ns.t": 5, "ns.u": 2, "ns.v": 2}
@@ -278,8 +277,7 @@ def test_a_table_has_its_share_of_the_time_and_one_alone_nearly_all(wave: Wave) 
 def test_a_table_for_which_the_time_is_not_enough_keeps_its_work_and_is_due_again(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever a round has finished is committed before the time is over; the next run does the rest
-    (rule: groups-commit-as-they-finish)."""
+    """Whatever a round has finished is committed before the time is over; the next run does the rest."""
     made = pipeline.table.pyiceberg.create_table("ns.u", schema=ID_AND_PART)
     with made.update_spec() as update:
         update.add_identity("part")
@@ -368,7 +366,7 @@ def test_an_end_that_cannot_be_written_is_not_taken_for_done(wave: Wave, monkeyp
 
 
 def test_a_lease_that_is_lost_before_a_step_leaves_its_table_out(wave: Wave, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is due again; the job is not run anew for it (rule: wave-tables-are-independent)."""
+    """It is due again; the job is not run anew for it."""
 
     def lost(work: Any, steps: Sequence[str]) -> Any:
         if work.item.table == "ns.u":
@@ -382,8 +380,7 @@ def test_a_lease_that_is_lost_before_a_step_leaves_its_table_out(wave: Wave, mon
     assert not is_done(wave, "ns.u")
 
 
-# A table that stands twice in a wave is maintained as once: its rows stay, and nobody else is kept out
-# (rule: wave-tables-are-independent).
+# A table that stands twice in a wave is maintained as once: its rows stay, and nobody else is kept out.
 
 
 def test_one_that_is_at_work_twice_loses_no_row(wave: Wave) -> None:
@@ -430,7 +427,7 @@ def test_large_manifests_and_orphans_have_jobs_of_their_own(pipeline: Pipeline) 
 
 
 # The Glue script carries a wave out in one Spark session, with jobs kept apart by table
-# (rule: wave-tables-are-independent, platform: spark-fair-pools).
+# (platform: spark-fair-pools).
 
 
 def test_works_that_share_a_session_have_pools_and_errors_of_their_own(spark_session: SparkSession) -> None:

@@ -1,6 +1,6 @@
 """What our snapshots keep and count, read from the files themselves
-(rule: keep-planning-sequence-number, carry-entries-explicitly, sequence-number-over-all-branches)
-(rule: summary-totals-add-up, keep-unknown-metadata)."""
+(rule: keep-planning-sequence-number, carry-entries-explicitly)
+(rule: keep-unknown-metadata)."""
 
 from __future__ import annotations
 
@@ -102,8 +102,7 @@ def test_rewritten_manifests_keep_every_entry_as_it_was(table: MaintainedTable) 
 
 @pytest.mark.parametrize("operations", ["compact", "rewrite_manifests", "compact,rewrite_manifests"])
 def test_summaries_add_up(table: MaintainedTable, operations: str) -> None:
-    """A rewrite is a snapshot of operation `replace`; dropped partitions are a `delete`
-    (rule: rewrites-are-replace)."""
+    """A rewrite is a snapshot of operation `replace`; dropped partitions are a `delete`."""
     table.maintain(operations=operations)
     reader = table.reader
     summary = head_of(reader).summary

@@ -80,7 +80,7 @@ def test_parquet_mr_reads_the_rows_of_a_copy(iceberg_java: IcebergJava, tmp_path
     assert isinstance(made, DataFile), str(made)
     counts = [pq.read_metadata(path).num_row_groups for path in inputs]
     assert counts[0] > 1
-    # Java numbers row groups, Arrow does not (rule: uniform-footers).
+    # Java numbers row groups, Arrow does not.
     assert [ordinals(path) for path in inputs] == [list(range(count)) for count in counts[:2]] + [[None] * counts[2]]
     assert ordinals(made.file_path) == list(range(sum(counts)))
     assert mixed_fields(footer_of(made.file_path)) == []

@@ -397,8 +397,7 @@ JAVA_ROW = """
 
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_our_avro_schemas_are_javas_field_for_field(version: int, iceberg_java: IcebergJava) -> None:
-    """Names, ids, types, defaults, order: only the documentation strings are left out
-    (rule: avro-schemas-like-java)."""
+    """Names, ids, types, defaults, order: only the documentation strings are left out."""
     name = f"avro_v{version}"
     iceberg_java.session.sql(JAVA_TABLE.format(name=name, version=version))
     iceberg_java.session.sql(JAVA_ROW.format(name=name))

@@ -196,8 +196,7 @@ PREDICATES = [
 
 @pytest.mark.parametrize("predicate", PREDICATES)
 def test_pruning_is_as_good_as_before(compacted: Compacted, predicate: str) -> None:
-    """By partition; within one, the bounds of a merged file are those of its parts
-    (rule: rewritten-manifests-prune-as-well)."""
+    """By partition; within one, the bounds of a merged file are those of its parts."""
 
     def planned(location: str) -> tuple[set[tuple[int, str]], CanonicalRows]:
         scan = StaticTable.from_metadata(location).scan(row_filter=predicate)

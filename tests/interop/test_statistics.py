@@ -130,7 +130,7 @@ def partition_rows(table: JavaTable, path: str, version: int) -> list[dict[str, 
 
 def test_statistics_are_javas(java_table: JavaTable, kind: Kind, spark_session: SparkSession, tmp_path: Path) -> None:
     """Sketches byte for byte, with deletes applied, over every type that Spark has; partitions row for row; and then
-    Spark plans with ours (rule: datasketches-over-single-values)."""
+    Spark plans with ours."""
     ours = computed(java_table, tmp_path / "ours")
     sketches_are_equal(ours, java_table.call("compute_table_stats").statistics_file, spark_session)
     partitions_are_equal(ours, java_table, kind)

@@ -1,8 +1,7 @@
 """A Glue job under ``spark-submit``, on an executor in a process of its own: each asks for keys, and for others later.
 
 Nobody has keys in the environment.  Driver and executor ask for those of two roles, so that a door in front of moto can
-tell who comes; it lets nobody in whose keys have expired, which they do after the first data file was written
-(rule: no-keys-in-tasks).
+tell who comes; it lets nobody in whose keys have expired, which they do after the first data file was written.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ def test_an_executor_asks_for_keys_of_its_own_and_for_others_when_they_expire(
         assert len(list(table.scan().plan_files())) == 2
         assert sorted_rows(table.scan().to_arrow().to_pylist()) == before
     assert door.refused == []
-    # An executor reads these small files, and writes, by boto3 alone (rule: renew-keys-before-use).
+    # An executor reads these small files, and writes, by boto3 alone.
     assert {entry.by_arrow for entry in door.let_in if entry.role == "executor"} == {False}
     later = {entry.role for entry in door.let_in[written[0] :] if entry.service == "s3"}
     assert later == {"driver", "executor"}

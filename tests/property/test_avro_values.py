@@ -142,7 +142,7 @@ def told(entry: ManifestEntry) -> tuple[Any, ...]:
 @settings(max_examples=examples(60))
 @given(st.data())
 def test_a_damaged_manifest_is_refused_or_read_as_fastavro_reads_it(data: st.DataObject) -> None:
-    """What is read only when it is asked for is damaged then, or never (rule: check-entries-kept-as-bytes)."""
+    """What is read only when it is asked for is damaged then, or never (rule: damage-ends-in-a-named-error)."""
     made = data.draw(st.lists(entries(2), min_size=1, max_size=2).map(lambda lists: [e for one in lists for e in one]))
     metadata = drawn_table(2)
     written = encoded(metadata, made, ManifestContent.DATA)
@@ -163,7 +163,7 @@ def test_a_damaged_manifest_is_refused_or_read_as_fastavro_reads_it(data: st.Dat
 
 
 # What is read by a learned expression is what a walk from field to field reads, of damaged entries too
-# (rule: check-entries-kept-as-bytes).
+# (rule: damage-ends-in-a-named-error).
 
 
 @contextmanager

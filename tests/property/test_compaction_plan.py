@@ -239,7 +239,7 @@ def test_a_file_of_three_quarters_of_the_target_is_no_candidate(size: int, is_ca
 
 
 def test_files_with_and_without_row_ids_are_not_mixed() -> None:
-    """Rows of the one keep their ids, those of the other get theirs from the commit (rule: ids-never-mixed)."""
+    """Rows of the one keep their ids, those of the other get theirs from the commit (rule: rows-keep-their-lineage)."""
     files = [live_file(data_file(f"f{i}", MB, first_row_id=None if i % 2 else i * 100), age=i) for i in range(10)]
     groups = groups_of(plan(files, policy()))
     assert [[c.file_path for c in group.files] for group in groups] == [
@@ -265,7 +265,7 @@ def reason(
 
 
 def test_every_reason_for_nothing_is_that_of_seaweedfs_word_for_word() -> None:
-    """SeaweedFS's worker, skip conditions (rule: seaweedfs-wording); the budget and switch sentences are our own."""
+    """SeaweedFS's worker, skip conditions; the budget and switch sentences are our own."""
     deletes = [manifest(), manifest("d", content=ManifestContent.DELETES)]
     spent = [manifest(), manifest("d", content=ManifestContent.DELETES, live=0, dead=3)]
     unknown = [manifest(), manifest("d", content=ManifestContent.DELETES, live=None, dead=None)]

@@ -1,4 +1,4 @@
-"""A data file has the same bytes on any number of cores (rule: same-bytes-on-any-cores)."""
+"""A data file has the same bytes on any number of cores."""
 
 from __future__ import annotations
 
@@ -34,8 +34,7 @@ from support.copied import mixed_fields
 from support.examples import examples
 from support.rewrites import rows, struct, task
 
-# On any number of cores a data file has the same bytes, and the same manifest entry
-# (rule: same-bytes-on-any-cores, use-only-assigned-cores).
+# On any number of cores a data file has the same bytes, and the same manifest entry.
 
 NAN = float("nan")
 KINDS: Mapping[str, Any] = {
@@ -135,7 +134,7 @@ def test_a_file_has_the_same_bytes_on_any_number_of_cores(
     with tempfile.TemporaryDirectory() as folder:
         one, *others = files(schema, batches, Path(folder), properties)
         footer = read_footer(str(Path(folder) / "file.parquet"), Storage({}))
-    assert mixed_fields(footer.metadata()) == []  # (rule: uniform-footers)
+    assert mixed_fields(footer.metadata()) == []
     for other in others:
         assert other == one
 
@@ -180,8 +179,7 @@ def test_readers_that_are_not_ours_find_rows_by_every_index(tmp_path: Path) -> N
 
 
 def test_row_groups_of_long_texts_or_nan_leave_none_with_bounds(tmp_path: Path) -> None:
-    """Arrow states none of these, and DataFusion takes those of the other row groups for the file's
-    (rule: uniform-footers)."""
+    """Arrow states none of these, and DataFusion takes those of the other row groups for the file's."""
     schema = struct((1, "id", "long"), (2, "text", "string"), (3, "x", "double"), (4, "gone", "long"))
     values: dict[str, list[Any]] = {
         "id": list(range(6)),

@@ -17,8 +17,7 @@ from support.examples import examples
 from support.paper_table import MB, Arrival, PaperTable
 from support.plans import policy
 
-# The sweeps of a fleet: kept apart from the first hour on, none late, none in every hourly pass
-# (rule: only-whole-sweeps-count).
+# The sweeps of a fleet: kept apart from the first hour on, none late, none in every hourly pass.
 
 T0 = 1_767_225_600_000
 DAY_MS = 24 * HOUR_MS

@@ -78,7 +78,7 @@ def test_what_is_written_reads_back(format_version: int, data: st.DataObject) ->
 @pytest.mark.parametrize("format_version", [1, 2, 3])
 def test_the_manifest_list_entry_adds_up(format_version: int, data: st.DataObject) -> None:
     """Counts per status, the least sequence number, and summaries over every entry, deleted ones too
-    (rule: count-manifests-from-entries)."""
+    (rule: summaries-hold-for-every-reader)."""
     kinds = [kind for _, kind, _ in COLUMNS]
     made = next(
         iter(split_by_section(kinds, data.draw(entries(format_version)), lambda entry: entry.file.partition)), []

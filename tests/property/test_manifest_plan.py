@@ -149,7 +149,7 @@ def reason(manifests: Sequence[ManifestFile] | None, chosen: Policy) -> str:
 
 
 def test_every_reason_for_nothing_is_that_of_seaweedfs_word_for_word() -> None:
-    """SeaweedFS's worker, skip conditions (rule: seaweedfs-wording); the last sentence is our own."""
+    """SeaweedFS's worker, skip conditions; the last sentence is our own."""
     few = [manifest(f"m{i}") for i in range(4)]
     deletes = [manifest(f"d{i}", content=ManifestContent.DELETES) for i in range(4)]
     assert reason(None, policy()) == "no current snapshot"

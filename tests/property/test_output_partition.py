@@ -165,7 +165,7 @@ def test_what_is_not_certain_stays() -> None:
 
 @pytest.mark.parametrize("transform", ["identity", "truncate[2]", "bucket[3]"])
 def test_a_file_whose_bounds_are_no_text_stays_where_it_is(transform: str) -> None:
-    """Nothing could be said of the partition that such text belongs to (rule: text-byte-for-byte)."""
+    """Nothing could be said of the partition that such text belongs to."""
     file = data_file("f", 10, records=2, null_value_counts={1: 0}, lower_bounds={1: b"\xff"}, upper_bounds={1: b"\xff"})
     assert OutputPartitions(table("string", transform), keep=False).destination(file, 0) == (0, ())
 

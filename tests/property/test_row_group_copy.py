@@ -338,7 +338,7 @@ def test_copies_have_the_rows_of_their_inputs_for_every_reader(
 
 
 # Whatever row groups of whatever files are copied, rows, row ids and last changes are those that a reader finds in the
-# inputs; what a file claims of them is refused, or true (rule: copy-only-checked-footers, copied-rows-store-their-ids).
+# inputs; what a file claims of them is refused, or true (rule: copy-only-checked-footers, rows-keep-their-lineage).
 
 IDS = st.none() | st.integers(0, 2**62)
 STORED = st.lists(st.tuples(IDS, IDS), min_size=0, max_size=12)
@@ -396,7 +396,7 @@ def test_rows_and_their_lineage_are_those_of_the_inputs(files: list[tuple[Any, .
             columns = "id, _row_id, _last_updated_sequence_number"
             assert connection.sql(f"SELECT {columns} FROM '{made.file_path}'").fetchall() == row_ids(made.file_path)
         footer = read_footer(made.file_path, STORAGE)
-        assert mixed_fields(footer.metadata()) == []  # (rule: uniform-footers)
+        assert mixed_fields(footer.metadata()) == []
         assert_true_of_all_rows(made.file_path)
         again = merged([Input(entry_of(Path(made.file_path), first_row_id=5), 5)], Path(name) / "again.parquet")
         assert isinstance(again, DataFile), str(again)

@@ -294,7 +294,7 @@ def test_the_young_are_kept_beyond_the_count() -> None:
 
 
 def test_the_cap_expires_the_young_as_well() -> None:
-    """Apache Paimon, ``snapshot.num-retained.max`` and ``snapshot.expire.limit`` (rule: caps-respect-protection)."""
+    """Apache Paimon, ``snapshot.num-retained.max`` and ``snapshot.expire.limit``."""
     assert expired(history([3, 2, 1, 1, 1, 1, 1, 0]), snapshot_retain_max=6) == (1, 2)
     assert expired(history([3, 2, 1, 1, 1, 1, 1, 0]), snapshot_retain_max=6, snapshot_expire_limit=1) == (1,)
 
@@ -366,7 +366,7 @@ def test_the_order_of_commits_survives_parents_in_a_circle() -> None:
 
 
 def test_refs_age_by_their_snapshot_and_main_never_does() -> None:
-    """Refs age by their snapshot, and main never does (rule: refs-age-by-snapshot)."""
+    """Refs age by their snapshot, and main never does."""
     old = {"max-ref-age-ms": 100 * HOUR_MS}
     refs = {
         "main": {"type": "branch", "snapshot-id": 3, **old},
@@ -539,7 +539,7 @@ def test_the_cost_of_writers_is_told_exactly(case: Case) -> None:
 
 
 def test_the_way_to_each_writers_newest_mark_stays_and_nothing_before_it() -> None:
-    """The path from the head to a streaming writer's last commit stays (rule: keep-path-to-streaming-marks)."""
+    """The path from the head to a streaming writer's last commit stays (rule: carry-streaming-marks)."""
     ages = [9, 8, 7, 6, 5, 4, 3, 2, 1]
     marks = {2: flink_mark("a", 1), 3: flink_mark("a", 2), 5: flink_mark("b", 9), 6: flink_mark("b", 10)}
     metadata = history(ages, marks=marks)

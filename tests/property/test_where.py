@@ -342,7 +342,7 @@ def filters(draw: st.DrawFn, kind: str, depth: int = 2) -> Filter:
 @given(data=st.data())
 def test_a_partition_is_judged_as_each_of_its_rows_is(kind: str, transform: str, data: st.DataObject) -> None:
     """Dropped whole only if every row matches to every engine; left out of a rewrite only if no row does
-    (rule: judge-partitions-by-value-range)."""
+    (rule: drop-only-fully-matched-partitions)."""
     text, truth = data.draw(filters(kind))
     known, metadata = KINDS[kind], table_of_column(kind, transform)
     whole, may_match = whole_partitions(text, metadata, 0), row_filter(text, metadata, 0)
@@ -365,7 +365,7 @@ def test_a_partition_is_judged_as_each_of_its_rows_is(kind: str, transform: str,
 @pytest.mark.parametrize(("kind", "limit"), [("int", INT), ("long", LONG)])
 def test_a_truncated_partition_that_underflowed_keeps_its_rows(kind: str, limit: int) -> None:
     """Java writes the least value of an integer type to a partition near the greatest one
-    (rule: judge-partitions-by-value-range)."""
+    (rule: drop-only-fully-matched-partitions)."""
     partition = truncate(10, limit)(-limit)
     assert partition > 0
     for stored in (partition, -limit - -limit % 10):

@@ -225,7 +225,7 @@ def row_ids(path: str) -> list[tuple[int, int, int]]:
 
 
 # Says what a footer states of some row groups only, which readers take for the whole file
-# (rule: uniform-footers, platform: rust-readers-need-uniform-footers).
+# (platform: rust-readers-need-uniform-footers).
 
 
 def mixed_fields(metadata: FileMetaData) -> list[str]:

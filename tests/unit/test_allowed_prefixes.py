@@ -23,8 +23,8 @@ from icekeeper.storage.part_plan import ObjectRange
 from icekeeper.storage.read_ahead import direct_reads
 from icekeeper.storage.storage import Storage, store_now_ms
 
-# Where the operator, or else a default, allows the files of tables (rule: bound-every-table, names-are-not-paths)
-# (rule: warehouse-is-the-default-bound).
+# Where the operator, or else a default, allows the files of tables (rule: bound-every-table)
+# (rule: bound-every-table).
 
 ARN = "arn:aws:s3tables:eu-west-1:111122223333:bucket/lake"
 
@@ -96,7 +96,7 @@ class TestRules:
         assert allowed(rules, namespace=("victim.private", "")) == ("s3://else",)
 
     def test_brackets_of_a_rule_stand_for_themselves(self) -> None:
-        """(rule: names-are-not-paths): `team[1]` is no pattern that fits `team1`."""
+        """(rule: bound-every-table): `team[1]` is no pattern that fits `team1`."""
         rules = "lake[1].team[1]=s3://lake/private"
         assert allowed(rules, namespace=("team[1]",), catalog="lake[1]") == ("s3://lake/private",)
         assert allowed(rules, namespace=("team1",), catalog="lake[1]") is None

@@ -110,7 +110,7 @@ def test_a_protected_folder_stays_one() -> None:
 @pytest.mark.parametrize("table", [{}, {"orphan_protected_prefixes": "s3://b/t/other.metadata.json"}])
 def test_no_request_waives_the_refusal_that_another_tables_metadata_is(table: dict[str, str]) -> None:
     """What only the table protects waives nothing, so that naming it in a request would be more
-    (rule: operators-waive-foreign-metadata)."""
+    (rule: unknown-metadata-stops-sweeps)."""
 
     def of(*requests: dict[str, str]) -> ResolvedPolicy:
         own = [Layer("table property", dict(table), is_table=True)] if table else []

@@ -260,7 +260,7 @@ NAMES = [
 
 
 def test_no_two_names_share_a_key() -> None:
-    """Whatever catalogs call tables: records of one are found by that name alone (rule: unambiguous-record-keys)."""
+    """Whatever catalogs call tables: records of one are found by that name alone."""
     assert [TableName.recorded(name.key) for name in NAMES] == NAMES
     assert len({name.key for name in NAMES}) == len(NAMES)
     assert TableName(("a", "b"), "c").key == "a.b.c"

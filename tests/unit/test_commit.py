@@ -627,7 +627,7 @@ def test_the_state_that_the_commit_was_prepared_on_is_not_read(tmp_path: Path) -
 
 @pytest.mark.parametrize("log_entries", [100, 1], ids=["long log", "log of one"])
 def test_it_is_the_last_one_with_the_snapshots_however_much_has_landed_since(tmp_path: Path, log_entries: int) -> None:
-    """The state that an expiry replaced is read from the metadata log (rule: read-what-expiry-replaced)."""
+    """The state that an expiry replaced is read from the metadata log."""
     history = made(tmp_path, before=3, after=5, log_entries=log_entries)
     swap = history.swap(known=1)
     assert swap is not None

@@ -199,8 +199,7 @@ def test_rows_of_few_groups_are_in_memory_at_once(size: int, at_once: int, monke
     assert threads == [at_once]
 
 
-# Which files count as clustered when the state is lost and the snapshot that says so has expired
-# (rule: clustering-known-by-snapshot).
+# Which files count as clustered when the state is lost and the snapshot that says so has expired.
 
 ORDER: dict[str, Any] = {
     "order-id": 3,
@@ -223,7 +222,7 @@ def taken(order_id: int | None, added_by: int, **settings: object) -> int:
 
 
 def test_files_of_expired_snapshots_that_claim_the_tables_order_are_clustered() -> None:
-    """Without them the whole table would be sorted once more (rule: clustering-known-by-snapshot)."""
+    """Without them the whole table would be sorted once more."""
     assert taken(3, EXPIRED) == 0
     assert taken(None, EXPIRED) == taken(2, EXPIRED) == 5
 
@@ -237,8 +236,7 @@ def test_another_order_than_the_tables_is_claimed_by_no_file() -> None:
     assert taken(3, EXPIRED, sort_order="id desc") == 5
 
 
-# Files much larger than the target are cut between row groups, where somebody set the target
-# (rule: cut-only-with-explicit-target).
+# Files much larger than the target are cut between row groups, where somebody set the target.
 
 
 def file_of(sizes: Sequence[int], path: str = "f", **more: Any) -> DataFile:
@@ -375,7 +373,7 @@ def test_a_large_file_under_deletes_is_rewritten_into_several_once_they_are_due(
 
 def test_a_file_listed_twice_is_left_alone() -> None:
     """The specification forbids it, some writers do it, and readers then read it twice: replacing one of the entries
-    would add its rows once more (rule: leave-files-listed-twice)."""
+    would add its rows once more."""
     files = [live_file(data_file(f"s3://b/t/data/{n}.parquet", 10)) for n in range(6)]
     twin = LiveEntry(manifest("s3://b/t/metadata/other.avro"), files[0].entry)
     plan = plan_compaction(table_state([*files, twin]), policy(min_input_files=2), now_ms=HEAD_MS)
@@ -411,7 +409,7 @@ def test_nothing_about_its_other_entry_matters(other: dict[str, Any], first: boo
     assert sorted(plan.input_files) == [f"s3://b/t/data/{n}.parquet" for n in range(1, 4)]
 
 
-# What merges have shown of sizes, recorded in snapshots and read again (rule: plan-with-observed-sizes).
+# What merges have shown of sizes, recorded in snapshots and read again.
 
 KB = 1024
 

@@ -274,7 +274,7 @@ def test_a_new_manifest_that_cannot_be_read_decides_nothing() -> None:
 
 def test_outputs_without_row_ids_do_not_replace_rows_that_have_them() -> None:
     """The manifest got a first row id by a commit that landed meanwhile
-    (rule: rows-keep-their-lineage, ids-never-mixed)."""
+    (rule: rows-keep-their-lineage)."""
     document_v3 = TableMetadata({**HEAD.document, "format-version": 3})
     lake = lake_with("a")
     claims = [replace(claim("a"), without_row_ids=True), claim("a", group_id=1)]
@@ -308,8 +308,7 @@ def test_schema_changes_that_outputs_survive() -> None:
     ],
 )  # fmt: skip
 def test_a_column_that_came_back_is_still_in_the_inputs_and_not_in_the_outputs(revived: dict[str, Any]) -> None:
-    """The schema was set back to an older one: inputs hold values that the rewrite left out
-    (rule: returned-columns-drop-groups)."""
+    """The schema was set back to an older one: inputs hold values that the rewrite left out."""
     result = decide(lake_with("a"), claim("a"), head=with_fields(*FIELDS[:3], revived))
     assert result.dropped == {0: "the schema has column 0 again, which the output lacks"}
 

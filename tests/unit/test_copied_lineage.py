@@ -1,5 +1,5 @@
 """Rows of copied row groups keep their ids and their last change
-(rule: rows-keep-their-lineage, copied-rows-store-their-ids)."""
+(rule: rows-keep-their-lineage)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from support.copied import (
 from support.rewrites import rewritten, rows, struct, task, written
 
 # Rows of copied row groups keep their ids and their last change, in columns of their own
-# (rule: rows-keep-their-lineage, copied-rows-store-their-ids).
+# (rule: rows-keep-their-lineage).
 
 NAMES = ["_row_id", "_last_updated_sequence_number"]
 
@@ -157,7 +157,7 @@ def test_a_copy_with_row_ids_can_be_copied_again_with_the_same_bytes(inputs: lis
 def test_spliced_columns_have_the_codec_and_page_indexes_of_the_others(
     codec: str, indexed: bool, tmp_path: Path
 ) -> None:
-    """If one input has no page index, no row group has (rule: uniform-footers)."""
+    """If one input has no page index, no row group has."""
     options: dict[str, Any] = {"compression": "none" if codec == "uncompressed" else codec}
     inputs = [
         plain_file(tmp_path / "a.parquet", 0, 100, 1, **options),
@@ -207,7 +207,7 @@ def test_the_entry_tells_of_row_ids_what_a_rewrite_tells(mode: str, tmp_path: Pa
 
 
 def test_rows_without_ids_share_no_file_with_rows_that_have_some(tmp_path: Path) -> None:
-    """They get theirs from the commit (rule: ids-never-mixed)."""
+    """They get theirs from the commit (rule: rows-keep-their-lineage)."""
     path = parquet_file(tmp_path / "in.parquet", mixed_rows(0))
     refused = copyable_file(entry_of(path), lineage_target(), STORAGE, 3)
     assert str(refused) == f"{path} has rows without ids, which get theirs from a commit"
@@ -281,7 +281,7 @@ def test_a_file_whose_lineage_another_writer_encoded_names_several_writers(tmp_p
 
 
 # Row ids of a copy that are not those from before are seen, whoever is at fault
-# (rule: prove-before-commit, copied-rows-store-their-ids).
+# (rule: prove-before-commit, rows-keep-their-lineage).
 
 Patch = pytest.MonkeyPatch
 

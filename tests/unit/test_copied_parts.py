@@ -299,7 +299,8 @@ def uncounted_rows() -> pa.Table:
 @pytest.mark.parametrize("has_bounds", [True, False], ids=["as PyIceberg", "without bounds"])
 @pytest.mark.parametrize("numbers", [[0, 1, 2], [0], [1]])
 def test_nan_that_an_entry_does_not_count_are_counted(numbers: list[int], has_bounds: bool, tmp_path: Path) -> None:
-    """Iceberg-Java takes an absent count for none, and drops whole files by that (rule: count-nan-of-copied-files)."""
+    """Iceberg-Java takes an absent count for none, and drops whole files by that
+    (rule: footer-bounds-by-known-writers)."""
     table = uncounted_rows()
     path = parquet_file(tmp_path / "in.parquet", table, row_group_size=10)
     told = written(rewritten(UNCOUNTED, [table], tmp_path))
@@ -375,7 +376,7 @@ def test_files_of_duckdb_2_are_copied(tmp_path: Path) -> None:
 
 
 def test_nan_of_footers_are_believed_where_entries_have_bounds(tmp_path: Path) -> None:
-    """So that nothing is decoded: here a false count comes through (rule: count-nan-of-copied-files)."""
+    """So that nothing is decoded: here a false count comes through (rule: footer-bounds-by-known-writers)."""
     table = rows(FLOATS, floats(20))
     path = parquet_file(tmp_path / "in.parquet", table, row_group_size=10)
     told = written(rewritten(FLOATS, [table], tmp_path))
@@ -651,7 +652,7 @@ def packed(value: float | None) -> bytes | None:
 def test_bounds_of_floats_are_told_only_if_one_is_above_the_other(
     least: float | None, most: float | None, hidden: bool, deprecated: bool
 ) -> None:
-    """Of a single bound no reader makes a single value (rule: no-misread-float-bounds)."""
+    """Of a single bound no reader makes a single value."""
     told = Statistics(min=packed(least), max=packed(most))
     if not deprecated:
         told = Statistics(min_value=packed(least), max_value=packed(most))

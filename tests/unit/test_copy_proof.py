@@ -1,5 +1,5 @@
 """The proof of a copy: what differs is seen, and a failing store disproves nothing
-(rule: prove-before-commit, failed-read-is-no-evidence)."""
+(rule: prove-before-commit)."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_blocks_may_end_anywhere(inputs: list[Path], tmp_path: Path, monkeypatch
 
 
 # A store that fails while an output is read back disproves nothing: that is said, nothing is committed
-# (rule: failed-read-is-no-evidence).
+# (rule: prove-before-commit).
 
 SCHEMA = struct((1, "id", "long"))
 UNPROVED = "the output could not be proved, nothing was committed: "

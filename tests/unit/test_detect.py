@@ -91,7 +91,7 @@ def test_the_thresholds_of_small_files_are_those_of_compaction(
 
 
 def test_files_far_above_a_target_that_is_set_are_proposed() -> None:
-    """By their average size; a pass cuts them (rule: cut-only-with-explicit-target)."""
+    """By their average size; a pass cuts them."""
     large = table(small_files(3, 12 * MB))
     far_above = "3 data files of 12 MB on average are far above target_file_size_mb 2"
     assert reasons(large, policy(target_file_size_mb="2")) == (far_above,)
@@ -183,7 +183,7 @@ def test_manifests_that_the_summary_does_not_count_are_those_of_the_manifest_lis
     ],
 )
 def test_a_missing_or_malformed_summary_is_no_reason(summary: object) -> None:
-    """Detection reads only metadata documents, and takes unknown for unknown (rule: detection-reads-documents-only)."""
+    """Detection reads only metadata documents, and takes unknown for unknown."""
     assert check(table(summary)) == QUIET
 
 
@@ -216,8 +216,7 @@ def test_disabled_maintenance_proposes_nothing_and_says_who_disabled_it() -> Non
 
 
 def test_failed_loads_are_a_reason_also_where_maintenance_is_disabled() -> None:
-    """What they left is cleaned up all the same, unless the deployment or the table forbids deletions
-    (rule: clean-failed-loads-from-record)."""
+    """What they left is cleaned up all the same, unless the deployment or the table forbids deletions."""
     disabled = policy(maintenance_enabled="false")
     assert reasons(table(), failed_loads=2) == ("files of 2 failed loads can be cleaned",)
     assert reasons(table(), disabled, failed_loads=1) == ("files of 1 failed load can be cleaned",)

@@ -130,7 +130,7 @@ def test_setting_a_ref_to_what_it_is_changes_nothing() -> None:
 
 
 def test_expiry_cuts_the_snapshot_log_up_to_the_last_expired_entry() -> None:
-    """Logs are kept as the specification says (rule: keep-metadata-logs)."""
+    """Logs are kept as the specification says."""
     document = applied(with_history(2, 4), {"action": "remove-snapshots", "snapshot-ids": [1, 3]})
     assert [s["snapshot-id"] for s in document["snapshots"]] == [2, 4]
     assert document["snapshot-log"] == [{"timestamp-ms": CREATED_MS + 4000, "snapshot-id": 4}]
@@ -233,8 +233,7 @@ def test_a_malformed_limit_names_the_property() -> None:
 
 
 def test_time_never_runs_backwards() -> None:
-    """Neither behind the last update when this clock is slow, nor behind a snapshot from a fast clock
-    (rule: time-never-runs-backwards)."""
+    """Neither behind the last update when this clock is slow, nor behind a snapshot from a fast clock."""
     document = new_document("s3://b/t", 2)
     assert applied(document, now_ms=CREATED_MS - 60_000)["last-updated-ms"] == CREATED_MS
     ahead = snapshot(1, format_version=2, timestamp_ms=NOW + 60_000)

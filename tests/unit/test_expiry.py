@@ -389,8 +389,7 @@ def test_it_must_be_the_same_table() -> None:
 
 
 def test_snapshots_go_with_their_statistics_and_aged_refs() -> None:
-    """Said by updates of their own: a catalog need not know what goes with a snapshot
-    (rule: statistics-leave-with-snapshot)."""
+    """Said by updates of their own: a catalog need not know what goes with a snapshot."""
     commit = removal_of(table_with_refs(REFS), PLAN, UnusedMetadata())
     assert [update["action"] for update in commit.updates] == [
         "remove-snapshot-ref",
@@ -609,7 +608,7 @@ def test_what_goes_is_exactly_what_no_kept_snapshot_holds(
     history: tuple[list[dict[str, set[int]]], set[int]], version: int
 ) -> None:
     """Branches, rewrites of manifests, files that come back: the shortcuts change nothing
-    (rule: free-only-what-no-snapshot-holds)."""
+    (rule: what-a-table-needs)."""
     snapshots, expired = history
     table, made = ListedManifests(version), {}
     for number, manifests in enumerate(snapshots, start=1):
@@ -674,7 +673,7 @@ def test_a_spec_of_any_kept_manifest_stays(table_of_versions: ListedManifests) -
 
 
 def test_schemas_stay_while_deletes_may_mean_dropped_columns(table_of_versions: ListedManifests) -> None:
-    """Specs and schemas are removed only when nothing can refer to them (rule: keep-schemas-deletes-may-mean)."""
+    """Specs and schemas are removed only when nothing can refer to them."""
     table_of_versions.snapshot(
         4, table_of_versions.manifest("d", ["data/d"], deletes=True, spec_id=2), **{"schema-id": 2}
     )

@@ -1,5 +1,4 @@
-"""A new footer speaks with one voice: every optional field is decided upon, and every decision holds
-(rule: uniform-footers)."""
+"""A new footer speaks with one voice: every optional field is decided upon, and every decision holds."""
 
 from __future__ import annotations
 
@@ -298,7 +297,7 @@ MIXED: dict[str, tuple[Callable[[FileMetaData], None], list[str]]] = {
 
 @pytest.mark.parametrize("what", MIXED)
 def test_what_a_footer_mixes_is_named(what: str, tmp_path: Path) -> None:
-    """The comparison by which other tests judge footers (rule: uniform-footers)."""
+    """The comparison by which other tests judge footers."""
     change, words = MIXED[what]
     metadata = footer_of(flat_file(tmp_path / "a.parquet", 0))
     change(metadata)

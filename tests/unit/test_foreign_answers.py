@@ -311,7 +311,7 @@ def test_an_error_with_status_200_is_one(body: bytes) -> None:
 
 
 def test_keys_that_expire_amid_a_listing_do_not_end_it() -> None:
-    """No file is judged by what was listed until then (rule: unreadable-deletes-less, renew-keys-before-use)."""
+    """No file is judged by what was listed until then (rule: unreadable-deletes-less)."""
     storage = refusing_store((200, PAGE), (400, error("ExpiredToken")))
     listed = storage.list_folder(FOLDER)
     assert next(listed).path == f"{FOLDER}/a"

@@ -188,7 +188,7 @@ def rewritten(entries: Sequence[ManifestEntry]) -> list[ManifestEntry]:
 
 def test_a_commit_writes_metrics_as_the_bytes_that_they_are() -> None:
     """In the order of their manifest: whoever decodes and encodes them sorts them
-    (rule: check-entries-kept-as-bytes)."""
+    (rule: damage-ends-in-a-named-error)."""
     turned = dict(reversed(METRICS["lower_bounds"].items()))
     (found,) = rewritten(read(written([STORED | {"lower_bounds": pairs(turned)}])))
     assert found.file == EXPECTED
@@ -232,7 +232,7 @@ def test_partitions_of_equal_numbers_stay_apart() -> None:
 
 
 def test_arrays_in_several_blocks_with_their_sizes_are_read() -> None:
-    """As writers encode them that do not know the number of items before (rule: check-entries-kept-as-bytes)."""
+    """As writers encode them that do not know the number of items before (rule: damage-ends-in-a-named-error)."""
     schema = fastavro.parse_schema(json.loads(fastavro.reader(io.BytesIO(written([STORED]))).metadata["avro.schema"]))
     record = io.BytesIO()
     fastavro.schemaless_writer(record, schema, {"status": 1, "data_file": STORED})

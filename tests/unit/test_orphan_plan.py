@@ -319,7 +319,7 @@ def test_a_table_of_another_type_is_not_swept(key: str) -> None:
     ],
 )
 def test_too_large_a_share_is_refused(orphans: int, listed: int, limit: Fraction, source: str, refused: bool) -> None:
-    """Too many orphans at once are refused (rule: limit-orphans-per-sweep)."""
+    """Too many orphans at once are refused."""
     source, _, missing = source.partition(", ")
     if not refused:
         refuse_mass_deletion(orphans, listed, limit, source, any_missing=bool(missing))

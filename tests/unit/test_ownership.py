@@ -245,7 +245,7 @@ def test_what_is_disabled_is_ours_although_it_is_configured(built_in: BuiltIn) -
 
 @pytest.mark.parametrize("message", [TAGS, PROPERTIES, TAGS.upper()])
 def test_what_fails_for_good_is_ours_and_told(message: str) -> None:
-    """Otherwise nobody ever expires the snapshots of such a table (rule: leave-bucket-its-jobs)."""
+    """Otherwise nobody ever expires the snapshots of such a table."""
     found = owners({SNAPSHOTS: ("Failed", message)})
     assert set(found.owned) == {Operation.COMPACT, Operation.REWRITE_POSITION_DELETES, Operation.REMOVE_ORPHANS}
     assert found.warnings == {

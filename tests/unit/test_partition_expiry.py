@@ -43,7 +43,7 @@ def keys(*days: PartitionValue) -> frozenset[Any]:
 
 
 def test_a_partition_goes_when_its_end_is_older_than_the_retention() -> None:
-    """A day that ended exactly as long ago stays (rule: partitions-age-by-their-time)."""
+    """A day that ended exactly as long ago stays."""
     assert planned([TODAY, TODAY - 11, TODAY - 12]) == (keys(TODAY - 12), 0)
     assert planned([TODAY, TODAY - 11]) == Nothing("no partitions to expire")
     assert planned([]) == Nothing("no partitions to expire")
@@ -63,7 +63,7 @@ def delete(content: FileContent, day: int, **more: Any) -> DataFile:
 
 
 def test_delete_files_go_with_all_that_they_could_apply_to() -> None:
-    """By sequence number, partition and name alike (rule: never-empty-a-table)."""
+    """By sequence number, partition and name alike (rule: drop-only-fully-matched-partitions)."""
     gone = {"partitions": keys(3), "dropped": frozenset({data_file("a", 1).file_path})}
 
     def goes(file: DataFile, spec_id: int = 0, is_global: bool = False) -> bool:

@@ -103,7 +103,7 @@ def test_an_expiry_plans_with_one_look_at_each_file(tmp_path: Path, looks: Count
     assert len(asked) <= 2
 
 
-# Paths of a folder of many files get the names that each would get by itself (rule: compare-real-local-paths).
+# Paths of a folder of many files get the names that each would get by itself.
 
 OBJECTS = ["s3://b/t", "s3a://b", "s3://b//t/", "s3://b/%41", "s3://b/t/..", "hdfs://h:1/t", "gs:/", "s3:/", "s3:"]
 LOCAL = ["/t", "/", "//t", "file:///t", "file:/t/.x", "", ".", "/t/%2541", "/t/./u"]

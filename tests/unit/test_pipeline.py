@@ -260,7 +260,7 @@ def test_deletes_cost_the_table_unless_there_are_none(deletes: str | None, expec
     assert size[Measure.FILES] == (None if deletes is None else 3 + int(deletes))
 
 
-# How large a wave is, and which tables begin: pure rules (rule: wave-tables-are-independent).
+# How large a wave is, and which tables begin: pure rules.
 
 GB = 1024**3
 
@@ -328,7 +328,7 @@ def test_a_table_may_take_long_but_not_the_time_in_which_the_others_are_told_of(
 
 
 def test_a_table_alone_in_its_job_has_nearly_all_of_its_time_and_the_job_ends_before_glue_kills_it() -> None:
-    """Of a Glue run of an hour, Spark's start and the end have six minutes (rule: groups-commit-as-they-finish)."""
+    """Of a Glue run of an hour, Spark's start and the end have six minutes."""
     usable = usable_s(3600)
     assert usable == 3240
     longest = longest_s(0, 2, elapsed_s=40, limit_s=usable, is_alone=True)

@@ -131,7 +131,7 @@ def test_a_malformed_value_is_refused_with_what_is_allowed(key: str, value: str,
 def test_an_unknown_key_is_refused_with_the_three_nearest_ones(
     table: dict[str, str], overrides: dict[str, str], source: str
 ) -> None:
-    """A setting that is unknown, malformed or contradictory is an error (rule: refuse-bad-settings)."""
+    """A setting that is unknown, malformed or contradictory is an error."""
     assert refusal(table, {}, **overrides) == (
         f"unknown policy key 'min_input_file' (from {source}) (did you mean 'min_input_files'?); "
         "the nearest keys are min_input_files, bucket_filter, min_file_size_ratio "

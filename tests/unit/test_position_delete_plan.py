@@ -74,7 +74,7 @@ def test_a_group_is_closed_at_the_target_size() -> None:
 
 
 def test_a_group_fits_into_memory_whatever_the_table_asks_for() -> None:
-    """Its positions are merged there (rule: cap-costly-properties)."""
+    """Its positions are merged there."""
     given = [delete(name, 200 * MB, number=number) for number, name in enumerate("abcdef")]
     large = {"write.delete.target-file-size-bytes": str(2**62)}
     assert groups(plan(given, properties=large)) == [["a", "b", "c"], ["d", "e", "f"]]

@@ -146,7 +146,7 @@ def test_a_default_of_another_type_is_refused(kind: str, default: Any) -> None:
 
 
 def test_a_partition_value_goes_before_a_default_and_a_default_before_null() -> None:
-    """Also where the partition value is null (specification, "Column Projection") (rule: absent-column-value)."""
+    """Also where the partition value is null (specification, "Column Projection")."""
     field = (2, "n", "int", {"initial-default": 5})
     assert added(field, {2: 9}).to_pylist() == [9, 9]
     assert added(field, {2: None}).to_pylist() == [None, None]

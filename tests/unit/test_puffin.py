@@ -65,7 +65,7 @@ def fingerprint(positions: BitMap64) -> str:
 
 @pytest.mark.parametrize("name", FRAMED)
 def test_our_bytes_are_javas(name: str) -> None:
-    """Every kind of Roaring container, runs too (rule: manifest-describes-its-vector)."""
+    """Every kind of Roaring container, runs too."""
     blob, told = golden(name)
     positions = decode_deletion_vector(blob, name, told["count"])
     assert fingerprint(positions) == told["sha256_of_comma_joined"]

@@ -31,8 +31,7 @@ from icekeeper.storage.storage import Storage
 from support.rewrites import input_file, rows, struct, task
 from support.rewrites import rows as made_rows
 
-# Small inputs are decoded ahead on the cores of a task: in order, bounded, and no thread is left
-# (rule: decode-ahead-in-order).
+# Small inputs are decoded ahead on the cores of a task: in order, bounded, and no thread is left.
 
 ROWS = 10
 FILES = 24

@@ -267,7 +267,7 @@ def test_mostly_dead_files_are_rewritten_whatever_was_spent() -> None:
 
 
 def test_a_cdc_table_keeps_within_its_amplification_and_its_debt_is_bounded() -> None:
-    """8 MB an hour that replace rows all over 3 GB, by an equality delete each (rule: delete-rewrites-within-budget).
+    """8 MB an hour that replace rows all over 3 GB, by an equality delete each.
 
     With one indebted file a pass, whatever it costs, 30 bytes would be rewritten for each that came.
     """

@@ -1,4 +1,4 @@
-"""Which groups are rewritten together, and when they are committed (rule: groups-commit-as-they-finish)."""
+"""Which groups are rewritten together, and when they are committed."""
 
 from __future__ import annotations
 

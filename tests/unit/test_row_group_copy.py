@@ -137,7 +137,7 @@ def test_page_indexes_lie_together_and_name_the_pages_of_the_copy(tmp_path: Path
 
     assert [piece.start for piece in bounds[1:] + places] == [piece.end for piece in [*bounds, *places[:-1]]]
     assert places[-1].end == footer.start
-    assert len(bounds) == len(chunks) - len(groups)  # those of uuids are left out (rule: no-uuid-bounds)
+    assert len(bounds) == len(chunks) - len(groups)  # those of uuids are left out
     assert len(places) == len(chunks)
     old = [(path, chunk) for path in paths for chunk in _chunks(path)]
     for chunk, (path, before), piece in zip(chunks, old, places, strict=True):
@@ -277,8 +277,8 @@ def test_what_entries_do_not_tell_is_told_by_footers(mode: str, tmp_path: Path) 
 
 
 def test_footers_tell_no_bounds_that_readers_misread(tmp_path: Path) -> None:
-    """Of uuids (rule: no-uuid-bounds) and of floats that are all the same or beside NaN
-    (rule: no-misread-float-bounds), though the inputs did."""
+    """Of uuids and of floats that are all the same or beside NaN,
+    though the inputs did."""
     schema = struct((1, "x", "double"), (2, "y", "double"), (3, "key", "uuid"))
     values: dict[str, list[Any]] = {"x": [0.0, -0.0, 0.0], "y": [1.0, 2.0, None], "key": [bytes(16)] * 3}
     path = parquet_file(tmp_path / "in.parquet", rows(schema, values))
@@ -370,7 +370,7 @@ def test_an_output_without_anything_to_copy_is_decoded_beside_others() -> None:
 
 
 def test_inputs_that_disagree_about_page_indexes_go_to_different_outputs() -> None:
-    """In no more files than were planned; else they share one, which has no page index (rule: uniform-footers)."""
+    """In no more files than were planned; else they share one, which has no page index."""
     bare = file(50, is_indexed=False)
     some = {0: file(50), 1: bare, 2: bare, 3: file(50)}
     sizes = [50, 50, 50, 50, 10]  # the last one is decoded, and has a page index then

@@ -174,7 +174,7 @@ def test_one_table_in_two_catalogs_is_proposed_once(state: CountedState) -> None
 
 
 def test_a_copied_uuid_holds_up_nobody(state: CountedState) -> None:
-    """Neither the lease of a copy nor its request is the other table's (rule: copied-uuids-hold-up-nobody); it is
+    """Neither the lease of a copy nor its request is the other table's (rule: table-identity-is-its-uuid); it is
     proposed beside it."""
     victim = with_uuid(table(small_files(1000, MB)), "u1")
     copy = TableMetadata({**victim.document, "location": "s3://b/copy"})

@@ -72,8 +72,7 @@ def entries_of(
 
 
 def test_a_manifest_holds_one_spec_and_one_content_type_and_a_file_is_in_one(table: ListedManifests) -> None:
-    """Readers take both from the manifest list, and read a path twice that is listed twice
-    (rule: one-spec-per-manifest)."""
+    """Readers take both from the manifest list, and read a path twice that is listed twice."""
     _, prepared = replaced(table, ["data/a", "data/c", "data/x"])
     _, manifests = entries_of(table, prepared)
     found = {
@@ -92,8 +91,7 @@ def test_a_manifest_holds_one_spec_and_one_content_type_and_a_file_is_in_one(tab
 
 def test_entries_say_who_added_and_who_removed_a_file_and_when(table: ListedManifests) -> None:
     """Added files have the number of the planning snapshot (rule: keep-planning-sequence-number), the others keep
-    theirs (rule: carry-entries-explicitly); the commit's own is above that of every branch
-    (rule: sequence-number-over-all-branches)."""
+    theirs (rule: carry-entries-explicitly); the commit's own is above that of every branch."""
     writer, prepared = replaced(table, ["data/a", "data/c"])
     after, manifests = entries_of(table, prepared)
     snapshot = after.current_snapshot
@@ -215,7 +213,7 @@ def test_a_data_file_has_one_vector() -> None:
     assert (problem.kind, problem.path) == ("deletion_vector", "a")
 
 
-# Totals of snapshot summaries: they add up, and what is not known is not made up (rule: summary-totals-add-up).
+# Totals of snapshot summaries: they add up, and what is not known is not made up.
 
 
 def summary(before: Mapping[str, str], counted: Mapping[str, int] | None = None) -> dict[str, str]:

@@ -420,7 +420,7 @@ def test_the_store_is_the_one_that_is_named(tmp_path: Path) -> None:
 
 
 def test_the_folder_of_a_named_file_must_be_there(tmp_path: Path) -> None:
-    """The folder of a state file that was named is never created (rule: never-create-named-state-folders)."""
+    """The folder of a state file that was named is never created."""
     volume = tmp_path / "volume"
     with pytest.raises(StorageError) as caught:
         open_state({"ICEKEEPER_STATE": str(volume / "s.db")})

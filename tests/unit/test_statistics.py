@@ -122,8 +122,7 @@ def test_nulls_come_first_and_nan_last_with_both_zeros_apart() -> None:
 
 
 def test_deleted_entries_only_say_when_it_changed() -> None:
-    """Partition statistics are counted from manifest entries, one row per spec and partition
-    (rule: partition-statistics-from-entries)."""
+    """Partition statistics are counted from manifest entries, one row per spec and partition."""
     gone = entry(0, (1,), status=EntryStatus.DELETED, snapshot_id=2)
     (row,) = counted(DATA, gone)
     assert (row.data_record_count, row.last_updated_at, row.last_updated_snapshot_id) == (10, 200, 2)
@@ -381,7 +380,7 @@ def test_only_missing_columns_are_read_and_the_others_carried() -> None:
 
 
 def test_rewrites_keep_rows_so_sketches_are_carried() -> None:
-    """They keep the snapshot that they were computed from (rule: statistics-follow-rows)."""
+    """They keep the snapshot that they were computed from."""
     metadata = table("append", "replace", "replace", statistics=[file(1, blob(1, 1))])
     answer = plan(metadata)
     assert (read(answer), carried(answer)) == ({}, [("1.stats", 1, 1)])

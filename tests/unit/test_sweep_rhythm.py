@@ -1,4 +1,4 @@
-"""When a table is swept for orphans again (rule: only-whole-sweeps-count)."""
+"""When a table is swept for orphans again."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_how_old_a_table_is_at_least() -> None:
     assert known_age_ms(table(snapshots=3, age_hours=5), NOW_MS) == 7 * HOUR_MS
 
 
-# What the outcome of a sweep says about when the next one is due (rule: only-whole-sweeps-count).
+# What the outcome of a sweep says about when the next one is due.
 
 SWEEP = Operation.REMOVE_ORPHANS
 NOTHING = SweepMemory()

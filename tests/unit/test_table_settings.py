@@ -1,4 +1,4 @@
-"""What an attacker who sets a table's properties can change (rule: properties-never-loosen, cap-costly-properties)."""
+"""What an attacker who sets a table's properties can change (rule: properties-never-loosen)."""
 
 from __future__ import annotations
 
@@ -319,8 +319,7 @@ def test_a_table_setting_that_is_no_key_is_an_error() -> None:
     assert refusal({"icekeeper.table_settings": "all"}).endswith("table_settings is a setting of the deployment")
 
 
-# Tests as an attacker: what Iceberg's own properties of a table may cost whoever maintains it
-# (rule: cap-costly-properties).
+# Tests as an attacker: what Iceberg's own properties of a table may cost whoever maintains it.
 
 SCHEMA = struct(*((number, f"c{number}", "long") for number in range(1, 41)))
 LEAVES = leaf_columns(SCHEMA)

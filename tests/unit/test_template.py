@@ -355,8 +355,7 @@ class TestAlarms:
             assert f"`{metric}`" in page, key
 
 
-# Functions in a VPC: where two parameters put them, and what Lambda, but not their code, may then do
-# (rule: deny-vpc-rights-to-code).
+# Functions in a VPC: where two parameters put them, and what Lambda, but not their code, may then do.
 
 # AWS managed policy reference, AWSLambdaVPCAccessExecutionRole; the rights to logs are those to the function's own.
 RIGHTS = {

@@ -68,8 +68,7 @@ def test_bounds_from_before_a_promotion_are_judged_by_value() -> None:
 
 
 def test_uuids_between_two_bounds_are_never_left_out() -> None:
-    """Writers order them by signed or by unsigned bytes (platform: java-orders-uuids-signed)
-    (rule: skip-only-what-surely-misses)."""
+    """Writers order them by signed or by unsigned bytes (platform: java-orders-uuids-signed)."""
     low, high = uuid.UUID(int=0xF << 124).bytes, uuid.UUID(int=5).bytes  # as Java orders them
     file = data_file("f", 1, lower_bounds={4: low}, upper_bounds={4: high}, value_counts={4: 2})
     assert row_filter(f"c4 = '{ONE}'", table(), 0)(file, 0)
@@ -107,7 +106,7 @@ def test_a_spec_by_a_column_that_is_gone_tells_nothing() -> None:
 
 @pytest.mark.parametrize("where", ["c2 = 'us'", "c2 > 'z'", "c2 in ('a', 'b')", "c2 like 'x%'"])
 def test_bounds_that_are_no_text_leave_a_file_in_scope(where: str) -> None:
-    """Some writers cut them off within a character, or write text that is no UTF-8 (rule: text-byte-for-byte)."""
+    """Some writers cut them off within a character, or write text that is no UTF-8."""
     file = data_file("f", 1, lower_bounds={2: b"\xff\xfe"}, upper_bounds={2: b"\xff\xff"})
     assert row_filter(where, table(), 0)(file, 0)
 

@@ -134,8 +134,7 @@ def test_the_writer_does_as_told(tmp_path: Path) -> None:
     ]
 
 
-# Sorted files are the same on any number of cores: rows are taken, and columns encoded, side by side
-# (rule: same-bytes-on-any-cores).
+# Sorted files are the same on any number of cores: rows are taken, and columns encoded, side by side.
 
 
 @pytest.mark.parametrize("cores", [1, 3])

@@ -1,4 +1,4 @@
-"""A table bucket as AWS has them, and what AWS refuses at times (rule: ask-for-capabilities, least-privilege-roles)."""
+"""A table bucket as AWS has them, and what AWS refuses at times (rule: least-privilege-roles)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from local_stack.stack import LocalStack
 from support.aws_table_bucket import runtime_of_table_bucket
 from support.local_lake import POLICY_FILE
 
-# A table bucket as AWS has them (rule: ask-for-capabilities): objects are neither listed nor deleted, its own
+# A table bucket as AWS has them: objects are neither listed nor deleted, its own
 # maintenance may be on.
 
 TABLE = TableName.parse("ns.t")

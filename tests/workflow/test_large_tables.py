@@ -121,8 +121,7 @@ def _entry(path: str) -> ManifestEntry:
     return ManifestEntry(EntryStatus.ADDED, SNAPSHOT, 1, 1, data_file(path, 1_000, records=1))
 
 
-# A scheduled run over real tables too large for functions; its job is the real one without Spark
-# (rule: wave-tables-are-independent).
+# A scheduled run over real tables too large for functions; its job is the real one without Spark.
 
 TABLES = ("ns.t", "ns.u")
 

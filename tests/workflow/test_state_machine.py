@@ -76,7 +76,6 @@ def ways(execution: Execution, label: str) -> dict[str, list[str]]:
 
 
 def test_a_run_takes_every_stage_in_order(scripted_stack: LocalStack, script: ScriptedPipeline) -> None:
-    """(rule: canonical-operation-order)"""
     script.tables = ("ns.small", "ns.large")
     script.own_routes = {"ns.small": EVERYTHING, "ns.large": LARGE}
     execution = scripted_stack.run(name="run-whole")

@@ -262,7 +262,7 @@ def _rows(path: Path) -> pa.Table | None:
 
 
 # A pass over a table of which one file is damaged: what the damage hides from it stays
-# (rule: failed-read-is-no-evidence).
+# (rule: prove-before-commit).
 
 _SWEEP = "expire_snapshots,remove_orphans"
 

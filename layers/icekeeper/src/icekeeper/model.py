@@ -54,7 +54,7 @@ class TableName:
         """The name with this :attr:`key`.
 
         Any text is a key: catalogs contain names that :meth:`parse` refuses, and one such record must not stop a
-        reader of all records (rule: hostile-names-stop-nobody).
+        reader of all records.
         """
         if text.startswith("["):
             with suppress(ValueError, RecursionError):
@@ -66,7 +66,7 @@ class TableName:
 
     @property
     def key(self) -> str:
-        """The text under which a table is recorded; no two names share one (rule: unambiguous-record-keys).
+        """The text under which a table is recorded; no two names share one.
 
         For plain names it is the same as :func:`str`, which is ambiguous for others: ``a.b.c`` may be ``c`` in
         ``("a", "b")`` or in ``("a.b",)``.
@@ -140,20 +140,20 @@ class DataFile:
 
     @property
     def key(self) -> FileKey:
-        """Unique within a snapshot (rule: one-spec-per-manifest)."""
+        """Unique within a snapshot."""
         return self.file_path, self.content_offset
 
     @property
     def content_bytes(self) -> int:
         """The bytes of the file; of a deletion vector its own, not those of its Puffin file
-        (rule: puffin-lives-with-its-vectors)."""
+        (rule: what-a-table-needs)."""
         return self.file_size_in_bytes if self.content_size_in_bytes is None else self.content_size_in_bytes
 
 
 class LiveFile(NamedTuple):
     """A live file by path, offset and size in bytes, without statistics.
 
-    For a deletion vector, the size is that of its Puffin file (rule: puffin-lives-with-its-vectors).
+    For a deletion vector, the size is that of its Puffin file (rule: what-a-table-needs).
     """
 
     path: str

@@ -217,7 +217,7 @@ OPT_IN_OPERATIONS = frozenset(operation for operation, facts in FACTS.items() if
 """Operations that are not part of ``operations=all``."""
 
 ALL_OPERATIONS: tuple[Operation, ...] = tuple(operation for operation in FACTS if operation not in OPT_IN_OPERATIONS)
-"""What ``operations=all`` means, in canonical order (rule: canonical-operation-order)."""
+"""What ``operations=all`` means, in canonical order."""
 
 
 def steps_of_function(function: str) -> frozenset[str]:

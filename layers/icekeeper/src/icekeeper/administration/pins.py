@@ -268,8 +268,7 @@ def list_loads(handle: TableHandle) -> Sequence[StagedLoad]:
 
 
 def pin_warnings(catalog: Catalog, table: TableName) -> Sequence[str]:
-    """Why a pinned snapshot may expire nevertheless: a table bucket's own expiry ignores pins
-    (rule: leave-bucket-its-jobs).
+    """Why a pinned snapshot may expire nevertheless: a table bucket's own expiry ignores pins.
 
     Never raises, because the pin is recorded whatever the bucket's settings are.
     """

@@ -1,7 +1,7 @@
 """The properties with which workers reach files: they get keys themselves, unless the operator sets otherwise.
 
 A task contains a profile's name or a role, but no keys, except configured or vended ones: anybody who can read a task
-can read them, and nothing renews them (rule: no-keys-in-tasks).
+can read them, and nothing renews them.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""The interface of every catalog: load a table's metadata, swap them for new ones, nothing more
-(rule: ask-for-capabilities).
+"""The interface of every catalog: load a table's metadata, swap them for new ones, nothing more.
 
 Also here: a loaded table and its identity, and the error for a missing table.
 """

@@ -170,7 +170,7 @@ class ConfiguredCatalog:
 
     def bound_of(self, table: TableName, metadata_location: str, home: str | None = None) -> AllowedLocations:
         """Where the files of one table may be: by a rule of the operator, else by the warehouse
-        (rule: bound-every-table, warehouse-is-the-default-bound).
+        (rule: bound-every-table).
 
         Args:
             metadata_location: its metadata file.  Its writer may write there, while the location that the file names

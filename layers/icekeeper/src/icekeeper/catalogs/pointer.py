@@ -235,7 +235,7 @@ def _is_former_state(storage: Storage, path: str, metadata: TableMetadata) -> bo
 # Metadata files that a pass has read.  Each load asks the catalog for the pointer; a file that the pointer still names
 # is not read again, because a metadata file never changes (specification, "File System Operations").  A file that this
 # process wrote is read from the store once, like any other (rule: cache-only-immutable-metadata).  Two catalogs' stores
-# may have different files of one path (rule: key-caches-by-store).
+# may have different files of one path (rule: cache-only-immutable-metadata).
 
 Place: TypeAlias = tuple[str, str]
 """A store, as :attr:`.Storage.place`."""

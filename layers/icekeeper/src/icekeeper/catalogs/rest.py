@@ -1,7 +1,7 @@
 """REST catalogs: raw JSON through PyIceberg's authenticated session (SigV4, OAuth, tokens), so that no field is lost.
 
 The server checks the *requirements* of a commit, not the state that the commit was based on.  So everything that must
-not have changed meanwhile needs a requirement (rule: state-requirements).
+not have changed meanwhile needs a requirement (rule: swap-pointers-conditionally).
 Source: the Iceberg REST catalog specification, ``rest-catalog-open-api.yaml``.
 """
 

@@ -190,7 +190,7 @@ def totals_of(passes: Sequence[Mapping[str, Any]]) -> dict[str, int | float]:
     }
 
 
-# One listing of the bucket serves all its tables (rule: bucket-sweep-keeps-table-guards).
+# One listing of the bucket serves all its tables (rule: ask-neighbours-before-deleting).
 def orphans(
     catalog: CatalogName,
     bucket: Annotated[

@@ -234,7 +234,7 @@ def _why_overtaken(group: GroupClaim, head: TableMetadata, inputs: _Inputs, revi
         return f"the schema has column {min(lacking)} again, which the output lacks"
     if group.without_row_ids and any(inputs.location[key] in inputs.numbered for key in group.inputs):
         # The first v3 commit gives an id to every row; outputs without these ids would get new ones
-        # (rule: ids-never-mixed).
+        # (rule: rows-keep-their-lineage).
         return "the rows of an input file were given ids by another commit"
     return None
 
@@ -413,8 +413,7 @@ def _comparable(scope: Scope) -> tuple[object, ...]:
 
 
 def _revived_columns(planned: TableMetadata, head: TableMetadata) -> frozenset[int]:
-    """Columns that only the head's schema has, but older files may contain: a schema change was undone
-    (rule: returned-columns-drop-groups)."""
+    """Columns that only the head's schema has, but older files may contain: a schema change was undone."""
     known = planned.document.get("last-column-id")
     before = set(_leaves({"type": "struct", **planned.current_schema}))
     now = set(_leaves({"type": "struct", **head.current_schema}))

@@ -49,10 +49,10 @@ from icekeeper.model import (
 )
 
 _Kind = tuple[int, ManifestContent]
-"""One spec and one content type per manifest (rule: one-spec-per-manifest)."""
+"""One spec and one content type per manifest."""
 
 # Specification, "Snapshots", ``operation``: ``replace`` keeps all rows, ``delete`` only removes rows
-# (rule: rewrites-are-replace, platform: spark-streams-skip-replace).
+# (platform: spark-streams-skip-replace).
 REPLACE, DELETE = "replace", "delete"
 RECIPE_KEY = "icekeeper.recipe"
 
@@ -108,8 +108,7 @@ class SnapshotWriter:
 
     @property
     def sequence_number(self) -> int:
-        """The attempt's sequence number, from the table's and not the head's: branches share the count
-        (rule: sequence-number-over-all-branches)."""
+        """The attempt's sequence number, from the table's and not the head's: branches share the count."""
         return 0 if self.metadata.format_version == 1 else self.metadata.last_sequence_number + 1
 
     def replace_files(
@@ -323,7 +322,7 @@ def _counts(manifest: ManifestFile) -> tuple[int | None, ...]:
     )
 
 
-# Snapshot summaries (rule: summary-totals-add-up).
+# Snapshot summaries.
 
 # Total, what adds to it, what subtracts from it, as in Java's SnapshotProducer.updateTotal.
 _TOTALS = (
@@ -405,7 +404,7 @@ _LARGEST_TARGET_BYTES = 128 * 1024 * 1024
 
 
 def manifest_target_bytes(metadata: TableMetadata, total_bytes: float) -> int:
-    """``commit.manifest.target-size-bytes``, within limits (rule: cap-costly-properties).
+    """``commit.manifest.target-size-bytes``, within limits.
 
     Entries of ``total_bytes`` become at most 10,000 manifests, because every pass reads each of them.  A manifest is
     at most about 128 MB, because it is assembled in memory.

@@ -280,7 +280,7 @@ class FileNeeds:
 
     def _spare_entry_at(self, pointer: str) -> None:
         """Spare the references of a second entry of this table, even if the operator's rules keep that entry apart
-        (rule: follow-each-entry)."""
+        (rule: stale-entries-delete-nothing)."""
         storage = self._context.stores.storage(self._table)
         found = read_listed_metadata(storage, pointer)
         if found is not None and found.uuid == self._table.metadata.uuid:

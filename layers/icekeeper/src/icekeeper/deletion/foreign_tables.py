@@ -2,7 +2,7 @@
 
 If a metadata file belongs to another table, that table's data may be there too and look like orphans.  A metadata file
 that the store does not let us read might be such a file.  Both stop the deletion (rule: unknown-metadata-stops-sweeps),
-unless the operator waives it with ``orphan_protected_prefixes`` (rule: operators-waive-foreign-metadata).  A damaged
+unless the operator waives it with ``orphan_protected_prefixes`` (rule: unknown-metadata-stops-sweeps).  A damaged
 file stops nothing: nobody can read a table by it.
 """
 

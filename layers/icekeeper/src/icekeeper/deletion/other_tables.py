@@ -161,7 +161,7 @@ def know_every_table(context: OperationContext, own: LoadedTable) -> Sequence[Ca
 def fitting(look: CatalogLook) -> CatalogLook | None:
     """The look, made small enough for any state store; ``None``: it stays too large.
 
-    If very many tables cannot be read, one of each namespace represents all of them (rule: hostile-names-stop-nobody).
+    If very many tables cannot be read, one of each namespace represents all of them.
     """
     if _is_small(look):
         return look
@@ -250,7 +250,7 @@ def _look(context: OperationContext, before: CatalogLook, run: str) -> CatalogLo
 
 def _require_own(context: OperationContext, catalog: Catalog, listed: Iterable[TableName]) -> None:
     """Raises StorageError if a listing lacks the table of this pass, which was loaded
-    (rule: empty-listings-prove-nothing); some catalogs spell names in their own case."""
+    (rule: trust-only-own-answers); some catalogs spell names in their own case."""
     is_own = catalog.id == context.catalogs.own.id
     if is_own and all(one.key.lower() != context.table.key.lower() for one in listed):
         raise StorageError(

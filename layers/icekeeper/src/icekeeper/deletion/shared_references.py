@@ -146,7 +146,7 @@ def list_beside(
 
 
 def _require_current(storage: Storage, table: LoadedTable, listed: Iterable[ListedObject]) -> None:
-    """Raises OperationRefused if a listing lacks the table's own metadata file (rule: empty-listings-prove-nothing)."""
+    """Raises OperationRefused if a listing lacks the table's own metadata file (rule: trust-only-own-answers)."""
     current = normalise(table.metadata_location)
     folder = current.rpartition("/")[0]
     if folder not in map(normalise, metadata_folders(table.metadata)):
@@ -261,7 +261,7 @@ class SharedReferences:
         """``own``: the table whose files are deleted; ``known``: its references that the caller has read.
 
         Another entry of ``own`` needs all that its metadata file references, even if that file is now ``own``'s head,
-        too: the entry does not follow later commits (rule: follow-each-entry).
+        too: the entry does not follow later commits (rule: stale-entries-delete-nothing).
 
         Raises:
             OperationRefused: a table has a newer head that its catalog entry does not know.

@@ -57,7 +57,7 @@ def read_new_manifests(context: OperationContext, loaded: LoadedTable, before: I
     """Read the manifests that were added since ``before``; the pass's footprint takes note of their files' folders.
 
     The claims record up to which commit manifests were read, so each is read once
-    (rule: read-each-guest-manifest-once).  Returns whether all of them exist; a missing one stops nothing.
+    (rule: look-at-every-served-table).  Returns whether all of them exist; a missing one stops nothing.
 
     Raises:
         MetadataUnreadable: a manifest list or manifest is damaged.

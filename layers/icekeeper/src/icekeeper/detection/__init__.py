@@ -1,1 +1,1 @@
-"""Which tables need maintenance, from metadata alone (rule: detection-reads-documents-only); and how one looks now."""
+"""Which tables need maintenance, from metadata alone; and how one looks now."""

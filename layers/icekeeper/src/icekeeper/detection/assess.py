@@ -118,7 +118,7 @@ def _unreadable(metadata: TableMetadata, memory: Glance) -> str | None:
 
 def _expirable(metadata: TableMetadata, policy: Policy, memory: Glance, now_ms: int) -> ExpiryPlan:
     """What expires now; nothing if the last expiry was refused and would be again
-    (rule: retry-unreadable-files-weekly)."""
+    (rule: leave-out-unreadable-files)."""
     refused = memory.refused_expiry
     is_named = bool(policy.named_snapshots[1])
     if refused and not is_named and refused.waits(history_digest(metadata, refused.needed_by), now_ms):
@@ -186,7 +186,7 @@ def assess(
         seen: what passes saw of the table.  If one with the same digest has looked at this head, or at one since which
             little came, the head's summary is no sign of work.
         failed_loads: how many failed loads are past the grace period.  A pass removes their files even if maintenance
-            is disabled (rule: clean-failed-loads-from-record), unless the deployment forbids it.
+            is disabled, unless the deployment forbids it.
         due: signals that depend only on an interval: the orphan sweep.
         clustering: the recipe by which compaction would cluster files; ``None``: it would not.
         has_unreadable: passes found unreadable files, so first statistics cannot be computed.

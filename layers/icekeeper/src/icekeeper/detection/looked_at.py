@@ -42,7 +42,7 @@ def looked_at(
 ) -> LookedAt:
     """Compare the head with what the last pass of the same digest saw, at ``now_ms`` (epoch milliseconds)."""
     last = None if seen is None else seen.under(resolved.digest_over(metadata))
-    if last is None or last.finished_ms > now_ms:  # a clock was ahead (rule: future-records-bar-nothing)
+    if last is None or last.finished_ms > now_ms:  # a clock was ahead
         files = summary_counter(summary_counters(head), "total-data-files") or 0
         return LookedAt(False, f"no pass under these settings has looked at the {counted(files, 'data file')}")
     if not last.is_done:

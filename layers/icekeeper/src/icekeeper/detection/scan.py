@@ -326,7 +326,7 @@ class Scanner:
         self, place: _Place, loaded: LoadedTable, identity: TableIdentity, resolved: ResolvedPolicy
     ) -> int | MaintenanceError | None:
         """The number of manifests where the head's summary lacks it: as the last scan recorded it for this head, else
-        by its manifest list (rule: detection-reads-documents-only)."""
+        by its manifest list."""
         head = health_head(loaded.metadata, resolved)
         if head is None or self.count_manifests is None or listed_manifests(summary_counters(head)) is not None:
             return None

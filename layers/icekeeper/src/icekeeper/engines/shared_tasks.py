@@ -2,7 +2,7 @@
 
 The rewrite of a tiny table waits for the object store nearly all of its time, and would occupy a core of a worker
 meanwhile.  So while all cores are taken, little works wait, and those that wait are then done together: in threads of
-one task (rule: wave-tables-are-independent).
+one task.
 """
 
 from __future__ import annotations

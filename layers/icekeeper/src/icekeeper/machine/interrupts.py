@@ -1,4 +1,4 @@
-"""SIGINT (Ctrl-C) and SIGTERM (systemd, Kubernetes, ECS) end a command in the same way (rule: end-within-the-grace).
+"""SIGINT (Ctrl-C) and SIGTERM (systemd, Kubernetes, ECS) end a command in the same way.
 
 The first signal raises KeyboardInterrupt in the main thread; inside :func:`uninterrupted`, at the end of the block.
 What is finished is then committed, the rest is cleaned up, and the process ends with 128 and the signal's number.  When

@@ -124,7 +124,7 @@ _SPARE: ContextVar[int] = ContextVar("icekeeper_spare_bytes", default=0)
 
 
 def task_cores() -> int:
-    """The number of cores that the running task may use (rule: use-only-assigned-cores); 1 outside a task."""
+    """The number of cores that the running task may use; 1 outside a task."""
     return _CORES.get()
 
 

@@ -134,7 +134,7 @@ def why_no_statistics(context: OperationContext, metadata: TableMetadata, operat
 
 
 def take_over(operation: Operation, context: OperationContext) -> None:
-    """Switch off the table bucket's own operation of the same kind, if any (rule: leave-bucket-its-jobs).
+    """Switch off the table bucket's own operation of the same kind, if any.
 
     Does nothing in a dry run.
 
@@ -251,7 +251,7 @@ def _only_planned(outcome: OperationOutcome, context: OperationContext) -> Opera
 def remember_sweep(
     state: StateStore, identity: TableIdentity, outcome: OperationOutcome, started_ms: int, finished_ms: int
 ) -> None:
-    """Record when a real pass swept a table; the next sweep counts from then (rule: only-whole-sweeps-count).
+    """Record when a real pass swept a table; the next sweep counts from then.
 
     A sweep that found nothing counts.  After a sweep that failed, was refused or could not delete a file, the table is
     still due.  Outcomes of other operations are ignored.

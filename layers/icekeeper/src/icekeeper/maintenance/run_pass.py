@@ -67,7 +67,7 @@ NOT_BEGUN = "not begun: the pass was interrupted"
 
 
 PASS_LEASE_MS = 3 * 60 * 1000
-"""How long a killed pass blocks others, if its death cannot be proven (rule: dead-holders-bar-nobody).
+"""How long a killed pass blocks others, if its death cannot be proven (rule: one-lease-holder).
 
 A thread of the process prolongs the lease, so it can be short."""
 _PAUSE_S = 2.0
@@ -154,7 +154,7 @@ class AskedPass:
     """The saved plan to apply; such a pass serves no request."""
 
     def pending(self, loaded: LoadedTable, policy: Policy | None) -> MaintenanceRequest | None:
-        """The table's pending request, if the pass does all that it asks for (rule: one-request-one-claim).
+        """The table's pending request, if the pass does all that it asks for.
 
         The pass must run every requested operation, and have the same other settings.  If its settings are wrong
         (``policy`` is ``None``), it serves a request with equal settings.
@@ -264,11 +264,10 @@ def _forget_cuts(asked: AskedPass, loaded: LoadedTable) -> None:
 def why_needless(
     state: StateStore, identity: TableIdentity, digest: str, detected_ms: int, *, now_ms: int, is_pending: bool | None
 ) -> str | None:
-    """Why a table needs no pass of this digest any more: another run has done one since it was detected
-    (rule: overlapping-runs-share-slots).
+    """Why a table needs no pass of this digest any more: another run has done one since it was detected.
 
     ``is_pending``: whether its request is still pending; ``None``: no request.  A pass that ended in the future was
-    recorded by a wrong clock, and is ignored (rule: future-records-bar-nothing).
+    recorded by a wrong clock, and is ignored.
 
     Raises:
         StorageError: the state does not answer.
@@ -420,7 +419,7 @@ def run_pass(context: OperationContext, saved: SavedTable | None = None) -> Pass
                 else:
                     outcome = run_operation(operation, context)
                 done.append(outcome)
-            # This is no operation, and cannot be switched off (rule: clean-failed-loads-from-record).
+            # This is no operation, and cannot be switched off.
             staged = clean_staged_files(context) if saved is None else None
         except KeyboardInterrupt:
             interrupted, sentence = interrupted_outcome(context, loaded, operations, done)

@@ -147,7 +147,7 @@ def _require_end(data: bytes, at: int) -> None:
     if at > len(data):
         raise EOFError("a record ends behind its block")
     if at != len(data):
-        raise ValueError("a block holds more than its records")  # (rule: check-entries-kept-as-bytes)
+        raise ValueError("a block holds more than its records")  # (rule: damage-ends-in-a-named-error)
 
 
 def open_avro(data: bytes, path: str) -> AvroFile:

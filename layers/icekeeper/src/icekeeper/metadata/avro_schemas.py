@@ -1,5 +1,4 @@
-"""Avro schemas of manifests and manifest lists, field for field as Iceberg-Java writes them
-(rule: avro-schemas-like-java).
+"""Avro schemas of manifests and manifest lists, field for field as Iceberg-Java writes them.
 
 Every field has its ``field-id`` and every list its ``element-id``: without them Java's metadata tables fail and DuckDB
 aborts (platform: duckdb-aborts-on-manifests).  Source: specification, "Manifests", "Manifest Lists", and Java's

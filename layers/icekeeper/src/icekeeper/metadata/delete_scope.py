@@ -35,7 +35,8 @@ PartitionKey: TypeAlias = tuple[int, tuple[object, ...]]
 
 
 def partition_key(spec_id: int, partition: tuple[PartitionValue, ...]) -> PartitionKey:
-    """Spec id and partition as a key: 0.0 and -0.0 are two partitions, all NaNs are one (rule: nan-is-one-value)."""
+    """Spec id and partition as a key: 0.0 and -0.0 are two partitions, all NaNs are one
+    (rule: equality-keys-by-value)."""
     for value in partition:
         if isinstance(value, float):
             return spec_id, tuple(_float_key(one) if isinstance(one, float) else one for one in partition)

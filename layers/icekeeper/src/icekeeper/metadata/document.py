@@ -64,8 +64,7 @@ class Snapshot:
 
     @property
     def manifest_list(self) -> str | None:
-        """The path of the manifest list; ``None`` for v1 snapshots that list their manifests inline
-        (rule: v1-tables-have-less)."""
+        """The path of the manifest list; ``None`` for v1 snapshots that list their manifests inline."""
         return self.raw.get("manifest-list")
 
     @property
@@ -161,7 +160,7 @@ class TableMetadata:
         """Every partition spec by id; a v1 document may hold only the fields of ``partition-spec``.
 
         Field ids that a v1 writer left out are counted from 1000, as the specification says.  A field with several
-        source columns gets an unknown transform (rule: multi-column-transforms-unknown).
+        source columns gets an unknown transform.
         """
         specs = self.document.get("partition-specs")
         if not specs:
@@ -368,7 +367,7 @@ def require_writable(metadata: TableMetadata) -> None:
     """Check that this version of Icekeeper may write to the table.
 
     Raises:
-        TableUnsupported: the format version is newer (rule: leave-newer-formats), other readers would not find new
+        TableUnsupported: the format version is newer, other readers would not find new
             files (rule: write-where-readers-find), or readers disagree on the head (rule: refuse-ambiguous-tables).
     """
     if metadata.format_version not in MAINTAINED_FORMAT_VERSIONS:

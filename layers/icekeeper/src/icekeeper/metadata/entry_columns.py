@@ -76,7 +76,7 @@ class LateReader:
         """``None`` unless each late field is an array of numbers, or of pairs of a number and a number or bytes.
 
         Such an array can be decoded whenever it could be skipped, so that no damage shows up later
-        (rule: check-entries-kept-as-bytes).
+        (rule: damage-ends-in-a-named-error).
         """
         readers: dict[str, Reader] = {}
         before: list[Skipper] = []
@@ -367,7 +367,7 @@ class _Known(dict[bytes, Any]):
 #
 # Nearly all entries of a manifest have the same layout: the same columns have metrics, paths have a few lengths.  One
 # match then finds all fields, several times faster than a walk from field to field (platform: regex-reads-manifests).
-# Entries of other layouts, and damaged ones, are walked (rule: check-entries-kept-as-bytes).
+# Entries of other layouts, and damaged ones, are walked (rule: damage-ends-in-a-named-error).
 
 # Learning takes as long as walking some hundred entries, and most tables have no more.
 _WALKED_FIRST = 200

@@ -2,7 +2,7 @@
 
 Entries are encoded one by one, or copied from another manifest without decoding them in full.  Manifests can also be
 assembled from compressed blocks.  The counts, sequence number and partition summaries for the manifest list are
-computed from the entries, never copied (rule: count-manifests-from-entries).
+computed from the entries, never copied (rule: summaries-hold-for-every-reader).
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ _V1_BLOCK_SIZE_IN_BYTES = 64 * 1024 * 1024
 @dataclass(frozen=True, slots=True)
 class EntryEncoder:
     """Encodes entries of one spec; late fields of a ``StoredFile``, such as column metrics, are copied as bytes
-    (rule: check-entries-kept-as-bytes).
+    (rule: damage-ends-in-a-named-error).
 
     Avro encodes a record as its fields one after the other, so the schema of entries is also there in parts.
     """

@@ -1,4 +1,4 @@
-"""Encodes and decodes Puffin files and the deletion vectors in them (rule: manifest-describes-its-vector) (pure).
+"""Encodes and decodes Puffin files and the deletion vectors in them (pure).
 
 A deletion vector is a big-endian length, a magic number, a 64-bit Roaring bitmap in the portable format, and a
 big-endian checksum.  Icekeeper writes the same bytes as Java's ``BitmapPositionDeleteIndex``: runs are compressed.

@@ -169,7 +169,7 @@ def comparable(iceberg_type: str, raw: Any) -> Any:
 
 
 def is_utf8(value: bytes) -> bool:
-    """Whether these bytes are UTF-8; some writers store text, and bounds, that is not (rule: text-byte-for-byte)."""
+    """Whether these bytes are UTF-8; some writers store text, and bounds, that is not."""
     try:
         value.decode()
     except UnicodeDecodeError:

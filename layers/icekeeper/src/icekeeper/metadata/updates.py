@@ -69,7 +69,7 @@ def apply_updates(
 
     ``metadata_location``, the path of the base document, is appended to the metadata log.  The log is then cut to
     ``write.metadata.previous-versions-max`` entries.  The times of the result (epoch milliseconds) are never before
-    those of the base document (rule: time-never-runs-backwards).
+    those of the base document.
 
     Raises:
         CommitConflict: an update does not fit the document, for example a sequence number that is already used.
@@ -192,14 +192,14 @@ def _remove_snapshot_ref(document: JsonObject, name: str) -> None:
 def _remove_snapshots(document: JsonObject, snapshot_ids: Iterable[int]) -> None:
     gone = set(map(int, snapshot_ids))
     document["snapshots"] = _without(document.get("snapshots"), "snapshot-id", gone)
-    for key in ("statistics", "partition-statistics"):  # (rule: statistics-leave-with-snapshot)
+    for key in ("statistics", "partition-statistics"):
         if document.get(key):
             document[key] = _without(document[key], "snapshot-id", gone)
     for name in [n for n, ref in (document.get("refs") or {}).items() if int(ref["snapshot-id"]) in gone]:
         _remove_snapshot_ref(document, name)
     if document.get("current-snapshot-id") in gone:  # a v1 document has no refs
         _remove_snapshot_ref(document, MAIN)
-    # The log loses its entries up to the last one of a removed snapshot (rule: keep-metadata-logs).
+    # The log loses its entries up to the last one of a removed snapshot.
     log = document.get("snapshot-log") or []
     last_gone = max((i for i, entry in enumerate(log) if int(entry["snapshot-id"]) in gone), default=-1)
     if last_gone >= 0:

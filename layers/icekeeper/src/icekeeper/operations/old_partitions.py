@@ -1,7 +1,6 @@
 """Which partitions are past their retention, and which delete files are dropped with them; reads nothing.
 
-As in Apache Paimon, the partition's own time decides, not the time when its files were written
-(rule: partitions-age-by-their-time).
+As in Apache Paimon, the partition's own time decides, not the time when its files were written.
 """
 
 from __future__ import annotations
@@ -131,7 +130,7 @@ def goes_with(
     """Whether a delete file is useless once these partitions, with the data files ``dropped``, are gone.
 
     If it names a data file, that file decides, whatever its own partition.  Global equality deletes are kept
-    (rule: deletes-reach-one-partition, named-deletes-reach-anywhere, never-empty-a-table).
+    (rule: deletes-reach-one-partition, named-deletes-reach-anywhere, drop-only-fully-matched-partitions).
     """
     named = named_file(file)
     if named is not None:

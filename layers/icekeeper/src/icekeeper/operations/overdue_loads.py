@@ -1,7 +1,6 @@
 """Which recorded loads this pass cleans up; reads nothing.
 
-As in Modak, staged files of failed loads are deleted after the grace period, by their record and without a listing
-(rule: clean-failed-loads-from-record).
+As in Modak, staged files of failed loads are deleted after the grace period, by their record and without a listing.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ def metadata_folders(metadata: TableMetadata) -> tuple[str, ...]:
     """The folders of the table's metadata files: ``write.metadata.path`` and the default one.
 
     Another head of the table may have set or removed the property.  Some writers keep the slash at the end of a
-    location, and the default folder of their files is another one in S3 (rule: keys-are-text).
+    location, and the default folder of their files is another one in S3 (rule: any-spelling-protects).
     """
     own, usual = metadata.metadata_directory, f"{metadata.location}/metadata"
     literal = f"{metadata.document['location']}/metadata"

@@ -40,7 +40,7 @@ class MetadataCache:
 
     They never change (specification, "File System Operations").  Files that the pass writes are read from the store,
     too: a truncated file must stop deletions (rule: cache-only-immutable-metadata).  Another catalog's store may have a
-    different file at the same path, so the store is part of the key (rule: key-caches-by-store).
+    different file at the same path, so the store is part of the key (rule: cache-only-immutable-metadata).
 
     Nothing is evicted.  Operations read the same files in the same order, so evicting the oldest file would always
     remove the next one that is needed.

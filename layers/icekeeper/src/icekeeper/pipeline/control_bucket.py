@@ -74,7 +74,7 @@ class ControlBucket:
         """The document under a key, ``None`` when there is none.
 
         Raises:
-            StorageError: it cannot be read, or there is no such bucket (rule: missing-bucket-is-a-failure).
+            StorageError: it cannot be read, or there is no such bucket.
         """
         path = self._path(key)
         try:

@@ -153,7 +153,7 @@ def _scheduled(deployment: Deployment, event: DetectEvent) -> Detected:
 
 
 def _without(found: Detected, gathered: frozenset[str]) -> Detected:
-    """Without the tables of these lease keys, which other runs have (rule: overlapping-runs-share-slots)."""
+    """Without the tables of these lease keys, which other runs have."""
     items = tuple(item for item in found.items if item.identity.lease_key not in gathered)
     left = len(found.items) - len(items)
     told = f"; {left} of them are left to runs that have not ended" if left else ""

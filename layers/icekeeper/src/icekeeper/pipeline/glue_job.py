@@ -2,8 +2,7 @@
 
 One driver maintains many tables at once, whose tasks share the workers of one engine.  Each table goes its own way: its
 lease, its plan on the newest head, its commits, its outcomes.  What befalls one is told in its own documents and stops
-no other.  A second attempt finds the outcomes of those that ended and does only the rest
-(rule: wave-tables-are-independent).
+no other.  A second attempt finds the outcomes of those that ended and does only the rest.
 """
 
 from __future__ import annotations

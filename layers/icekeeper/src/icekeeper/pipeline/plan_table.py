@@ -102,7 +102,7 @@ def plan_table(deployment: Deployment, event: TableEvent) -> PlanDocument:
     """Write a table's plan to the control bucket, and return it; a repetition plans anew.
 
     The pass serves the request that is pending for its table with the same settings.  The request stays pending until
-    the pass is reported, so that a crash leaves it to the next run (rule: one-request-one-claim).
+    the pass is reported, so that a crash leaves it to the next run.
 
     Raises:
         LeaseHeld, TableBusy: another run maintains the table.

@@ -1,4 +1,4 @@
-"""A pass that a person requests outside the schedule (rule: one-request-one-claim): file the request, start a run, wait
+"""A pass that a person requests outside the schedule: file the request, start a run, wait
 for the pass.
 
 The request is always filed in the state, where the next scheduled run finds it.  So it outlives a run that could not be
@@ -216,7 +216,7 @@ def _served(state: StateStore, request: MaintenanceRequest, now_ms: int) -> Answ
     journal."""
     newest = next(iter(state.history(request.identity, limit=1)), None)
     seen = state.seen(request.identity)
-    # No pass ends later than now (rule: future-records-bar-nothing).
+    # No pass ends later than now.
     seen_ms = 0 if seen is None or seen.finished_ms > now_ms else seen.finished_ms
     if newest is not None and newest.finished_ms >= max(request.requested_ms, seen_ms):
         return _recorded(newest)

@@ -350,7 +350,7 @@ def _with_earlier_commits(step: _Step, outcome: OperationOutcome, before: frozen
     """The outcome, extended by what another attempt at this step committed before it crashed, or beside this one.
 
     What failed, or found nothing to do, may have been overtaken by an attempt of the same run, whose outcome this one
-    replaces (rule: concurrent-calls-lose-nothing).
+    replaces (rule: failures-cost-no-row).
     """
     may_be_overtaken = outcome.status is not Status.SUCCEEDED
     metadata = (step.context.load() if may_be_overtaken else step.loaded).metadata

@@ -92,8 +92,8 @@ def longest_s(size_bytes: int, workers: int, *, elapsed_s: float, limit_s: float
 
 
 def last_round_s(longest_s: float) -> float:
-    """How many of the seconds that a table has may pass before it begins nothing new, commits and reports what is left
-    (rule: groups-commit-as-they-finish)."""
+    """How many of the seconds that a table has may pass before it begins nothing new, commits and reports what is
+    left."""
     return _LAST_ROUND * longest_s
 
 

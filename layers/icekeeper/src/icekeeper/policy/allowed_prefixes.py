@@ -25,7 +25,7 @@ def allowed_prefixes(text: str, catalog: str, namespace: tuple[str, ...]) -> tup
 
     ``text`` is the value of the environment variable.  ``{catalog}`` and ``{namespace}`` in a prefix stand for the
     table's own; nested namespaces are joined by dots.  A name that would then denote another folder or namespace gets
-    no folder, and the second value says why (rule: names-are-not-paths).
+    no folder, and the second value says why (rule: bound-every-table).
 
     Raises:
         PolicyError: the setting is malformed.

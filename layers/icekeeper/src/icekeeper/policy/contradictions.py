@@ -1,4 +1,4 @@
-"""Which values of a policy contradict each other, and which are not safe (rule: refuse-bad-settings)."""
+"""Which values of a policy contradict each other, and which are not safe."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Which layers of settings a table has, and in which order.
 
 The order is ``default`` → deployment environment → policy file → S3 Tables maintenance configuration →
-Iceberg's own table properties → table properties ``icekeeper.<key>`` → ``--set``; later layers win, and each is checked
-(rule: refuse-bad-settings).  :mod:`icekeeper.policy.table_may_set` decides which table properties count.  The
+Iceberg's own table properties → table properties ``icekeeper.<key>`` → ``--set``; later layers win, and each is
+checked.  :mod:`icekeeper.policy.table_may_set` decides which table properties count.  The
 deployment's bounds then limit the values of all layers.
 """
 

@@ -1,4 +1,4 @@
-"""Who maintains a table: the table bucket's own maintenance or Icekeeper (rule: leave-bucket-its-jobs).
+"""Who maintains a table: the table bucket's own maintenance or Icekeeper.
 
 In table buckets, AWS compacts tables, expires snapshots and removes unreferenced files unless this is switched off or
 its jobs have stalled.  If both did the same work, they would conflict.  So Icekeeper leaves to the bucket what the

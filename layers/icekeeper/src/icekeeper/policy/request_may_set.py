@@ -102,7 +102,7 @@ def _loosest(own: ResolvedPolicy, asked: ResolvedPolicy, operation: Operation, m
     found |= _looser(own.policy, asked.policy, operation, may)
     more = [one for one in asked.waived_prefixes if one not in own.waived_prefixes]
     if operation is Operation.REMOVE_ORPHANS and more and _PROTECTED not in may:
-        # A sweep would remove data beside another table's metadata (rule: operators-waive-foreign-metadata).
+        # A sweep would remove data beside another table's metadata (rule: unknown-metadata-stops-sweeps).
         what = f"add {text_of(tuple(more))} to {_PROTECTED}, by which what another table has there is removed"
         found[_PROTECTED] = what
     return found

@@ -1,4 +1,4 @@
-"""Resolve layers of settings to one checked policy with the source of each value (rule: refuse-bad-settings)."""
+"""Resolve layers of settings to one checked policy with the source of each value."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class ResolvedPolicy:
     ignored: tuple[Ignored, ...] = ()
     """The table's settings that do not count, wholly or in part (rule: properties-never-loosen)."""
     orders: Policy | None = None
-    """If the settings of the call only merge files: the table's policy without them, by which other passes order files
-    (rule: keep-order-of-the-table)."""
+    """If the settings of the call only merge files: the table's policy without them, by which other passes order
+    files."""
     layers: tuple[Layer, ...] = field(default=(), repr=False, compare=False)
     """The layers of the policy, as they were given."""
     _own_fingerprint: list[str] = field(default_factory=list, init=False, repr=False, compare=False)

@@ -1,7 +1,7 @@
 """When a table is swept for orphans.
 
 A sweep lists all files of a table.  So automatic passes skip it until ``orphan_sweep_interval_hours`` have passed since
-the last whole sweep (rule: only-whole-sweeps-count).
+the last whole sweep.
 """
 
 from __future__ import annotations

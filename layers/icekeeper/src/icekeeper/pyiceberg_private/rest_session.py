@@ -91,7 +91,7 @@ class BoundedRestCatalog(RestCatalog):
     Only reads are repeated: a commit that is sent twice conflicts with itself (rule: send-commits-once).  Of the
     server's configuration, PyIceberg sees only what ``admit`` returns (rule: admit-server-settings-by-list).  Cookies
     are not kept.  A redirect to another origin is an error, because it would get the credentials
-    (rule: no-cross-origin-redirects).
+    (rule: own-keys-stay-with-own-endpoint).
     """
 
     def __init__(self, name: str, admit: Admit, properties: Mapping[str, Any]) -> None:
@@ -182,7 +182,7 @@ def _next_page(
     params: Mapping[str, str] | None = None,
     **more: Any,
 ) -> requests.Response:
-    """Ask for one page of a listing, but refuse a repeated token, or too many pages (rule: bounded-answers).
+    """Ask for one page of a listing, but refuse a repeated token, or too many pages (rule: bound-foreign-bytes).
 
     PyIceberg continues as long as there is a token.
     """

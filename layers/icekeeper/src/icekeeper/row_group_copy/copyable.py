@@ -170,7 +170,7 @@ class CopyableFile:
 
 
 def counted_bytes(size: int, memory: int, least: int, full: int) -> int:
-    """The bytes of row groups to compare with the limit ``least`` for each (rule: copy-only-unchanged-row-groups).
+    """The bytes of row groups to compare with the limit ``least`` for each.
 
     ``full`` bytes of ``memory`` count as ``least`` bytes in the file.  A writer ends a row group that fills its memory,
     also if it is small in the file; decoding would not give larger ones.
@@ -263,7 +263,7 @@ def judge_file(
     keys = {pair.key: pair.value for pair in metadata.key_value_metadata or ()}
     parts = tuple(_row_groups(metadata, columns, schema, without_nan))
     if lineage is None and schema.has_lineage and any(part.columns < len(schema.columns) for part in parts):
-        # They must not share a file with rows that have ids (rule: ids-never-mixed).
+        # They must not share a file with rows that have ids (rule: rows-keep-their-lineage).
         raise CannotCopy("has rows without ids, which get theirs from a commit")
     return CopyableFile(
         footer=footer.with_bytes_from(min((piece.start for piece in indexes), default=footer.start)),
@@ -366,7 +366,7 @@ def stored_bounds(group: RowGroup) -> tuple[tuple[int, int], ...] | None:
     """The least and greatest value of both lineage columns of a row group that has them; ``None``: do not copy them.
 
     Copied columns must have a value for every row, and bounds for the manifest.  A null means that the row inherits
-    from its file; in the new file it would inherit something else (rule: copied-rows-store-their-ids).
+    from its file; in the new file it would inherit something else (rule: rows-keep-their-lineage).
     """
     found = []
     for chunk in group.columns[-LINEAGE_COLUMNS:]:

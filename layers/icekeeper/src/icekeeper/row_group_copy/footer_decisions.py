@@ -1,4 +1,4 @@
-"""Decides what becomes of every optional field in a copied footer (rule: uniform-footers).
+"""Decides what becomes of every optional field in a copied footer.
 
 Writers differ: Java numbers row groups, Arrow does not; some write page indexes, some statistics.  Some readers written
 in Rust refuse a file in which only some row groups have a field, or take values of some row groups for those of the
@@ -83,7 +83,7 @@ DECISIONS: Mapping[type[Any], Mapping[str, Decision]] = {
         "nan_count": DROPPED,  # a reader may take the count of some row groups for that of the file
     },
     SizeStatistics: {
-        # Later merges estimate the memory of texts by it (rule: copy-only-unchanged-row-groups).
+        # Later merges estimate the memory of texts by it.
         "unencoded_byte_array_data_bytes": OWN,
         "repetition_level_histogram": OWN,
         "definition_level_histogram": OWN,
@@ -202,8 +202,8 @@ def kept_column_index(chunk: ColumnChunk, column: int, lacks: Lacks) -> Piece | 
 def hides_bounds(meta: ColumnMetaData, leaf: LeafColumn, *, may_be_nan: bool = True) -> bool:
     """Whether readers would misread the bounds of this column chunk.
 
-    This is true of bounds of uuids (rule: no-uuid-bounds), and of equal bounds of floats, which readers take for the
-    only value (rule: no-misread-float-bounds).  Equal bounds are correct only if they are not zero, which has two
+    This is true of bounds of uuids, and of equal bounds of floats, which readers take for the
+    only value.  Equal bounds are correct only if they are not zero, which has two
     signs, and the column certainly holds no NaN.
     """
     if leaf.repeated:

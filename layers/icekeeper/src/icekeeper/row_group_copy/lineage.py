@@ -1,4 +1,4 @@
-"""Encodes the lineage columns of row groups whose other columns are copied (rule: copied-rows-store-their-ids).
+"""Encodes the lineage columns of row groups whose other columns are copied (rule: rows-keep-their-lineage).
 
 Arrow encodes ``_row_id`` and ``_last_updated_sequence_number`` of a row group as a small Parquet file in memory.  Its
 column chunks and page indexes are then put into the new file.  Row ids get no dictionary, because all are different.

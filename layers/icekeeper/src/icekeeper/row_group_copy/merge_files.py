@@ -123,7 +123,7 @@ def merge_files(
         StorageError: the store failed; no file remains.
         RowsNotKept: the file does not hold the copied rows.
         OutputUnproved: the store failed before the proof ended; the caller must handle the file
-            (rule: failed-read-is-no-evidence).
+            (rule: prove-before-commit).
     """
     layout = lay_out([file for _, file in inputs])
     if isinstance(layout, NotCopyable):
@@ -198,9 +198,10 @@ def _entry(entries: Sequence[DataFile], written: WrittenCopy, target: CopyTarget
     )
 
 
-# NaN counts of float columns whose manifest entries have none, such as PyIceberg's (rule: count-nan-of-copied-files).
-# A count in the footer is used, such as DuckDB's from 2.0 on (platform: duckdb-2-counts-nan); otherwise that column is
-# decoded.  Decoding also finds missing bounds: DuckDB writes none for a column with NaN.
+# NaN counts of float columns whose manifest entries have none, such as PyIceberg's
+# (rule: footer-bounds-by-known-writers).  A count in the footer is used, such as DuckDB's from 2.0 on
+# (platform: duckdb-2-counts-nan); otherwise that column is decoded.  Decoding also finds missing bounds: DuckDB writes
+# none for a column with NaN.
 
 # Decoding the columns of one row group may take 32 MiB.
 _FILES_AT_ONCE = BoundedSemaphore(4)

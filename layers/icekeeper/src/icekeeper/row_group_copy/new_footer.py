@@ -59,7 +59,7 @@ def with_row_groups(metadata: FileMetaData, row_groups: Sequence[bytes]) -> byte
 
 
 def with_one_voice(thrift: bytes, seen: pq.FileMetaData) -> bytes:
-    """A footer that Arrow wrote, without the bounds of columns that only some row groups have (rule: uniform-footers).
+    """A footer that Arrow wrote, without the bounds of columns that only some row groups have.
 
     ``seen`` is the same footer, decoded by Arrow.  Arrow writes no bounds for a column chunk with values above 4 KiB,
     or with NaN only.  A footer that this version does not know stays unchanged.

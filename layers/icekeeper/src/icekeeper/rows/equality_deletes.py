@@ -6,7 +6,7 @@ higher than the sequence number of its data file.
 
 Null equals null, NaN equals NaN, 0.0 differs from -0.0 (specification, "Equality Delete Files"; Java's
 ``StructLikeSet``).  Arrow's ``index_in`` compares in the same way, except for NaN values of different bits
-(rule: nan-is-one-value).
+(rule: equality-keys-by-value).
 
 Arrow hashes the deleted values for every call, which costs more than to look a batch up, and takes 240 bytes for a
 number.  So they are kept in order, and only those between the least and the greatest value of the batch are hashed.  If

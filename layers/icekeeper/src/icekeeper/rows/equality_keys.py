@@ -226,7 +226,7 @@ def require_whole(delete: DeleteFile, rows: int) -> None:
 
 def null_means_two_things(fields: Sequence[Mapping[str, Any]], path: Sequence[int]) -> bool:
     """Whether a column can be null by itself and through a null struct, which Java distinguishes
-    (rule: refuse-null-struct-keys)."""
+    (rule: equality-keys-by-value)."""
     return sum(not field.get("required", False) for field in _fields_on(fields, path)) > 1
 
 

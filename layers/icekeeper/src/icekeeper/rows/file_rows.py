@@ -241,8 +241,7 @@ def _portions(footer: pq.FileMetaData, share: float, batch_rows: int) -> Iterato
 
 
 def arrow_threads() -> bool:
-    """The ``use_threads`` argument for Arrow in this task; sizes Arrow's pool to the task's cores
-    (rule: use-only-assigned-cores).
+    """The ``use_threads`` argument for Arrow in this task; sizes Arrow's pool to the task's cores.
 
     Arrow has one thread pool per process, by default with a thread per core of the machine.  A worker runs one task at
     a time.

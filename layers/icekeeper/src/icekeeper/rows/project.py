@@ -313,7 +313,7 @@ def absent_column(field: Mapping[str, Any], identity_values: Mapping[int, Partit
     """How to fill in a column that a file lacks; ``name`` is its full name for messages.
 
     It has the identity partition value, which may be null, else the initial default, else null (specification, "Column
-    Projection", "Default values") (rule: absent-column-value).  ``identity_values`` are raw, by column id.
+    Projection", "Default values").  ``identity_values`` are raw, by column id.
 
     Raises:
         TableUnsupported: the field is required and has neither, or its default is a list or map with entries.

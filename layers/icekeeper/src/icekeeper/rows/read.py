@@ -46,8 +46,7 @@ def read_rows(
     If inputs number their rows, the numbers are a last column.
 
     ``deletes`` is the result of :func:`.deleted_rows_of` for these inputs, or for more; with ``None``, this function
-    calls it.  Threads that read ahead end with the iterator.  Close the iterator if you may leave it early
-    (rule: decode-ahead-in-order).
+    calls it.  Threads that read ahead end with the iterator.  Close the iterator if you may leave it early.
 
     Raises:
         FileUnreadable: an input or delete file is missing, damaged, of another schema, or its number of rows differs
@@ -187,7 +186,7 @@ def _whole(source: InputFile, storage: Storage) -> pa.NativeFile | None:
 #
 # Arrow decodes the columns of one file in parallel.  For a small file this does not pay: decoding a column takes less
 # time than handing it to a thread.  So a thread decodes several small files whole (platform: tiny-files-all-decoders),
-# within a memory limit (rule: decode-ahead-in-order).
+# within a memory limit.
 
 InputRows = tuple[InputFile, Iterator[pa.RecordBatch]]
 """An input and its rows, decoded or not."""

@@ -412,8 +412,7 @@ class CutOff:
         return self.cut_ms + min(_LONGEST_WAIT_MS, _FIRST_WAIT_MS << min(self.times - 1, _MOST_DOUBLINGS))
 
     def waits(self, now_ms: int) -> bool:
-        """Whether it must not be tried yet; a record of a clock that was ahead has no effect
-        (rule: future-records-bar-nothing)."""
+        """Whether it must not be tried yet; a record of a clock that was ahead has no effect."""
         return self.cut_ms <= now_ms < self.until_ms
 
     @property

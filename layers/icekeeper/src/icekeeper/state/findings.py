@@ -35,7 +35,7 @@ class UnreadableFile:
 
 
 class UnreadableFileStore(Records):
-    """Files that passes could not read and skip for a week, by table copy (rule: retry-unreadable-files-weekly)."""
+    """Files that passes could not read and skip for a week, by table copy (rule: leave-out-unreadable-files)."""
 
     def record(self, identity: TableIdentity, files: Iterable[UnreadableFile]) -> None:
         """Add files, whose paths must differ, replacing records of the same paths."""
@@ -90,7 +90,7 @@ class RefusedExpiry:
 
     def waits(self, history: str, now_ms: int) -> bool:
         """Whether it must not be tried again yet: for a week, unless one of the snapshots or refs is gone
-        (rule: retry-unreadable-files-weekly)."""
+        (rule: leave-out-unreadable-files)."""
         return self.history == history and 0 <= now_ms - self.tried_ms < RETRY_MS
 
 

@@ -63,7 +63,7 @@ class TableIdentity:
 
     @property
     def lease_key(self) -> str:
-        """The key of the table's lease: UUID and place (rule: copied-uuids-hold-up-nobody).
+        """The key of the table's lease: UUID and place (rule: table-identity-is-its-uuid).
 
         As JSON, so that no UUID equals the name of a slot, and the two parts cannot be confused.
         """
@@ -84,7 +84,7 @@ class TableIdentity:
         return self.key == other.key
 
     def is_same_copy(self, other: TableIdentity) -> bool:
-        """Whether both are the same copy of a table, under any name (rule: copied-uuids-hold-up-nobody)."""
+        """Whether both are the same copy of a table, under any name (rule: table-identity-is-its-uuid)."""
         return self.lease_key == other.lease_key
 
 

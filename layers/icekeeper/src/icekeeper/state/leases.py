@@ -10,11 +10,11 @@ longer (a laptop that slept) may have lost its lease to another one, and then ch
 (rule: lost-lease-changes-nothing).
 
 A killed process does not release its lease.  If the process is provably dead, others treat its lease as free; if not,
-the lease expires (rule: dead-holders-bar-nobody).
+the lease expires (rule: one-lease-holder).
 
 A slot is a lease without a table; slots limit how many tables are maintained at once over all runs that share a state
 (``max_concurrent_jobs``).  Each pass of a scheduled run takes one, so the limit also holds for overlapping runs and
-processes (rule: overlapping-runs-share-slots).  The slot of a killed process expires.  A pass that a person starts
+processes.  The slot of a killed process expires.  A pass that a person starts
 takes no slot.
 
 Every function and method that uses the state raises StorageError when it does not answer.
@@ -42,8 +42,7 @@ from icekeeper.state.items import REMOVED, Item, Records
 log = logging.getLogger(__name__)
 
 LONGEST_LEASE_MS = 31 * 24 * HOUR_MS
-"""A lease with more time left was taken by a clock that was ahead, and is ignored
-(rule: future-records-bar-nothing)."""
+"""A lease with more time left was taken by a clock that was ahead, and is ignored."""
 PROCESS_MARK = re.compile(r"\(process (?P<pid>\d+), run [^)]*\)(?P<mark> \[(?P<place>[0-9a-f]{16})\.(?P<start>\d+)\])$")
 """The end of a process's name as a holder: where it runs, and when it started."""
 
@@ -224,7 +223,7 @@ def _live(item: Item | None, now_ms: int) -> dict[str, int]:
     """Run → when it is forgotten.
 
     The record only saves work, because leases protect tables: what is malformed, or of a clock that was far ahead,
-    does not count (rule: future-records-bar-nothing).  Clocks may differ by a little.
+    does not count.  Clocks may differ by a little.
     """
     try:
         runs = {} if item is None else json.loads(item.get("settings", "{}"))

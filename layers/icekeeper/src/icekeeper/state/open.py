@@ -14,7 +14,7 @@ def open_state(environment: Mapping[str, str]) -> StateStore:
     """The store that ``ICEKEEPER_STATE`` names, else a file in the user's state folder.
 
     The first use creates a missing file.  A missing DynamoDB table is never created, nor is the folder of a file that
-    the variable names: it may be a volume that is not mounted, and hold pins (rule: never-create-named-state-folders).
+    the variable names: it may be a volume that is not mounted, and hold pins.
 
     Raises:
         PolicyError: the variable is malformed, or no region is known.

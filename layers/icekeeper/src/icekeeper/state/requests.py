@@ -44,7 +44,7 @@ class MaintenanceRequest:
 
 
 class RequestStore(Records):
-    """At most one pending request per copy of a table (rule: one-request-one-claim), all in one partition.
+    """At most one pending request per copy of a table, all in one partition.
 
     Every method is atomic.
     """
@@ -69,7 +69,7 @@ class RequestStore(Records):
     def pending(self, tell: Callable[[str], object] = log.warning) -> tuple[MaintenanceRequest, ...]:
         """The unclaimed requests of all catalogs, oldest first: of the first ``MOST_READ`` and ``MOST_BYTES``.
 
-        A record for which :func:`stored_request` raises is logged and skipped (rule: skip-malformed-requests).
+        A record for which :func:`stored_request` raises is logged and skipped (rule: bad-state-items-stop-readers).
         ``tell`` gets a sentence if there are more.
         """
         found = self._stored("", tell)

@@ -83,9 +83,9 @@ LOADS = "now#load#"
 
 
 class StagingStore(Records):
-    """As in Modak, staged files that await adoption must never be deleted (rule: staged-files-stay).
+    """As in Modak, staged files that await adoption must never be deleted (rule: rewrites-pin-and-record).
 
-    Files of failed loads are deleted by their record, never by listing (rule: clean-failed-loads-from-record).
+    Files of failed loads are deleted by their record, never by listing.
 
     An item per record, and its paths as a list.  There may be too many paths for DynamoDB to write them together with
     the record.  So the record is written first, and from then on protects its prefixes and all recorded paths; then
@@ -209,7 +209,7 @@ class PendingDeletionStore(Records):
 
     A list is written before the commit that unreferences its files.  It does not allow a deletion: the run that
     finishes checks every path against the table's newest references.  Source: iceberg 7937, an expiry that resumes
-    (rule: record-deletions-before-commit).
+    (rule: protection-is-written-at-once).
     """
 
     def expect(self, identity: TableIdentity, name: str, paths: Iterable[str]) -> None:

@@ -62,7 +62,7 @@ UNTIL_REMOVED_MS = 253_402_300_799_000
 """The expiry of a pin that only a person removes: the last second of the year 9999."""
 OVERLAP_MS = 24 * HOUR_MS
 """Concurrent passes may report in another order than they ended, within this time.  A record that is later by more is
-from a clock that was ahead (rule: future-records-bar-nothing)."""
+from a clock that was ahead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -85,7 +85,7 @@ class TableMemory:
 
     def waiting_unreadable(self, schema_digest: str) -> dict[str, str]:
         """Unreadable files that must not be tried yet: path → a sentence that names it
-        (rule: retry-unreadable-files-weekly)."""
+        (rule: leave-out-unreadable-files)."""
         return self.waiting_of(self.unreadable_files(), schema_digest)
 
     def waiting_of(self, known: Mapping[str, UnreadableFile], schema_digest: str) -> dict[str, str]:

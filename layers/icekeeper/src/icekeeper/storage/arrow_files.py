@@ -3,7 +3,7 @@
 :class:`ArrowFiles` opens them with the file systems that PyIceberg makes from properties.  A file system is made with
 the first object that needs it, because its imports are slow (``storage/file_systems.py``).  An S3 file system keeps the
 keys with which it was made, and keys expire.  So boto3, which renews keys, is asked for them before each use, and new
-keys get a new file system (rule: renew-keys-before-use).  A read continues with the new one; a write ends with the keys
+keys get a new file system.  A read continues with the new one; a write ends with the keys
 with which it began.
 """
 

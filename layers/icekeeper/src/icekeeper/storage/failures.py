@@ -78,15 +78,14 @@ def is_denied(error: Mapping[str, Any]) -> bool:
 
 
 def is_missing_bucket(error: BaseException) -> bool:
-    """Whether an object could not be read or written because its whole bucket is missing
-    (rule: missing-bucket-is-a-failure)."""
+    """Whether an object could not be read or written because its whole bucket is missing."""
     cause = error.__cause__
     return isinstance(cause, ClientError) and cause.response["Error"].get("Code") == "NoSuchBucket"
 
 
 def failed_by_store(error: BaseException) -> bool:
     """Whether an object could not be read because of its store or the network, not because it is missing or damaged
-    (rule: failed-read-is-no-evidence).
+    (rule: prove-before-commit).
 
     Checks the error's causes as well.  Arrow raises the same types for damaged objects and for failures of the store;
     only the latter have an errno or contain "AWS Error".

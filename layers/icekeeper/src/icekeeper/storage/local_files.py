@@ -161,8 +161,7 @@ def is_empty(folder: str) -> bool:
 
 
 def write_whole(path: str, data: bytes, *, mode: int = 0o666) -> None:
-    """Write a file, and the folders above it, so that no reader ever sees part of it
-    (rule: write-local-documents-whole).
+    """Write a file, and the folders above it, so that no reader ever sees part of it.
 
     Part of a metadata file would stop sweeps, because nobody knows which table it belongs to
     (rule: unknown-metadata-stops-sweeps).  A process that is killed leaves at most a file of another name, an orphan

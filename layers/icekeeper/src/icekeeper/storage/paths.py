@@ -102,7 +102,7 @@ def is_repeated(paths: Iterable[str]) -> bool:
     return any(found is not None and int(found[1]) > 0 for found in map(_OF_ATTEMPT.search, paths))
 
 
-# Real paths of local files and folders, with all symbolic links resolved (rule: compare-real-local-paths).
+# Real paths of local files and folders, with all symbolic links resolved.
 #
 # The catalog may name a warehouse by a link and the metadata by its real folder, or the other way round.  Callers ask
 # for millions of paths in few folders.  So real folders are remembered for a second, and only the last name is checked
@@ -341,8 +341,7 @@ _ASKED_FIRST = 8
 class FolderNames:
     """Normalises millions of paths in few folders, for one comparison, during which no link is expected to change.
 
-    :func:`normalise` looks at every file.  This lists a folder of many files once, to find all links in it
-    (rule: compare-real-local-paths).
+    :func:`normalise` looks at every file.  This lists a folder of many files once, to find all links in it.
     """
 
     def __init__(self, *, of_listed: bool = False) -> None:

@@ -6,7 +6,7 @@ store always sends is turned into a transient failure, like a 502, and boto3 rep
 (rule: trust-only-own-answers).  Source: Amazon S3 API reference, "Response Syntax" of each operation.
 
 boto3 also reads an error or a listing whole, however long it is.  Here it ends at :data:`MOST_BYTES`
-(rule: bounded-answers).
+(rule: bound-foreign-bytes).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Lists and looks up S3 objects, and finds out what a caller may do under a location.
 
 A listing decides what may be deleted.  So a listing that contains anything outside of its prefix, or that never ends,
-is an error (rule: check-listings).  Paths have the scheme of the prefix.  Source: Amazon S3 API reference,
+is an error (rule: trust-only-own-answers).  Paths have the scheme of the prefix.  Source: Amazon S3 API reference,
 "ListObjectsV2", "HeadObject".
 """
 

@@ -124,7 +124,7 @@ class Storage:
 
     @property
     def place(self) -> tuple[str, str]:
-        """Endpoint and region: equal paths in two places are different files (rule: key-caches-by-store)."""
+        """Endpoint and region: equal paths in two places are different files (rule: cache-only-immutable-metadata)."""
         return self._properties.get(S3_ENDPOINT, ""), region_of(self._properties) or ""
 
     def require(self, paths: Iterable[str]) -> None:

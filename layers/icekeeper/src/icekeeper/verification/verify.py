@@ -170,7 +170,7 @@ def _not_allowed(storage: Storage, path: str) -> Problem:
 def _duplicates(
     per_snapshot: list[list[ManifestFile]], live: dict[str, set[tuple[str, int | None]]]
 ) -> Iterator[Problem]:
-    """The files that a snapshot lists more than once (rule: one-spec-per-manifest)."""
+    """The files that a snapshot lists more than once."""
     for manifests in per_snapshot:
         seen: dict[tuple[str, int | None], str] = {}
         for manifest in manifests:
@@ -185,7 +185,7 @@ def _duplicate(path: str, manifest_path: str) -> Problem:
 
 
 def _object(path: str) -> tuple[str, str]:
-    """What a path names: keys of S3 that normalise alike are two objects (rule: keys-are-text)."""
+    """What a path names: keys of S3 that normalise alike are two objects (rule: any-spelling-protects)."""
     place = compared(path)
     return place.authority, place.key
 

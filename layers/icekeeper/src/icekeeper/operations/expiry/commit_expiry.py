@@ -284,7 +284,7 @@ class ExpiryAttempts:
 
     def _why_waiting(self, head: LoadedTable) -> str | None:
         """Why the last expiry was refused, if that file still cannot be read
-        (rule: retry-unreadable-files-weekly)."""
+        (rule: leave-out-unreadable-files)."""
         refused = self._refused = self._context.memory.refused_expiry()
         if refused is None or not refused.waits(
             history_digest(head.metadata, refused.needed_by), self._context.memory.clock()

@@ -30,7 +30,7 @@ _OPERATION = Operation.EXPIRE_SNAPSHOTS
 def expire_snapshots(context: OperationContext) -> OperationOutcome:
     """Finish what an interrupted run left, then expire old snapshots.
 
-    Summary and metric keys are those of SeaweedFS's worker (rule: seaweedfs-wording).
+    Summary and metric keys are those of SeaweedFS's worker.
 
     Raises:
         MetadataUnreadable: a needed manifest list or manifest cannot be read; nothing was changed.

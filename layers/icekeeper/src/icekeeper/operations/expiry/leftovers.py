@@ -1,7 +1,7 @@
 """Finishes interrupted expiries: deletes the files that they freed, and pins the snapshots of lost branches and tags.
 
 An expiry records the list of files that it will free before its commit, and removes the list after its deletions
-(rule: record-deletions-before-commit).  A later pass checks the files of such a list against all current references.
+(rule: protection-is-written-at-once).  A later pass checks the files of such a list against all current references.
 If the commit never landed, the files are still referenced, and only the list is removed.  This works even where orphan
 removal is off.
 """
@@ -105,7 +105,7 @@ def delete_recorded(
     return deleted
 
 
-# Which state did the commit really replace (rule: read-what-expiry-replaced)?
+# Which state did the commit really replace?
 #
 # A REST catalog applies a commit to the newest state if the commit's requirements hold there.  So the replaced state
 # may be newer than the one that the commit was prepared for, and have refs that this run has never seen.  Each state

@@ -4,7 +4,7 @@ A branch holds every file of every snapshot in its history; a tag holds the file
 refs reach is held by neither alone.  Each manifest is read once for all snapshots that list it.  To save memory, the
 snapshots that reach a file are one integer with a bit per snapshot, and paths are kept as hashes.  Sizes come from the
 metadata.  A Puffin file counts once with its whole size, however many deletion vectors it has
-(rule: puffin-lives-with-its-vectors).
+(rule: what-a-table-needs).
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ Beyond it each snapshot is visited once for all branches, and more are kept: eac
 as any, and every recent mark of a streaming writer counts, not only the newest one of its branch.
 """
 
-# Which snapshots streaming writers need to find their last commit (rule: keep-path-to-streaming-marks).
+# Which snapshots streaming writers need to find their last commit (rule: carry-streaming-marks).
 #
 # A writer walks from the head, from parent to parent, to the newest snapshot that it marked, and gives up at a missing
 # one.  So every snapshot on the way must be kept, not only the marked one.  A writer that has not committed for a long
@@ -98,7 +98,7 @@ def _chains_of_all(metadata: TableMetadata, heads: Iterable[int], oldest_ms: int
 #
 # A branch's own settings can only keep more snapshots.  Sources: specification, "Snapshot Retention Policy"; pinned
 # horizons as in Modak (rule: pin-is-a-horizon);
-# ``snapshot.num-retained.max`` and ``expire.limit`` of Apache Paimon (rule: caps-respect-protection).
+# ``snapshot.num-retained.max`` and ``expire.limit`` of Apache Paimon.
 
 NOTHING_TO_EXPIRE = "no snapshots to expire"
 # Iceberg's table property, by default as long as a long can say: refs without a setting of their own never age.
@@ -181,8 +181,7 @@ def oldest_readable_ms(metadata: TableMetadata, branch: str, plan: ExpiryPlan) -
 
 
 def aged_refs(metadata: TableMetadata, now_ms: int) -> tuple[str, ...]:
-    """The names of the branches and tags whose own age limit, or the table's, has passed at ``now_ms``
-    (rule: refs-age-by-snapshot).
+    """The names of the branches and tags whose own age limit, or the table's, has passed at ``now_ms``.
 
     Raises:
         PolicyError: the table's ``history.expire.max-ref-age-ms`` is malformed.

@@ -170,7 +170,7 @@ def listed_manifests(
 #    current branch lists, and no expired one, are opened although they decide nothing.  Usually this is one manifest.
 #
 # Every manifest list of the table is read once.  A file that these rules need and that cannot be read stops the expiry.
-# Sources (rule: free-only-what-no-snapshot-holds): specification, "Snapshots", "Deletion Vectors"; compare
+# Sources (rule: what-a-table-needs): specification, "Snapshots", "Deletion Vectors"; compare
 # Iceberg-Java's ReachableFileCleanup.
 
 
@@ -198,8 +198,7 @@ def unreferenced_files(
 ) -> Unreferenced:
     """The files below ``owned``, and not ``is_held``, that become free when the snapshots of these ids expire.
 
-    ``gives_up``: skip metadata of expired snapshots that cannot be read; files that only it names are not freed
-    (rule: give-up-snapshots-by-name).
+    ``gives_up``: skip metadata of expired snapshots that cannot be read; files that only it names are not freed.
 
     Raises:
         MetadataUnreadable: a needed manifest list or manifest cannot be read.
@@ -447,8 +446,7 @@ def unused_metadata(
     """The specs and schemas that nothing uses once the snapshots of these ids have expired.
 
     The model is ``cleanExpiredMetadata`` of Iceberg-Java's RemoveSnapshots.  In addition, all schemas are kept if a
-    delete file, partition spec or sort order may refer to a dropped column, which only an old schema explains
-    (rule: keep-schemas-deletes-may-mean).
+    delete file, partition spec or sort order may refer to a dropped column, which only an old schema explains.
 
     ``used_specs``: those of the manifests that the other snapshots list, ``None`` if unknown; ``has_deletes``: one of
     these manifests holds delete files.

@@ -22,7 +22,7 @@ from icekeeper.operations.manifests.layout import KindLayout, is_badly_clustered
 from icekeeper.policy import Policy
 
 ManifestKind: TypeAlias = tuple[int, ManifestContent]
-"""One spec and one content type per manifest (rule: one-spec-per-manifest)."""
+"""One spec and one content type per manifest."""
 
 NO_SNAPSHOT = "no current snapshot"
 NO_ENTRIES = "no data entries to rewrite"

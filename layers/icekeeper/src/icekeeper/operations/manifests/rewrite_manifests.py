@@ -1,5 +1,4 @@
-"""The ``rewrite_manifests`` operation: fewer manifests with the same live entries, clustered by partition
-(rule: rewritten-manifests-prune-as-well)."""
+"""The ``rewrite_manifests`` operation: fewer manifests with the same live entries, clustered by partition."""
 
 from __future__ import annotations
 
@@ -56,7 +55,7 @@ _OPERATION = Operation.REWRITE_MANIFESTS
 def rewrite_manifests(context: OperationContext) -> OperationOutcome:
     """Merge data manifests, and delete manifests.
 
-    Sentences and metric keys for data manifests are those of SeaweedFS's worker (rule: seaweedfs-wording).
+    Sentences and metric keys for data manifests are those of SeaweedFS's worker.
 
     Raises:
         MaintenanceError: nothing was committed.

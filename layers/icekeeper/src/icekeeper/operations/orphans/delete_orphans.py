@@ -102,7 +102,7 @@ def delete_orphans(context: OperationContext, found: TableCandidates) -> Operati
     candidates = without_referenced(found.candidates, needed)
     protected = PathSet((*context.policy.orphan_protected_prefixes, *context.memory.staged_paths()))
     # A table property protects files, but waives nothing: a waiver turns another table's data into orphans, so only
-    # operators may set it (rule: operators-waive-foreign-metadata).
+    # operators may set it (rule: unknown-metadata-stops-sweeps).
     waived = PathSet((*context.resolved.waived_prefixes, *context.memory.staged_paths()))
     unknown = [one for one in candidates.metadata_files if not waived.may_contain(one.path)]
     foreign = _foreign(context.stores.storage(table), table, found, unknown)
@@ -371,7 +371,7 @@ def _metrics(
 
 # Data files outside the table's location.  ``write.data.path`` may be any folder, and nothing there shows who owns a
 # file.  So such a folder is swept only if ``orphan_sweep_prefixes`` names it, and no known table has files in it
-# (rule: sweep-outside-only-if-named).
+# (rule: sweep-only-table-folders).
 
 
 def folders_elsewhere(metadata: TableMetadata, named: Iterable[str]) -> tuple[str, ...]:
@@ -437,7 +437,7 @@ def _refuse(context: OperationContext, folder: str, who: str) -> None:
     )
 
 
-# Empty local folders (rule: keep-touched-empty-folders); object stores have none.
+# Empty local folders; object stores have none.
 
 
 def removable_folders(metadata: TableMetadata, older_than_ms: int, protected: PathSet) -> Sequence[str]:

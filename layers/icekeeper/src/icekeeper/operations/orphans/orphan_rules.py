@@ -213,8 +213,7 @@ def plan_orphans(
 
 
 def kept_for_damaged(metadata: TableMetadata, damaged: Iterable[ListedObject]) -> tuple[list[str], int | None]:
-    """What to keep because of unreferenced metadata files that cannot be parsed
-    (rule: damaged-metadata-stops-no-sweep).
+    """What to keep because of unreferenced metadata files that cannot be parsed.
 
     Returns the folders of tables to which they may belong, and the time since when (epoch milliseconds) files may
     belong to a newer state of the table; ``None``: none do.
@@ -301,7 +300,7 @@ def partition_folders_like_hidden(metadata: TableMetadata) -> tuple[str, ...]:
 
 
 def refuse_mass_deletion(orphans: int, listed: int, limit: Fraction, source: str, *, any_missing: bool) -> None:
-    """Refuse to delete too large a share of the listed files (rule: limit-orphans-per-sweep).
+    """Refuse to delete too large a share of the listed files.
 
     The default limit applies only above 1,000 orphans, or if a referenced file is missing.
 

@@ -46,7 +46,7 @@ def remove_orphans(
     ``listed`` are files that an earlier step of the pass listed; they are used instead of a listing.  With
     ``only_lists`` this process may not delete, and another one checks that it may.
 
-    Summary and metric keys are those of SeaweedFS's worker (rule: seaweedfs-wording).
+    Summary and metric keys are those of SeaweedFS's worker.
 
     Raises:
         OperationRefused: a check found a danger; nothing was deleted.
@@ -275,8 +275,8 @@ _PARALLEL_LOOKS = 16
 def known_orphans(context: OperationContext, table: LoadedTable, reason: str) -> OperationOutcome:
     """Skip orphan removal for ``reason``; ``files_planned`` names the orphans that are found without a listing.
 
-    The metadata log leads to files of older snapshots, and the state store to files of our own failed jobs
-    (rule: ask-for-capabilities).  Nothing is deleted, so older metadata that cannot be read is skipped.
+    The metadata log leads to files of older snapshots, and the state store to files of our own failed jobs.
+    Nothing is deleted, so older metadata that cannot be read is skipped.
 
     Raises:
         MetadataUnreadable: the table's own references cannot be read.

@@ -5,7 +5,7 @@ file is gone are dropped, and an output gets the highest data sequence number of
 (rule: merged-deletes-take-highest-number).  That is safe: a row that does not reach its data file, because the data
 file is newer, is dropped, too.  A delete file that names one data file counts to that file's partition.
 
-v3 allows no new position delete files (rule: v3-gets-vectors-only).  All deletes that reach a partition become deletion
+v3 allows no new position delete files.  All deletes that reach a partition become deletion
 vectors, one per data file.  Rows for a data file that has a vector already are dropped.
 
 A delete file or vector under another spec or partition than the data file that it names is moved, even alone: readers
@@ -39,7 +39,7 @@ NO_SNAPSHOT = "no current snapshot"
 NOTHING_ELIGIBLE = "no position delete files eligible for merging"
 # Java's TableProperties: DELETE_TARGET_FILE_SIZE_BYTES(_DEFAULT), DELETE_GRANULARITY
 _TARGET_BYTES_KEY, _TARGET_BYTES = "write.delete.target-file-size-bytes", 64 * 1024 * 1024
-_MOST_TARGET_BYTES = 512 * 1024 * 1024  # the positions of one bin are merged in memory (rule: cap-costly-properties)
+_MOST_TARGET_BYTES = 512 * 1024 * 1024  # the positions of one bin are merged in memory
 _GRANULARITY_KEY = "write.delete.granularity"
 _PUFFIN = "PUFFIN"
 

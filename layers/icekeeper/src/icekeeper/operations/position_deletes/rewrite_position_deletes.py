@@ -171,8 +171,7 @@ class _Outcomes:
 
 
 def _merge_and_commit(context: OperationContext, loaded: LoadedTable, plan: PositionDeletePlan) -> _Outcomes:
-    """Merge portion by portion, commit each, and begin none that would probably not end before this process does
-    (rule: groups-commit-as-they-finish).
+    """Merge portion by portion, commit each, and begin none that would probably not end before this process does.
 
     Raises:
         MaintenanceError: nothing was committed.

@@ -1,4 +1,4 @@
-"""The theta sketch of one column, from MurmurHash3 hashes of whole batches (rule: datasketches-over-single-values).
+"""The theta sketch of one column, from MurmurHash3 hashes of whole batches.
 
 Each distinct value is hashed in Iceberg's single-value serialization (Puffin specification, blob type
 ``apache-datasketches-theta-v1``).  Nulls do not count.  All NaNs are one value; -0.0 and 0.0 are two, because their

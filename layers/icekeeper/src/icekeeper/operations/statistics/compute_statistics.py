@@ -115,7 +115,7 @@ def _why_not(
     context: OperationContext, metadata: TableMetadata, plan: StatisticsPlan, columns: Mapping[int, str]
 ) -> str | None:
     """Why the plan waits: too few rows changed, or it needs a file that passes could not read
-    (rule: retry-unreadable-files-weekly)."""
+    (rule: leave-out-unreadable-files)."""
     if context.is_proposed:
         found = staleness(metadata, metadata.snapshots[plan.snapshot_id], columns)
         if reason := why_not_yet(plan, found):

@@ -1,7 +1,7 @@
 """Computes partition statistics from manifest entries alone, and encodes them as a Parquet or Avro file.
 
 There is one row per spec and partition, even if all its files are deleted, as long as a manifest lists them.  DELETED
-entries only show the last change (rule: partition-statistics-from-entries).  Sources: specification, "Partition
+entries only show the last change.  Sources: specification, "Partition
 Statistics" and "Partition Statistics File"; Java's ``PartitionStatsHandler``.
 """
 

@@ -2,8 +2,7 @@
 
 A sketch is valid for all later snapshots while only ``replace`` snapshots follow, because those keep the rows
 (specification, "Snapshots": operation).  If files were only added since, reading these completes it: a union of
-sketches is the sketch of all rows.  After any other change, or if the history has expired, the column is read again
-(rule: statistics-follow-rows).
+sketches is the sketch of all rows.  After any other change, or if the history has expired, the column is read again.
 """
 
 from __future__ import annotations

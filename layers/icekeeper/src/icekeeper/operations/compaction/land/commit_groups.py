@@ -254,7 +254,7 @@ def _needed(*groups: FileGroup) -> Counter[FileKey]:
 
 
 def with_row_ids(context: OperationContext, groups: Sequence[FileGroup], outcomes: GroupOutcomes) -> list[FileGroup]:
-    """The groups with the row ids that a commit has given to their rows since planning (rule: ids-never-mixed).
+    """The groups with the row ids that a commit has given to their rows since planning (rule: rows-keep-their-lineage).
 
     Groups with a file that another commit has changed are dropped.
 

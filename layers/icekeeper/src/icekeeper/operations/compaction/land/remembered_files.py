@@ -19,7 +19,7 @@ _MOST_TALLIED = 20_000
 
 
 class RememberedFiles:
-    """The data files of one table in one pass (rule: retry-unreadable-files-weekly); a dry run records nothing."""
+    """The data files of one table in one pass (rule: leave-out-unreadable-files); a dry run records nothing."""
 
     def __init__(self, context: OperationContext, metadata: TableMetadata) -> None:
         """Raises StorageError: the state cannot be read."""

@@ -1,5 +1,4 @@
-"""Which file groups are rewritten together in the next round, and when results are committed
-(rule: groups-commit-as-they-finish) (pure).
+"""Which file groups are rewritten together in the next round, and when results are committed (pure).
 
 A *round* is what the engine rewrites at once.  Only between rounds may a pass commit or stop.
 """

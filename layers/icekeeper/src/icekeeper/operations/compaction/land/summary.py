@@ -1,6 +1,6 @@
 """Reports a compaction: counters and a summary of what was committed, dropped, failed or left.
 
-Summary and metric keys are those of SeaweedFS's worker (rule: seaweedfs-wording).
+Summary and metric keys are those of SeaweedFS's worker.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ class Candidate:
         """Whether its rows have row ids: only in v3, from the first commit after an upgrade on.
 
         Rows without ids get them from the commit, so they must not share a file with rows that keep their ids
-        (rule: ids-never-mixed).
+        (rule: rows-keep-their-lineage).
         """
         return self.first_row_id is not None
 

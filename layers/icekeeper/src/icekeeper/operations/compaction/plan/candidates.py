@@ -328,7 +328,7 @@ def _added_ms(metadata: TableMetadata, entry: ManifestEntry) -> int | None:
 
 
 def _listed_once(partitions: Mapping[GroupKey, list[Candidate]], listed: array[int]) -> dict[GroupKey, list[Candidate]]:
-    """The candidates that have one live entry only (rule: leave-files-listed-twice).
+    """The candidates that have one live entry only.
 
     The specification forbids two entries of one file, and readers read such a file twice.  Replacing one entry would
     add its rows again or remove those of the other.  ``listed`` has the hashes of the paths of all live data files;

@@ -1,6 +1,6 @@
 """Finds large files and where they are cut (pure).
 
-Files much larger than the target are cut between row groups, never within one (rule: cut-only-with-explicit-target).
+Files much larger than the target are cut between row groups, never within one.
 The manifest entry is enough to decide, so a file whose ``split_offsets`` allow no cut costs a pass nothing.  A piece
 is not cut again, because it has the row groups that the plan saw.
 """

@@ -1,4 +1,4 @@
-"""Expects the sizes of outputs, from earlier rewrites of the table (rule: plan-with-observed-sizes) (pure).
+"""Expects the sizes of outputs, from earlier rewrites of the table (pure).
 
 Small files shrink when they are merged: fewer footers, longer runs, and each dictionary is written once.  A merge
 records in its snapshot how much its decoded files shrank and which ratio its plan had expected.  Copied row groups
@@ -26,7 +26,7 @@ _ALIKE = 4
 
 @dataclass(frozen=True, slots=True)
 class OutputSizes:
-    """Expected sizes of outputs, from earlier rewrites of the table (rule: plan-with-observed-sizes).
+    """Expected sizes of outputs, from earlier rewrites of the table.
 
     Without earlier rewrites, outputs are expected to be as large as their inputs.
     """

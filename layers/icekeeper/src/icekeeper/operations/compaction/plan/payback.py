@@ -35,8 +35,8 @@ MAX_WRITE_AMPLIFICATION = 10
 def weighed(group: FileGroup, policy: Policy, spread: Mapping[FileKey, int]) -> FileGroup:
     """The group with its worth; ``spread`` is that of :class:`.Candidates`.
 
-    The price decides only about small files.  Deletes have their own limits and budget
-    (rule: delete-rewrites-within-budget).  Clustering saves by skipping, which sizes do not show, nor what cutting a
+    The price decides only about small files.  Deletes have their own limits and budget.
+    Clustering saves by skipping, which sizes do not show, nor what cutting a
     large file saves, which costs a fifth of a scan of it.  Explicit requests are always done.
     """
     freed = freed_bytes(group.files, spread)
@@ -141,7 +141,7 @@ def within_budget(
 ) -> tuple[list[FileGroup], list[FileGroup]]:
     """Return the groups that this pass rewrites and those that wait, of those that pay; both in the given order.
 
-    A budget limits groups that are rewritten for their deletes alone (rule: delete-rewrites-within-budget).  The
+    A budget limits groups that are rewritten for their deletes alone.  The
     policy's caps are filled in job order.
     """
     groups = [group for group in groups if group.worth.pays]

@@ -127,8 +127,7 @@ def plan_compaction(
 
     ``now_ms`` is epoch milliseconds.  Without ``recipe`` rows keep their order (binpack).  ``clustered_by``: ids of the
     snapshots that added files clustered by it.  ``lacking`` maps a path to those reasons of ``rewrite_reason`` for
-    which its footer asks for a rewrite.  ``cuts``: large files may be cut, because the target size was set explicitly
-    (rule: cut-only-with-explicit-target).
+    which its footer asks for a rewrite.  ``cuts``: large files may be cut, because the target size was set explicitly.
     """
     metadata, snapshot = state.metadata, state.snapshot
     if snapshot is None:

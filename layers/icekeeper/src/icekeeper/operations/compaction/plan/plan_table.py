@@ -56,7 +56,6 @@ def plan_table(
         {} if policy.rewrite_all else unreadable,
         _ordered_by_table(context, metadata),
     )
-    # (rule: cut-only-with-explicit-target)
     now_ms, cuts = context.started_ms, context.resolved.is_set("target_file_size_mb")
     # A dry run and a saved plan need every entry here.
     needs_entries = context.dry_run or context.reviewed is not None
@@ -99,8 +98,7 @@ def _clustered_by(context: OperationContext, metadata: TableMetadata, recipe: Cl
 
 
 def _ordered_by_table(context: OperationContext, metadata: TableMetadata) -> frozenset[int]:
-    """Ids of the snapshots whose files have the table's own order, if the settings of the call only merge
-    (rule: keep-order-of-the-table)."""
+    """Ids of the snapshots whose files have the table's own order, if the settings of the call only merge."""
     orders = context.resolved.orders
     if orders is None or context.policy.rewrite_all:
         return frozenset()

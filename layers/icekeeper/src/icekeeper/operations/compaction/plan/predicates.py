@@ -2,7 +2,7 @@
 
 :meth:`Binding.truth` makes a function from :class:`.Values` to every truth value that the filter has for some possible
 row.  So "no row matches" and "every row matches" are both
-certain where they are the result (rule: skip-only-what-surely-misses, drop-only-fully-matched-partitions).
+certain where they are the result (rule: drop-only-fully-matched-partitions).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The possible values of a column in rows of which only a partition or column bounds are known (pure).
 
 Source: specification, "Partition Transforms" and "Scan Planning".  Possible values include those of writers with known
-errors: Java's ``truncate`` underflows at the end of an integer type (rule: judge-partitions-by-value-range), and
+errors: Java's ``truncate`` underflows at the end of an integer type (rule: drop-only-fully-matched-partitions), and
 releases before Iceberg 0.13 rounded times before 1970 up (Java, ``ProjectionUtil.fixInclusiveTimeProjection``).
 """
 

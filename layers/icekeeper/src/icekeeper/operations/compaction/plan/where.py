@@ -1,8 +1,8 @@
 """The scope of a rewrite: files that may hold rows matching ``where``, of partitions that have ended.
 
 PyIceberg parses the filter ``where``.  It is evaluated on partition values and column bounds (specification, "Scan
-Planning").  A file that cannot be excluded may match, as in Java's ``rewrite_data_files``
-(rule: skip-only-what-surely-misses).  A file is judged by its partition under its own spec, not by the partition that
+Planning").  A file that cannot be excluded may match, as in Java's ``rewrite_data_files``.
+A file is judged by its partition under its own spec, not by the partition that
 its rows may move to.  Times relative to now refer to one moment, the start of the pass.
 """
 

@@ -1,7 +1,7 @@
 """Chooses the recipe by which rows are clustered: strategy, columns, target size (pure).
 
-The state records the snapshots that committed clustered files under the canonical text of their recipe
-(rule: clustering-known-by-snapshot).  The text names field ids, so renaming a column does not change it.
+The state records the snapshots that committed clustered files under the canonical text of their recipe.
+The text names field ids, so renaming a column does not change it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from icekeeper.rows.arrow_schema import LeafColumn, leaf_columns
 
 # With fewer than two bits per column a curve has almost no effect.
 MAX_ZORDER_COLUMNS = 31
-# The sort keys of a range are in memory beside its rows, and more columns hardly change the order
-# (rule: cap-costly-properties).
+# The sort keys of a range are in memory beside its rows, and more columns hardly change the order.
 MAX_SORT_COLUMNS = 32
 
 

@@ -21,7 +21,7 @@ ROW_MAP = "rows"
 ROW_GROUP_MEMORY_BYTES = 176 * 1024 * 1024
 """Memory of a worker for the row group that it is writing and its other data (rule: bounded-worker-memory)."""
 FULL_ROW_GROUP_BYTES = ROW_GROUP_MEMORY_BYTES // 4
-"""Row groups whose rows take this much memory on average count as full (rule: copy-only-unchanged-row-groups).
+"""Row groups whose rows take this much memory on average count as full.
 
 A quarter, because other data may use half of the bound, and every second row group may be the small last one of a file.
 """
@@ -50,8 +50,7 @@ class Copying:
     min_row_group_bytes: int
     """The least average size of the row groups of a copied input, and of an output."""
     full_row_group_memory: int
-    """A row group of this size in memory counts as ``min_row_group_bytes``, even if it is smaller in the file
-    (rule: copy-only-unchanged-row-groups)."""
+    """A row group of this size in memory counts as ``min_row_group_bytes``, even if it is smaller in the file."""
     smallest_output_bytes: int
     """The least size if there are several outputs; a smaller one would be rewritten again."""
     largest_output_bytes: int

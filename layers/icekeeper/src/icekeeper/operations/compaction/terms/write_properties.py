@@ -47,7 +47,7 @@ _LEVELS = {"zstd": range(1, 23), "gzip": range(10), "brotli": range(12)}
 _DEFAULT_LEVELS = {"zstd": 3, "gzip": 6}
 """Those of parquet-java, because Iceberg sets none; Arrow's are 1 and 9."""
 
-# Limits of properties that would make maintenance too expensive (rule: cap-costly-properties), because of their cost in
+# Limits of properties that would make maintenance too expensive, because of their cost in
 # Arrow (platform: arrow-costly-properties).
 _LEAST_PAGE_ROWS = 1000
 _MOST = 2**31 - 1
@@ -58,7 +58,7 @@ _BLOOM_TOTAL_BYTES = 128 * 1024 * 1024
 
 
 def bounded(properties: Mapping[str, str]) -> dict[str, str]:
-    """A table's properties within limits of cost (rule: cap-costly-properties); malformed ones stay unchanged."""
+    """A table's properties within limits of cost; malformed ones stay unchanged."""
     found = dict(properties)
     pages = found.get(f"{_PARQUET}page-row-limit", "")
     if _is_whole(pages):
@@ -334,7 +334,7 @@ def _shallow_first(fields: Sequence[Mapping[str, Any]]) -> Iterator[int]:
             yield from _shallow_first([{"id": kind[f"{part}-id"], "type": kind[part]} for part in parts])
 
 
-# Footers must not have bounds of some float columns (rule: no-misread-float-bounds, platform: arrow-equal-bounds).
+# Footers must not have bounds of some float columns (platform: arrow-equal-bounds).
 #
 # Bounds in a footer leave out NaN, and those of zeros are -0.0 and 0.0, whatever their sign (Parquet format,
 # "Statistics").  Readers built on Arrow read equal bounds as "every row has this one value".  Then ``IN (0.0)`` misses

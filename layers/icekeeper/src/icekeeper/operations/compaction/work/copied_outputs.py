@@ -2,7 +2,7 @@
 
 An input is copied if its footer allows it and if it has the same required columns as the other parts of the output.
 An output whose small row groups would make scans slow is decoded completely.  Inputs without page indexes share no
-output with others, unless that needs more files (rule: uniform-footers).
+output with others, unless that needs more files.
 """
 
 from __future__ import annotations

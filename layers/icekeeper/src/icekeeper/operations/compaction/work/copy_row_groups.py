@@ -1,4 +1,4 @@
-"""Rewrites a group by copying row groups where deletes and settings allow it (rule: copy-only-unchanged-row-groups).
+"""Rewrites a group by copying row groups where deletes and settings allow it.
 
 All other row groups are decoded and written beside the copied ones.
 """

@@ -5,7 +5,7 @@ file's footer.  Footers may lack bounds, nulls and NaN of floats, and nulls of c
 counted in the batches.  Bounds contain every value (rule: metrics-contain-every-value): truncated upper bounds round
 up, and a column has bounds only if every row group has.  Columns inside lists and maps get their size only, because
 Parquet counts an empty list as a null element.  Columns of uuids have no bounds, in the footer neither
-(:attr:`.LeafColumn.has_bounds`) (rule: no-uuid-bounds).
+(:attr:`.LeafColumn.has_bounds`).
 """
 
 from __future__ import annotations
@@ -159,8 +159,7 @@ def _bounds(iceberg_type: str, statistics: Sequence[Any], mode: str) -> tuple[by
     low = encode(iceberg_type, min(lows, key=lambda v: comparable(iceberg_type, v)))
     high = encode(iceberg_type, max(highs, key=lambda v: comparable(iceberg_type, v)))
     if iceberg_type == "string" and not (is_utf8(low) and is_utf8(high)):
-        # Iceberg-Java cannot read such bounds (platform: java-invalid-utf8), and no others would be correct
-        # (rule: text-byte-for-byte).
+        # Iceberg-Java cannot read such bounds (platform: java-invalid-utf8), and no others would be correct.
         return None
     if mode == "full":
         return low, high

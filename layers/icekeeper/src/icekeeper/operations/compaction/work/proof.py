@@ -58,7 +58,7 @@ def write_proven(
         StorageError: an input cannot be read or an output cannot be written.
         RowsNotKept: the files do not hold the rows that were read.
         OutputUnproved: the store failed before the proof; the files were deleted if possible
-            (rule: failed-read-is-no-evidence).
+            (rule: prove-before-commit).
     """
     counted = Tally()
     proof = RowProof(task.schema, task.proof)
@@ -66,7 +66,7 @@ def write_proven(
     row_group = min(row_group_bytes(task.table_properties), task.row_group_memory_bytes)
     batch_bytes = min(_MOST_BATCH_BYTES, row_group // _BATCHES_PER_ROW_GROUP)
     try:
-        # Closing ends the reader's threads (rule: decode-ahead-in-order).
+        # Closing ends the reader's threads.
         with closing(read_rows(task, storage, counted, deletes)) as rows:
             files = write(proof.watch(rows, batch_bytes))
     finally:
@@ -295,7 +295,7 @@ def _proof_of_footer(footer: pq.FileMetaData, counted: Evidence, schema: Mapping
             present[leaf.field_id] = present.get(leaf.field_id, 0) + count
             if leaf.iceberg_type in NUMBERS and statistics.has_min_max:
                 bounds = _joined(bounds, {leaf.field_id: (statistics.min_raw, statistics.max_raw)})
-            elif leaf.is_float and count:  # a row group of NaN alone, or a column that has one (rule: uniform-footers)
+            elif leaf.is_float and count:  # a row group of NaN alone, or a column that has one
                 bounds = _joined(bounds, {leaf.field_id: None})
             elif leaf.iceberg_type in _TEXTS and count:
                 known = (_bytes(statistics.min_raw), _bytes(statistics.max_raw)) if statistics.has_min_max else None

@@ -3,7 +3,7 @@
 Rows of an old partition spec may be divided among partitions of the current one (rule: rows-match-their-partition;
 specification, "Partition Evolution").  Java's ``rewrite_data_files`` does so with every file of another spec.
 Icekeeper does so only if fewer files come out than go in (iceberg 16189, 16514), and reads the source columns first to
-find out (rule: old-specs-move-only-to-fewer-files).
+find out.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class PartitionRouter:
 def makes_fewer_files(task: RewriteTask, routing: Routing, storage: Storage) -> bool:
     """Whether the rows have fewer partitions than the task has inputs; only the source columns are read.
 
-    Always false if text that is not UTF-8 would name a partition (rule: text-byte-for-byte), or if a file cannot be
+    Always false if text that is not UTF-8 would name a partition, or if a file cannot be
     read or differs from its own partition (rule: leave-identity-only-with-equal-values).
     """
     sources = {int(field["source-id"]) for field in routing.spec["fields"]}

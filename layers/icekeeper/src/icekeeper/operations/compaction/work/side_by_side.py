@@ -1,4 +1,4 @@
-"""Writes a Parquet file as Arrow does, byte for byte, on several cores (rule: same-bytes-on-any-cores).
+"""Writes a Parquet file as Arrow does, byte for byte, on several cores.
 
 Arrow's writer, as Python can call it, encodes the columns of a row group one after the other.  Here a thread encodes
 each run of adjacent columns as a small Parquet file in memory.  Its pages are then written to the output in the order

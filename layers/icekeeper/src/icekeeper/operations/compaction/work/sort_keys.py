@@ -60,7 +60,7 @@ def fitted_curve(recipe: ClusterRecipe, schema: Mapping[str, Any], batch: pa.Rec
 
 @contextmanager
 def row_taker() -> Iterator[RowTaker]:
-    """A function that takes rows of a batch on all cores of the task (rule: use-only-assigned-cores).
+    """A function that takes rows of a batch on all cores of the task.
 
     Arrow itself takes one column after the other.
     """
@@ -191,7 +191,7 @@ def _ordered(array: pa.Array) -> pa.Array:
         return array.view(pa.int64())
     if pa.types.is_fixed_size_binary(kind):
         return array.cast(pa.binary())
-    # As bytes, which have the same order, because some writers write text that is not UTF-8 (rule: text-byte-for-byte).
+    # As bytes, which have the same order, because some writers write text that is not UTF-8.
     return array.view(pa.binary()) if pa.types.is_string(kind) else array
 
 

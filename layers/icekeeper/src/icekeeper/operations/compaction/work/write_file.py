@@ -165,7 +165,7 @@ class _Output:
         """Arrow bytes to collect for a row group of the target size, estimated from the row groups so far."""
         wanted = self._row_group_bytes
         if self._arrow_bytes:
-            # More row groups would make the footer too large for readers (rule: cap-costly-properties).
+            # More row groups would make the footer too large for readers.
             wanted = max(wanted, self._sink.tell() // _MOST_ROW_GROUPS)
             wanted = self._arrow_bytes * wanted // max(1, self._sink.tell())
         return min(wanted, self._row_group_memory)
@@ -199,7 +199,7 @@ class _Output:
                 self.size = self._sink.tell()
 
 
-# All cores of the task encode a row group; the bytes are the same (rule: same-bytes-on-any-cores).
+# All cores of the task encode a row group; the bytes are the same.
 
 # A smaller row group is encoded in the time that it takes to divide the work.
 _WORTH_THREADS_BYTES = 4 * 1024 * 1024
@@ -282,7 +282,7 @@ class _ColumnByColumn:
         self._writer.close()
         (footer,) = self._footers
         if footer.num_row_groups > 1:
-            # A column has bounds in all row groups or in none (rule: uniform-footers).
+            # A column has bounds in all row groups or in none.
             from icekeeper.row_group_copy.footer import FRAME, framed
             from icekeeper.row_group_copy.new_footer import with_one_voice
 
