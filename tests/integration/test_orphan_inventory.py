@@ -20,7 +20,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyiceberg.catalog.sql import SqlCatalog
-from pyspark.sql import SparkSession
 
 from icekeeper.deletion.referenced_paths import ReferencedPaths
 from icekeeper.engines.engine import Engine
@@ -111,14 +110,12 @@ def read(address: str | Path, location: str = LOCATION) -> list[ListedObject]:
 
 @pytest.mark.parametrize("kind", ["CSV", "Parquet", "ORC"])
 def test_a_report_is_read_by_its_manifest(kind: str, tmp_path: Path) -> None:
-    """Old versions, delete markers and other tables' files are passed over."""
-    assert read(report(tmp_path, kind)) == FOUND
-
-
-@pytest.mark.parametrize("kind", ["Parquet", "ORC"])
-def test_a_data_file_says_its_columns_itself(kind: str, tmp_path: Path) -> None:
-    report(tmp_path, kind)
-    assert read(next((tmp_path / "config" / "data").iterdir())) == FOUND
+    """Old versions, delete markers and other tables' files are passed over; paths are spelled like the location."""
+    manifest, location = report(tmp_path, kind), LOCATION.replace("s3://", "s3a://")
+    assert read(manifest) == FOUND
+    assert [found.path for found in read(manifest, location)] == [f"{location}/data/a b+c%41.parquet"]
+    if kind != "CSV":  # such a data file names its columns itself
+        assert read(next((tmp_path / "config" / "data").iterdir())) == FOUND
 
 
 @pytest.mark.parametrize("name", ["list.csv", "list.csv.gz"])
@@ -133,11 +130,6 @@ def test_csv_by_hand_names_its_columns(name: str, tmp_path: Path) -> None:
         ListedObject(f"{LOCATION}/data/a%20b", 3, OLD_MS),
         ListedObject(f"{LOCATION}/data/c", 4, None),
     ]
-
-
-def test_paths_are_spelled_like_the_location(tmp_path: Path) -> None:
-    location = LOCATION.replace("s3://", "s3a://")
-    assert [found.path for found in read(report(tmp_path, "CSV"), location)] == [f"{location}/data/a b+c%41.parquet"]
 
 
 def test_a_text_file_has_no_ages(tmp_path: Path) -> None:
@@ -170,15 +162,6 @@ def test_what_is_no_inventory_is_said_in_one_sentence(name: str, data: bytes, wo
 # -- a table swept by a list
 
 
-@pytest.fixture
-def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
-    """Two appends, every file ten days old."""
-    made = new_table(local_catalog, tmp_path)
-    made.fill(2)
-    grow_old(Path(path) for path in made.files())
-    return made
-
-
 def sweep(table: MaintainedTable, inventory: Path, **more: Any) -> OperationOutcome:
     settings = {"orphan_older_than_hours": "72", "orphan_inventory": str(inventory), **more}
     return table.run(Operation.REMOVE_ORPHANS, **settings)
@@ -190,7 +173,10 @@ def write_list(folder: Path, paths: Sequence[str], moment: datetime = OLD) -> Pa
     return path
 
 
-def test_the_list_says_what_is_looked_at(table: MaintainedTable, tmp_path: Path) -> None:
+def test_the_list_names_the_files_to_look_at(
+    old_table: MaintainedTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = old_table
     named, unnamed = table.plant("data/named.parquet"), table.plant("data/unnamed.parquet")
     inventory = write_list(tmp_path, [*table.files() - {unnamed}, "/elsewhere/f"])
     dry = sweep(table, inventory, dry_run=True)
@@ -199,30 +185,25 @@ def test_the_list_says_what_is_looked_at(table: MaintainedTable, tmp_path: Path)
     assert outcome.metrics["remove_orphans.files_listed"] == len(table.files())
     assert unnamed in table.files()
 
-
-def test_a_file_created_again_since_the_list_stays(table: MaintainedTable, tmp_path: Path) -> None:
-    """The list remembers one of that name that was old; one that is gone is nobody's orphan."""
+    # A file created again since the list stays; a file that is gone is no orphan.
     again, gone = table.plant("data/again.parquet"), table.plant("data/gone.parquet")
-    inventory = write_list(tmp_path, [*table.files()])
+    inventory = write_list(tmp_path, [*table.files() - {unnamed}])
     table.plant("data/again.parquet", days_old=0)
     Path(gone).unlink()
     outcome = sweep(table, inventory)
     assert outcome.files_planned == ()
     assert again in table.files()
 
-
-def test_a_file_created_again_just_before_its_batch_stays(
-    table: MaintainedTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    # Also a file created again just before its batch.
     again, orphan = table.plant("data/again.parquet"), table.plant("data/orphan.parquet")
-    inventory = write_list(tmp_path, [*table.files()])
+    inventory = write_list(tmp_path, [*table.files() - {unnamed}])
     status: Callable[..., Any] = Storage.status
-    asked: list[str] = []
+    looked_at: list[str] = []
 
     def created_meanwhile(self: Storage, path: str) -> Any:
         found = status(self, path)
-        asked.append(path)
-        if asked.count(path) == 1 and path.endswith("again.parquet"):
+        looked_at.append(path)
+        if looked_at.count(path) == 1 and path.endswith("again.parquet"):
             grow_old([Path(again)], 0)
         return found
 
@@ -233,27 +214,20 @@ def test_a_file_created_again_just_before_its_batch_stays(
     assert again in table.files()
 
 
-def test_text_makes_everything_young(table: MaintainedTable, tmp_path: Path) -> None:
-    table.plant("data/orphan.parquet")
-    path = tmp_path / "files.txt"
-    path.write_text("\n".join(f"file://{p}" for p in table.files()))
-    outcome = sweep(table, path)
+def test_a_list_that_is_no_evidence_deletes_nothing(old_table: MaintainedTable, tmp_path: Path) -> None:
+    """A list without times, of another place, broken, or missing."""
+    orphan, text = old_table.plant("data/orphan.parquet"), tmp_path / "files.txt"
+    text.write_text("\n".join(f"file://{path}" for path in old_table.files()))
+    outcome = sweep(old_table, text)
     assert (outcome.files_planned, outcome.metrics["remove_orphans.files_too_young"]) == ((), 1)
-
-
-def test_a_list_of_another_place_is_refused(table: MaintainedTable, tmp_path: Path) -> None:
-    outcome = sweep(table, write_list(tmp_path, ["/elsewhere/f"]))
+    outcome = sweep(old_table, write_list(tmp_path, ["/elsewhere/f"]))
     assert outcome.status is Status.REFUSED
     assert "names no file under" in (outcome.reason or "")
-
-
-def test_a_broken_list_deletes_nothing(table: MaintainedTable, tmp_path: Path) -> None:
-    orphan = table.plant("data/orphan.parquet")
-    inventory = write_list(tmp_path, [*table.files()])
+    inventory = write_list(tmp_path, [*old_table.files()])
     inventory.write_text(inventory.read_text() + "file:///x,many,\n")
-    assert sweep(table, inventory).status is Status.FAILED
-    assert sweep(table, tmp_path / "missing.csv").status is Status.FAILED
-    assert orphan in table.files()
+    assert sweep(old_table, inventory).status is Status.FAILED
+    assert sweep(old_table, tmp_path / "missing.csv").status is Status.FAILED
+    assert orphan in old_table.files()
 
 
 def test_a_report_in_a_bucket_names_its_files_there(moto_server: MotoServer) -> None:
@@ -336,7 +310,11 @@ def table_in_parts(local_catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytes
     return made
 
 
-def orphans_by(engine: Engine, table_in_parts: MaintainedTable) -> None:
+@pytest.mark.parametrize("kind", ["local", "spark"])
+def test_workers_find_the_orphans(table_in_parts: MaintainedTable, kind: str, request: pytest.FixtureRequest) -> None:
+    engine: Engine = LocalEngine(2)
+    if kind == "spark":
+        engine = SparkEngine(request.getfixturevalue("spark_session").sparkContext)
     before = table_in_parts.files()
     planted = {table_in_parts.plant(f"data/part={number}/orphan.parquet") for number in range(5)}
     table_in_parts.plant("data/young.parquet", days_old=0)
@@ -346,32 +324,28 @@ def orphans_by(engine: Engine, table_in_parts: MaintainedTable) -> None:
     assert before < table_in_parts.files()
 
 
-def test_local_workers_find_the_orphans(table_in_parts: MaintainedTable) -> None:
-    orphans_by(LocalEngine(2), table_in_parts)
+def test_workers_references_are_counted_read_again_and_needed(table_in_parts: MaintainedTable) -> None:
+    table, reader = table_in_parts, table_in_parts.reader
+    manifests = References().listed(reader, reader.metadata.snapshots.values())
+    assert live_files(manifests.values()) == len(table.data_files())
 
-
-def test_spark_finds_the_orphans(table_in_parts: MaintainedTable, spark_session: SparkSession) -> None:
-    orphans_by(SparkEngine(spark_session.sparkContext), table_in_parts)
-
-
-def test_what_is_committed_meanwhile_is_asked_for_afterwards(table_in_parts: MaintainedTable) -> None:
-    source = Path(normalise(table_in_parts.data_files()[0].file_path))
-    adopted = Path(table_in_parts.plant("data/adopted.parquet", source.read_bytes()))
-    with at(Moment.AFTER_EXCHANGE, lambda: table_in_parts.table.add_files([adopted.as_uri()])):
-        outcome = table_in_parts.run(Operation.REMOVE_ORPHANS, orphan_older_than_hours="72")
+    # A file that a commit adds while workers compare is no orphan.
+    source = Path(normalise(table.data_files()[0].file_path))
+    adopted = Path(table.plant("data/adopted.parquet", source.read_bytes()))
+    with at(Moment.AFTER_EXCHANGE, lambda: table.table.add_files([adopted.as_uri()])):
+        outcome = table.run(Operation.REMOVE_ORPHANS, orphan_older_than_hours="72")
     assert outcome.files_planned == ()
     assert adopted.exists()
 
-
-def test_a_manifest_that_a_worker_cannot_read_is_a_refusal(table_in_parts: MaintainedTable) -> None:
-    oldest = next(iter(table_in_parts.metadata.snapshots.values()))
-    manifest = Path(normalise(table_in_parts.reader.manifests(oldest)[0].manifest_path))
+    # A manifest that a worker cannot read is a refusal.
+    oldest = next(iter(table.metadata.snapshots.values()))
+    manifest = Path(normalise(reader.manifests(oldest)[0].manifest_path))
     manifest.unlink()
-    orphan = table_in_parts.plant("data/orphan.parquet")
-    outcome = table_in_parts.run(Operation.REMOVE_ORPHANS, orphan_older_than_hours="72")
+    orphan = table.plant("data/orphan.parquet")
+    outcome = table.run(Operation.REMOVE_ORPHANS, orphan_older_than_hours="72")
     assert outcome.status is Status.REFUSED
     assert str(manifest) in (outcome.reason or "")
-    assert orphan in table_in_parts.files()
+    assert orphan in table.files()
 
 
 def fail() -> Iterable[ListedObject]:
@@ -387,9 +361,3 @@ def test_a_listing_that_fails_in_a_worker_fails() -> None:
     with pytest.raises(StorageError, match="cannot be listed") as caught:
         by_engine(LocalEngine(1), Torn([]), [])
     assert not isinstance(caught.value, MetadataUnreadable)
-
-
-def test_the_number_of_references_is_known_from_the_manifest_lists(table_in_parts: MaintainedTable) -> None:
-    reader = table_in_parts.reader
-    manifests = References().listed(reader, reader.metadata.snapshots.values())
-    assert live_files(manifests.values()) == len(table_in_parts.data_files())

@@ -20,7 +20,15 @@ from icekeeper.report.outcome import Status
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
-from support.maintained_table import ID_AND_PART, MaintainedTable, assert_refused, grow_old, new_table, sweep
+from support.maintained_table import (
+    ID_AND_PART,
+    MaintainedTable,
+    assert_refused,
+    grow_old,
+    metadata_of,
+    new_table,
+    sweep,
+)
 from support.moments import Moment, at
 from support.scripted_catalog import ScriptedCatalog
 from support.tables import new_document
@@ -28,45 +36,35 @@ from support.tables import new_document
 # Orphan removal while others commit, drop and delete beside it: between listing, plan and deletion.
 
 
-@pytest.fixture
-def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
-    """Two appends, every file ten days old."""
-    made = new_table(local_catalog, tmp_path, allowed=tmp_path)
-    made.fill(2)
-    grow_old(Path(path) for path in made.files())
-    return made
-
-
-def test_metadata_that_vanished_since_the_listing_is_no_danger(table: MaintainedTable) -> None:
-    """A writer with delete-after-commit removes old metadata files beside us."""
-    path = Path(
-        table.plant("metadata/old.metadata.json", json.dumps(dict(table.metadata.document)).encode(), days_old=9000)
-    )
-    with at(Moment.AFTER_LISTING, path.unlink):
-        assert sweep(table).status is Status.SUCCEEDED
-
-
-def test_a_file_that_is_referenced_since_the_plan_is_spared(table: MaintainedTable) -> None:
-    """Planned as an orphan, adopted by a writer just before the batch goes out."""
+def copy_of_live(table: MaintainedTable, name: str) -> Path:
+    """A copy of a data file, which a writer may add to the table."""
     source = Path(normalise(table.data_files()[0].file_path))
-    adopted = Path(table.plant("data/adopted.parquet", source.read_bytes()))
-    orphan = table.plant("data/orphan.parquet")
-    with at(Moment.DELETION_DECIDED, lambda: table.table.add_files([adopted.as_uri()])):
+    return Path(table.plant(f"data/{name}.parquet", source.read_bytes()))
+
+
+def test_files_that_are_referenced_meanwhile_are_spared(old_table: MaintainedTable) -> None:
+    """Also in the plan of a dry run (rule: list-before-loading-references)."""
+    table = old_table
+
+    def adopt(path: Path) -> None:
+        table.table.add_files([path.as_uri()])
+
+    planned, first, second = (copy_of_live(table, name) for name in ("planned", "first", "second"))
+    with at(Moment.AFTER_LISTING, lambda: adopt(planned)):
+        assert set(map(normalise, sweep(table, dry_run=True).files_planned)) == {str(first), str(second)}
+    with at(Moment.AFTER_LISTING, lambda: adopt(first)):
+        assert set(map(normalise, sweep(table).files_deleted)) == {str(second)}
+    adopted, orphan = copy_of_live(table, "adopted"), table.plant("data/orphan.parquet")
+    with at(Moment.DELETION_DECIDED, lambda: adopt(adopted)):
         outcome = sweep(table)
     assert set(map(normalise, outcome.files_planned)) == {str(adopted), orphan}
     assert set(map(normalise, outcome.files_deleted)) == {orphan}
     assert table.verify().ok
+    # A writer with delete-after-commit removes old metadata files beside us.
+    old = Path(table.plant("metadata/old.metadata.json", metadata_of(table), days_old=9000))
+    with at(Moment.AFTER_LISTING, old.unlink):
+        assert sweep(table).status is Status.SUCCEEDED
 
-
-def test_a_file_that_is_referenced_since_the_listing_is_no_orphan(table: MaintainedTable) -> None:
-    source = Path(normalise(table.data_files()[0].file_path))
-    adopted = Path(table.plant("data/adopted.parquet", source.read_bytes()))
-    with at(Moment.AFTER_LISTING, lambda: table.table.add_files([adopted.as_uri()])):
-        assert sweep(table).files_planned == ()
-    assert table.verify().ok
-
-
-def test_new_references_that_cannot_be_read_stop_the_deletion(table: MaintainedTable) -> None:
     orphan = table.plant("data/orphan.parquet")
 
     def append_torn() -> None:
@@ -82,35 +80,35 @@ def test_new_references_that_cannot_be_read_stop_the_deletion(table: MaintainedT
 
 
 @pytest.mark.parametrize("moment", [Moment.AFTER_LISTING, Moment.DELETION_DECIDED])
-def test_a_table_replaced_by_another_is_left_alone(table: MaintainedTable, moment: Moment) -> None:
-    """Dropped and created again in the same place: its files are in the listing, but in nobody's references."""
+def test_a_table_replaced_by_another_is_left_alone(old_table: MaintainedTable, moment: Moment) -> None:
+    """Dropped and created again in the same place: its files are in the listing, but nothing references them."""
 
     def replace() -> None:
-        location = table.metadata.location
-        table.pyiceberg.drop_table("ns.t")
-        table.pyiceberg.create_table("ns.t", schema=ID_AND_PART, location=location)
+        location = old_table.metadata.location
+        old_table.pyiceberg.drop_table("ns.t")
+        old_table.pyiceberg.create_table("ns.t", schema=ID_AND_PART, location=location)
 
-    orphan = table.plant("data/orphan.parquet")
-    before = table.files()
+    old_table.plant("data/orphan.parquet")
+    before = old_table.files()
     with at(moment, replace):
-        outcome = sweep(table)
+        outcome = sweep(old_table)
     assert outcome.status is Status.REFUSED
-    assert orphan in table.files()
-    assert table.files() >= before
+    assert old_table.files() >= before
 
 
-def test_a_table_replaced_by_one_with_metadata_elsewhere_is_left_alone(table: MaintainedTable, tmp_path: Path) -> None:
+def test_a_table_replaced_by_one_with_metadata_elsewhere_is_left_alone(
+    local_catalog: SqlCatalog, tmp_path: Path
+) -> None:
     """Then no metadata file in the listing tells the two apart."""
     aside = {"write.metadata.path": (tmp_path / "aside").as_uri()}
-    location = table.metadata.location
-    table.pyiceberg.drop_table("ns.t")
-    table.pyiceberg.create_table("ns.t", schema=ID_AND_PART, location=f"{location}/inner", properties=aside)
+    table = new_table(local_catalog, tmp_path, allowed=tmp_path, properties=aside)
     table.append(1)
     grow_old(Path(path) for path in table.files())
+    location = table.metadata.location
 
     def replace() -> None:
         table.pyiceberg.drop_table("ns.t")
-        table.pyiceberg.create_table("ns.t", schema=ID_AND_PART, location=f"{location}/inner", properties=aside)
+        table.pyiceberg.create_table("ns.t", schema=ID_AND_PART, location=location, properties=aside)
 
     before = table.files()
     with at(Moment.AFTER_LISTING, replace):
@@ -119,39 +117,27 @@ def test_a_table_replaced_by_one_with_metadata_elsewhere_is_left_alone(table: Ma
     assert table.files() == before
 
 
-def test_references_are_loaded_after_the_listing(table: MaintainedTable) -> None:
-    """What is committed while the listing runs is no orphan, not even in the plan of a dry run
-    (rule: list-before-loading-references)."""
-    source = Path(normalise(table.data_files()[0].file_path))
-    adopted = Path(table.plant("data/adopted.parquet", source.read_bytes()))
-    with at(Moment.AFTER_LISTING, lambda: table.table.add_files([adopted.as_uri()])):
-        assert sweep(table, dry_run=True).files_planned == ()
+def test_gc_disabled_forbids_deletion_at_any_moment(old_table: MaintainedTable) -> None:
+    """(rule: gc-disabled-forbids-deletion)"""
+
+    def enable(value: str) -> None:
+        old_table.table.transaction().set_properties({"gc.enabled": value}).commit_transaction()
+
+    orphan = old_table.plant("data/orphan.parquet")
+    for moment, status in ((Moment.DELETION_DECIDED, Status.REFUSED), (Moment.OPERATION_STARTED, Status.SKIPPED)):
+        enable("true")
+        with at(moment, lambda: enable("false")):
+            outcome = sweep(old_table)
+        assert outcome.status is status
+        assert "gc.enabled is false" in (outcome.reason or "")
+        assert orphan in old_table.files()
 
 
-@pytest.mark.parametrize(
-    ("moment", "status"),
-    [(Moment.OPERATION_STARTED, Status.SKIPPED), (Moment.DELETION_DECIDED, Status.REFUSED)],
-)
-def test_gc_disabled_forbids_deletion_at_any_moment(table: MaintainedTable, moment: Moment, status: Status) -> None:
-    """`gc.enabled=false` forbids every deletion, at any moment (rule: gc-disabled-forbids-deletion)."""
-
-    def disable() -> None:
-        table.table.transaction().set_properties({"gc.enabled": "false"}).commit_transaction()
-
-    orphan = table.plant("data/orphan.parquet")
-    with at(moment, disable):
-        outcome = sweep(table)
-    assert outcome.status is status
-    assert "gc.enabled is false" in (outcome.reason or "")
-    assert orphan in table.files()
-
-
-def test_a_table_that_shares_the_location_is_looked_at_before_each_batch(table: MaintainedTable) -> None:
-    """The other entry of the table adopts a file between plan and deletion: ours does not know of it."""
+def test_a_table_that_shares_the_location_is_read_before_each_batch(old_table: MaintainedTable) -> None:
+    """Its second entry adopts a file between plan and deletion."""
+    table = old_table
     again = table.pyiceberg.register_table("ns.again", table.loaded.metadata_location)
-    source = Path(normalise(table.data_files()[0].file_path))
-    adopted = Path(table.plant("data/adopted.parquet", source.read_bytes()))
-    orphan = table.plant("data/orphan.parquet")
+    adopted, orphan = copy_of_live(table, "adopted"), table.plant("data/orphan.parquet")
     with at(Moment.DELETION_DECIDED, lambda: again.add_files([adopted.as_uri()])):
         outcome = sweep(table)
     assert set(map(normalise, outcome.files_planned)) == {str(adopted), orphan}
@@ -159,15 +145,15 @@ def test_a_table_that_shares_the_location_is_looked_at_before_each_batch(table: 
 
 
 @pytest.mark.parametrize("moment", [Moment.AFTER_LISTING, Moment.DELETION_DECIDED])
-def test_a_table_that_shares_the_location_must_stay_readable(table: MaintainedTable, moment: Moment) -> None:
-    again = table.pyiceberg.register_table("ns.again", table.loaded.metadata_location)
-    again.append(table.new_rows(7))
-    orphan = table.plant("data/orphan.parquet")
+def test_a_table_that_shares_the_location_must_stay_readable(old_table: MaintainedTable, moment: Moment) -> None:
+    again = old_table.pyiceberg.register_table("ns.again", old_table.loaded.metadata_location)
+    again.append(old_table.new_rows(7))
+    orphan = old_table.plant("data/orphan.parquet")
     with at(moment, Path(normalise(again.refresh().metadata_location)).unlink):
-        outcome = sweep(table)
+        outcome = sweep(old_table)
     assert outcome.status is Status.REFUSED
     assert "ns.again" in (outcome.reason or "")
-    assert orphan in table.files()
+    assert orphan in old_table.files()
 
 
 # A listing that lacks what is there: something else answers in the store's place (rule: trust-only-own-answers).
@@ -203,40 +189,15 @@ def test_a_metadata_file_that_is_gone_by_now_is_not_missed(
 
 # Orphan removal among file names and listings that nobody expects.
 
-SWEEP = Operation.REMOVE_ORPHANS
 
-
-@pytest.fixture
-def young_table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
-    made = new_table(local_catalog, tmp_path)
-    made.fill(2)
-    return made
-
-
-@pytest.mark.parametrize("name", ["a b", "a%20b", "ä", "a\nb", "a?b#c", "%ff", "a\\b", "+", "a:b", "'\"", "%"])
-def test_an_orphan_of_any_name_goes(young_table: MaintainedTable, name: str) -> None:
-    orphan = young_table.plant(f"data/{name}.parquet")
-    outcome = young_table.run(SWEEP)
-    assert outcome.status is Status.SUCCEEDED
-    assert outcome.summary == "removed 1 orphan file(s)"
-    assert orphan not in young_table.files()
-    assert young_table.verify().ok
-
-
-def test_a_name_that_is_no_text_is_left_alone_and_stops_nothing(young_table: MaintainedTable) -> None:
-    folder = os.fsencode(young_table.folder / "data")
-    strange = os.path.join(folder, b"\xff\xfe.parquet")
-    Path(os.fsdecode(strange)).write_bytes(b"x")
-    grow_old([Path(os.fsdecode(strange))])
-    orphan = young_table.plant("data/orphan.parquet")
-    outcome = young_table.run(SWEEP)
-    assert outcome.status is Status.SUCCEEDED, outcome.summary
-    assert orphan not in young_table.files()
-    assert os.path.exists(strange)
-
-
-def test_a_file_that_is_listed_twice_is_counted_once(young_table: MaintainedTable) -> None:
-    orphan = young_table.plant("data/orphan.parquet")
+def test_orphans_of_any_name_go_and_are_counted_once(three_appends: MaintainedTable) -> None:
+    """A name that is no text is left alone and stops nothing; a listing may name each file twice."""
+    table = three_appends
+    names = ("a b", "a%20b", "\u00e4", "a\nb", "a?b#c", "%ff", "a\\b", "+", "a:b", "'\"", "%")
+    orphans = {table.plant(f"data/{name}.parquet") for name in names}
+    strange = Path(os.fsdecode(os.path.join(os.fsencode(table.folder / "data"), b"\xff\xfe.parquet")))
+    strange.write_bytes(b"x")
+    grow_old([strange])
     listing = Storage.list
 
     def twice(self: Storage, prefix: str) -> Iterator[ListedObject]:
@@ -244,9 +205,12 @@ def test_a_file_that_is_listed_twice_is_counted_once(young_table: MaintainedTabl
         return iter([*found, *reversed(found)])
 
     with mock.patch.object(Storage, "list", twice):
-        outcome = young_table.run(SWEEP)
-    assert outcome.summary == "removed 1 orphan file(s)"
-    assert [normalise(path) for path in outcome.files_deleted] == [orphan]
+        outcome = table.run(Operation.REMOVE_ORPHANS)
+    assert (outcome.status, outcome.summary) == (Status.SUCCEEDED, f"removed {len(names)} orphan file(s)")
+    assert {*map(normalise, outcome.files_deleted)} == {*map(normalise, orphans)}
+    assert not orphans & table.files()
+    assert strange.exists()
+    assert table.verify().ok
 
 
 @pytest.mark.parametrize("location", ["t", "t/", "t%20", "t 2", "ä"])
@@ -262,23 +226,14 @@ def test_siblings_whose_names_begin_alike_are_left_alone(
         (warehouse / sibling).write_bytes(b"x")
         grow_old([warehouse / sibling])
     (warehouse / location / "data" / "orphan.parquet").write_bytes(b"x")
-    outcome = table.run(SWEEP)
-    assert outcome.summary == "removed 1 orphan file(s)"
-    assert all((warehouse / sibling).exists() for sibling in siblings)
-    assert table.run(Operation.COMPACT).status is Status.SUCCEEDED
-    assert table.run(Operation.EXPIRE_SNAPSHOTS).status is Status.SUCCEEDED
+    outcomes = table.maintain("compact,expire_snapshots,remove_orphans").operations
+    assert [outcome.status for outcome in outcomes] == [Status.SUCCEEDED] * 3
+    assert outcomes[-1].summary == "removed 1 orphan file(s)"
     assert table.readers_agree() == [0, 1, 10, 11]
     assert all((warehouse / sibling).exists() for sibling in siblings)
 
 
 # Orphans and other tables: nested, around, moved away, in one location, registered twice, or not to be loaded.
-
-
-def test_another_tables_metadata_below_the_location_is_refused(old_table: MaintainedTable) -> None:
-    """Metadata of an unknown table below the location stops orphan removal (rule: unknown-metadata-stops-sweeps)."""
-    foreign = new_document(f"{old_table.metadata.location}/nested", 2)
-    old_table.plant("nested/metadata/00000-x.metadata.json", json.dumps(foreign).encode(), days_old=0)
-    assert_refused(old_table, foreign["table-uuid"], f"{old_table.metadata.location}/nested")
 
 
 def test_a_table_nested_in_another_is_never_swept_with_it(old_table: MaintainedTable) -> None:
@@ -323,19 +278,6 @@ def test_a_table_that_moved_away_protects_what_it_left_here(old_table: Maintaine
     assert old_table.files() == before - {orphan}
 
 
-def test_two_tables_in_one_location_are_refused(old_table: MaintainedTable) -> None:
-    """With old files of theirs, and their metadata elsewhere: only the catalog knows."""
-    aside = {"write.metadata.path": (old_table.folder.parent / "aside").as_uri()}
-    twin = old_table.create_beside("ns.twin", old_table.metadata.location, **aside)
-    assert_refused(old_table, "ns.twin", str(twin.metadata.table_uuid), old_table.metadata.uuid or "")
-
-
-def test_a_table_that_writes_its_data_into_ours_is_refused(old_table: MaintainedTable) -> None:
-    other = old_table.create_beside("ns.guest", f"{old_table.metadata.location}-guest")
-    other.transaction().set_properties({"write.data.path": old_table.metadata.location}).commit_transaction()
-    assert_refused(old_table, "ns.guest", str(other.metadata.table_uuid))
-
-
 def test_one_table_registered_twice_keeps_what_either_entry_needs(old_table: MaintainedTable) -> None:
     """The second entry has moved on by itself."""
     again = old_table.pyiceberg.register_table("ns.again", old_table.loaded.metadata_location)
@@ -349,24 +291,39 @@ def test_one_table_registered_twice_keeps_what_either_entry_needs(old_table: Mai
     assert len(theirs) == 4
 
 
-def test_a_table_that_cannot_be_loaded_might_be_anywhere(old_table: MaintainedTable) -> None:
-    other = old_table.create_beside("ns.lost", f"{old_table.metadata.location}-lost")
-    Path(normalise(other.metadata_location)).write_text("{")
-    assert_refused(old_table, "ns.lost", "cannot be read")
+def test_what_another_table_may_need_is_refused(old_table: MaintainedTable) -> None:
+    """Without orphans no other table is loaded."""
+    table, location = old_table, old_table.metadata.location
 
-
-def test_without_orphans_no_other_table_is_asked(old_table: MaintainedTable) -> None:
-    other = old_table.create_beside("ns.lost", f"{old_table.metadata.location}-lost")
-    Path(normalise(other.metadata_location)).unlink()
-    assert sweep(old_table).summary == "removed 0 orphan file(s)"
-
-
-def test_a_catalog_that_cannot_list_its_tables_is_refused(old_table: MaintainedTable) -> None:
     class Secretive(ScriptedCatalog):
         def list_tables(self) -> Iterator[TableName]:
             raise StorageError("listing is not allowed")
 
-    assert_refused(old_table, "listing is not allowed", catalog=Secretive(old_table.catalog))
+    lost = table.create_beside("ns.lost", f"{location}-lost")
+    metadata_file = Path(normalise(lost.metadata_location))
+    metadata_file.write_text("{")
+    assert sweep(table).summary == "removed 0 orphan file(s)"
+    assert_refused(table, "ns.lost", "cannot be read")
+    table.pyiceberg.drop_table("ns.lost")
+
+    assert_refused(table, "listing is not allowed", catalog=Secretive(table.catalog))
+
+    # Metadata of a table that no catalog knows (rule: unknown-metadata-stops-sweeps).
+    foreign = new_document(f"{location}/nested", 2)
+    theirs = table.plant("nested/metadata/00000-x.metadata.json", json.dumps(foreign).encode(), days_old=0)
+    assert_refused(table, foreign["table-uuid"], f"{location}/nested")
+    Path(theirs).unlink()
+
+    guest = table.create_beside("ns.guest", f"{location}-guest")
+    guest.transaction().set_properties({"write.data.path": location}).commit_transaction()
+    assert_refused(table, "ns.guest", str(guest.metadata.table_uuid))
+
+
+def test_two_tables_in_one_location_are_refused(old_table: MaintainedTable) -> None:
+    """The other table's metadata is elsewhere: only the catalog knows."""
+    aside = {"write.metadata.path": (old_table.folder.parent / "aside").as_uri()}
+    twin = old_table.create_beside("ns.twin", old_table.metadata.location, **aside)
+    assert_refused(old_table, "ns.twin", str(twin.metadata.table_uuid), old_table.metadata.uuid or "")
 
 
 # Tables of other formats in a folder of ours: no metadata of Iceberg tells of their files.
@@ -377,41 +334,32 @@ MARKERS = [
 ]
 
 
-@pytest.mark.parametrize("marker", MARKERS)
-def test_the_files_of_a_nested_table_of_another_format_are_no_orphans(
-    three_appends: MaintainedTable, marker: str
-) -> None:
+def test_the_files_of_nested_tables_of_other_formats_are_no_orphans(three_appends: MaintainedTable) -> None:
     """Below the table's own data folder; it may write to both, and only Iceberg's garbage is known as such
     (rule: other-formats-keep-their-folder)."""
-    theirs = three_appends.plant("data/nested/day=1/live.parquet")
-    three_appends.plant(f"data/nested/{marker}", days_old=0)
+    theirs = [three_appends.plant(f"data/nested{number}/day=1/live.parquet") for number in range(len(MARKERS))]
+    for number, marker in enumerate(MARKERS):
+        three_appends.plant(f"data/nested{number}/{marker}", days_old=0)
     ours = three_appends.plant("data/orphan.parquet")
     outcome = three_appends.run(Operation.REMOVE_ORPHANS)
     assert [normalise(path) for path in outcome.files_deleted] == [ours]
-    assert Path(theirs).exists()
-    assert outcome.metrics["remove_orphans.files_of_other_formats"] >= 1
-    assert "data/nested, a table of another format" in outcome.summary
+    assert set(theirs) <= three_appends.files()
+    assert outcome.metrics["remove_orphans.files_of_other_formats"] >= len(MARKERS)
+    assert "data/nested0, a table of another format" in outcome.summary
 
 
-def test_where_the_table_itself_has_another_format_too_nothing_is_an_orphan(
-    three_appends: MaintainedTable,
-) -> None:
-    """Delta Lake or Hudi keep the same folder, and need files that no Iceberg metadata names."""
+def test_where_the_table_itself_has_another_format_too_its_data_files_stay(three_appends: MaintainedTable) -> None:
+    """Delta Lake or Hudi keep the same folder: their logs may name files that no Iceberg metadata names, and files
+    that our compaction replaced; Iceberg's own metadata files go."""
     theirs = three_appends.plant("data/older-version.parquet")
     three_appends.plant("_delta_log/00000000000000000000.json")
     outcome = three_appends.run(Operation.REMOVE_ORPHANS)
     assert outcome.files_deleted == ()
-    assert Path(theirs).exists()
     assert "they stay" in outcome.summary
-
-
-def test_expiry_leaves_data_files_that_another_format_may_need(three_appends: MaintainedTable) -> None:
-    """Its log may name files that our compaction replaced; Iceberg's own metadata files go."""
-    three_appends.plant("_delta_log/00000000000000000000.json")
-    data = [Path(normalise(file.file_path)) for file in three_appends.data_files()]
+    data = [theirs, *(normalise(file.file_path) for file in three_appends.data_files())]
     three_appends.run(Operation.COMPACT)
     outcome = three_appends.run(Operation.EXPIRE_SNAPSHOTS)
-    assert all(path.exists() for path in data)
+    assert set(data) <= three_appends.files()
     assert outcome.files_deleted
     assert all("/metadata/" in path for path in outcome.files_deleted)
 
