@@ -38,7 +38,7 @@ from icekeeper.policy import Operation
 from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.storage.storage import Storage
 from support.deletes import commit_deletes, position_delete
-from support.maintained_table import ID_AND_PART, MaintainedTable, our_catalog
+from support.maintained_table import ID_AND_PART, MaintainedTable, local_path, our_catalog
 from support.pipeline_deployment import HOUR_MS, RUN, Pipeline, broken
 from support.state_stores import newest_look
 
@@ -59,7 +59,9 @@ def outcomes(pipeline: Pipeline, item: Item, run_id: str = RUN) -> dict[str, tup
 
 def test_a_whole_pass_step_by_step(pipeline: Pipeline) -> None:
     item, plan = in_functions(pipeline).begin()
-    steps = ("compact", "expire_snapshots", "remove_orphans", "rewrite_manifests")  # there are no deletes to merge
+    steps = ("compact", "expire_snapshots", "remove_orphans", "rewrite_manifests")
+    no_deletes = plan.outcomes["rewrite_position_deletes"]
+    assert (no_deletes["status"], no_deletes["reason"]) == ("skipped", "no position delete files eligible for merging")
     assert plan.routes == dict.fromkeys(steps, "function")
     assert {stage: told["count"] for stage, told in pipeline.gather().items()} == {
         "small": 1,
@@ -103,15 +105,6 @@ def test_a_file_that_cannot_be_read_holds_up_no_step(pipeline: Pipeline) -> None
     assert pipeline.detect("run-2")[1] == []
 
 
-def test_a_step_that_ended_is_not_done_again(pipeline: Pipeline) -> None:
-    item, _ = pipeline.begin()
-    assert pipeline.run(item, "compact")["compact"].startswith("succeeded")
-    snapshots = len(pipeline.table.table.snapshots())
-    pipeline.table.fill(5, start=50)
-    assert pipeline.run(item, "compact") == {}
-    assert len(pipeline.table.table.snapshots()) == snapshots + 5
-
-
 def test_a_crash_between_commit_and_answer_is_told_once(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     item, _ = pipeline.begin()
 
@@ -135,37 +128,39 @@ def test_a_crash_between_commit_and_answer_is_told_once(pipeline: Pipeline, monk
     assert len(pipeline.journal(item)) == 1
 
 
-def test_an_error_that_may_pass_stops_no_other_step_and_is_tried_again(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_that_fails_stops_no_other_step(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that is down is tried again, a bug is not, and neither is a step that ended."""
     item, plan = pipeline.begin()
-    asked = list[str]()
+    called = list[str]()
 
     def flaky(operation: Operation, *given: Any, **options: Any) -> Any:
-        asked.append(operation.value)
-        if asked == ["compact"]:
+        called.append(operation.value)
+        if called == ["compact"]:
             raise StorageError("the store is down")
         return run_operation(operation, *given, **options)
 
-    monkeypatch.setattr(step_module, "run_operation", flaky)
-    with pytest.raises(StorageError, match=r"^the store is down$"):
-        pipeline.run(item, "compact", "expire_snapshots")
-    failure = pipeline.documents(item).failure("compact")
-    assert failure is not None
-    assert (failure.error, failure.message) == ("StorageError", "the store is down")
-    assert list(pipeline.run(item, "compact", "expire_snapshots")) == ["compact"]
-    assert asked == ["compact", "expire_snapshots", "compact"]
+    with monkeypatch.context() as patched:
+        patched.setattr(step_module, "run_operation", flaky)
+        with pytest.raises(StorageError, match=r"^the store is down$"):
+            pipeline.run(item, "compact", "expire_snapshots")
+        failure = pipeline.documents(item).failure("compact")
+        assert failure is not None
+        assert (failure.error, failure.message) == ("StorageError", "the store is down")
+        assert pipeline.run(item, "compact", "expire_snapshots")["compact"].startswith("succeeded")
+        assert called == ["compact", "expire_snapshots", "compact"]
+    snapshots = len(pipeline.table.metadata.snapshots)
+    pipeline.table.fill(5, start=50)
+    assert pipeline.run(item, "compact") == {}
+    assert len(pipeline.table.metadata.snapshots) == snapshots + 5
     pipeline.run(item, *plan.routes)
     assert pipeline.report()["status"] == "succeeded"
 
-
-def test_a_bug_in_one_step_stops_no_other(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    item, _ = pipeline.begin()
     monkeypatch.setattr(step_module, "_commits_before", lambda step: 1 / (step.name != "compact"))
-    told = pipeline.run(item, "compact", "expire_snapshots")
-    assert told["compact"] == "failed: ZeroDivisionError: division by zero"
-    assert pipeline.document(item, "compact.json")["status"] == "failed"
-    assert "expire_snapshots" in told
+    item, _ = pipeline.begin("run-2")
+    answers = pipeline.run(item, "compact", "expire_snapshots", run_id="run-2")
+    assert answers["compact"] == "failed: ZeroDivisionError: division by zero"
+    assert pipeline.document(item, "compact.json", "run-2")["status"] == "failed"
+    assert "expire_snapshots" in answers
 
 
 # A plan that does not hold any more: what it was for is left to the next run.
@@ -208,19 +203,8 @@ def test_a_table_dropped_since_it_was_detected(pipeline: Pipeline) -> None:
 # Planning again: the plan is one document, and the newest one counts.
 
 
-def test_a_repeated_plan_is_the_newer_one(pipeline: Pipeline) -> None:
-    """The first answer was lost."""
-    item, first = pipeline.begin()
-    pipeline.table.fill(1, start=50)
-    second = pipeline.plan(item)
-    assert second.head_id != first.head_id
-    assert pipeline.documents(item).plan() == second
-    assert pipeline.run(item, "compact") == {"compact": "succeeded: compacted 6 files into 1 (across 1 bins)"}
-
-
-def test_a_crash_after_the_plan_was_written_leaves_the_plan(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_several_plans_the_newest_counts(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan that failed is made again, a crash after it was written leaves it, and its answer may be lost."""
     (item,) = pipeline.detect(table="ns.t")[1]
     write = ControlBucket.write
 
@@ -229,29 +213,30 @@ def test_a_crash_after_the_plan_was_written_leaves_the_plan(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(ControlBucket, "write", die)
-        with pytest.raises(KeyboardInterrupt):
-            pipeline.plan(item)
-    assert pipeline.gather()["sweep"]["count"] == 1
-    pipeline.run(item, "compact")
-    assert pipeline.report()["tables"][0]["status"] != "skipped"
-
-
-def test_a_plan_that_failed_once_and_then_came_counts(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    (item,) = pipeline.detect(table="ns.t")[1]
-    with monkeypatch.context() as patched:
         patched.setattr(ControlBucket, "find_hint", broken)
         with pytest.raises(StorageError, match="it crashed"):
             pipeline.plan(item)
     assert pipeline.documents(item).failure("plan") is not None
     assert pipeline.gather()["sweep"]["count"] == 0
-    plan = pipeline.plan(item)
-    pipeline.run(item, *plan.routes)
+    with monkeypatch.context() as patched:
+        patched.setattr(ControlBucket, "write", die)
+        with pytest.raises(KeyboardInterrupt):
+            pipeline.plan(item)
+    assert pipeline.gather()["sweep"]["count"] == 1
+    first = pipeline.documents(item).plan()
+    assert first is not None
+    pipeline.table.fill(1, start=50)
+    second = pipeline.plan(item)
+    assert second.head_id != first.head_id
+    assert pipeline.documents(item).plan() == second
+    answers = pipeline.run(item, *second.routes)
+    assert answers["compact"] == "succeeded: compacted 6 files into 1 (across 1 bins)"
     assert pipeline.report()["status"] == "succeeded"
+    assert pipeline.report()["tables"][0]["status"] != "skipped"
 
 
 def test_a_plan_reads_no_manifest(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a table with deletes too: the metadata document, and the manifest list of its head."""
+    """Of a table with deletes, too: the metadata document, and the manifest list of its head."""
     path = pipeline.table.table.inspect.files()["file_path"][0].as_py()
     content, more = position_delete(path, 0, "")
     commit_deletes(pipeline.table, [(content, {**more, "partition": ()})])
@@ -310,6 +295,11 @@ def test_what_a_plan_calls_idle_finds_nothing(pipeline: Pipeline) -> None:
         seen = newest_look(pipeline.deployment.state, item.identity)
         assert seen is not None
         assert (seen.is_done, seen.looked_ms) == (True, plan.looked_ms)
+    pipeline.clock.now_ms += HOUR_MS
+    item, plan = pipeline.begin("run-8")  # a person who asks for a pass has it look
+    assert {"compact", "rewrite_manifests"} <= set(plan.routes)
+    pipeline.run(item, *plan.routes, run_id="run-8")
+    pipeline.report("run-8")
     pipeline.table.fill(5, start=1000)
     pipeline.clock.now_ms += HOUR_MS
     (item,) = pipeline.detect("run-9")[1]
@@ -321,13 +311,6 @@ def looking(pipeline: Pipeline, item: Item, run_id: str, steps: list[str]) -> Ma
     plan = pipeline.documents(item, run_id)
     plan.write_plan(pipeline.plan(item.model_copy(update={"detected_ms": None, "forced": True}), run_id))
     return pipeline.run(item.model_copy(update={"detected_ms": None, "forced": True}), *steps, run_id=run_id)
-
-
-def test_a_person_who_asks_for_a_pass_has_it_look(pipeline: Pipeline) -> None:
-    a_pass(pipeline, "run-0")
-    pipeline.clock.now_ms += HOUR_MS
-    _, plan = pipeline.begin("run-1")
-    assert {"compact", "rewrite_manifests"} <= set(plan.routes)
 
 
 def test_a_table_without_a_snapshot_is_not_rewritten(pipeline: Pipeline) -> None:
@@ -359,14 +342,12 @@ def test_each_stage_gets_what_its_route_says(pipeline: Pipeline) -> None:
     assert listed == {"item": item.model_dump(mode="json"), "steps": {"expire_snapshots": "function"}}
 
 
-@pytest.mark.parametrize(
-    ("chosen", "expected"), [({}, "FLEX"), ({"ICEKEEPER_WAVE_EXECUTION_CLASS": "STANDARD"}, "STANDARD")]
-)
-def test_what_nobody_waits_for_costs_less(pipeline: Pipeline, chosen: Mapping[str, str], expected: str) -> None:
-    pipeline.deployment = pipeline.open(**chosen)
+def test_work_that_nobody_waits_for_costs_less(pipeline: Pipeline) -> None:
     (item,) = pipeline.detect()[1]
     pipeline.plan(item)
-    assert pipeline.gather()["compaction"]["execution_class"] == expected
+    assert pipeline.gather()["compaction"]["execution_class"] == "FLEX"
+    pipeline.deployment = pipeline.open(ICEKEEPER_WAVE_EXECUTION_CLASS="STANDARD")
+    assert pipeline.gather()["compaction"]["execution_class"] == "STANDARD"
 
 
 def test_a_plan_that_was_damaged_leaves_out_its_table_alone(pipeline: Pipeline) -> None:
@@ -387,20 +368,60 @@ def test_a_plan_that_was_damaged_leaves_out_its_table_alone(pipeline: Pipeline) 
 # Orphans are listed by one function and removed by the next, which may delete.
 
 
-def test_orphans_are_listed_by_one_step_and_removed_by_the_next(pipeline: Pipeline) -> None:
-    orphan = Path(pipeline.table.table.location().removeprefix("file://")) / "data" / "left.parquet"
-    orphan.write_bytes(b"left")
+def test_orphans_are_listed_by_one_step_and_removed_by_the_next(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = pipeline.table.folder / "data"
+    orphan, second = folder / "left.parquet", folder / "later.parquet"
     item, _ = pipeline.begin()
-    count, listed = pipeline.list_orphans(item)
-    assert (count, orphan.exists()) == (1, True)
-    second = orphan.with_name("later.parquet")
-    second.write_bytes(b"later")
-    assert pipeline.run(item, "remove_orphans", listed=listed) == {
-        "remove_orphans": "succeeded: removed 1 orphan file(s)"
-    }
-    assert (orphan.exists(), second.exists()) == (False, True)
+    assert pipeline.list_orphans(item) == (0, None)
     pipeline.report()
-    assert pipeline.document(item, "pass.json")["metrics"]["remove_orphans.files_listed"] > 10
+    assert outcomes(pipeline, item)["remove_orphans"] == ("succeeded", "removed 0 orphan file(s)")
+
+    def listed(run_id: str) -> tuple[Item, str | None]:
+        """A run whose listing finds the orphan."""
+        item, _ = pipeline.begin(run_id)
+        count, listed = pipeline.list_orphans(item, run_id)
+        assert (count, orphan.exists()) == (1, True)
+        return item, listed
+
+    def removed(item: Item, run_id: str, listed: str | None) -> str:
+        return pipeline.run(item, "remove_orphans", run_id=run_id, listed=listed)["remove_orphans"]
+
+    # The state machine names the list by its digest.
+    orphan.write_bytes(b"left")
+    item, found = listed("changed")
+    live = pipeline.table.data_files()[0].file_path
+    path = pipeline.control / pipeline.documents(item, "changed").folder / "list_orphans.json"
+    path.write_text(json.dumps({"paths": [live], "metrics": {}}))
+    sentence = removed(item, "changed", found)
+    assert sentence.startswith("failed: OperationRefused: ")
+    assert "its digest differs" in sentence
+    assert pipeline.document(item, "remove_orphans.json", "changed")["status"] == "refused"
+    assert (orphan.exists(), local_path(live).exists()) == (True, True)
+    pipeline.report("changed")
+
+    # The listing has no right to delete; a denied check would look as if the storage knew no deletion.
+    with monkeypatch.context() as patched:
+        patched.setattr(Storage, "can_delete", lambda *_: False)
+        item, found = listed("no-right")
+        assert removed(item, "no-right", found).startswith("skipped: objects cannot be deleted in this storage")
+        assert orphan.exists()
+    pipeline.report("no-right")
+
+    item, found = listed("removed")
+    second.write_bytes(b"later")
+    assert removed(item, "removed", found) == "succeeded: removed 1 orphan file(s)"
+    assert (orphan.exists(), second.exists()) == (False, True)
+    pipeline.report("removed")
+    assert pipeline.document(item, "pass.json", "removed")["metrics"]["remove_orphans.files_listed"] > 10
+    second.unlink()
+
+    orphan.write_bytes(local_path(live).read_bytes())
+    item, found = listed("referenced")
+    pipeline.table.table.add_files([orphan.as_uri()])
+    assert removed(item, "referenced", found).endswith("removed 0 orphan file(s)")
+    assert orphan.exists()
 
 
 def test_what_the_listing_leaves_to_a_person_makes_the_removal_a_refusal(pipeline: Pipeline) -> None:
@@ -418,54 +439,6 @@ def test_what_the_listing_leaves_to_a_person_makes_the_removal_a_refusal(pipelin
     assert (copy.exists(), (live.parent / "left.parquet").exists()) == (True, False)
     pipeline.report()
     assert pipeline.document(item, "pass.json")["metrics"]["remove_orphans.files_like_missing"] == 1
-
-
-def test_the_listing_never_asks_whether_it_could_delete(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has no right to; and asking would be denied, which looks as if the storage knew no deletion."""
-    orphan = Path(pipeline.table.table.location().removeprefix("file://")) / "data" / "left.parquet"
-    orphan.write_bytes(b"left")
-    item, _ = pipeline.begin()
-    monkeypatch.setattr(Storage, "can_delete", lambda *_: False)
-    count, listed = pipeline.list_orphans(item)
-    assert count == 1
-    told = pipeline.run(item, "remove_orphans", listed=listed)["remove_orphans"]
-    assert told.startswith("skipped: objects cannot be deleted in this storage")
-    assert orphan.exists()
-
-
-def test_an_orphan_that_is_referenced_meanwhile_stays(pipeline: Pipeline) -> None:
-    orphan = Path(pipeline.table.table.location().removeprefix("file://")) / "data" / "left.parquet"
-    item, _ = pipeline.begin()
-    kept = Path(pipeline.table.table.inspect.files().column("file_path").to_pylist()[0].removeprefix("file://"))
-    orphan.write_bytes(kept.read_bytes())
-    count, listed = pipeline.list_orphans(item)
-    assert count == 1
-    pipeline.table.table.refresh().add_files([orphan.as_uri()])
-    assert pipeline.run(item, "remove_orphans", listed=listed)["remove_orphans"].endswith("removed 0 orphan file(s)")
-    assert orphan.exists()
-
-
-def test_a_list_that_was_changed_is_refused(pipeline: Pipeline) -> None:
-    """What the machine names is the list that was written, by its digest."""
-    orphan = Path(pipeline.table.table.location().removeprefix("file://")) / "data" / "left.parquet"
-    orphan.write_bytes(b"left")
-    item, _ = pipeline.begin()
-    _, listed = pipeline.list_orphans(item)
-    live = pipeline.table.data_files()[0].file_path
-    path = pipeline.control / pipeline.documents(item).folder / "list_orphans.json"
-    path.write_text(json.dumps({"paths": [live], "metrics": {}}))
-    told = pipeline.run(item, "remove_orphans", listed=listed)["remove_orphans"]
-    assert told.startswith("failed: OperationRefused: ")
-    assert "its digest differs" in told
-    assert pipeline.document(item, "remove_orphans.json")["status"] == "refused"
-    assert (orphan.exists(), Path(live.removeprefix("file://")).exists()) == (True, True)
-
-
-def test_no_orphans_need_no_removal(pipeline: Pipeline) -> None:
-    item, _ = pipeline.begin()
-    assert pipeline.list_orphans(item) == (0, None)
-    pipeline.report()
-    assert outcomes(pipeline, item)["remove_orphans"] == ("succeeded", "removed 0 orphan file(s)")
 
 
 def test_a_listing_that_is_killed_goes_to_a_job_from_then_on(
@@ -531,60 +504,46 @@ def test_a_request_is_claimed_once_its_pass_is_reported(pipeline: Pipeline, monk
     assert len(pipeline.journal(item)) == 1
 
 
-def test_what_is_requested_during_a_pass_stays_for_the_next(pipeline: Pipeline) -> None:
+def test_a_pass_serves_the_requests_from_before_its_newest_plan(pipeline: Pipeline) -> None:
+    """Unless it has other settings."""
     requested(pipeline, 1)
     item, plan = pipeline.begin()
     newer = requested(pipeline, 2)
     pipeline.run(item, *plan.routes)
     pipeline.report()
     assert pending(pipeline) == (newer,)
-
-
-def test_a_request_filed_before_a_repeated_plan_is_served(pipeline: Pipeline) -> None:
-    """The second plan was made of the table as it was when the request was there."""
-    item, _ = pipeline.begin()
-    requested(pipeline, 2)
-    pipeline.plan(item)
-    pipeline.report()
+    item, _ = pipeline.begin("run-2")
+    newest = requested(pipeline, 3)
+    pipeline.plan(item, "run-2")
+    pipeline.report("run-2")
     assert pending(pipeline) == ()
-
-
-def test_a_pass_with_other_settings_does_not_serve_a_request(pipeline: Pipeline) -> None:
-    request = requested(pipeline, 1, operations="expire_snapshots")
-    pipeline.begin(operations="compact")
-    pipeline.report()
+    request = requested(pipeline, newest.requested_ms + 1, operations="expire_snapshots")
+    pipeline.begin("run-3", operations="compact")
+    pipeline.report("run-3")
     assert pending(pipeline) == (request,)
 
 
-@pytest.mark.parametrize("happens", ["dropped", "wrong settings"])
-def test_a_request_that_cannot_be_served_is_answered_once(pipeline: Pipeline, happens: str) -> None:
-    settings = {} if happens == "dropped" else {"min_input_files": "2"}
-    request = requested(pipeline, 1, **settings)
-    (item,) = pipeline.detect(table="ns.t", settings=settings)[1]
-    if happens == "dropped":
-        pipeline.table.pyiceberg.drop_table("ns.t")
-        pipeline.plan(item)
-    else:
-        with pipeline.table.table.transaction() as transaction:
-            transaction.set_properties({"icekeeper.max_snapshots_to_keep": "few"})
-        with pytest.raises(PolicyError):
-            pipeline.plan(item)
-    assert pending(pipeline) == (request,)
-    pipeline.report()
-    assert pending(pipeline) == ()
-
-
-def test_a_request_filed_after_its_mistake_was_found_stays(pipeline: Pipeline) -> None:
-    """The mistake may be corrected by now."""
-    requested(pipeline, 1)
-    (item,) = pipeline.detect(table="ns.t")[1]
+def test_a_request_that_cannot_be_served_is_answered_once(pipeline: Pipeline) -> None:
+    """A request filed after the mistake was found stays: the mistake may be corrected by now."""
+    request = requested(pipeline, 1, min_input_files="2")
+    (item,) = pipeline.detect(table="ns.t", settings={"min_input_files": "2"})[1]
     with pipeline.table.table.transaction() as transaction:
         transaction.set_properties({"icekeeper.max_snapshots_to_keep": "few"})
     with pytest.raises(PolicyError):
         pipeline.plan(item)
+    assert pending(pipeline) == (request,)
     newer = requested(pipeline, 2)
     pipeline.report()
     assert pending(pipeline) == (newer,)
+
+    with pipeline.table.table.transaction() as transaction:
+        transaction.set_properties({"icekeeper.max_snapshots_to_keep": "9"})
+    (item,) = pipeline.detect("run-2", table="ns.t")[1]
+    pipeline.table.pyiceberg.drop_table("ns.t")
+    pipeline.plan(item, "run-2")
+    assert pending(pipeline) == (newer,)
+    pipeline.report("run-2")
+    assert pending(pipeline) == ()
 
 
 def test_a_request_whose_table_another_run_has_stays(pipeline: Pipeline) -> None:
@@ -617,6 +576,11 @@ def test_what_was_too_much_for_a_function_goes_to_glue_from_then_on(pipeline: Pi
     in_functions(pipeline)
     item, plan = pipeline.begin()
     assert (plan.routes["compact"], plan.routes["remove_orphans"]) == ("function", "function")
+    note = pipeline.control / f"{table_folder('outgrown', item.identity.spelling)}.json"
+    note.parent.mkdir(parents=True)
+    for damaged in ("{", "{}", "7"):
+        note.write_text(damaged)
+        assert pipeline.plan(item).routes["compact"] == "function"
     for step in ("compact", "expire_snapshots"):
         (pipeline.control / pipeline.documents(item).folder / f"{step}.begun.json").write_text('{"snapshot_ids": []}')
     pipeline.documents(item).write_failure("remove_orphans", StorageError("the store is down"))
@@ -625,16 +589,6 @@ def test_what_was_too_much_for_a_function_goes_to_glue_from_then_on(pipeline: Pi
     routes = pipeline.begin("run-2")[1].routes
     assert {step for step, route in routes.items() if route == "glue"} == {"compact"}
     assert routes["expire_snapshots"] == "function", "there is no job that does it"
-
-
-def test_a_damaged_note_of_what_was_too_much_is_none(pipeline: Pipeline) -> None:
-    in_functions(pipeline)
-    item, _ = pipeline.begin()
-    note = pipeline.control / f"{table_folder('outgrown', item.identity.spelling)}.json"
-    note.parent.mkdir(parents=True)
-    for damaged in ("{", "{}", "7"):
-        note.write_text(damaged)
-        assert pipeline.plan(item).routes["compact"] == "function"
 
 
 # The pipeline's scan: what it proposes, and where the next one goes on.
@@ -710,27 +664,6 @@ def test_a_catalog_that_does_not_answer_does_not_stop_the_others(pipeline: Pipel
     path.write_text(path.read_text() + "  broken:\n    type: rest\n    uri: http://127.0.0.1:9/\n")
     _, items = pipeline.detect()
     assert [item.catalog for item in items] == ["local"]
-
-
-# Where the manifest list has no deletes, the plan tells that there are none to merge, and no step is invoked.
-
-MERGE = "rewrite_position_deletes"
-
-
-def test_without_deletes_the_plan_says_so(pipeline: Pipeline) -> None:
-    item, plan = pipeline.begin()
-    assert MERGE not in plan.routes
-    outcome = plan.outcomes[MERGE]
-    assert (outcome["status"], outcome["reason"]) == ("skipped", "no position delete files eligible for merging")
-    pipeline.report()
-    assert MERGE in outcomes(pipeline, item)
-
-
-def test_with_deletes_the_step_looks_at_them(pipeline: Pipeline) -> None:
-    path = pipeline.table.table.inspect.files()["file_path"][0].as_py()
-    content, more = position_delete(path, 0, "")
-    commit_deletes(pipeline.table, [(content, {**more, "partition": ()})])
-    assert MERGE in pipeline.begin()[1].routes
 
 
 # One moment for a whole pass: what ``now()`` in its filter means does not change from step to step.

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pyarrow as pa
 import pytest
 
 from icekeeper.errors import StorageError
@@ -57,9 +58,9 @@ def small_rounds(each_alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
 def fill(table: MaintainedTable, partitions: int) -> None:
     """So many more partitions of three files."""
     written = table.pyiceberg.load_table("ns.t")
-    for partition in range(partitions):
-        for n in range(3):
-            written.append(rows_of(10_000 * (partition + 1) + n * 100, 10, f"r{partition}"))
+    for n in range(3):
+        files = [rows_of(10_000 * (number + 1) + n * 100, 10, f"r{number}") for number in range(partitions)]
+        written.append(pa.concat_tables(files))
 
 
 class SlowEngine(ScriptedEngine):
@@ -125,29 +126,24 @@ def test_a_table_larger_than_a_job_converges_and_every_job_keeps_its_work(
     assert compact(table, engine, 30).status is Status.SKIPPED
 
 
-def test_what_waits_for_time_is_reported(table: MaintainedTable, each_alone: None) -> None:
+def test_what_has_no_time_waits_and_is_reported(table: MaintainedTable, each_alone: None) -> None:
+    """With time for all there is one commit."""
     outcome = compact(table, SlowEngine(table, 10.0), 30)
     assert outcome.summary == f"compacted 3 files into 1 (across 1 bins); 1 {WAIT}"
     assert (outcome.status, outcome.reason, outcome.leaves_work) == (Status.SUCCEEDED, None, True)
+    fill(table, 3)
+    engine = SlowEngine(table, 20.0)
+    outcome = compact(table, engine, 900)
+    assert (engine.rounds, outcome.metrics["compact.commits"]) == ([1] * 4, 1)
+    assert outcome.summary == "compacted 12 files into 4 (across 4 bins)"
 
 
-def test_after_its_deadline_a_job_begins_nothing(table: MaintainedTable) -> None:
+def test_small_groups_share_a_round_and_none_begins_after_the_deadline(table: MaintainedTable) -> None:
+    """Each alone would write to the state and have a client whose requests wait for one another."""
     engine = SlowEngine(table, 1.0)
     outcome = compact(table, engine, 0)
     assert outcome.summary == f"compacted 0 files into 0 (across 0 bins); 2 {WAIT}"
     assert (outcome.status, outcome.metrics["compact.bins_waiting"], engine.rounds) == (Status.SUCCEEDED, 2, [])
-
-
-def test_with_time_for_all_there_is_one_commit(table: MaintainedTable, each_alone: None) -> None:
-    fill(table, 3)
-    engine = SlowEngine(table, 20.0)
-    outcome = compact(table, engine, 900)
-    assert (engine.rounds, outcome.metrics["compact.commits"]) == ([1] * 5, 1)
-    assert outcome.summary == "compacted 15 files into 5 (across 5 bins)"
-
-
-def test_small_groups_share_a_round(table: MaintainedTable) -> None:
-    """Each alone would write to the state and have a client whose requests wait for one another."""
     engine = SlowEngine(table, 5.0)
     assert compact(table, engine, 30).summary == "compacted 6 files into 2 (across 2 bins)"
     assert engine.rounds == [2]
@@ -176,13 +172,6 @@ def test_groups_are_committed_every_few_minutes(
     assert outcome.metrics["compact.bins"] == 7
     assert region_rows(table) == before
     table.assert_sound()
-
-
-@pytest.mark.usefixtures("small_rounds")
-def test_groups_are_committed_by_bytes(table: MaintainedTable) -> None:
-    outcome = compact(table, SlowEngine(table, 1.0), None)
-    assert outcome.summary == "compacted 6 files into 2 (across 2 bins)"
-    assert (outcome.metrics["compact.commits"], len(set(outcome.snapshot_ids))) == (2, 2)
 
 
 @pytest.mark.usefixtures("small_rounds")
@@ -394,14 +383,16 @@ def test_a_function_that_is_about_to_end_loses_no_more_swaps_than_it_has_time_fo
 
 
 @pytest.mark.usefixtures("small_rounds")
-def test_progress_names_the_phase_and_counts_the_bytes_of_all_rounds(table: MaintainedTable) -> None:
+def test_rounds_commit_by_bytes_and_progress_counts_those_of_all_rounds(table: MaintainedTable) -> None:
     told: list[tuple[str, int, int]] = []
     inputs = table.data_files()
     resolved = table.runtime.policy(table.loaded, {**EAGER, "operations": "compact"}, unsafe=True)
     context = table.runtime.context(
         table.loaded, resolved, ScriptedEngine(), progress=lambda *news: told.append(news) if news not in told else None
     )
-    run_operation(Operation.COMPACT, context)
+    outcome = run_operation(Operation.COMPACT, context)
+    assert outcome.summary == "compacted 6 files into 2 (across 2 bins)"
+    assert (outcome.metrics["compact.commits"], len(set(outcome.snapshot_ids))) == (2, 2)
     size = sum(file.file_size_in_bytes for file in inputs)
     first = sum(file.file_size_in_bytes for file in inputs if file.partition == ("us",))
     assert [news for news in told if news[0] != "compact: footers"] == [

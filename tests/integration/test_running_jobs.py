@@ -110,19 +110,6 @@ def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
     return made
 
 
-def test_two_attempts_of_one_run_keep_their_own_ground(table: MaintainedTable) -> None:
-    """A step that was taken for dead is repeated under its run's name; who ends first takes nothing from the other."""
-    seen: list[tuple[int, int]] = []
-
-    def repeat() -> None:
-        assert table.run(Operation.COMPACT, run_id="run-1").status is Status.SUCCEEDED
-        seen.append((len(pins(table)), len(loads(table))))
-
-    table.run(Operation.COMPACT, engine=Interrupting(repeat), run_id="run-1")
-    assert seen == [(1, 1)]
-    assert (pins(table), loads(table)) == ((), ())
-
-
 def test_a_rewrite_pins_its_snapshot_and_records_its_outputs_while_it_runs(table: MaintainedTable) -> None:
     """A running rewrite pins what it reads and records what it writes, before it does so
     (rule: rewrites-pin-and-record)."""
@@ -133,6 +120,9 @@ def test_a_rewrite_pins_its_snapshot_and_records_its_outputs_while_it_runs(table
     def look() -> None:
         seen.append((pins(table), loads(table), recorded(table)))
 
+    with mock.patch.object(StagingStore, "stage") as stage, mock.patch.object(type(table.state), "add_pin") as add_pin:
+        table.maintain(dry_run=True)
+    assert (stage.mock_calls, add_pin.mock_calls) == ([], [])
     before_ms = system_clock()
     outcome = table.run(Operation.COMPACT, engine=Interrupting(look), run_id="run-1")
     (((pin,), (load,), paths),) = seen
@@ -150,10 +140,33 @@ def test_a_rewrite_pins_its_snapshot_and_records_its_outputs_while_it_runs(table
     assert outcome.status is Status.SUCCEEDED
     assert (pins(table), loads(table)) == ((), ())
 
+    # A step that was taken for dead is repeated under its run's name; the first to end takes nothing from the other.
+    table.fill(4, start=10)
+    counted: list[tuple[int, int]] = []
+
+    def repeat() -> None:
+        assert table.run(Operation.COMPACT, run_id="run-1").status is Status.SUCCEEDED
+        counted.append((len(pins(table)), len(loads(table))))
+
+    table.run(Operation.COMPACT, engine=Interrupting(repeat), run_id="run-1")
+    assert counted == [(1, 1)]
+    assert (pins(table), loads(table)) == ((), ())
+
 
 def test_an_expiry_of_another_pass_takes_nothing_that_a_rewrite_reads(table: MaintainedTable) -> None:
-    """The others overwrite the table and expire, while the rewrite is about to read."""
+    """The others overwrite the table and expire, while the rewrite is about to read; and remove orphans when it has
+    written."""
     ids = table.ids()
+    swept: list[OperationOutcome] = []
+    engine = Interrupting(after=lambda: swept.append(table.run(Operation.REMOVE_ORPHANS, run_id="other")))
+    assert table.run(Operation.COMPACT, engine=engine).status is Status.SUCCEEDED
+    assert swept[0].metrics["remove_orphans.files_protected"] == 1
+    assert swept[0].files_deleted == ()
+    assert table.readers_agree() == ids
+    table.fill(1, start=4)
+    table.fill(1, start=5)
+    ids = table.ids()
+    snapshots = len(table.metadata.snapshots)
     read = {normalise(file.file_path) for file in table.data_files()}
     others: list[OperationOutcome] = []
 
@@ -163,7 +176,7 @@ def test_an_expiry_of_another_pass_takes_nothing_that_a_rewrite_reads(table: Mai
         assert read <= table.files()
 
     table.run(Operation.COMPACT, engine=Interrupting(meanwhile))
-    assert others[0].metrics["expire_snapshots.snapshots_expired"] == 3
+    assert others[0].metrics["expire_snapshots.snapshots_expired"] == snapshots - 1
     assert table.ids() == ids
     # Nothing holds them any more.
     assert table.run(Operation.EXPIRE_SNAPSHOTS).status is Status.SUCCEEDED
@@ -171,19 +184,8 @@ def test_an_expiry_of_another_pass_takes_nothing_that_a_rewrite_reads(table: Mai
     assert table.verify().ok
 
 
-def test_an_orphan_removal_of_another_pass_leaves_alone_what_a_rewrite_wrote(table: MaintainedTable) -> None:
-    ids = table.ids()
-    others: list[OperationOutcome] = []
-    engine = Interrupting(after=lambda: others.append(table.run(Operation.REMOVE_ORPHANS, run_id="other")))
-    outcome = table.run(Operation.COMPACT, engine=engine)
-    assert outcome.status is Status.SUCCEEDED
-    assert others[0].metrics["remove_orphans.files_protected"] == 1
-    assert others[0].files_deleted == ()
-    assert table.readers_agree() == ids
-
-
-def test_position_delete_outputs_are_recorded(table: MaintainedTable, tmp_path: Path) -> None:
-    with maintained_table(tmp_path / "other") as made:
+def test_position_delete_outputs_are_recorded(tmp_path: Path) -> None:
+    with maintained_table(tmp_path) as made:
         create_by_region(made, 2)
         (task, *_) = made.table.scan().plan_files()
         path = task.file.file_path
@@ -322,12 +324,6 @@ def test_a_record_that_cannot_be_settled_does_not_undo_a_success(
     assert (loads(table), table.verify().ok) == ((), True)
 
 
-def test_a_dry_run_records_nothing(table: MaintainedTable) -> None:
-    with mock.patch.object(StagingStore, "stage") as stage, mock.patch.object(type(table.state), "add_pin") as pin:
-        table.maintain(dry_run=True)
-    assert (stage.mock_calls, pin.mock_calls) == ([], [])
-
-
 def test_a_pass_expires_what_its_own_rewrite_had_pinned(table: MaintainedTable) -> None:
     """The pin goes with the operation, so that the same pass frees what compaction replaced."""
     outcome = table.maintain("compact,expire_snapshots")
@@ -391,24 +387,23 @@ def test_a_job_that_slept_while_its_files_were_cleaned_does_not_commit_them(tabl
     now = [system_clock()]
     ids = table.ids()
 
+    def maintain(engine: LocalEngine, catalog: ScriptedCatalog | None = None) -> OperationOutcome:
+        now[0] = system_clock()
+        runtime = table.runtime_with(catalog=catalog, clock=lambda: now[0])
+        (outcome,) = runtime.maintain(NAME, {**EAGER, "operations": "compact"}, engine, unsafe=True).operations
+        return outcome
+
     def sleep_for_days() -> None:
         now[0] += LATER_MS
         assert len(deleted(later(table))) == 1
 
-    runtime = table.runtime_with(clock=lambda: now[0])
-    engine = Interrupting(after=sleep_for_days)
-    outcome = runtime.maintain(NAME, {**EAGER, "operations": "compact"}, engine, unsafe=True)
-    assert outcome.operations[0].status is Status.FAILED
-    assert (outcome.operations[0].reason or "").startswith("PlanStale: job ")
+    outcome = maintain(Interrupting(after=sleep_for_days))
+    assert outcome.status is Status.FAILED
+    assert (outcome.reason or "").startswith("PlanStale: job ")
     assert table.readers_agree() == ids
     assert table.verify().ok
 
-
-def test_a_job_that_slept_between_two_swaps_does_not_commit_what_was_cleaned_meanwhile(table: MaintainedTable) -> None:
-    """The first swap is lost to another writer; whoever was stopped then must ask again before the second."""
-    now = [system_clock()]
-    ids = [*table.ids(), 77]
-
+    # The first swap is lost to another writer; a job that was stopped then asks again before the second swap.
     class Stopped(ScriptedCatalog):
         def commit(self, base: Any, requirements: Any, updates: Any) -> Any:
             if not self.commits:
@@ -422,47 +417,54 @@ def test_a_job_that_slept_between_two_swaps_does_not_commit_what_was_cleaned_mea
                 assert len(deleted(later(table))) >= 1
             return super().load(name)
 
-    runtime = table.runtime_with(catalog=Stopped(table.catalog), clock=lambda: now[0])
-    outcome = runtime.maintain(NAME, {**EAGER, "operations": "compact"}, LocalEngine(1), unsafe=True)
-    assert outcome.operations[0].status is Status.FAILED
-    assert (outcome.operations[0].reason or "").startswith("PlanStale: job ")
-    assert sorted(table.readers_agree()) == sorted(ids)
+    outcome = maintain(LocalEngine(1), Stopped(table.catalog))
+    assert outcome.status is Status.FAILED
+    assert (outcome.reason or "").startswith("PlanStale: job ")
+    assert sorted(table.readers_agree()) == sorted([*ids, 77])
     assert table.verify().ok
 
-
-def test_a_job_that_overslept_its_lease_but_was_not_cleaned_commits(table: MaintainedTable) -> None:
-    now = [system_clock()]
-
+    # A job that overslept its lease but was not cleaned commits.
     def sleep_a_little() -> None:
         now[0] += LEASE_MS + 1
 
-    runtime = table.runtime_with(clock=lambda: now[0])
-    engine = Interrupting(after=sleep_a_little)
-    outcome = runtime.maintain(NAME, {**EAGER, "operations": "compact"}, engine, unsafe=True)
-    assert outcome.operations[0].status is Status.SUCCEEDED
+    assert maintain(Interrupting(after=sleep_a_little)).status is Status.SUCCEEDED
     assert (loads(table), table.verify().ok) == ((), True)
 
 
 # What a job leaves behind that was killed or could not settle its record, and how it is cleaned.
 
 
-@pytest.mark.parametrize("strategy", ["binpack", "sort"])
-def test_what_a_killed_rewrite_left_is_cleaned_from_its_record(table: MaintainedTable, strategy: str) -> None:
-    """Killed when every file is written: protected as long as the lease, then cleaned after the grace period."""
+def test_what_a_killed_rewrite_left_is_cleaned_from_its_record(
+    table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed when every file is written: protected as long as the lease, then cleaned after the grace period; also
+    what the many workers of a group wrote that is too large for one of them."""
+
+    class Dying(LocalEngine):
+        def exchange(self, *args: Any) -> Any:
+            super().exchange(*args)
+            raise Killed
+
     ids = table.ids()
-    settings = {"strategy": strategy, "sort_order": "id", "run_id": "dead"}
-    with pytest.raises(Killed):
-        table.run(Operation.COMPACT, engine=Interrupting(after=kill), **settings)
-    left = table.unreferenced()
-    assert len(left) == 1
-    assert table.run(Operation.REMOVE_ORPHANS).files_deleted == ()
-    # Metadata of another table's is what a listing would refuse on; the record needs none.
-    assert later(table, by_ms=LATER_MS - HOUR_MS).staged is None
-    outcome = later(table)
-    assert set(deleted(outcome)) == left
-    assert loads(table) == ()
-    assert table.unreferenced() == set()
-    assert table.readers_agree() == ids
+    for strategy, engine in (
+        ("binpack", Interrupting(after=kill)),
+        ("sort", Interrupting(after=kill)),
+        ("sort", Dying(1)),
+    ):
+        if isinstance(engine, Dying):
+            monkeypatch.setattr("icekeeper.operations.compaction.run_groups.fits_one_worker", lambda *_: False)
+        with pytest.raises(Killed):
+            table.run(Operation.COMPACT, engine=engine, strategy=strategy, sort_order="id", run_id="dead")
+        left = table.unreferenced()
+        assert len(left) == 1
+        assert left < set(recorded(table))
+        assert table.run(Operation.REMOVE_ORPHANS).files_deleted == ()
+        # Metadata of another table would make a listing refuse; the record needs none.
+        assert later(table, by_ms=LATER_MS - HOUR_MS).staged is None
+        assert set(deleted(later(table))) == left
+        assert loads(table) == ()
+        assert table.unreferenced() == set()
+        assert table.readers_agree() == ids
 
 
 def test_a_rewrite_killed_after_its_commit_loses_nothing(table: MaintainedTable) -> None:
@@ -563,41 +565,21 @@ def test_a_process_that_is_killed_leaves_a_record_that_is_cleaned(table: Maintai
     assert (loads(table), table.unreferenced()) == ((), set())
 
 
-def test_lanes_of_an_exchange_are_recorded_before_they_write(
-    table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A group too large for one worker is written by many; when the engine dies, what they wrote is in the record."""
-    monkeypatch.setattr("icekeeper.operations.compaction.run_groups.fits_one_worker", lambda *_: False)
-
-    class Dying(LocalEngine):
-        def exchange(self, *args: Any) -> Any:
-            super().exchange(*args)
-            raise Killed
-
-    with pytest.raises(Killed):
-        table.run(Operation.COMPACT, engine=Dying(1), strategy="sort", sort_order="id")
-    left = table.unreferenced()
-    assert len(left) == 1
-    assert left < set(recorded(table))
-    assert set(deleted(later(table))) == left
-    assert table.unreferenced() == set()
-
-
-@pytest.mark.parametrize("operation", [Operation.REWRITE_MANIFESTS, Operation.COMPUTE_STATISTICS])
-def test_what_other_rewrites_left_is_cleaned_from_their_records(table: MaintainedTable, operation: Operation) -> None:
+def test_what_other_rewrites_left_is_cleaned_from_their_records(table: MaintainedTable) -> None:
     """Of manifests those that were rewritten; what is written for one attempt to commit is left to the orphan pass."""
     ids = table.ids()
-    with pytest.raises(Killed), at(Moment.BEFORE_COMMIT, kill):
-        table.run(operation, run_id="run-1")
-    (load,) = loads(table)
-    assert re.fullmatch(f"run-1:[0-9a-f]{{8}}:{operation.value}", load.name)
-    left = table.unreferenced() & set(recorded(table))
-    assert left
-    assert set(deleted(later(table))) == left
-    table.run(Operation.REMOVE_ORPHANS)
-    assert table.unreferenced() == set()
-    assert table.run(operation).status is Status.SUCCEEDED
-    assert (pins(table), loads(table), table.readers_agree()) == ((), (), ids)
+    for operation in (Operation.REWRITE_MANIFESTS, Operation.COMPUTE_STATISTICS):
+        with pytest.raises(Killed), at(Moment.BEFORE_COMMIT, kill):
+            table.run(operation, run_id="run-1")
+        (load,) = loads(table)
+        assert re.fullmatch(f"run-1:[0-9a-f]{{8}}:{operation.value}", load.name)
+        left = table.unreferenced() & set(recorded(table))
+        assert left
+        assert set(deleted(later(table))) == left
+        table.run(Operation.REMOVE_ORPHANS)
+        assert table.unreferenced() == set()
+        assert table.run(operation).status is Status.SUCCEEDED
+        assert (pins(table), loads(table), table.readers_agree()) == ((), (), ids)
 
 
 def test_a_dead_job_is_declared_failed_before_its_files_go(

@@ -91,13 +91,8 @@ def test_duckdb_reads_what_pyiceberg_wrote_to_a_table_bucket(table_bucket: dict[
     )
     assert read_checksum(location, s3=table_bucket, snapshot_id=first.snapshot_id) == before
     assert read_checksum(location, s3=table_bucket).rows == 4
-
-
-def test_a_table_without_snapshots_has_no_rows(table_bucket: dict[str, str]) -> None:
-    catalog = load_catalog("bucket", **table_bucket)
-    catalog.create_namespace("ns")
-    table = catalog.create_table("ns.empty", schema=ROWS.schema)
-    assert read_checksum(table.metadata_location, s3=table_bucket) == TableChecksum(0, "0")
+    empty = catalog.create_table("ns.empty", schema=ROWS.schema)
+    assert read_checksum(empty.metadata_location, s3=table_bucket) == TableChecksum(0, "0")
 
 
 def test_a_bucket_name_can_be_taken_once_only(seaweedfs: SeaweedFSServer) -> None:
@@ -106,9 +101,12 @@ def test_a_bucket_name_can_be_taken_once_only(seaweedfs: SeaweedFSServer) -> Non
         seaweedfs.create_table_bucket("taken-name")
 
 
-def test_two_servers_side_by_side_know_nothing_of_each_other_and_leave_nothing_running(tmp_path: Path) -> None:
+def test_two_servers_know_nothing_of_each_other_and_leave_nothing_but_their_tables(tmp_path: Path) -> None:
     with running_seaweedfs(tmp_path / "one") as one, running_seaweedfs(tmp_path / "two") as two:
         one.create_table_bucket("only-in-one")
+        catalog = load_catalog("first", **one.catalog_properties("only-in-one"))
+        catalog.create_namespace("ns")
+        catalog.create_table("ns.t", schema=ROWS.schema).append(ROWS)
         assert not set(one.ports) & set(two.ports)
         assert bucket_names(one) == ["only-in-one"]
         assert bucket_names(two) == []
@@ -118,16 +116,8 @@ def test_two_servers_side_by_side_know_nothing_of_each_other_and_leave_nothing_r
         assert not [
             path for path in Path("/tmp").glob("seaweedfs-*.sock") if str(server.ports[0] + 10_000) in path.name
         ]
-
-
-def test_a_folder_opened_again_still_holds_its_tables(tmp_path: Path) -> None:
-    with running_seaweedfs(tmp_path) as server:
-        server.create_table_bucket("kept-bucket")
-        catalog = load_catalog("first", **server.catalog_properties("kept-bucket"))
-        catalog.create_namespace("ns")
-        catalog.create_table("ns.t", schema=ROWS.schema).append(ROWS)
-    with running_seaweedfs(tmp_path) as server:
-        table = load_catalog("second", **server.catalog_properties("kept-bucket")).load_table("ns.t")
+    with running_seaweedfs(tmp_path / "one") as server:
+        table = load_catalog("second", **server.catalog_properties("only-in-one")).load_table("ns.t")
         assert table.scan().to_arrow().num_rows == 3
 
 
@@ -372,29 +362,21 @@ def test_all_tables_of_a_bucket_are_swept_from_one_listing(runtime_of_two_tables
     assert all(runtime_of_two_tables.verify(name).ok for name in (A, B))
 
 
-def test_a_table_that_a_client_put_into_another_is_left_alone(
+def test_tables_that_a_client_put_into_another_are_left_alone(
     runtime_of_two_tables: Runtime, table_bucket: dict[str, str]
 ) -> None:
-    """SeaweedFS takes any location, so what a table bucket of AWS rules out must be looked for."""
+    """SeaweedFS takes any location, so a pass looks for what a table bucket of AWS rules out."""
     outer = runtime_of_two_tables.catalog.load(A).metadata.location
-    schema = pa.schema([pa.field("id", pa.int64())])
-    load_catalog("writer", **table_bucket).create_table("ns.inner", schema, location=f"{outer}/data/inner")
-    ours, theirs = (
-        plant(runtime_of_two_tables, A, "data/o.parquet"),
-        plant(runtime_of_two_tables, TableName(("ns",), "inner"), "data/o.parquet"),
-    )
+    schema, writer = pa.schema([pa.field("id", pa.int64())]), load_catalog("writer", **table_bucket)
     settings = {"operations": "remove_orphans", "orphan_older_than_hours": "0"}
+    writer.create_table("ns.inner", schema, location=f"{outer}/data/inner")
+    ours, theirs = (plant(runtime_of_two_tables, TableName(("ns",), name), "data/o.parquet") for name in ("a", "inner"))
     (outcome,) = runtime_of_two_tables.maintain(A, settings, LocalEngine(1), unsafe=True).operations
     assert outcome.files_deleted == (ours,)
     assert exists(runtime_of_two_tables, theirs)
 
-
-def test_two_tables_in_one_location_are_refused(runtime_of_two_tables: Runtime, table_bucket: dict[str, str]) -> None:
-    schema = pa.schema([pa.field("id", pa.int64())])
-    location = runtime_of_two_tables.catalog.load(A).metadata.location
-    twin = load_catalog("writer", **table_bucket).create_table("ns.twin", schema, location=location)
+    twin = writer.create_table("ns.twin", schema, location=outer)
     orphan = plant(runtime_of_two_tables, A, "data/o.parquet")
-    settings = {"operations": "remove_orphans", "orphan_older_than_hours": "0"}
     (outcome,) = runtime_of_two_tables.maintain(A, settings, LocalEngine(1), unsafe=True).operations
     assert outcome.status.value == "refused"
     assert str(twin.metadata.table_uuid) in (outcome.reason or "")
@@ -468,7 +450,7 @@ def test_passes_beside_a_steady_appender_lose_no_row(runtime: Runtime, table_buc
 
     One append is sure to come between a pass and its swap; the others come when they come.
     """
-    appends = 18
+    appends = 9
     failures: list[BaseException] = []
 
     def append_all() -> None:
@@ -527,8 +509,13 @@ def test_tags_survive_expiry_although_the_server_drops_refs_with_snapshots(
     assert runtime.verify(NAME).problems == ()
 
 
-def test_an_idle_table_is_not_proposed_again(runtime: Runtime, table_bucket: dict[str, str]) -> None:
-    """After a pass that found nothing to do, detection is silent until the table changes."""
+def test_an_idle_table_is_not_proposed_again_and_unused_schemas_go(
+    runtime: Runtime, table_bucket: dict[str, str]
+) -> None:
+    """After a pass that found nothing to do, detection is silent until the table changes.
+
+    The server takes what the REST specification calls remove-schemas.
+    """
     table = load_catalog("lake", **table_bucket).load_table("ns.t")
     for number in range(2):
         table.append(_rows(number * 10))
@@ -539,6 +526,16 @@ def test_an_idle_table_is_not_proposed_again(runtime: Runtime, table_bucket: dic
     table.refresh().append(_rows(100))
     table.append(_rows(110))
     assert [proposal.table for proposal in runtime.detect(SETTINGS).proposals] == ["ns.t"]
+    with table.update_schema() as update:
+        update.add_column("note", StringType())
+    _append(table, 12)
+    assert len(runtime.catalog.load(NAME).metadata.schemas) == 2
+    settings = {**SETTINGS, "operations": "expire_snapshots", "clean_expired_metadata": "true"}
+    with open_engine(EngineName.LOCAL) as engine:
+        outcome = runtime.maintain(NAME, settings, engine)
+    assert outcome.operations[0].metrics["expire_snapshots.schemas_removed"] == 1, outcome.summary
+    assert len(runtime.catalog.load(NAME).metadata.schemas) == 1
+    assert runtime.verify(NAME).ok
 
 
 def test_statistics_in_a_bucket_that_guards_its_metadata(runtime: Runtime, table_bucket: dict[str, str]) -> None:
@@ -565,22 +562,6 @@ def test_statistics_in_a_bucket_that_guards_its_metadata(runtime: Runtime, table
     assert {blob["fields"][0]: blob["properties"]["ndv"] for blob in entry["blob-metadata"]} == {1: "15", 2: "2"}
     assert counted["statistics-path"].endswith(".avro")
     assert runtime.verify(name).ok
-
-
-def test_unused_schemas_go_on_request(runtime: Runtime, table_bucket: dict[str, str]) -> None:
-    """The server takes what the REST specification calls remove-schemas."""
-    writer = load_catalog("lake", **table_bucket)
-    _append(writer.load_table("ns.t"), 0)
-    with writer.load_table("ns.t").update_schema() as update:
-        update.add_column("note", StringType())
-    _append(writer.load_table("ns.t"), 1)
-    assert len(runtime.catalog.load(NAME).metadata.schemas) == 2
-    settings = {**SETTINGS, "operations": "expire_snapshots", "clean_expired_metadata": "true"}
-    with open_engine(EngineName.LOCAL) as engine:
-        outcome = runtime.maintain(NAME, settings, engine)
-    assert outcome.operations[0].metrics["expire_snapshots.schemas_removed"] == 1, outcome.summary
-    assert len(runtime.catalog.load(NAME).metadata.schemas) == 1
-    assert runtime.verify(NAME).ok
 
 
 def test_a_tag_that_the_server_drops_with_its_snapshot_is_held(

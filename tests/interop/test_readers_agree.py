@@ -46,18 +46,19 @@ def test_the_pass_did_something(compacted: Compacted) -> None:
 
 @pytest.mark.slow
 def test_three_readers_agree_at_every_snapshot(compacted: Compacted, iceberg_java: IcebergJava) -> None:
+    """Java reads the head and what we committed, the other two the older snapshots, too."""
     head = canonical(pyiceberg_rows(compacted.before))
     assert len(head) == 80
     everywhere = dict.fromkeys(("pyiceberg", "duckdb", "java"), head)
     assert rows_by_engine(compacted.after, iceberg_java) == everywhere
     ours = {i for operation in compacted.outcome.operations for i in operation.snapshot_ids}
     for snapshot_id in compacted.snapshot_ids():
-        answers = rows_by_engine(compacted.after, iceberg_java, snapshot_id)
         if snapshot_id in ours:
-            assert answers == everywhere
+            assert rows_by_engine(compacted.after, iceberg_java, snapshot_id) == everywhere
         else:
             old = canonical(pyiceberg_rows(compacted.before, snapshot_id))
-            assert answers == dict.fromkeys(answers, old), snapshot_id
+            for read in (pyiceberg_rows, duckdb_rows):
+                assert canonical(read(compacted.after, snapshot_id)) == old, snapshot_id
 
 
 def test_java_reads_types_that_spark_does_not_have(tmp_path: Path, iceberg_java: IcebergJava) -> None:
@@ -194,19 +195,19 @@ PREDICATES = [
 ]
 
 
-@pytest.mark.parametrize("predicate", PREDICATES)
-def test_pruning_is_as_good_as_before(compacted: Compacted, predicate: str) -> None:
-    """By partition; within one, the bounds of a merged file are those of its parts."""
+def test_pruning_is_as_good_as_before(compacted: Compacted) -> None:
+    """By partition; within a partition, the bounds of a merged file are those of its parts."""
 
-    def planned(location: str) -> tuple[set[tuple[int, str]], CanonicalRows]:
+    def planned(location: str, predicate: str) -> tuple[set[tuple[int, str]], CanonicalRows]:
         scan = StaticTable.from_metadata(location).scan(row_filter=predicate)
         partitions = {(task.file.spec_id, repr(task.file.partition)) for task in scan.plan_files()}
         return partitions, canonical(scan.to_arrow().to_pylist())
 
-    partitions_before, rows_before = planned(compacted.before)
-    partitions_after, rows_after = planned(compacted.after)
-    assert rows_after == rows_before
-    assert partitions_after <= partitions_before
+    for predicate in PREDICATES:
+        partitions_before, rows_before = planned(compacted.before, predicate)
+        partitions_after, rows_after = planned(compacted.after, predicate)
+        assert rows_after == rows_before, predicate
+        assert partitions_after <= partitions_before, predicate
 
 
 @pytest.fixture(scope="module")
@@ -226,12 +227,15 @@ def test_rows_that_moved_to_the_current_spec_make_fewer_files(compacted: Compact
     assert sum(now.values()) < sum(stayed.values())
 
 
-# The current spec gave up the partition field of id, so it cannot tell files apart by it.
-@pytest.mark.parametrize("predicate", [predicate for predicate in PREDICATES if not predicate.startswith("id = ")])
-def test_pruning_is_as_good_when_rows_moved_to_the_current_spec(moved: Compacted, predicate: str) -> None:
+def test_pruning_is_as_good_when_rows_moved_to_the_current_spec(moved: Compacted) -> None:
     """Partitions are others then, so files are counted."""
-    scans = [StaticTable.from_metadata(location).scan(row_filter=predicate) for location in (moved.before, moved.after)]
-    before, after = (canonical(scan.to_arrow().to_pylist()) for scan in scans)
-    assert after == before
-    files_before, files_after = (len(list(scan.plan_files())) for scan in scans)
-    assert files_after <= files_before
+    for predicate in PREDICATES:
+        if predicate.startswith("id = "):
+            continue  # the current spec gave up the partition field of id, so it cannot tell files apart by it
+        scans = [
+            StaticTable.from_metadata(location).scan(row_filter=predicate) for location in (moved.before, moved.after)
+        ]
+        before, after = (canonical(scan.to_arrow().to_pylist()) for scan in scans)
+        assert after == before, predicate
+        files_before, files_after = (len(list(scan.plan_files())) for scan in scans)
+        assert files_after <= files_before, predicate
