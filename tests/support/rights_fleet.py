@@ -157,21 +157,19 @@ class RightsFleet:
         self._leave_failed_load(catalog, name, f"{table.location()}/data/staged.parquet")
         _grow_old(storage)
 
-    # -- jobs
 
-    def jobs_in_this_process(self) -> dict[str, StandInJob]:
-        """Every job as Glue would start it, but in this process and without Spark: its rights are those of its role."""
-        return {role: self._job(role) for role in self.stack.jobs}
+def jobs_in_this_process(stack: LocalStack) -> dict[str, StandInJob]:
+    """Every job as Glue would start it, but in this process and without Spark: its rights are those of its role."""
 
-    def _job(self, role: str) -> StandInJob:
-        environment = self.stack.jobs[role].environment
-
+    def job(role: str) -> StandInJob:
         def run(arguments: Mapping[str, str]) -> None:
             given = [text for pair in arguments.items() for text in pair]
-            with functions.as_own_process(environment):
+            with functions.as_own_process(stack.jobs[role].environment):
                 assert glue_job.run_job(given, role) == 0
 
         return run
+
+    return {role: job(role) for role in stack.jobs}
 
 
 def _grow_old(bucket: str) -> None:

@@ -22,6 +22,7 @@ from icekeeper.pipeline import glue_job as run_wave_module
 from icekeeper.pipeline.control_bucket import ControlBucket, Work
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.glue_job import run_work
+from local_stack.executions import Execution
 from local_stack.stack import LocalStack
 from support.local_lake import POLICY_FILE, LocalLake
 from support.maintained_table import ID_AND_PART
@@ -123,7 +124,7 @@ def _entry(path: str) -> ManifestEntry:
 
 # A scheduled run over real tables too large for functions; its job is the real one without Spark.
 
-TABLES = ("ns.t", "ns.u")
+TABLES = ("ns.t", "ns.u", "ns.v")
 
 
 class Job:
@@ -167,12 +168,13 @@ def job() -> Job:
 
 @pytest.fixture
 def lake(scripted_stack: LocalStack, local_catalog: SqlCatalog, tmp_path: Path, job: Job) -> Iterator[LocalLake]:
-    """Two tables; compaction is the job's."""
+    """Three tables; compaction is the job's."""
     lake = LocalLake(scripted_stack, local_catalog, tmp_path)
     lake.table.fill(3)
-    other = lake.pyiceberg.create_table("ns.u", schema=ID_AND_PART)
-    for start in range(3):
-        other.append(lake.table.new_rows(start * 10, start * 10 + 1))
+    for name in TABLES[1:]:
+        other = lake.pyiceberg.create_table(name, schema=ID_AND_PART)
+        for start in range(3):
+            other.append(lake.table.new_rows(start * 10, start * 10 + 1))
     scripted_stack.start_cold({"ICEKEEPER_SMALL_COMPACTION_MB": "0"})
     scripted_stack.stand_in({}, {"compact_data_files": job})
     yield lake
@@ -188,82 +190,62 @@ def files(lake: LocalLake, name: str) -> int:
     return len(lake.pyiceberg.load_table(name).inspect.files())
 
 
-def test_one_job_compacts_all_and_the_rest_of_each_pass_follows(lake: LocalLake, job: Job) -> None:
-    rows = {name: ids(lake, name) for name in TABLES}
-    execution = lake.stack.run({})
-    assert (execution.status, len(job.runs)) == ("SUCCEEDED", 1)
-    assert [child.tasks for child in execution.children] == [
-        *([["PlanTable"]] * 2),
-        *([["ExpireSnapshots", "ListOrphans", "RewriteManifests"]] * 2),
-    ]
-    names = execution.names
-    assert names.index("PlanTables") < names.index("CompactDataFiles") < names.index("ExpireAndSweep")
-    for name in TABLES:
-        assert (files(lake, name), ids(lake, name)) == (1, rows[name])
-        (record,) = lake.journal(name)
-        assert (record.run_id, record.status) == (execution.name, "succeeded")
-        assert record.metrics["compact.files_merged"] == 3
-        assert record.metrics["expire_snapshots.snapshots_expired"] == 3
-        assert lake.state.leases.current(lake.identity(name).lease_key, now_ms=system_clock()) is None
+def statuses(lake: LocalLake, execution: Execution) -> dict[str, str]:
     report = lake.stack.control(f"runs/{execution.name}/report.json")
-    assert {one["table"]: one["status"] for one in report["results"]} == dict.fromkeys(TABLES, "succeeded")
+    return {one["table"]: one["status"] for one in report["results"]}
 
 
-@pytest.mark.slow
-def test_one_table_of_ten_that_never_ends_leaves_nine_maintained(
+def test_one_job_compacts_all_tables_and_the_rest_of_each_pass_follows(
     lake: LocalLake, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It waits, and the next run leaves it out (rule: cut-off-endless-tables)."""
-    names = [f"ns.t{number}" for number in range(8)]
-    for name in names:
-        made = lake.pyiceberg.create_table(name, schema=ID_AND_PART)
-        for start in range(2):
-            made.append(lake.table.new_rows(start * 10, start * 10 + 1))
-    monkeypatch.setattr(run_wave_module, "longest_s", lambda *_, **__: 5.0)
-    nine = ["ns.t", *names]
-    job.endless = "ns.u"
-    try:
-        execution = lake.stack.run({})
-        assert execution.status == "SUCCEEDED"
-        assert [files(lake, name) for name in (*nine, "ns.u")] == [1] * 9 + [3]
-        report = lake.stack.control(f"runs/{execution.name}/report.json")
-        told = {one["table"]: one["status"] for one in report["results"]}
-        assert told == {**dict.fromkeys(nine, "succeeded"), "ns.u": "partial"}
-        (record,) = lake.journal("ns.u")
-        assert "cut off: its part of a wave did not end within 5 s of job_timeout_s" in record.summary
-        detection = lake.stack.control(f"runs/{lake.stack.run({}).name}/detection.json")
-        (skip,) = [one for one in detection["skipped"] if one["table"] == "ns.u"]
-        assert skip["reason"].startswith("not maintained: its part of a wave did not end within 5 s of job_timeout_s")
-    finally:
-        job.wakes.set()
+    """A job that is killed leaves all tables due; a table that fails or never ends stops no other, and the next run
+    leaves out the endless table (rule: cut-off-endless-tables)."""
+    rows = {name: ids(lake, name) for name in TABLES}
 
-
-def test_a_table_that_fails_in_the_wave_is_told_and_its_pass_goes_on(lake: LocalLake, job: Job) -> None:
-    job.broken = "ns.u"
-    rows = ids(lake, "ns.u")
-    execution = lake.stack.run({})
-    assert execution.status == "SUCCEEDED"
-    assert [files(lake, name) for name in TABLES] == [1, 3]
-    assert ids(lake, "ns.u") == rows
-    (record,) = lake.journal("ns.u")
-    assert record.status == "partial"
-    assert "it cannot be written" in record.summary
-    report = lake.stack.control(f"runs/{execution.name}/report.json")
-    assert {one["table"]: one["status"] for one in report["results"]} == {"ns.t": "succeeded", "ns.u": "partial"}
-
-
-def test_what_a_wave_did_not_reach_is_due_again(lake: LocalLake, scripted_stack: LocalStack, job: Job) -> None:
     def killed(arguments: Mapping[str, str]) -> None:
         raise RuntimeError("it was killed before it began")
 
-    scripted_stack.stand_in({}, {"compact_data_files": killed})
+    lake.stack.stand_in({}, {"compact_data_files": killed})
     execution = lake.stack.run({})
     assert execution.status == "SUCCEEDED"
+    assert statuses(lake, execution) == dict.fromkeys(TABLES, "partial")  # what follows is done
     report = lake.stack.control(f"runs/{execution.name}/report.json")
-    assert {one["status"] for one in report["results"]} == {"partial"}  # what followed is done
     assert all("RuntimeError: it was killed before it began" in one["summary"] for one in report["results"])
-    assert [files(lake, name) for name in TABLES] == [3, 3]
-    scripted_stack.stand_in({}, {"compact_data_files": job})
-    again = lake.stack.run({})
-    assert {child.input["item"]["table"] for child in again.children} == set(TABLES)
-    assert [files(lake, name) for name in TABLES] == [1, 1]
+    assert [files(lake, name) for name in TABLES] == [3, 3, 3]
+    lake.stack.stand_in({}, {"compact_data_files": job})
+
+    monkeypatch.setattr(run_wave_module, "longest_s", lambda *_, **__: 5.0)
+    job.broken, job.endless = "ns.u", "ns.v"
+    try:
+        execution = lake.stack.run({})
+        assert (execution.status, len(job.runs)) == ("SUCCEEDED", 1)
+        planned = {child.input["item"]["table"] for child in execution.children if child.names == ["PlanTable"]}
+        assert planned == set(TABLES)
+        assert [child.tasks for child in execution.children if child.input["item"]["table"] == "ns.t"] == [
+            *(["PlanTable"], ["ExpireSnapshots", "ListOrphans", "RewriteManifests"])
+        ]
+        names = execution.names
+        assert names.index("PlanTables") < names.index("CompactDataFiles") < names.index("ExpireAndSweep")
+        assert {name: (files(lake, name), ids(lake, name)) for name in TABLES} == {
+            "ns.t": (1, rows["ns.t"]),
+            "ns.u": (3, rows["ns.u"]),
+            "ns.v": (3, rows["ns.v"]),
+        }
+        assert statuses(lake, execution) == {"ns.t": "succeeded", "ns.u": "partial", "ns.v": "partial"}
+        whole, failed, endless = (lake.journal(name)[0] for name in TABLES)
+        assert (whole.run_id, whole.status) == (execution.name, "succeeded")
+        assert whole.metrics["compact.files_merged"] == 3
+        assert (failed.status, "it cannot be written" in failed.summary) == ("partial", True)
+        assert "cut off: its part of a wave did not end within 5 s of job_timeout_s" in endless.summary
+        for name in TABLES[:2]:
+            assert lake.state.leases.current(lake.identity(name).lease_key, now_ms=system_clock()) is None
+
+        job.broken = ""
+        execution = lake.stack.run({})
+        detection = lake.stack.control(f"runs/{execution.name}/detection.json")
+        (skip,) = [one for one in detection["skipped"] if one["table"] == "ns.v"]
+        assert skip["reason"].startswith("not maintained: its part of a wave did not end within 5 s of job_timeout_s")
+        assert statuses(lake, execution)["ns.u"] == "succeeded"
+        assert (files(lake, "ns.u"), ids(lake, "ns.u")) == (1, rows["ns.u"])
+    finally:
+        job.wakes.set()

@@ -15,7 +15,7 @@ from local_stack.moto_server import MotoServer
 from local_stack.rights.callers import DENIED
 from local_stack.rights.coverage import surprises
 from local_stack.stack import LocalStack, deployed
-from support.rights_fleet import ALL_IN_JOBS, DATA_BUCKET, PARAMETERS, RightsFleet
+from support.rights_fleet import ALL_IN_JOBS, DATA_BUCKET, PARAMETERS, RightsFleet, jobs_in_this_process
 from support.scripted_pipeline import ScriptedPipeline
 
 # Least rights (rule: least-privilege-roles): passes over tables of every kind need all that the policies allow, and no
@@ -83,7 +83,7 @@ def test_every_right_is_needed(fleet: RightsFleet) -> None:
     fleet.bucket_table("a", bucket="rights-auto")
     auto = {"table": "rights.a", "catalog": "rights-auto", "settings": {"ownership": "auto"}}
     assert fleet.statuses(fleet.run(auto)) == {"rights.a": "succeeded"}
-    fleet.stack.stand_in({}, fleet.jobs_in_this_process())
+    fleet.stack.stand_in({}, jobs_in_this_process(fleet.stack))
     fleet.stack.start_cold(ALL_IN_JOBS)
     fleet.leave_orphans(fleet.glue_table("j"))
     execution = fleet.run({"table": "rights.j", "catalog": "glue"})

@@ -3,57 +3,62 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from typing import TypeAlias
 
 import pytest
 from pyiceberg.catalog import load_catalog
 
-from icekeeper.demo.seaweedfs import running_seaweedfs
+from icekeeper.demo.seaweedfs import SeaweedFSServer
+from icekeeper.engines.local_engine import LocalEngine
+from icekeeper.pipeline import glue_job
 from local_stack import moto_s3tables
-from local_stack.moto_server import REGION, running_moto
+from local_stack.moto_server import REGION, MotoServer
 from local_stack.outside_view import OutsideView
 from local_stack.stack import LocalStack, deployed
 from smoke.__main__ import main
-from support.rights_fleet import RightsFleet
+from support.rights_fleet import RightsFleet, jobs_in_this_process
 
 CATALOG = "lake"
 CHECKSUMS = "AWS_REQUEST_CHECKSUM_CALCULATION"
 Smoked: TypeAlias = tuple[LocalStack, Callable[..., int]]
 
 
-@pytest.fixture(scope="module")
-def smoked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Smoked]:
-    """A stack over an empty table bucket, and the command for it."""
-    folder: Path = tmp_path_factory.mktemp("smoke")
-    with running_seaweedfs(folder) as server, running_moto() as moto:
-        server.create_table_bucket("smoke")
-        properties = {"type": "rest", **server.catalog_properties("smoke")}
-        with deployed(moto, parameters={"Catalogs": CATALOG}) as stack:
-            lines = "".join(f"    {key}: '{value}'\n" for key, value in properties.items())
-            stack.put_control("config/pyiceberg.yaml", f"catalog:\n  {CATALOG}:\n{lines}")
-            view = OutsideView(stack)
-            name = view.describe()
-
-            def look(seconds: float) -> None:
-                view.deliver()
-                time.sleep(min(seconds, 0.05))
-
-            def smoke(*arguments: str) -> int:
-                return main(
-                    [name, "--region", REGION, "--timeout", "12000", *arguments], properties=properties, sleep=look
-                )
-
-            yield stack, smoke
-            assert load_catalog(CATALOG, **properties).list_namespaces() == []
+@pytest.fixture
+def smoked(
+    seaweedfs: SeaweedFSServer,
+    table_bucket: dict[str, str],
+    moto_server: MotoServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Smoked]:
+    """A stack over an empty table bucket, whose jobs run in this process, and the command for it."""
+    monkeypatch.setattr(glue_job, "open_engine", lambda name: nullcontext(LocalEngine(1)))
+    properties = {"type": "rest", **table_bucket}
+    with deployed(moto_server, parameters={"Catalogs": CATALOG}) as stack:
+        lines = "".join(f"    {key}: '{value}'\n" for key, value in properties.items())
+        stack.put_control("config/pyiceberg.yaml", f"catalog:\n  {CATALOG}:\n{lines}")
+        stack.stand_in({}, jobs_in_this_process(stack))
+        yield stack, smoke_of(stack, properties)
+        assert load_catalog(CATALOG, **properties).list_namespaces() == []
 
 
-@pytest.mark.slow
-@pytest.mark.seaweedfs
-def test_a_stack_that_works_is_told_to(smoked: Smoked, capsys: pytest.CaptureFixture[str]) -> None:
+def smoke_of(stack: LocalStack, properties: Mapping[str, str]) -> Callable[..., int]:
+    """``make smoke`` for a stack, whose logs and metrics reach CloudWatch while it waits."""
+    view = OutsideView(stack)
+    name = view.describe()
+
+    def look(seconds: float) -> None:
+        view.deliver()
+        time.sleep(min(seconds, 0.05))
+
+    return lambda *arguments: main(
+        [name, "--region", REGION, "--timeout", "12000", *arguments], properties=properties, sleep=look
+    )
+
+
+def test_a_stack_that_works_passes_and_a_fault_is_reported(smoked: Smoked, capsys: pytest.CaptureFixture[str]) -> None:
     stack, smoke = smoked
-    stack.start_afresh()
     code = smoke("--catalog", CATALOG)
     told = capsys.readouterr().out
     assert (code, "the stack works" in told) == (0, True), told
@@ -65,6 +70,17 @@ def test_a_stack_that_works_is_told_to(smoked: Smoked, capsys: pytest.CaptureFix
     ):
         assert f"ok     {expected}" in told, told
 
+    def denied(event: object) -> object:
+        raise PermissionError("AccessDenied: not authorized to perform: s3tables:GetTable")
+
+    stack.stand_in({"detect": denied}, {})
+    assert smoke("--catalog", CATALOG) == 1
+    told = capsys.readouterr().out
+    assert "WRONG  pass as deployed: run smoke-" in told
+    assert "WRONG  pass as deployed: files: 6 files before, 6 after" in told
+    assert "ok     pass as deployed: rows: all 600 rows are there, each as written" in told
+    assert "check(s) found something wrong" in told
+
 
 def test_a_stack_whose_table_bucket_compacts_by_itself_works(
     fleet: RightsFleet, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -75,8 +91,7 @@ def test_a_stack_whose_table_bucket_compacts_by_itself_works(
     monkeypatch.delenv(CHECKSUMS)
     stack = fleet.stack
     bucket = stack.moto.client("s3tables").create_table_bucket(name="rights-smoke")["arn"]
-    stack.stand_in({}, fleet.jobs_in_this_process())
-    view = OutsideView(stack)
+    stack.stand_in({}, jobs_in_this_process(stack))
     properties = {
         "py-catalog-impl": "support.aws_table_bucket.TableBucketCatalog",
         "warehouse": bucket,
@@ -85,15 +100,7 @@ def test_a_stack_whose_table_bucket_compacts_by_itself_works(
     }
     moto_s3tables.PUTS.clear()
 
-    def look(seconds: float) -> None:
-        view.deliver()
-        time.sleep(min(seconds, 0.05))
-
-    code = main(
-        [view.describe(), "--region", REGION, "--catalog", bucket, "--timeout", "12000"],
-        properties=properties,
-        sleep=look,
-    )
+    code = smoke_of(stack, properties)("--catalog", bucket)
     told = capsys.readouterr().out
     assert (code, "the stack works" in told) == (0, True), told
     assert "ok     pass as deployed: files: 6 files before, 1 after" in told, told
@@ -103,24 +110,6 @@ def test_a_stack_whose_table_bucket_compacts_by_itself_works(
     ]
 
 
-def test_what_is_wrong_is_told(smoked: Smoked, capsys: pytest.CaptureFixture[str]) -> None:
-    stack, smoke = smoked
-
-    def denied(event: object) -> object:
-        raise PermissionError("AccessDenied: not authorized to perform: s3tables:GetTable")
-
-    stack.stand_in({"detect": denied}, {})
-    try:
-        assert smoke("--catalog", CATALOG) == 1
-    finally:
-        stack.stand_in({}, {})
-    told = capsys.readouterr().out
-    assert "WRONG  pass as deployed: run smoke-" in told
-    assert "WRONG  pass as deployed: files: 6 files before, 6 after" in told
-    assert "ok     pass as deployed: rows: all 600 rows are there, each as written" in told
-    assert "check(s) found something wrong" in told
-
-
-def test_a_stack_that_is_not_there_is_a_wrong_call(smoked: Smoked, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stack_that_is_not_there_is_a_wrong_call(moto_server: MotoServer, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["no-such-stack", "--region", REGION]) == 2
     assert "the stack no-such-stack cannot be read: " in capsys.readouterr().err
