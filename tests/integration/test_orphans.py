@@ -143,7 +143,7 @@ def test_a_reference_under_another_host_is_refused(old_table: MaintainedTable) -
 def test_a_damaged_metadata_file_that_no_log_names_stays(
     old_table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """(rule: damaged-metadata-stops-no-sweep)"""
+    """With the folder of the table that it may belong to; it is refused if it may be of a table around this one."""
     table, read = old_table, Storage.read
     torn = table.plant("metadata/torn.metadata.json", metadata_of(table)[:50])
     nested = {table.plant(f"data/x/{name}", b"{") for name in ("metadata/v1.metadata.json", "data/live.parquet")}
@@ -300,7 +300,7 @@ def test_a_table_created_again_in_place_is_not_swept_until_its_metadata_is_prote
     assert left_out.status is Status.SKIPPED
     assert "dropped" in (left_out.reason or "")
     # A writer of the table does not decide that the other table's data are orphans
-    # (rule: operators-waive-foreign-metadata).
+    # (rule: unknown-metadata-stops-sweeps).
     with old_table.pyiceberg.load_table("ns.t").transaction() as change:
         change.set_properties({"icekeeper.orphan_protected_prefixes": ",".join(old)})
     still = sweep(old_table)
@@ -346,7 +346,7 @@ def folder_of(table: MaintainedTable, relative: str, *, days_old: float = 10) ->
 
 
 def test_empty_folders_go_once_nothing_touched_them_for_the_grace_period(old_table: MaintainedTable) -> None:
-    """(rule: keep-touched-empty-folders)"""
+    """A writer that has just used a folder may be about to write the next file there."""
     table = old_table
     table.plant("data/day=1/hour=1/orphan.parquet")
     table.plant("data/day=2/orphan.parquet")
