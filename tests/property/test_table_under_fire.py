@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from icekeeper.commit import conflict_detection
 from support.duckdb_session import DuckDB
 from support.examples import NIGHTLY, examples
-from support.model.actions import Verb
-from support.model.history import VERBS, Counts, History, Step, run_history
+from support.model.actions import Step, Verb
+from support.model.history import VERBS, History, run_history
+from support.model.run import Counts
 
 steps = st.builds(Step, verb=st.sampled_from(VERBS), seed=st.integers(0, 65535))
 histories = st.builds(

@@ -120,6 +120,10 @@ class JavaTable:
         """A retained snapshot as the generic reader finds it, by its own schema: JSON, in the order of the files."""
         return str(self._java.rowsOf(snapshot_id))
 
+    def ids_of(self, snapshot_id: int) -> list[int]:
+        """The column with field id 1 of a retained snapshot."""
+        return [row["1"] for row in json.loads(self.rows_of(snapshot_id))]
+
     def reachable(self) -> set[str]:
         """Every file that a snapshot, the metadata log or a statistics entry needs, as Iceberg-Java finds them."""
         return set(self._java.reachable())
@@ -208,19 +212,8 @@ class JavaTable:
     def tag(self, name: str) -> None:
         self.table.manageSnapshots().createTag(name, self.snapshot_id).commit()
 
-    def set_max_ref_age(self, ref: str, milliseconds: int) -> None:
-        self._java.setMaxRefAge(ref, str(milliseconds))
-
     def set_property(self, key: str, value: str) -> None:
         self.table.updateProperties().set(key, value).commit()
-
-    def add_statistics(self, snapshot_id: int) -> None:
-        """A statistics file of a snapshot."""
-        self._java.addStatistics(snapshot_id)
-
-    def add_partition_statistics(self, snapshot_id: int) -> None:
-        """Partition statistics, computed by Java."""
-        self._java.addPartitionStatistics(snapshot_id)
 
     def type(self, name: str) -> Any:
         """A primitive type by its name in the specification."""

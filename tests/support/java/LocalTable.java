@@ -23,9 +23,6 @@ import org.apache.iceberg.exceptions.CommitFailedException;
 import org.apache.iceberg.expressions.Evaluator;
 import org.apache.iceberg.expressions.Expression;
 import org.apache.iceberg.io.*;
-import org.apache.iceberg.puffin.Blob;
-import org.apache.iceberg.puffin.Puffin;
-import org.apache.iceberg.puffin.PuffinWriter;
 import org.apache.iceberg.relocated.com.google.common.util.concurrent.MoreExecutors;
 import org.apache.iceberg.shaded.com.fasterxml.jackson.databind.JsonNode;
 import org.apache.iceberg.shaded.com.fasterxml.jackson.databind.ObjectMapper;
@@ -130,11 +127,6 @@ public class LocalTable implements TableOperations {
       overwrite.addFile((DataFile) added.get(i));
     }
     overwrite.commit();
-  }
-
-  /** Here, because py4j would pass a small number of milliseconds as an Integer. */
-  public void setMaxRefAge(String ref, String milliseconds) {
-    table().manageSnapshots().setMaxRefAgeMs(ref, Long.parseLong(milliseconds)).commit();
   }
 
   private RowDelta newRowDelta() {
@@ -374,28 +366,6 @@ public class LocalTable implements TableOperations {
       reader.close();
     }
     return found;
-  }
-
-  /** A statistics file of the snapshot with one sketch, that is none, in it. */
-  public void addStatistics(long snapshotId) throws Exception {
-    String path = current.location() + "/metadata/" + snapshotId + "-" + UUID.randomUUID() + ".stats";
-    PuffinWriter writer = Puffin.write(io.newOutputFile(path)).createdBy("a test").build();
-    List columns = new ArrayList();
-    columns.add(Integer.valueOf(1));
-    writer.add(new Blob("test", columns, snapshotId, 1L, ByteBuffer.wrap(new byte[] {1, 2, 3})));
-    writer.finish();
-    List blobs = new ArrayList();
-    blobs.add(GenericBlobMetadata.from((org.apache.iceberg.puffin.BlobMetadata) writer.writtenBlobsMetadata().get(0)));
-    long footer = writer.footerSize();
-    long size = writer.fileSize();
-    writer.close();
-    table().updateStatistics().setStatistics(new GenericStatisticsFile(snapshotId, path, size, footer, blobs)).commit();
-  }
-
-  /** Java's own partition statistics of the snapshot. */
-  public void addPartitionStatistics(long snapshotId) throws Exception {
-    PartitionStatisticsFile file = org.apache.iceberg.data.PartitionStatsHandler.computeAndWriteStatsFile(table(), snapshotId);
-    table().updatePartitionStatistics().setPartitionStatistics(file).commit();
   }
 
   // -- TableOperations

@@ -18,7 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from support.duckdb_session import shared_duckdb
-from support.model.history import Counts, History, random_history, run_history
+from support.model.history import History, random_history, run_history
+from support.model.run import Counts
 
 _RAN = Path(__file__).with_name("ran.csv")
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+from icekeeper.metadata.puffin import encode_puffin
 from icekeeper.metadata.updates import apply_updates
-from support.model.reader import CHANGED, DATA, ID, ROW_ID, Row
+from icekeeper.model import EntryStatus, FileContent
+from support.model.reader import CHANGED, DATA, ID, ROW_ID, Row, local
 from support.model.world import World
 from support.model.writers import KEY, MAIN, PART, VALUE, WRITER, Slow, Writers, with_new, without
 
 
 class Verb(StrEnum):
+    """All that may happen to a table; a configuration draws some of them."""
+
     APPEND = "append"
     OVERWRITE = "overwrite"
     POSITIONS = "positions"
@@ -31,11 +37,34 @@ class Verb(StrEnum):
     RECREATE = "recreate"
     RENAME = "rename"
     UPGRADE = "upgrade"
+    STAGE = "stage"
+    PUBLISH = "publish"
+    ADD_AGAIN = "add again"
+    STATISTICS = "statistics"
+    PARTITION_STATISTICS = "partition statistics"
+    STRAY = "stray"
+    PIN = "pin"
+    STAGE_LOAD = "stage load"
+    EXPIRE = "expire"
+    SWEEP = "sweep"
+    REWRITE = "rewrite"
+    CRASH = "crash"
     PREPARE = "prepare"
     LAND = "land"
     MAINTAIN = "maintain"
     DELIVER = "deliver"
     TIME = "time"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One act; its details are drawn from ``seed``."""
+
+    verb: Verb
+    seed: int
+
+    def __repr__(self) -> str:
+        return f"Step(Verb.{self.verb.name}, {self.seed})"
 
 
 def append(writers: Writers) -> None:
@@ -170,10 +199,19 @@ _TRANSFORMS = {
 
 
 def repartition(writers: Writers) -> None:
-    table = writers.table
     wanted = writers.chance.choice([(), (1000,), (1000,), (1001,), (1002,), (1000, 1001)])
-    fields = [_TRANSFORMS[i] for i in wanted]
+    if writers.version == 1:  # whose specs keep their fields, and number them without a gap
+        wanted = wanted[:1] if wanted[:1] == (1000,) else ()
+    repartition_by(writers, wanted)
+
+
+def repartition_by(writers: Writers, wanted: Sequence[int]) -> None:
+    """``wanted`` are ids of partition fields."""
+    table = writers.table
     specs = list(table.document["partition-specs"])
+    fields = [_TRANSFORMS[i] for i in wanted]
+    if writers.version == 1 and not wanted and any(spec["fields"] for spec in specs):
+        fields = [{**_TRANSFORMS[1000], "transform": "void"}]
     found = next((spec["spec-id"] for spec in specs if spec["fields"] == fields), None)
     if found is None:
         # An id that was never used: a spec that a pass removed may be named by files of the past.
@@ -198,35 +236,47 @@ def sort(writers: Writers) -> None:
 
 
 def upgrade(writers: Writers) -> None:
-    if writers.version < 3:
-        writers.trace.append(f"{WRITER}: upgraded to v3")
-        change = {"format-version": 3, "next-row-id": 0}
-        writers.world.change(WRITER, **change)
+    version, change = writers.version + 1, dict[str, Any]()
+    if version > 3:
+        return
+    if version == 2:
+        head = writers.head()
+        refs = {} if head is None else {MAIN: {"type": "branch", "snapshot-id": head}}
+        change = {"last-sequence-number": 0, "refs": {**refs, **(writers.table.document.get("refs") or {})}}
+    else:
+        change = {"next-row-id": 0}
+    writers.trace.append(f"{WRITER}: upgraded to v{version}")
+    writers.world.change(WRITER, **{"format-version": version}, **change)
 
 
 # Refs and the table as a whole.
 
 
-def _set_ref(writers: Writers, name: str, snapshot_id: int, kind: str) -> None:
+def _set_ref(writers: Writers, name: str, snapshot_id: int, kind: str, **retention: int) -> None:
     ref = {"action": "set-snapshot-ref", "ref-name": name, "type": kind, "snapshot-id": snapshot_id}
+    ref |= {key.replace("_", "-"): value for key, value in retention.items()}
     world = writers.world
     writers.trace.append(f"{WRITER}: {kind} {name} at {snapshot_id}")
     after = apply_updates(world.table, [ref], metadata_location=world.location, now_ms=world.now_ms())
     world.publish(after, WRITER)
 
 
-def _some_snapshot(writers: Writers, *, any_one: bool) -> int | None:
-    heads = sorted({ref.snapshot_id for ref in writers.table.refs.values()})
-    found = sorted(writers.table.snapshots) if any_one else heads
+def some_snapshot(writers: Writers, *, any_one: bool) -> int | None:
+    """In the order of the commits, because the ids of a pass are random."""
+    heads = {ref.snapshot_id for ref in writers.table.refs.values()}
+    found = [i for i in writers.table.snapshots if any_one or i in heads]
     return writers.chance.choice(found) if found else None
 
 
-def make_ref(writers: Writers, kind: str, *, any_one: bool) -> None:
-    """A branch or tag at a head, or at ``any_one`` of the snapshots."""
-    snapshot_id = _some_snapshot(writers, any_one=any_one)
-    if snapshot_id is not None:
-        writers.names += 1
-        _set_ref(writers, f"{kind[0]}{writers.names}", snapshot_id, kind)
+def make_ref(writers: Writers, kind: str, *, any_one: bool, **retention: int) -> str | None:
+    """A branch or tag at a head, or at ``any_one`` of the snapshots; its name."""
+    snapshot_id = some_snapshot(writers, any_one=any_one)
+    if snapshot_id is None:
+        return None
+    writers.names += 1
+    name = f"{kind[0]}{writers.names}"
+    _set_ref(writers, name, snapshot_id, kind, **retention)
+    return name
 
 
 def drop_ref(writers: Writers) -> None:
@@ -247,11 +297,16 @@ def fast_forward(writers: Writers) -> None:
             return
 
 
-def roll_back(writers: Writers) -> None:
-    table, now, ancestors = writers.table, writers.head(), []
+def _ancestors(writers: Writers) -> list[int]:
+    table, now, found = writers.table, writers.head(), list[int]()
     while now is not None and now in table.snapshots:
-        ancestors.append(now)
+        found.append(now)
         now = table.snapshots[now].parent_id
+    return found
+
+
+def roll_back(writers: Writers) -> None:
+    ancestors = _ancestors(writers)
     if len(ancestors) > 1:
         _set_ref(writers, MAIN, writers.chance.choice(ancestors[1:]), "branch")
 
@@ -274,6 +329,78 @@ def rename(writers: Writers) -> None:
     writers.names += 1
     world.name = replace(world.name, name=f"t{writers.names}")
     writers.trace.append(f"{WRITER}: renamed to {world.name}")
+
+
+# Snapshots and files beside the branches.
+
+
+def stage(writers: Writers) -> None:
+    """A snapshot that no branch has yet, as write-audit-publish makes it."""
+    rows = writers.new_rows(writers.chance.randint(1, 3))
+    files = writers.write(rows, writers.table.default_spec_id)
+    writers.commit(MAIN, "append", with_new(writers.model(writers.head()), rows), added=files, is_staged=True)
+
+
+def publish(writers: Writers) -> None:
+    """Cherry-pick a staged snapshot, or one of another branch, as Iceberg-Java does: move the branch if that is all, or
+    add the files again, in manifests of their own."""
+    picked, ancestors = some_snapshot(writers, any_one=True), _ancestors(writers)
+    if picked is None or picked in ancestors:
+        return
+    table, source = writers.table, "source-snapshot-id"
+    if table.snapshots[picked].parent_id == writers.head():
+        _set_ref(writers, MAIN, picked, "branch")
+        return
+    is_published = any(table.snapshots[i].summary.get(source) == str(picked) for i in ancestors)
+    if table.snapshots[picked].operation == "append" and not is_published:
+        files = [
+            (manifest.partition_spec_id, replace(entry.file, first_row_id=None))
+            for manifest, entry in writers.entries(picked)
+            if entry.snapshot_id == picked and entry.status is EntryStatus.ADDED
+        ]
+        paths = {file.file_path for _, file in files}
+        rows = [row.values for row in writers.live(picked) if row.file.path in paths]
+        after = with_new(writers.model(writers.head()), rows)
+        writers.commit(MAIN, "append", after, added=files, summary={source: str(picked)})
+
+
+def add_again(writers: Writers) -> None:
+    """A live file once more, in a manifest of its own, so that readers read its rows twice; not where there are
+    vectors, because those are older than the file."""
+    head = writers.head()
+    live = [] if head is None else [(m.partition_spec_id, e.file) for m, e in writers.entries(head) if e.is_live]
+    if live and all(file.content is FileContent.DATA for _, file in live):
+        spec_id, file = writers.chance.choice(live)
+        again = [(spec_id, replace(file, first_row_id=None))]
+        writers.commit(MAIN, "append", writers.model(head), added=again)
+
+
+def add_statistics(writers: Writers, *, of_partitions: bool = False) -> None:
+    """A statistics file of a snapshot; what is in it no pass reads."""
+    snapshot_id = some_snapshot(writers, any_one=True)
+    if snapshot_id is None:
+        return
+    writers.names += 1
+    kind = "partition-statistics" if of_partitions else "statistics"
+    path = f"{writers.table.metadata_directory}/{snapshot_id}-{writers.names}.{'parquet' if of_partitions else 'stats'}"
+    data, _ = encode_puffin([], {})
+    Path(local(path)).write_bytes(data)
+    one = {"snapshot-id": snapshot_id, "statistics-path": path, "file-size-in-bytes": len(data)}
+    if not of_partitions:
+        one |= {"file-footer-size-in-bytes": len(data) - 4, "blob-metadata": []}
+    others = [had for had in writers.table.document.get(kind) or () if had["snapshot-id"] != snapshot_id]
+    writers.trace.append(f"{WRITER}: {kind} of {snapshot_id}")
+    writers.world.change(WRITER, **{kind: [*others, one]})
+
+
+def leave_stray(writers: Writers) -> None:
+    """What a writer that died leaves behind: data, a manifest, a metadata file that was never swapped in."""
+    writers.write(writers.new_rows(2), writers.table.default_spec_id)
+    writers.names += 1
+    folder, name = Path(local(writers.table.metadata_directory)), f"stray{writers.names}"
+    (folder / f"{name}-m0.avro").write_bytes(b"Obj")
+    if writers.chance.random() < 0.3:
+        (folder / f"99999-{name}.metadata.json").write_bytes(Path(local(writers.world.location)).read_bytes())
 
 
 # Writers that read the table now and commit later.
@@ -408,4 +535,10 @@ WRITES: Mapping[Verb, Callable[[Writers], None]] = {
     Verb.REPLACE: replace_table,
     Verb.RECREATE: recreate,
     Verb.UPGRADE: upgrade,
+    Verb.STAGE: stage,
+    Verb.PUBLISH: publish,
+    Verb.ADD_AGAIN: add_again,
+    Verb.STATISTICS: add_statistics,
+    Verb.PARTITION_STATISTICS: partial(add_statistics, of_partitions=True),
+    Verb.STRAY: leave_stray,
 }

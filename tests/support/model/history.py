@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import random
-import shutil
-import tempfile
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from icekeeper import errors
-from icekeeper.errors import MaintenanceError
-from icekeeper.metadata.document import TableMetadata
-from icekeeper.report.outcome import OperationOutcome, PassOutcome, PassStatus, Status
-from icekeeper.storage.paths import normalise
+from icekeeper.report.outcome import PassOutcome, PassStatus
 from support.duckdb_session import DuckDB
-from support.model.actions import WRITES, Verb, make_ref, prepare, rename
-from support.model.reader import EQUALITY, NaiveReader, local
-from support.model.world import SENT_ANSWERS, Maintainer, World, all_watched
-from support.model.writers import KEY, MAIN, WRITER, ModelRow, Rows, Slow, Writers, with_new
+from support.model.actions import WRITES, Step, Verb, make_ref, prepare, rename
+from support.model.process import ALL
+from support.model.reader import EQUALITY
+from support.model.run import Counts, Run, temporary_folder
+from support.model.world import SENT_ANSWERS
+from support.model.writers import KEY, MAIN, Rows, Slow, with_new
 
 # How often each verb is drawn.
 _WEIGHTS = {
@@ -50,18 +43,6 @@ _WEIGHTS = {
     Verb.TIME: 3,
 }
 VERBS = [verb for verb, weight in _WEIGHTS.items() for _ in range(weight)]
-_ALL = 1_000_000
-
-
-@dataclass(frozen=True)
-class Step:
-    """One act; its details are drawn from ``seed``."""
-
-    verb: Verb
-    seed: int
-
-    def __repr__(self) -> str:
-        return f"Step(Verb.{self.verb.name}, {self.seed})"
 
 
 @dataclass(frozen=True)
@@ -158,47 +139,18 @@ _LAST = {
 }
 
 
-def _broke(outcome: OperationOutcome) -> bool:
-    """Whether an operation failed for an error that nobody raised on purpose."""
-    kind = (outcome.reason or "").partition(":")[0]
-    return outcome.status is Status.FAILED and kind.endswith(("Error", "Exception")) and not hasattr(errors, kind)
-
-
-@dataclass
-class Counts:
-    """What was done, over all histories."""
-
-    histories: int = 0
-    steps: int = 0
-    done: Counter[str] = field(default_factory=Counter)
-
-
-class HistoryRun:
+class HistoryRun(Run):
     """Carries out one history in an empty folder; raises AssertionError where the table is not what it must be."""
 
     def __init__(self, history: History, folder: Path, duckdb: DuckDB | None, counts: Counts) -> None:
-        self._history, self._duckdb, self._counts = history, duckdb, counts
-        self._new: list[tuple[int, int | None, str]] = []
-        """Snapshots that landed and nobody has read yet, with their parents and who made them."""
+        super().__init__(folder, counts, ("A", "B"), by_requirements=history.by_requirements)
+        self._history, self._duckdb = history, duckdb
         self._judged: set[tuple[int, int]] = set()
-        self._problems: list[str] = []
         self._slow: list[Slow] = []
-        self._world = World(folder, history.by_requirements, self._landed)
-        self.writers = Writers(self._world, NaiveReader())
-        self._maintainers: list[Maintainer] = []
-
-    @property
-    def trace(self) -> list[str]:
-        return self.writers.trace
 
     def run(self) -> None:
         """All steps, then what is left of the passes, then one undisturbed pass."""
-        with ExitStack() as stack:
-            stack.enter_context(all_watched(self._world, leases=self._history.leases))
-            self._maintainers = [Maintainer(self._world, name) for name in ("A", "B")]
-            for one in self._maintainers:
-                one.process.trace = self.trace
-            stack.callback(self._kill_all)
+        with self._under_way(leases=self._history.leases):
             self.writers.create(self._history.format_version)
             for number, step in enumerate(self._history.steps):
                 self.trace.append(f"{number}: {step}")
@@ -260,32 +212,11 @@ class HistoryRun:
                 answers[chance.choice([1, 1, 1, 2, 3])] = chance.choice(SENT_ANSWERS)
             told = {k: v for k, v in settings.items() if k not in _EAGER}
             self.trace.append(f"{one.process.name}: begins {told} {faults} {answers}")
-            one.begin(settings, faults, answers)
+            one.begin(self._world.name, settings, faults, answers)
             self._counts.done["passes"] += 1
-            self._go(one, chance.choice([chance.randint(5, 50), chance.randint(5, 50), chance.randint(5, 50), _ALL]))
+            self._go(one, chance.choice([chance.randint(5, 50), chance.randint(5, 50), chance.randint(5, 50), ALL]))
         else:
-            self._go(one, chance.choice([chance.randint(1, 40), _ALL]))
-
-    def _go(self, one: Maintainer, steps: int) -> None:
-        process = one.process
-        process.go(steps)
-        if process.is_at_work:
-            self.trace.append(f"{process.name}: stands still after step {process.steps}")
-            return
-        outcome = process.outcome
-        if isinstance(outcome, PassOutcome):
-            said = [f"{o.operation.value} {o.status.value} ({o.reason or o.summary})" for o in outcome.operations]
-            self.trace.append(f"{process.name}: ended {outcome.status.value}: {'; '.join(said)}")
-            self._counts.done[f"pass {outcome.status.value}"] += 1
-            broken = [one for one in outcome.operations if _broke(one)]
-            assert not broken, broken
-        elif process.is_killed:
-            self._counts.done["pass killed"] += 1
-        elif isinstance(outcome, MaintenanceError):
-            self.trace.append(f"{process.name}: {type(outcome).__name__}: {outcome}")
-            self._counts.done[f"pass {type(outcome).__name__}"] += 1
-        elif isinstance(outcome, BaseException):
-            raise AssertionError(f"{process.name} failed: {outcome!r}") from outcome
+            self._go(one, chance.choice([chance.randint(1, 40), ALL]))
 
     def _let_hours_pass(self, hours: float) -> None:
         self._drop_late()
@@ -301,67 +232,12 @@ class HistoryRun:
 
     # -- what must hold
 
-    def _landed(self, before: TableMetadata | None, after: TableMetadata, by: str) -> None:
-        if before is None or before.uuid != after.uuid:
-            return
-        known = before.snapshots.keys()
-        self._new += [(i, s.parent_id, by) for i, s in after.snapshots.items() if i not in known]
-        if by == WRITER:
-            return
-        self._counts.done["commits"] += 1
-        self.trace.append(f"{by}: lands {[i for i in after.snapshots if i not in known]}")
-        for name, ref in before.refs.items():
-            now = after.refs.get(name)
-            if now is None or now.type != ref.type:
-                self._problems.append(f"{by} dropped {name}")
-            elif now.snapshot_id != ref.snapshot_id and after.snapshots[now.snapshot_id].parent_id != ref.snapshot_id:
-                self._problems.append(f"{by} moved {name} from {ref.snapshot_id} to {now.snapshot_id}")
-        self._problems += [f"{by} made {name}" for name in after.refs.keys() - before.refs.keys()]
-
     def check(self) -> None:
-        """Every ref and snapshot of the table holds what it must, and every file that it needs is there."""
-        assert not self._problems, self._problems
-        new, self._new = self._new, []
-        for snapshot_id, parent, by in new:
-            writers = self.writers
-            if by == WRITER:
-                writers.expected[snapshot_id] = writers.by_writers.pop(snapshot_id)
-            else:
-                assert parent is not None
-                writers.expected[snapshot_id] = dict(writers.expected[parent])
-            if snapshot_id in self._world.table.snapshots:
-                self._read(snapshot_id)
-        table = self._world.table
-        for snapshot_id in table.snapshots:
-            lost = self.writers.reader.lost(self.writers.manifest_list(snapshot_id))
-            assert not lost, f"snapshot {snapshot_id} lacks {sorted(lost)}"
+        """As every run; and DuckDB reads what each ref must hold."""
+        super().check()
         if self._duckdb is not None:
-            for name, ref in sorted(table.refs.items()):
+            for name, ref in sorted(self._world.table.refs.items()):
                 self._judge(name, ref.snapshot_id)
-
-    def _read(self, snapshot_id: int) -> None:
-        """Read a snapshot naively, compare it with the model, and learn the lineage of new rows."""
-        writers = self.writers
-        rows, model = writers.live(snapshot_id), writers.expected[snapshot_id]
-        twice = [i for i, times in Counter(row.id for row in rows).items() if times > 1]
-        found = {row.id for row in rows}
-        missing, extra = sorted(model.keys() - found), sorted(found - model.keys())
-        assert (twice, missing, extra) == ([], [], []), f"snapshot {snapshot_id}: {twice=}, {missing=}, {extra=}"
-        columns, defaults = [column["id"] for column in writers.columns], writers.defaults
-        for row in rows:
-            known = model[row.id]
-            is_now = {i: row.values.get(i, defaults.get(i)) for i in columns}
-            was = {i: known.values.get(i, defaults.get(i)) for i in columns}
-            assert is_now == was, f"snapshot {snapshot_id}: row {row.id} is {is_now}, was {was}"
-            if known.row_id is not None:
-                now, then = (row.row_id, row.changed), (known.row_id, known.changed)
-                assert now == then, f"snapshot {snapshot_id}: row {row.id} has lineage {now}, had {then}"
-        numbers = Counter(row.row_id for row in rows if row.row_id is not None)
-        assert not numbers or max(numbers.values()) == 1, f"snapshot {snapshot_id} has row ids twice: {numbers}"
-        writers.expected[snapshot_id] = {
-            row.id: ModelRow(model[row.id].values, row.row_id, row.changed) for row in rows
-        }
-        self._counts.done["snapshots read"] += 1
 
     def _judge(self, name: str, snapshot_id: int) -> None:
         """DuckDB reads what the model says; it applies equality deletes to all partitions
@@ -409,16 +285,11 @@ class HistoryRun:
 
     # -- the end
 
-    def _kill_all(self) -> None:
-        for one in self._maintainers:
-            if one.process.is_at_work:
-                one.process.kill()
-
     def _end(self) -> None:
         """Passes come to their end, what was on its way arrives; then one pass alone succeeds and leaves no litter."""
         for one in self._maintainers:
             if one.process.is_at_work:
-                self._go(one, _ALL)
+                self._go(one, ALL)
                 self.check()
         self._drop_late()
         for slow in self._slow:
@@ -429,29 +300,20 @@ class HistoryRun:
             self._append_one()  # after which no metadata file of a dead process can become the table's
             self.check()
             self.trace.append("the last pass")
-            self._maintainers[0].begin(_LAST, {}, {})
-            self._go(self._maintainers[0], _ALL)
+            self._maintainers[0].begin(self._world.name, _LAST)
+            self._go(self._maintainers[0], ALL)
             self.check()
         outcome = self._maintainers[0].process.outcome
         assert isinstance(outcome, PassOutcome), outcome
         assert outcome.status is PassStatus.SUCCEEDED, outcome
-        assert not self._litter(), sorted(self._litter())
-        problems = self._maintainers[0].verify().problems
+        assert not self.litter(), sorted(self.litter())
+        problems = self._maintainers[0].do(lambda runtime: runtime.verify(self._world.name)).problems
         assert not problems, problems
 
     def _append_one(self) -> None:
         writers, rows = self.writers, self.writers.new_rows(1)
         after = with_new(writers.model(writers.head()), rows)
         writers.commit(MAIN, "append", after, added=writers.write(rows, writers.table.default_spec_id))
-
-    def _litter(self) -> set[str]:
-        """Files of the table that nothing needs, metadata files apart."""
-        table, reader = self._world.table, self.writers.reader
-        needed = {path for i in table.snapshots for path in reader.needed(self.writers.manifest_list(i))}
-        for kind in ("statistics", "partition-statistics"):
-            needed |= {str(one["statistics-path"]) for one in table.document.get(kind) or ()}
-        there = {f"{folder}/{name}" for folder, _, names in os.walk(local(table.location)) for name in names}
-        return {path for path in there - {normalise(path) for path in needed} if not path.endswith(".metadata.json")}
 
 
 def run_history(history: History, duckdb: DuckDB | None, counts: Counts) -> None:
@@ -460,13 +322,11 @@ def run_history(history: History, duckdb: DuckDB | None, counts: Counts) -> None
     Raises:
         AssertionError: with what happened, as a note.
     """
-    folder = Path(tempfile.mkdtemp(prefix="icekeeper-history-"))
-    run = HistoryRun(history, folder, duckdb, counts)
-    try:
-        run.run()
-        counts.histories += 1
-    except BaseException as error:
-        error.add_note("\n".join([repr(history), *run.trace]))
-        raise
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with temporary_folder() as folder:
+        run = HistoryRun(history, folder, duckdb, counts)
+        try:
+            run.run()
+            counts.histories += 1
+        except BaseException as error:
+            error.add_note("\n".join([repr(history), *run.trace]))
+            raise

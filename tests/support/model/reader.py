@@ -9,7 +9,7 @@ Fastavro reads the manifests, PyArrow the Parquet files, pyroaring the vectors. 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,6 +72,8 @@ def local(path: str) -> str:
 class NaiveReader:
     """Remembers manifests and Parquet files, which never change."""
 
+    resolve: Callable[[str], str] = local
+    """Where a file of this address is."""
     _lists: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     _manifests: dict[tuple[str, int | None], list[File]] = field(default_factory=dict)
     _columns: dict[str, list[dict[int, Any]]] = field(default_factory=dict)
@@ -80,14 +82,15 @@ class NaiveReader:
 
     def manifests(self, manifest_list: str) -> list[dict[str, Any]]:
         """The manifests of a snapshot, as its manifest list has them."""
-        if manifest_list not in self._lists:
+        path = self.resolve(manifest_list)
+        if path not in self._lists:
             with open(self._seen(manifest_list), "rb") as source:
-                self._lists[manifest_list] = [dict(record) for record in fastavro.reader(source)]  # type: ignore[arg-type]
-        return self._lists[manifest_list]
+                self._lists[path] = [dict(record) for record in fastavro.reader(source)]  # type: ignore[arg-type]
+        return self._lists[path]
 
     def files(self, manifest_list: str) -> list[File]:
         """The live data and delete files of a snapshot."""
-        return [file for manifest in self.manifests(manifest_list) for file in self._entries(manifest)]
+        return [file for manifest in self.manifests(manifest_list) for file in self.entries(manifest)]
 
     def needed(self, manifest_list: str) -> set[str]:
         """All files that a reader of the snapshot opens."""
@@ -103,17 +106,18 @@ class NaiveReader:
 
     def _is_there(self, path: str) -> bool:
         try:
-            size = os.stat(local(path)).st_size
+            size = os.stat(self.resolve(path)).st_size
         except FileNotFoundError:
             return False
         return self.sizes.setdefault(path, size) == size
 
     def _seen(self, path: str) -> str:
-        self.sizes[path] = os.stat(local(path)).st_size
-        return local(path)
+        self.sizes[path] = os.stat(self.resolve(path)).st_size
+        return self.resolve(path)
 
-    def _entries(self, manifest: Mapping[str, Any]) -> list[File]:
-        key = manifest["manifest_path"], manifest.get("first_row_id")
+    def entries(self, manifest: Mapping[str, Any]) -> list[File]:
+        """The live files of a manifest."""
+        key = self.resolve(manifest["manifest_path"]), manifest.get("first_row_id")
         if key not in self._manifests:
             with open(self._seen(manifest["manifest_path"]), "rb") as source:
                 records: list[Any] = list(fastavro.reader(source))
@@ -168,12 +172,13 @@ class NaiveReader:
 
     def columns(self, path: str) -> list[dict[int, Any]]:
         """The rows of a Parquet file by field id."""
-        if path not in self._columns:
+        key = self.resolve(path)
+        if key not in self._columns:
             table = pq.read_table(self._seen(path), partitioning=None)
             ids = [int((part.metadata or {})[b"PARQUET:field_id"]) for part in table.schema]
             values = [column.to_pylist() for column in table.columns]
-            self._columns[path] = [dict(zip(ids, row, strict=True)) for row in zip(*values, strict=True)]
-        return self._columns[path]
+            self._columns[key] = [dict(zip(ids, row, strict=True)) for row in zip(*values, strict=True)]
+        return self._columns[key]
 
 
 def _inherited(manifest: Mapping[str, Any], records: Sequence[Any]) -> Iterator[File]:
@@ -182,10 +187,11 @@ def _inherited(manifest: Mapping[str, Any], records: Sequence[Any]) -> Iterator[
         file = record["data_file"]
         if record["status"] == DELETED:
             continue
-        number, first = record["sequence_number"], file.get("first_row_id")
+        number, first = record.get("sequence_number"), file.get("first_row_id")
         if number is None:
-            assert record["status"] == 1, f"{file['file_path']} exists and has no sequence number"
-            number = manifest["sequence_number"]
+            is_inherited = record["status"] == 1 or "sequence_number" not in record  # as in every v1 manifest
+            assert is_inherited, f"{file['file_path']} exists and has no sequence number"
+            number = manifest.get("sequence_number") or 0
         content = file.get("content") or DATA
         if content == DATA and first is None and next_row_id is not None:
             first, next_row_id = next_row_id, next_row_id + file["record_count"]
@@ -193,7 +199,7 @@ def _inherited(manifest: Mapping[str, Any], records: Sequence[Any]) -> Iterator[
             content=content,
             path=file["file_path"],
             format=file["file_format"].upper(),
-            spec_id=manifest["partition_spec_id"],
+            spec_id=manifest.get("partition_spec_id") or 0,
             partition=tuple(file["partition"].values()),
             sequence_number=number,
             size=file["file_size_in_bytes"],

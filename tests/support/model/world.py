@@ -1,275 +1,28 @@
-"""The store and the catalog that two maintainers and many writers share, and all that goes wrong between them.
-
-A maintainer is a process that may take so many steps outwards (a request to the store, the catalog or the state, a
-wait) and then stands still until it may take more.  At any of these it may die: then every further step of it fails,
-as after SIGKILL.  A store may fail before or after it acted.  A catalog's answer may be lost, late, doubled or wrong.
-"""
+"""A table that maintainers and writers share, and its catalog, whose answers are lost, late, doubled or wrong."""
 
 from __future__ import annotations
 
 import os
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 from unittest import mock
 
 from icekeeper.catalogs.catalog import LoadedTable, missing_table
 from icekeeper.catalogs.configured import CatalogKind, ConfiguredCatalog
 from icekeeper.catalogs.pointer import TableFiles, commit_document, next_metadata_location
-from icekeeper.engines.local_engine import LocalEngine
-from icekeeper.errors import (
-    CatalogBusy,
-    CommitConflict,
-    CommitRefused,
-    CommitStateUnknown,
-    MaintenanceError,
-    StorageError,
-)
+from icekeeper.errors import CatalogBusy, CommitConflict, CommitRefused, CommitStateUnknown, MaintenanceError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import parse_document, render_document
 from icekeeper.metadata.updates import apply_updates, check_requirements, same_table
 from icekeeper.model import CatalogId, TableName
-from icekeeper.report.outcome import PassOutcome
-from icekeeper.runtime import Runtime
-from icekeeper.state.sqlite.store import SqliteFile, SqliteTable
-from icekeeper.state.store import StateStore
-from icekeeper.storage.storage import DeleteReport, Storage
-from support.maintained_table import NAME, without_leases
+from icekeeper.storage.storage import Storage
+from support.maintained_table import NAME
+from support.model.process import PROCESS, Maintainer, Process, all_watched
 from support.model.reader import local
-
-# A process of ours, and its steps outwards.
-
-PROCESS = "model.process"
-"""The FileIO property that says whose store it is."""
-_STUCK_S = 30.0
-
-
-class Killed(BaseException):
-    """The process was killed; nothing of it that reaches outwards happens any more."""
-
-
-@dataclass
-class Process:
-    """One pass at a time, in a thread of its own, as many steps at a time as it is allowed."""
-
-    name: str
-    faults: dict[int, str] = field(default_factory=dict)
-    """What goes wrong at which step outwards: ``kill before``, ``kill after``, ``fail before``, ``fail after``."""
-    answers: dict[int, str] = field(default_factory=dict)
-    """What goes wrong with which commit (:meth:`Client.commit`)."""
-    steps: int = 0
-    commits: int = 0
-    is_killed: bool = False
-    outcome: PassOutcome | BaseException | None = None
-    trace: list[str] = field(default_factory=list)
-    before_listing: Callable[[], None] = lambda: None
-    soon: list[tuple[int, Callable[[], None]]] = field(default_factory=list)
-    """What happens elsewhere before which step."""
-    _thread: threading.Thread | None = None
-    _left: int = 0
-    _waiting: int = 0
-    _outside: int = 0
-    """Its threads that wait for their turn, and those that are in a step."""
-    _inside: threading.local = field(default_factory=threading.local)
-    _turn: threading.Condition = field(default_factory=threading.Condition)
-
-    @property
-    def is_at_work(self) -> bool:
-        return self._thread is not None
-
-    def begin(self, work: Callable[[], PassOutcome]) -> None:
-        """Start a pass, which stands still before its first step outwards."""
-        assert self._thread is None
-        self.steps = self.commits = self._left = self._waiting = self._outside = 0
-        self.soon.clear()
-        self.is_killed, self.outcome = False, None
-
-        def run() -> None:
-            try:
-                self.outcome = work()
-            except BaseException as error:
-                self.outcome = error
-            with self._turn:
-                self._turn.notify_all()
-
-        self._thread = threading.Thread(target=run, daemon=True)
-        self._thread.start()
-
-    def go(self, steps: int) -> None:
-        """Let the pass take so many steps; return when it has, or when it has ended."""
-        thread = self._thread
-        assert thread is not None
-        until = time.monotonic() + _STUCK_S
-        with self._turn:
-            self._left = steps
-            self._turn.notify_all()
-            while self.outcome is None and not self._stands_still:
-                self._turn.wait(1)
-                assert time.monotonic() < until, f"{self.name} is stuck after {self.steps} steps"
-        if self.outcome is not None:
-            thread.join(_STUCK_S)
-            self._thread = None
-
-    @property
-    def _stands_still(self) -> bool:
-        return self._left <= 0 and self._waiting > 0 and not self._outside
-
-    def outward(self, what: str, call: Callable[[], Any]) -> Any:
-        """One step outwards: a request, and what comes back of it."""
-        is_inner = getattr(self._inside, "is_outside", False)  # such as the read of a metadata file within a load
-        with self._turn:
-            self._outside -= is_inner
-            self._waiting += 1
-            if self._stands_still:
-                self._turn.notify_all()
-            while self._left <= 0 and not self.is_killed:
-                self._turn.wait()
-            self._waiting -= 1
-            self._outside += 1
-            if self.is_killed:
-                self._outside -= not is_inner
-                raise Killed
-            self._left -= 1
-            self.steps += 1
-            fault = self.faults.get(self.steps)
-        self._inside.is_outside = True
-        try:
-            return self._sent(what, call, fault)
-        finally:
-            self._inside.is_outside = is_inner
-            with self._turn:
-                self._outside -= not is_inner
-                if self._stands_still:
-                    self._turn.notify_all()
-
-    def _sent(self, what: str, call: Callable[[], Any], fault: str | None) -> Any:
-        for step, happen in [one for one in self.soon if one[0] <= self.steps]:
-            self.soon.remove((step, happen))
-            happen()
-        if fault == "kill before":
-            self.die(what)
-        if fault == "fail before":
-            return self._fail(what, fault)
-        result = call()
-        if fault == "kill after":
-            self.die(what)
-        return self._fail(what, fault) if fault == "fail after" else result
-
-    def _fail(self, what: str, fault: str) -> Any:
-        self.trace.append(f"{self.name}: {fault} {what} (step {self.steps})")
-        if what == "delete":  # never raises (:meth:`.Storage.delete`)
-            return None
-        if (what, fault) == ("commit", "fail after"):  # a catalog never says that it failed before
-            raise CommitStateUnknown("no answer")
-        raise StorageError(f"the store failed {fault.removeprefix('fail ')} {what}")
-
-    def die(self, what: str) -> None:
-        """End the process here."""
-        self.trace.append(f"{self.name}: killed at {what} (step {self.steps})")
-        self.kill()
-        raise Killed
-
-    def kill(self) -> None:
-        """Let every further step of the process fail."""
-        with self._turn:
-            self.is_killed = True
-            self._turn.notify_all()
-
-
-_PROCESSES: dict[str, Process] = {}
-
-
-def _watched(name: str) -> Any:
-    original = getattr(Storage, name)
-
-    def call(self: Storage, *args: Any, **kwargs: Any) -> Any:
-        process = _PROCESSES.get(self._properties.get(PROCESS, ""))
-        if process is None:
-            return original(self, *args, **kwargs)
-        if name in ("list", "list_folder", "divide", "status"):
-            process.before_listing()
-        paths = list(args[0]) if name == "delete" else []
-        if name == "delete":
-            args = (paths, *args[1:])
-        result = process.outward(name, lambda: original(self, *args, **kwargs))
-        if name == "delete" and result is None:
-            return DeleteReport((), dict.fromkeys(paths, "the store failed"), frozenset(paths))
-        return result
-
-    return mock.patch.object(Storage, name, call)
-
-
-_REQUESTS = (
-    "read",
-    "read_end",
-    "write",
-    "open_input",
-    "open_output",
-    "list",
-    "list_folder",
-    "divide",
-    "status",
-    "size",
-)
-
-
-class _Items(SqliteTable):
-    """A state store's items, each change of which is a step outwards; none inside a transaction."""
-
-    def __init__(self, file: SqliteFile, process: Process) -> None:
-        super().__init__(file)
-        self._process = process
-        self._inside = threading.local()
-
-    def _step(self, what: str, call: Callable[[], Any]) -> Any:
-        if getattr(self._inside, "depth", 0) or threading.current_thread().name == "icekeeper-lease":
-            return call()  # the lease's own thread counts real seconds
-
-        def inside() -> Any:
-            self._inside.depth = 1
-            try:
-                return call()
-            finally:
-                self._inside.depth = 0
-
-        return self._process.outward(f"state {what}", inside)
-
-    def put_all(self, items: Any) -> None:
-        items = list(items)
-        self._step("put", lambda: super(_Items, self).put_all(items))
-
-    def change(self, pk: str, sk: str, decide: Any) -> bool:
-        return bool(self._step("change", lambda: super(_Items, self).change(pk, sk, decide)))
-
-    def set_if(self, pk: str, sk: str, values: Any, **conditions: Any) -> Any:
-        return self._step("set", lambda: super(_Items, self).set_if(pk, sk, values, **conditions))
-
-    def delete(self, pk: str, sk: str) -> None:
-        self._step("delete", lambda: super(_Items, self).delete(pk, sk))
-
-    def delete_all(self, pk: str, sks: Any) -> None:
-        sks = list(sks)
-        self._step("delete", lambda: super(_Items, self).delete_all(pk, sks))
-
-    def clear(self, pk: str) -> None:
-        self._step("clear", lambda: super(_Items, self).clear(pk))
-
-    @contextmanager
-    def together(self, *, to_read: bool = False) -> Iterator[None]:
-        self._step("transaction", lambda: None)
-        self._inside.depth = getattr(self._inside, "depth", 0) + 1
-        try:
-            with super().together(to_read=to_read):
-                yield
-        finally:
-            self._inside.depth -= 1
-
-
-# The catalog.
 
 SENT_ANSWERS = (
     "lost",
@@ -285,7 +38,30 @@ SENT_ANSWERS = (
     "kill before",
     "kill after",
 )
+"""What may go wrong with a commit of a process."""
 Landed = Callable[[TableMetadata | None, TableMetadata, str], None]
+
+
+class Entries(Protocol):
+    """The entries of a catalog: which metadata file each table has; and commits that are still on their way."""
+
+    @property
+    def warehouse(self) -> str:
+        """Its address."""
+
+    @property
+    def late(self) -> list[Callable[[], object]]:
+        """Commits that reach the catalog after the client gave up."""
+
+    def names(self) -> Iterable[TableName]: ...
+
+    def at(self, name: TableName) -> str | None:
+        """The metadata file of a table; ``None``: there is no such table."""
+
+    def put(self, name: TableName, location: str, document: TableMetadata, by: str) -> None:
+        """Let an entry name another metadata file."""
+
+    def deliver(self, one: Callable[[], object] | None = None) -> None: ...
 
 
 @dataclass
@@ -302,9 +78,21 @@ class World:
     location: str = ""
     """Of the newest metadata file."""
     late: list[Callable[[], object]] = field(default_factory=list)
-    """Commits that reach the catalog after the client gave up."""
     ahead_ms: int = 0
     _dated: set[str] = field(default_factory=set)
+
+    @property
+    def warehouse(self) -> str:
+        return (self.folder / "warehouse").as_uri()
+
+    def names(self) -> Iterable[TableName]:
+        return [self.name]
+
+    def at(self, name: TableName) -> str | None:
+        return self.location if name == self.name else None
+
+    def put(self, name: TableName, location: str, document: TableMetadata, by: str) -> None:
+        self.point_at(location, document, by)
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000 + self.ahead_ms
@@ -347,6 +135,15 @@ class World:
         self.date_files()
         self.ahead_ms += int(hours * 3_600_000)
 
+    @contextmanager
+    def later(self, hours: float) -> Iterator[None]:
+        """Do something at a later time; afterwards it is as early as before."""
+        self.pass_time(hours)
+        try:
+            yield
+        finally:
+            self.ahead_ms -= int(hours * 3_600_000)
+
     def date_files(self) -> None:
         """Date all new files by the clock of the store."""
         now_s = self.now_ms() / 1000
@@ -360,38 +157,33 @@ class World:
 
 
 class Client:
-    """The catalog as one process sees it."""
+    """A catalog as one process sees it; ``identity`` is its name and warehouse in the process's configuration."""
 
     built_in_maintenance = None
 
-    def __init__(self, world: World, process: Process) -> None:
-        self.id = CatalogId("model", (world.folder / "warehouse").as_uri())
-        self._world, self._process = world, process
-        self._files = TableFiles(ConfiguredCatalog("model", CatalogKind.SQL, {"warehouse": self.id.warehouse}))
+    def __init__(self, entries: Entries, process: Process, identity: CatalogId) -> None:
+        self.id = identity
+        self._entries, self._process = entries, process
+        self._files = TableFiles(ConfiguredCatalog(identity.name, CatalogKind.SQL, {"warehouse": entries.warehouse}))
         self._files._io_properties = {PROCESS: process.name}
         self._files.storage = Storage({PROCESS: process.name})
 
     def list_tables(self) -> Iterator[TableName]:
-        return iter([self._world.name])
+        return iter(self._entries.names())
 
     def load(self, table: TableName) -> LoadedTable:
         return cast(LoadedTable, self._process.outward("load", lambda: self._load(table)))
 
     def _load(self, table: TableName) -> LoadedTable:
-        if table != self._world.name:
+        location = self._entries.at(table)
+        if location is None:
             raise missing_table(self, table)
-        return self._files.load(table, self._world.location, self._world.location)
+        return self._files.load(table, location, location)
 
     def commit(
         self, base: LoadedTable, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]
     ) -> LoadedTable:
         """As :meth:`icekeeper.catalogs.catalog.Catalog.commit`; how it is answered the process's faults say."""
-        if self._world.by_requirements:
-
-            def send() -> LoadedTable:
-                return self._decide(base, requirements, updates)
-
-            return cast(LoadedTable, self._sent(send))
         return commit_document(
             base,
             requirements,
@@ -408,7 +200,7 @@ class Client:
         return self._process.outward("commit", lambda: self._answered(send, answer))
 
     def _answered(self, send: Callable[[], Any], answer: str | None) -> Any:
-        process, world = self._process, self._world
+        process, entries = self._process, self._entries
         if answer is not None:
             process.trace.append(f"{process.name}: commit {process.commits} is {answer} (step {process.steps})")
         if answer == "kill before":
@@ -416,9 +208,9 @@ class Client:
         if answer == "silent":
             raise CommitStateUnknown("no answer")
         if answer in ("late", "soon"):
-            world.late.append(send)
+            entries.late.append(send)
             if answer == "soon":  # while the process still looks for it, or right after
-                process.soon.append((process.steps + 1 + 3 * process.steps % 10, lambda: world.deliver(send)))
+                process.soon.append((process.steps + 1 + 3 * process.steps % 10, lambda: entries.deliver(send)))
             raise CommitStateUnknown("no answer")
         if answer == "refused":
             raise CommitRefused("HTTP 403: not you")
@@ -437,8 +229,28 @@ class Client:
         if answer == "denied":
             raise CommitRefused("HTTP 403: not you")
         if answer == "late twin":
-            world.late.append(send)
+            entries.late.append(send)
         return send() if answer == "doubled" else result
+
+    def _swap(self, base: LoadedTable, location: str) -> str:
+        if self._entries.at(base.name) != base.token:
+            raise CommitConflict(f"{base.name} is no longer at {base.token}")
+        document = parse_document(Path(local(location)).read_bytes(), location)
+        self._entries.put(base.name, location, document, self._process.name)
+        return location
+
+
+class DecidingClient(Client):
+    """A catalog that decides by requirements, as REST catalogs do."""
+
+    def __init__(self, world: World, process: Process, identity: CatalogId) -> None:
+        super().__init__(world, process, identity)
+        self._world = world
+
+    def commit(
+        self, base: LoadedTable, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]
+    ) -> LoadedTable:
+        return cast(LoadedTable, self._sent(lambda: self._decide(base, requirements, updates)))
 
     def _decide(
         self, base: LoadedTable, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]
@@ -454,80 +266,24 @@ class Client:
         world.publish(after, self._process.name)
         return LoadedTable(base.name, after, world.location, world.location, base.io_properties)
 
-    def _swap(self, base: LoadedTable, location: str) -> str:
-        world = self._world
-        if (base.name, base.token) != (world.name, world.location):
-            raise CommitConflict(f"{base.name} is no longer at {base.token}")
-        document = parse_document(Path(local(location)).read_bytes(), location)
-        world.point_at(location, document, self._process.name)
-        return location
 
+def maintainer_of(world: World, name: str) -> Maintainer:
+    """A process that maintains the table of a world."""
+    identity = CatalogId("model", world.warehouse)
+    kind = DecidingClient if world.by_requirements else Client
 
-# A maintainer.
+    def catalog(process: Process) -> Client:
+        return kind(world, process, identity)
 
-
-class _Engine(LocalEngine):
-    """Works in the thread of the pass."""
-
-    def __init__(self) -> None:
-        super().__init__(1)
-
-
-class Maintainer:
-    """A process that runs passes over the table; those that share a state file share leases and job records."""
-
-    def __init__(self, world: World, name: str) -> None:
-        self.process = Process(name, before_listing=world.date_files)
-        self._world = world
-        _PROCESSES[name] = self.process
-        state = StateStore(_Items(SqliteFile(world.folder / "state.db"), self.process))
-        self._waits: list[float] = []
-        self._runtime = Runtime(
-            Client(world, self.process),
-            state,
-            environment={"ICEKEEPER_TABLE_SETTINGS": "all"},
-            clock=world.now_ms,
-            store_clock=lambda storage, location, may_write: world.now_ms(),
-            sleep=self._wait,
-            monotonic_s=lambda: sum(self._waits),
-            other_catalog=lambda recorded: None,
-        )
-
-    def _wait(self, seconds: float) -> None:
-        self.process.outward("wait", lambda: self._waits.append(seconds))
-
-    def begin(self, settings: Mapping[str, str], faults: Mapping[int, str], answers: Mapping[int, str]) -> None:
-        """Start a pass over the table of today's name."""
-        name = self._world.name
-        self.process.faults, self.process.answers = dict(faults), dict(answers)
-        self.process.begin(lambda: self._runtime.maintain(name, settings, _Engine(), unsafe=True))
-
-    def verify(self) -> Any:
-        """What ``icekeeper verify`` says of the table."""
-        found: list[Any] = []
-
-        def work() -> Any:
-            found.append(self._runtime.verify(self._world.name))
-            return found[0]
-
-        self.process.faults, self.process.answers = {}, {}
-        self.process.begin(work)
-        self.process.go(1_000_000)
-        if isinstance(self.process.outcome, BaseException):
-            raise self.process.outcome
-        return found[0]
+    return Maintainer(name, world.folder, catalog, world.now_ms, before_listing=world.date_files)
 
 
 @contextmanager
-def all_watched(world: World, *, leases: bool) -> Iterator[None]:
-    """Every request of a maintainer is one of its steps; without ``leases`` each believes that it holds the table's."""
-    with ExitStack() as stack:
-        for name in (*_REQUESTS, "delete"):
-            stack.enter_context(_watched(name))
-        stack.enter_context(mock.patch("icekeeper.catalogs.pointer.system_clock", world.now_ms))
-        stack.enter_context(
-            mock.patch("icekeeper.catalogs.pointer.store_now_ms", side_effect=lambda *_: world.now_ms())
-        )
-        if not leases:
-            stack.enter_context(without_leases())
+def watched(world: World, *, leases: bool) -> Iterator[None]:
+    """As :func:`all_watched`; the catalog has the clock of the world."""
+    with (
+        all_watched(leases=leases),
+        mock.patch("icekeeper.catalogs.pointer.system_clock", world.now_ms),
+        mock.patch("icekeeper.catalogs.pointer.store_now_ms", side_effect=lambda *_: world.now_ms()),
+    ):
         yield

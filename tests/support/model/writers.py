@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,8 @@ class Writers:
     chance: random.Random = field(default_factory=random.Random)
     ids: int = 0
     names: int = 0
+    merges_manifests: bool = False
+    """Whether a commit merges manifests once three are alike, as Iceberg-Java does by its table's properties."""
 
     # -- the table
 
@@ -113,6 +116,11 @@ class Writers:
             return []
         return list(self.reader.rows(self.manifest_list(snapshot_id), self.defaults))
 
+    def entries(self, snapshot_id: int) -> Iterator[tuple[ManifestFile, ManifestEntry]]:
+        reader = TableReader(self.table, lambda path: Path(local(path)).read_bytes())
+        for manifest, entries in reader.entries(reader.manifests(self.table.snapshots[snapshot_id])):
+            yield from ((manifest, entry) for entry in entries)
+
     def model(self, snapshot_id: int | None) -> Rows:
         return {} if snapshot_id is None else dict(self.expected[snapshot_id])
 
@@ -130,7 +138,7 @@ class Writers:
     def partition_of(self, spec_id: int, values: Mapping[int, Any]) -> tuple[Any, ...]:
         found = []
         for part in self.table.specs[spec_id]["fields"]:
-            value = values.get(part["source-id"])
+            value = None if part["transform"] == "void" else values.get(part["source-id"])
             found.append(value[:1] if part["transform"] == "truncate[1]" and value is not None else value)
         return tuple(found)
 
@@ -267,6 +275,8 @@ class Writers:
         files = self.reader.files(self.manifest_list(snapshot_id))
         merged, absorbed, of_file = [], set(), {}
         for file, positions in by_file.items():
+            if file.path in of_file:  # listed twice
+                continue
             bitmap = BitMap64(positions)
             old = next((one for one in files if one.format == "PUFFIN" and one.referenced == file.path), None)
             if old is not None:
@@ -313,22 +323,28 @@ class Writers:
         removed: Iterable[tuple[str, int | None]] = (),
         sequence_number: int | None = None,
         replaces_table: bool = False,
+        is_staged: bool = False,
+        summary: Mapping[str, str] | None = None,
     ) -> None:
         """One snapshot on the head of a branch, after which its rows must be ``rows``.
 
-        ``sequence_number``: the data sequence number of added data files, the commit's unless named.
+        ``sequence_number``: the data sequence number of added data files, the commit's unless named.  A staged
+        snapshot is in the table, and no branch has it.
         """
         table, removed = self.table, set(removed)
         parent = None if replaces_table else self.head(branch)
         self.names += 1
-        number, snapshot_id = table.last_sequence_number + 1, self.chance.getrandbits(62) >> 16 << 16 | self.names
+        number = table.last_sequence_number + 1 if table.format_version > 1 else 0
+        snapshot_id = self.chance.getrandbits(62) >> 16 << 16 | self.names
         manifests: list[ManifestFile] = []
         live: dict[tuple[int, ManifestContent], list[ManifestEntry]] = {}
         reader = TableReader(table, lambda path: Path(local(path)).read_bytes())
         old = [] if parent is None else reader.manifests(table.snapshots[parent])
+        kinds = Counter((manifest.partition_spec_id, manifest.content) for manifest in old)
         for manifest, entries in reader.entries(old):
             found = [entry for entry in entries if entry.is_live]
-            if not any(entry.file.key in removed for entry in found):
+            is_merged = self.merges_manifests and kinds[manifest.partition_spec_id, manifest.content] > 2
+            if not (is_merged or any(entry.file.key in removed for entry in found)):
                 manifests.append(manifest)
                 continue
             for entry in found:
@@ -356,12 +372,19 @@ class Writers:
             Path(local(path)).write_bytes(encoded.data)
             manifests.append(encoded.manifest)
         self.by_writers[snapshot_id] = rows
-        self._land(branch, operation, manifests, parent, snapshot_id, number)
+        self._land(
+            None if is_staged else branch,
+            {"operation": operation, **(summary or {})},
+            manifests,
+            parent,
+            snapshot_id,
+            number,
+        )
 
     def _land(
         self,
-        branch: str,
-        operation: str,
+        branch: str | None,
+        summary: Mapping[str, str],
         manifests: Sequence[ManifestFile],
         parent: int | None,
         snapshot_id: int,
@@ -385,19 +408,22 @@ class Writers:
         Path(local(path)).write_bytes(encoded)
         snapshot = {
             "snapshot-id": snapshot_id,
-            "sequence-number": number,
+            **({"sequence-number": number} if number else {}),
             "timestamp-ms": max(self.world.now_ms(), table.last_updated_ms),
             "manifest-list": path,
-            "summary": {"operation": operation},
+            "summary": dict(summary),
             "schema-id": table.current_schema_id,
             **({} if parent is None else {"parent-snapshot-id": parent}),
             **lineage,
         }
-        ref = {"action": "set-snapshot-ref", "ref-name": branch, "type": "branch", "snapshot-id": snapshot_id}
-        updates: list[Mapping[str, Any]] = [{"action": "add-snapshot", "snapshot": snapshot}, ref]
+        updates: list[Mapping[str, Any]] = [{"action": "add-snapshot", "snapshot": snapshot}]
+        if branch is not None:
+            ref = (table.document.get("refs") or {}).get(branch) or {"type": "branch"}
+            moved = {**ref, "snapshot-id": snapshot_id}
+            updates.append({"action": "set-snapshot-ref", "ref-name": branch, **moved})
         now_ms = self.world.now_ms()
         after = apply_updates(table, updates, metadata_location=self.world.location, now_ms=now_ms)
-        self.trace.append(f"{WRITER}: {operation} {snapshot_id} on {branch}")
+        self.trace.append(f"{WRITER}: {summary['operation']} {snapshot_id} on {branch}")
         self.world.publish(after, WRITER)
 
     # -- what a writer read earlier, and whether it still holds (Iceberg-Java's ``MergingSnapshotProducer``)
