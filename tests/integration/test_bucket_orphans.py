@@ -31,11 +31,6 @@ from support.tables import new_document
 GRACE = ("--set", "orphan_older_than_hours=72")
 
 
-@pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    return Command(tmp_path, monkeypatch, capsys)
-
-
 def plant(where: Table | Path, relative: str, data: bytes = b"x", days_old: float = 10) -> str:
     """Below a table's location or a folder; the path."""
     folder = where if isinstance(where, Path) else local_path(where.location())
@@ -126,75 +121,66 @@ def test_each_table_keeps_its_own_policy(command: Command) -> None:
     assert (answer.code, answer.json["status"]) == (1, "partial")
 
 
-def test_a_table_whose_references_cannot_be_read_is_refused_and_others_go_on(command: Command) -> None:
-    torn, sound = command.table("ns.torn", appends=2), command.table("ns.sound", appends=1)
-    planted = [plant(torn, "data/o.parquet"), plant(sound, "data/o.parquet")]
-    manifest = torn.current_snapshot().manifests(torn.io)[0].manifest_path  # type: ignore[union-attr]
+def test_a_table_that_cannot_be_swept_safely_is_refused_and_others_go_on(command: Command) -> None:
+    """Unreadable references, also of a table inside; two tables in one location; a foreign table inside."""
+    tables = {name: command.table(f"ns.{name}", appends=1) for name in ("torn", "sound", "outer", "one", "host")}
+    rows = tables["outer"].scan().to_arrow()
+    for name, place in (("inner", f"{tables['outer'].location()}/inner"), ("two", tables["one"].location())):
+        tables[name] = command.catalog.create_table(f"ns.{name}", tables["one"].schema(), location=place)
+        tables[name].append(rows)
+    lost = [tables[name].refresh().current_snapshot() for name in ("torn", "inner")]
+    manifest = lost[0].manifests(tables["torn"].io)[0].manifest_path  # type: ignore[union-attr]
     local_path(manifest).unlink()
+    local_path(lost[1].manifest_list).unlink()  # type: ignore[union-attr]
+    beside = new_document(f"{command.warehouse.as_uri()}/elsewhere", 2)
+    inside = new_document(f"{tables['host'].location()}/x", 2, **{"table-uuid": "3f3f0000-0000-0000-0000-0000000000aa"})
+    kept = [
+        plant(command.warehouse, "elsewhere/metadata/v1.metadata.json", json.dumps(beside).encode()),
+        plant(command.warehouse, "elsewhere/data/f.parquet"),
+        plant(tables["host"], "x/metadata/v1.metadata.json", json.dumps(inside).encode()),
+    ]
+    kept += [plant(table, "data/o.parquet") for name, table in tables.items() if name != "sound"]
+    gone = plant(tables["sound"], "data/o.parquet")
     answer = sweep(command)
-    assert of_table(answer, "ns.torn")["status"] == "refused"
+    assert {table["table"]: table["status"] for table in answer.json["tables"]} == {
+        f"ns.{name}": "succeeded" if name == "sound" else "refused" for name in tables
+    }
     assert manifest in of_table(answer, "ns.torn")["reason"]
+    assert str(tables["two"].metadata.table_uuid) in of_table(answer, "ns.one")["reason"]
+    assert {(f["uuid"], f["location"]) for f in answer.json["foreign"]} == {
+        (document["table-uuid"], document["location"]) for document in (beside, inside)
+    }
     assert of_table(answer, "ns.sound")["orphans_removed"] == 1
-    assert [local_path(path).exists() for path in planted] == [True, False]
-    assert manifest in one_sentence(answer.err.splitlines()[-1] + "\n")
+    assert ([local_path(path).exists() for path in kept], local_path(gone).exists()) == ([True] * len(kept), False)
     assert answer.code == 1
+    assert any(manifest in line for line in answer.err.splitlines())
 
 
-def test_a_table_around_one_that_cannot_be_read_is_refused_too(command: Command) -> None:
-    outer = command.table("ns.outer", appends=1)
-    command.catalog.create_table("ns.inner", outer.schema(), location=f"{outer.location()}/inner")
-    inner = command.catalog.load_table("ns.inner")
-    inner.append(outer.scan().to_arrow())
-    planted = [plant(outer, "data/o.parquet"), plant(inner, "data/o.parquet")]
-    local_path(inner.refresh().current_snapshot().manifest_list).unlink()  # type: ignore[union-attr]
-    answer = sweep(command)
-    assert {table["status"] for table in answer.json["tables"]} == {"refused"}
-    assert all(local_path(path).exists() for path in planted)
-
-
-def test_nested_tables_each_lose_their_own(command: Command) -> None:
-    outer = command.table("ns.outer", appends=1)
+def test_each_table_loses_its_own_orphans_only(command: Command) -> None:
+    """Nested tables, a second entry, and imported files: only the other table's manifests tell of those."""
+    outer, host = command.table("ns.outer", appends=1), command.table("ns.a", appends=1)
     inner = command.catalog.create_table("ns.inner", outer.schema(), location=f"{outer.location()}/inner")
+    source = next(iter(host.scan().plan_files())).file.file_path
+    shared = plant(host, "data/imported.parquet", local_path(source).read_bytes())
     inner.append(outer.scan().to_arrow())
+    inner.add_files([shared])
+    command.register(host.metadata_location, "ns.again")
+    command.catalog.create_namespace("other")
+    beyond = plant(command.table("other.b", appends=1), "data/o.parquet")
     age(command)
+    orphans = {table.name()[-1]: plant(table, "data/o.parquet") for table in (outer, inner, host)}
     before = command.contents().keys()
-    ours, theirs = plant(outer, "data/o.parquet"), plant(inner, "data/o.parquet")
+
+    # A folder of the warehouse limits the sweep.
+    answer = command("orphans", "--bucket", f"{command.warehouse}/other", *GRACE, "--json")
+    assert of_table(answer, "ns.a")["status"] == "skipped"
+    assert before - command.contents().keys() == {str(local_path(beyond))}
+
     answer = sweep(command)
-    assert of_table(answer, "ns.outer")["files"]["deleted"] == [ours]
-    assert of_table(answer, "ns.inner")["files"]["deleted"] == [theirs]
-    assert command.contents().keys() == before
-
-
-def test_two_tables_in_one_location_are_both_refused(command: Command) -> None:
-    one = command.table("ns.one", appends=1)
-    two = command.catalog.create_table("ns.two", one.schema(), location=one.location())
-    two.append(one.scan().to_arrow())
-    orphan = plant(one, "data/o.parquet")
-    answer = sweep(command)
-    assert {table["status"] for table in answer.json["tables"]} == {"refused"}
-    assert str(two.metadata.table_uuid) in of_table(answer, "ns.one")["reason"]
-    assert local_path(orphan).exists()
-
-
-def test_a_table_registered_twice_is_swept_once(command: Command) -> None:
-    table = command.table("ns.a", appends=1)
-    command.register(table.metadata_location, "ns.again")
-    orphan = plant(table, "data/o.parquet")
-    answer = sweep(command)
-    assert of_table(answer, "ns.a")["files"]["deleted"] == [orphan]
+    for name, orphan in orphans.items():
+        assert of_table(answer, f"ns.{name}")["files"]["deleted"] == [orphan]
     assert of_table(answer, "ns.again")["reason"] == "ns.again is a second entry of ns.a"
-
-
-def test_files_that_another_table_references_stay(command: Command) -> None:
-    """Imported ones: nothing but the other table's manifests tells of them."""
-    a, b = command.table("ns.a", appends=1), command.table("ns.b", appends=1)
-    source = next(iter(a.scan().plan_files())).file.file_path
-    shared = plant(a, "data/imported.parquet", local_path(source).read_bytes())
-    b.add_files([shared])
-    orphan = plant(a, "data/o.parquet")
-    age(command)
-    answer = sweep(command)
-    assert of_table(answer, "ns.a")["files"]["deleted"] == [orphan]
+    assert before - command.contents().keys() == {str(local_path(path)) for path in (beyond, *orphans.values())}
     assert local_path(shared).exists()
 
 
@@ -210,63 +196,25 @@ def test_a_lost_table_could_be_anywhere(command: Command) -> None:
     assert local_path(orphan).exists()
 
 
-def test_foreign_tables_are_reported_and_never_touched(command: Command) -> None:
-    """One beside our tables, one under a table's location: that table is refused."""
-    a, b = command.table("ns.a", appends=1), command.table("ns.b", appends=1)
-    beside = new_document(f"{command.warehouse.as_uri()}/elsewhere", 2)
-    inside = new_document(f"{a.location()}/x", 2, **{"table-uuid": "3f3f0000-0000-0000-0000-0000000000aa"})
-    kept = [
-        plant(command.warehouse, "elsewhere/metadata/v1.metadata.json", json.dumps(beside).encode()),
-        plant(command.warehouse, "elsewhere/data/f.parquet"),
-        plant(a, "x/metadata/v1.metadata.json", json.dumps(inside).encode()),
-        plant(a, "data/o.parquet"),
-    ]
-    gone = plant(b, "data/o.parquet")
-    answer = sweep(command)
-    assert {(f["uuid"], f["location"]) for f in answer.json["foreign"]} == {
-        (beside["table-uuid"], beside["location"]),
-        (inside["table-uuid"], inside["location"]),
-    }
-    assert of_table(answer, "ns.a")["status"] == "refused"
-    assert all(local_path(path).exists() for path in kept)
-    assert not local_path(gone).exists()
-
-
-def test_a_folder_of_the_warehouse_limits_the_sweep(command: Command) -> None:
-    a = command.table("ns.a", appends=1)
-    command.catalog.create_namespace("other")
-    b = command.table("other.b", appends=1)
-    planted = [plant(a, "data/o.parquet"), plant(b, "data/o.parquet")]
-    answer = command("orphans", "--bucket", f"{command.warehouse}/other", *GRACE, "--json")
-    assert of_table(answer, "ns.a")["status"] == "skipped"
-    assert [local_path(path).exists() for path in planted] == [True, False]
-
-
-def test_people_read_a_line_per_table(command: Command) -> None:
-    plant(command.table("ns.a", appends=1), "data/o.parquet")
+def test_wrong_calls_change_nothing_and_people_read_a_line_per_table(command: Command) -> None:
+    orphan = plant(command.table("ns.a", appends=1), "data/o.parquet")
     plant(command.warehouse, "ns/notes.txt")
-    answer = command("orphans", "--bucket", str(command.warehouse), *GRACE)
-    assert answer.code == 0
-    assert answer.out.splitlines()[1].split() == ["ns.a", "succeeded", "removed", "1", "orphan", "file(s)"]
-    assert "outside all tables: 1 file(s), 1 B, left alone" in answer.out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
+    before = command.contents()
+    for arguments, sentence in (
         (("--bucket", "/nowhere"), "catalog C has no table whose location is below /nowhere"),
         (("--bucket", "no-such-bucket"), "catalog C has no table whose location is below s3://no-such-bucket"),
         (("--bucket", "/", "--set", "orphan_older_than_hours=1"), "--unsafe allows it"),
         (("--bucket", "/", "--set", "orphan_older=1"), "unknown policy key 'orphan_older'"),
-    ],
-)
-def test_wrong_calls_change_nothing(command: Command, arguments: tuple[str, ...], sentence: str) -> None:
-    plant(command.table("ns.a", appends=1), "data/o.parquet")
-    before = command.contents()
-    answer = command("orphans", *arguments)
-    assert answer.code == 2
-    assert sentence in one_sentence(answer.err)
+    ):
+        answer = command("orphans", *arguments)
+        assert answer.code == 2
+        assert sentence in one_sentence(answer.err)
     assert command.contents() == before
+    answer = command("orphans", "--bucket", str(command.warehouse), *GRACE)
+    assert answer.code == 0
+    assert answer.out.splitlines()[1].split() == ["ns.a", "succeeded", "removed", "1", "orphan", "file(s)"]
+    assert "outside all tables: 1 file(s), 1 B, left alone" in answer.out
+    assert not local_path(orphan).exists()
 
 
 def test_a_commit_between_listing_and_deletion_protects(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,105 +274,82 @@ def deleted(outcome: OperationOutcome) -> set[Path]:
 
 
 def test_it_is_swept_where_it_is_named(table: MaintainedTable, data: Path) -> None:
-    ours = {plant_elsewhere(data, "left.parquet"), Path(table.plant("data/left.parquet"))}
+    ours = {plant_elsewhere(data, "left.parquet"), plant_elsewhere(data, "day=2/left.parquet")}
+    named, at_home = plant_elsewhere(data, "day=1/left.parquet"), Path(table.plant("data/left.parquet"))
     kept = [plant_elsewhere(data, "_temporary/f.parquet"), plant_elsewhere(data.parent, "beside.parquet")]
+    files = set(data.rglob("*"))
+
+    outcome = sweep_elsewhere(table)
+    assert outcome.summary == (
+        f"removed 1 orphan file(s); write.data.path {data.as_uri()} is outside of the table's location and not swept, "
+        "unless orphan_sweep_prefixes names it"
+    )
+    assert outcome.metrics["remove_orphans.locations_not_swept"] == 1
+    assert (set(data.rglob("*")), deleted(outcome)) == (files, {at_home})
+
+    outcome = sweep_elsewhere(table, orphan_sweep_prefixes=f"{data}/day=1")
+    assert (outcome.status, deleted(outcome)) == (Status.SUCCEEDED, {named})
     outcome = sweep_elsewhere(table, orphan_sweep_prefixes=data.as_uri())
     assert (outcome.status, deleted(outcome)) == (Status.SUCCEEDED, ours)
     assert outcome.metrics["remove_orphans.locations_not_swept"] == 0
     assert all(path.exists() for path in kept)
     assert table.ids() == [0, 1, 10, 11, 20, 21]
 
-
-def test_a_folder_in_it_may_be_named_alone(table: MaintainedTable, data: Path) -> None:
-    named, other = plant_elsewhere(data, "day=1/left.parquet"), plant_elsewhere(data, "day=2/left.parquet")
-    outcome = sweep_elsewhere(table, orphan_sweep_prefixes=f"{data}/day=1")
-    assert (outcome.status, deleted(outcome), other.exists()) == (Status.SUCCEEDED, {named}, True)
-
-
-def test_where_nobody_has_named_it_the_summary_says_so(table: MaintainedTable, data: Path) -> None:
-    left = plant_elsewhere(data, "left.parquet")
-    outcome = sweep_elsewhere(table)
-    assert outcome.summary == (
-        f"removed 0 orphan file(s); write.data.path {data.as_uri()} is outside of the table's location and not swept, "
-        "unless orphan_sweep_prefixes names it"
-    )
-    assert (outcome.metrics["remove_orphans.locations_not_swept"], left.exists()) == (1, True)
-
-
-def test_what_is_missing_there_is_noticed(table: MaintainedTable, data: Path) -> None:
-    live = next(path for path in data.iterdir())
+    live = next(data.glob("*.parquet"))  # a live file that is missing there is noticed
     copy = live.rename(live.with_name("copy.parquet"))
     outcome = sweep_elsewhere(table, orphan_sweep_prefixes=data.as_uri())
     assert (outcome.status, outcome.files_deleted, copy.exists()) == (Status.REFUSED, (), True)
 
 
-@pytest.mark.parametrize("what", ["location", "data path", "imported file"])
+@pytest.mark.parametrize("what", ["location", "data path", "imported file", "seen by another catalog"])
 def test_a_folder_in_which_another_table_has_files_is_refused(
     table: MaintainedTable, data: Path, what: str, tmp_path: Path
 ) -> None:
     left = plant_elsewhere(data, "left.parquet")
-    location = (data / "nested" if what == "location" else tmp_path / "other").as_uri()
-    properties = {"write.data.path": data.parent.as_uri()} if what == "data path" else {}
-    other = table.create_beside("ns.other", location, **properties)
-    if what == "imported file":
-        imported = data / "imported.parquet"
-        shutil.copy(Path(normalise(table.data_files()[0].file_path)), imported)
-        grow_old([imported])
-        other.add_files([imported.as_uri()])
+    if what == "seen by another catalog":  # which cannot be opened from here
+        claims = TableClaims(
+            catalog=CatalogId("elsewhere", ""),
+            table=TableName(("ns",), "guest"),
+            uuid="3f3f0000-0000-0000-0000-000000000001",
+            location=str(tmp_path / "guest"),
+            folders=frozenset({str(data / "day=1")}),
+            data_roots=frozenset(),
+        )
+        table.state.claims.record(claims)
+        words = ["ns.guest of catalog elsewhere, which cannot be loaded"]
+    else:
+        location = (data / "nested" if what == "location" else tmp_path / "other").as_uri()
+        properties = {"write.data.path": data.parent.as_uri()} if what == "data path" else {}
+        other = table.create_beside("ns.other", location, **properties)
+        if what == "imported file":
+            imported = data / "imported.parquet"
+            shutil.copy(Path(normalise(table.data_files()[0].file_path)), imported)
+            grow_old([imported])
+            other.add_files([imported.as_uri()])
+        words = ["orphan_sweep_prefixes", data.as_uri(), "ns.other of catalog local"]
     outcome = sweep_elsewhere(table, orphan_sweep_prefixes=data.as_uri())
     assert (outcome.status, outcome.files_deleted, left.exists()) == (Status.REFUSED, (), True)
-    for word in ("orphan_sweep_prefixes", data.as_uri(), "ns.other of catalog local"):
+    for word in words:
         assert word in (outcome.reason or "")
 
 
-def test_a_table_that_another_catalog_was_seen_to_have_there_is_one_that_is_known(
-    table: MaintainedTable, data: Path, tmp_path: Path
+def test_a_sweep_of_the_bucket_knows_whose_it_is_and_a_tenant_names_no_folder(
+    command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That catalog cannot be opened from here."""
-    left = plant_elsewhere(data, "left.parquet")
-    claims = TableClaims(
-        catalog=CatalogId("elsewhere", ""),
-        table=TableName(("ns",), "guest"),
-        uuid="3f3f0000-0000-0000-0000-000000000001",
-        location=str(tmp_path / "guest"),
-        folders=frozenset({str(data / "day=1")}),
-        data_roots=frozenset(),
-    )
-    table.state.claims.record(claims)
-    outcome = sweep_elsewhere(table, orphan_sweep_prefixes=data.as_uri())
-    assert (outcome.status, outcome.files_deleted, left.exists()) == (Status.REFUSED, (), True)
-    assert "ns.guest of catalog elsewhere, which cannot be loaded" in (outcome.reason or "")
-
-
-def test_a_sweep_of_the_bucket_knows_whose_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = Command(tmp_path, monkeypatch, capsys)
+    """A property that named one removed private files of others (rule: properties-never-loosen)."""
     folder = command.warehouse / "fast-disk"
-    table = command.table("ns.t", appends=2, properties={"write.data.path": folder.as_uri()})
-    monkeypatch.setenv("ICEKEEPER_ORPHAN_SWEEP_PREFIXES", folder.as_uri())
+    named = {"write.data.path": folder.as_uri(), "icekeeper.orphan_sweep_prefixes": folder.as_uri()}
+    table = command.table("ns.t", appends=2, properties=named)
     command.table("ns.other", appends=1)
     assert local_path(next(iter(table.scan().plan_files())).file.file_path).is_relative_to(folder)
     left = plant_elsewhere(folder, "left.parquet")
     grow_old(path for path in command.warehouse.rglob("*") if path.is_file())
-    answer = command("orphans", "--bucket", command.warehouse.as_uri(), "--set", "orphan_older_than_hours=72", "--json")
-    found = {one["table"]: one for one in answer.json["tables"]}
-    assert (answer.code, found["ns.t"]["files"]["deleted"]) == (0, [left.as_uri()])
-    assert answer.json["outside"]["files"] == 0
-
-
-def test_a_tenant_names_no_folder_to_sweep(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Such a property removed private files of others (rule: properties-never-loosen)."""
-    command = Command(tmp_path, monkeypatch, capsys)
-    folder = command.warehouse / "private"
-    properties = {"write.data.path": folder.as_uri(), "icekeeper.orphan_sweep_prefixes": folder.as_uri()}
-    command.table("ns.t", appends=1, properties=properties)
-    private = plant_elsewhere(folder, "private.parquet")
-    grow_old(path for path in command.warehouse.rglob("*") if path.is_file())
     answer = command("maintain", "ns.t", "--operations", "remove_orphans", "--json")
-    assert (answer.code, private.exists()) == (0, True)
+    assert (answer.code, left.exists()) == (0, True)
+    monkeypatch.setenv("ICEKEEPER_ORPHAN_SWEEP_PREFIXES", folder.as_uri())
+    answer = sweep(command)
+    assert (answer.code, of_table(answer, "ns.t")["files"]["deleted"]) == (0, [left.as_uri()])
+    assert answer.json["outside"]["files"] == 0
 
 
 HOME = "s3://lake/t"

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
@@ -26,11 +27,11 @@ from icekeeper.state.claims import TableClaims
 from icekeeper.state.open import open_state
 from icekeeper.storage.paths import normalise
 from support.command import CATALOG, EVERYTHING_IS_OLD, Command, one_sentence
-from support.maintained_table import ID_AND_PART, NAME, new_table
+from support.maintained_table import ID_AND_PART, NAME, MaintainedTable, new_table
 from support.readers import pyiceberg_rows
 from support.served import age_everything, files_of, ids, maintain
 
-# Where a table has files is known although its catalog entry went back to an older state
+# Where a table has files stays known although its catalog entry goes back to an older state
 # (rule: ask-neighbours-before-deleting).
 
 GUEST = "ns.guest"
@@ -46,31 +47,45 @@ def date_back(guest: Table) -> None:
     path.write_text(json.dumps(document))
 
 
-@pytest.mark.parametrize("is_behind", [False, True])
-@pytest.mark.parametrize("format_version", ["1", "2"])
-def test_expiry_spares_what_a_guest_took_in_after_a_look(
-    local_catalog: SqlCatalog, tmp_path: Path, format_version: str, *, is_behind: bool
-) -> None:
+GUESTS = {f"ns.v{version}{'behind' * behind}": (version, behind) for version in ("1", "2") for behind in (False, True)}
+"""Guests of each format version, and whether the clock of their writer is behind."""
+
+
+@pytest.fixture
+def four_appends(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
+    made = new_table(local_catalog, tmp_path)
+    made.fill(4)
+    return made
+
+
+def test_expiry_spares_what_a_guest_took_in_after_a_look(four_appends: MaintainedTable) -> None:
     """Whatever its writer's clock says (rule: look-at-every-served-table)."""
-    table = new_table(local_catalog, tmp_path)
-    table.fill(3)
-    guest = table.pyiceberg.create_table(GUEST, schema=ID_AND_PART, properties={"format-version": format_version})
-    guest.append(table.new_rows(70))
-    maintain(table, table.pyiceberg, GUEST, operations="compact", min_input_files="9")
-    guest.add_files(files_of(table.table))
-    if is_behind:
-        date_back(guest)
-    assert maintain(table, table.pyiceberg, "ns.t")["expire_snapshots"].status is Status.SUCCEEDED
-    assert ids(guest) == [0, 1, 10, 11, 20, 21, 70]
+    table, catalog, guests = four_appends, four_appends.pyiceberg, dict[str, Table]()
+    for name, (version, _) in GUESTS.items():
+        guests[name] = catalog.create_table(name, schema=ID_AND_PART, properties={"format-version": version})
+        guests[name].append(table.new_rows(70))
+        maintain(table, catalog, name, operations="compact", min_input_files="9")
+    expected = take_in(table, guests)
+    assert maintain(table, catalog, "ns.t")["expire_snapshots"].status is Status.SUCCEEDED
+    assert {name: ids(guest) for name, guest in guests.items()} == expected
 
 
-@pytest.mark.parametrize("format_version", ["1", "2"])
+def take_in(table: MaintainedTable, guests: dict[str, Table]) -> dict[str, list[int]]:
+    """Let each guest take in one file of the table; the rows of each."""
+    for (name, guest), path in zip(guests.items(), sorted(files_of(table.table)), strict=True):
+        guest.add_files([path])
+        if GUESTS[name][1]:
+            date_back(guest)
+    expected = {name: ids(guest) for name, guest in guests.items()}
+    assert sorted(i for found in expected.values() for i in found) == [0, 1, 10, 11, 20, 21, 30, 31, *[70] * 4]
+    return expected
+
+
 def test_a_manifest_is_read_by_one_look_only(
-    local_catalog: SqlCatalog, tmp_path: Path, format_version: str, monkeypatch: pytest.MonkeyPatch
+    local_catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = new_table(local_catalog, tmp_path)
     table.fill(1)
-    guest = table.pyiceberg.create_table(GUEST, schema=ID_AND_PART, properties={"format-version": format_version})
     read: list[str] = []
     live_paths = TableReader.live_paths
 
@@ -79,43 +94,39 @@ def test_a_manifest_is_read_by_one_look_only(
         return live_paths(reader, manifests)
 
     monkeypatch.setattr(TableReader, "live_paths", counted)
-    for number in range(3):
-        guest.append(table.new_rows(number))
-        maintain(table, table.pyiceberg, GUEST, operations="compact", min_input_files="9")
-    snapshot = guest.refresh().current_snapshot()
-    assert snapshot is not None
-    assert sorted(read) == sorted(one.manifest_path for one in snapshot.manifests(guest.io))
+    for version in ("1", "2"):
+        read.clear()
+        name = f"ns.v{version}"
+        guest = table.pyiceberg.create_table(name, schema=ID_AND_PART, properties={"format-version": version})
+        for number in range(3):
+            guest.append(table.new_rows(number))
+            maintain(table, table.pyiceberg, name, operations="compact", min_input_files="9")
+        snapshot = guest.refresh().current_snapshot()
+        assert snapshot is not None
+        assert sorted(read) == sorted(one.manifest_path for one in snapshot.manifests(guest.io))
 
 
-@pytest.mark.parametrize("is_behind", [False, True])
-@pytest.mark.parametrize("format_version", ["1", "2"])
-def test_expiry_spares_what_a_guest_took_in_after_it_went_back(
-    local_catalog: SqlCatalog, tmp_path: Path, format_version: str, *, is_behind: bool
-) -> None:
+def test_expiry_spares_what_a_guest_took_in_after_it_went_back(four_appends: MaintainedTable) -> None:
     """Sequence numbers begin again below those that a pass has seen: the backup of a catalog was restored."""
-    table = new_table(local_catalog, tmp_path)
-    table.fill(3)
-    catalog = table.pyiceberg
-    guest = catalog.create_table(GUEST, schema=ID_AND_PART, properties={"format-version": format_version})
-    guest.append(table.new_rows(70))
-    backup = guest.metadata_location
-    for number in range(3):
-        guest.append(table.new_rows(80 + number))
-    maintain(table, catalog, GUEST, operations="expire_snapshots", max_snapshots_to_keep="9")
-    given_up = guest.metadata_location
-    catalog.drop_table(GUEST)
-    guest = catalog.register_table(GUEST, backup)
-    for file in Path(normalise(given_up)).parent.glob("*.metadata.json"):
-        if file.name > Path(backup).name:
-            file.unlink()
-    guest.add_files(files_of(table.table))
-    if is_behind:
-        date_back(guest)
-
-    maintain(table, catalog, GUEST, operations="expire_snapshots", max_snapshots_to_keep="9")
-    outcomes = maintain(table, catalog, "ns.t")
-    assert outcomes["expire_snapshots"].status is Status.SUCCEEDED
-    assert ids(catalog.load_table(GUEST)) == [0, 1, 10, 11, 20, 21, 70]
+    table, catalog, guests = four_appends, four_appends.pyiceberg, dict[str, Table]()
+    keep: dict[str, Any] = {"operations": "expire_snapshots", "max_snapshots_to_keep": "9"}
+    for name, (version, _) in GUESTS.items():
+        guest = catalog.create_table(name, schema=ID_AND_PART, properties={"format-version": version})
+        guest.append(table.new_rows(70))
+        backup = guest.metadata_location
+        for number in range(2):
+            guest.append(table.new_rows(80 + number))
+        maintain(table, catalog, name, **keep)
+        catalog.drop_table(name)
+        for file in Path(normalise(guest.metadata_location)).parent.glob("*.metadata.json"):
+            if file.name > Path(backup).name:
+                file.unlink()
+        guests[name] = catalog.register_table(name, backup)
+    expected = take_in(table, guests)
+    for name in guests:
+        maintain(table, catalog, name, **keep)
+    assert maintain(table, catalog, "ns.t")["expire_snapshots"].status is Status.SUCCEEDED
+    assert {name: ids(catalog.load_table(name)) for name in guests} == expected
 
 
 # A table that its catalog denies may be hidden from us, or be undropped (rule: gone-is-proven-twice).
@@ -198,98 +209,65 @@ def denied(local_catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_what_a_missing_table_took_in_stays_for_eight_days_and_nothing_waits(denied: Denied) -> None:
+    """Eight days are counted from the first denial, not from the last look, and anew after it was undropped."""
+    denied.sweep(0)
     denied.drop()
-    for days in (0, 5, 7.9):
+    for days in (30, 35, 37.9):
         outcomes = denied.sweep(days)
         assert {outcome.status for outcome in outcomes.values()} <= {Status.SUCCEEDED, Status.SKIPPED}
         assert [denied.is_whole, denied.orphan.exists()] == [True, False], days
         assert f"{GUEST} of catalog" in outcomes["remove_orphans"].summary
         assert "is not proven to be gone" in outcomes["remove_orphans"].summary
-    denied.sweep(8.1)
-    assert denied.sweep(8.2).keys() == {"expire_snapshots", "remove_orphans"}
-    assert not denied.is_whole
-
-
-def test_eight_days_are_counted_from_the_first_denial(denied: Denied) -> None:
-    """Not from the last look."""
-    denied.sweep(0)
-    denied.drop()
-    for days in (30, 37):
-        denied.sweep(days)
-        assert denied.is_whole
-    denied.sweep(38.1)
-    denied.sweep(38.2)
-    assert not denied.is_whole
-
-
-def test_a_table_that_was_undropped_meanwhile_has_eight_days_again(denied: Denied) -> None:
-    denied.drop()
-    denied.sweep(0)
     denied.restore()
-    denied.sweep(5)
+    denied.sweep(37.95)
     denied.drop()
-    denied.sweep(9)
-    denied.sweep(9.1)
-    assert denied.is_whole
-    assert sorted(row["id"] for row in pyiceberg_rows(denied.guest.metadata_location)) == denied.rows
-
-
-@pytest.mark.parametrize("shown", [True, None])
-def test_a_table_that_is_listed_or_may_be_is_not_gone(denied: Denied, *, shown: bool | None) -> None:
-    denied.deny(shown)
-    for days in (0, 9, 18):
+    for days in (50, 50.1, 57.9):
         denied.sweep(days)
-        assert denied.is_whole
+        assert denied.is_whole, days
+    assert sorted(row["id"] for row in pyiceberg_rows(denied.guest.metadata_location)) == denied.rows
+    denied.sweep(58.1)
+    assert denied.sweep(58.2).keys() == {"expire_snapshots", "remove_orphans"}
+    assert not denied.is_whole
 
 
-def test_one_that_is_listed_again_has_eight_days_again(denied: Denied) -> None:
-    denied.deny(False)
-    denied.sweep(0)
-    denied.deny(True)
-    denied.sweep(5)
-    denied.deny(False)
-    denied.sweep(9)
-    denied.sweep(9.1)
+def test_a_table_that_is_listed_or_may_be_is_not_gone_until_a_person_forgets_it(denied: Denied) -> None:
+    """One that is listed again has eight days again."""
+    for answer, start in ((True, 0), (None, 20)):
+        denied.deny(answer)
+        for days in (0, 9, 18):
+            denied.sweep(start + days)
+            assert denied.is_whole, (answer, days)
+    for shown, now in ((False, 40), (True, 45), (False, 49), (False, 49.1)):
+        denied.deny(shown)
+        denied.sweep(now)
     assert denied.is_whole
-
-
-def test_a_person_forgets_a_missing_table_at_once(denied: Denied) -> None:
-    denied.drop()
-    denied.sweep(0)
     handle = TableHandle(denied.owner.catalog, NAME, denied.owner.state, system_clock)
     here = handle.catalog
     forget_claims(handle, here.id.name, TableName.parse(GUEST), here.id.warehouse, lambda recorded: here)
-    denied.sweep(0)
+    denied.sweep(49.1)
     assert not denied.is_whole
 
 
-class TestNeverLookedInto:
+def test_a_table_that_no_pass_has_looked_into_stops_its_bucket_while_it_is_listed(
+    local_catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What it needs is not known (rule: never-seen-tables-stop-their-bucket)."""
-
-    @pytest.fixture
-    def denied(self, local_catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Denied:
-        return Denied(local_catalog, tmp_path, monkeypatch, is_seen=False)
-
-    @pytest.mark.parametrize("shown", [(True,), (True, None)])
-    def test_while_it_is_listed_it_stops_its_bucket(self, denied: Denied, shown: tuple[bool | None, ...]) -> None:
+    denied = Denied(local_catalog, tmp_path, monkeypatch, is_seen=False)
+    for shown in ((True,), (True, None)):
         denied.deny(*shown)
         outcomes = denied.sweep(20)
         assert {outcome.status for outcome in outcomes.values()} == {Status.REFUSED}
         assert f"claims exclude {GUEST}" in str(outcomes["remove_orphans"].reason)
         assert [denied.is_whole, denied.orphan.exists()] == [True, True]
-
-    def test_a_person_may_exclude_it(self, denied: Denied) -> None:
-        denied.deny(True)
-        exclude_entry(denied.owner.catalog, TableName.parse(GUEST), denied.owner.state)
-        assert denied.sweep()["remove_orphans"].status is Status.SUCCEEDED
-        with pytest.raises(PolicyError, match=r"there is no table ns\.none"):
-            exclude_entry(denied.owner.catalog, TableName.parse("ns.none"), denied.owner.state)
-
-    def test_one_that_the_next_listing_lacks_stops_nothing(self, denied: Denied) -> None:
-        """A temporary table."""
-        denied.deny(True, False)
-        assert {outcome.status for outcome in denied.sweep().values()} == {Status.SUCCEEDED}
-        assert not denied.orphan.exists()
+    denied.deny(True, False)  # a temporary table, which the next listing lacks
+    assert {outcome.status for outcome in denied.sweep().values()} == {Status.SUCCEEDED}
+    assert not denied.orphan.exists()
+    denied.deny(True)
+    assert denied.sweep()["remove_orphans"].status is Status.REFUSED
+    exclude_entry(denied.owner.catalog, TableName.parse(GUEST), denied.owner.state)
+    assert denied.sweep()["remove_orphans"].status is Status.SUCCEEDED
+    with pytest.raises(PolicyError, match=r"there is no table ns\.none"):
+        exclude_entry(denied.owner.catalog, TableName.parse("ns.none"), denied.owner.state)
 
 
 @pytest.mark.parametrize("was_known", [False, True])
@@ -344,9 +322,18 @@ def is_recorded(claims: TableClaims) -> bool:
 
 
 def test_the_refusal_names_the_command_that_ends_it(command: Command) -> None:
-    guest = claim(command.table().location())
+    location = command.table(appends=2).location()
+    guest = claim(location)
+    claim(f"{location}/data", table="ns.inside")
+    claim(f"{location}2", table="ns.neighbour")
     refused = command(*EXPIRE).json["operations"][0]
     assert refused["status"] == "refused"
+    listed = command("claims", "list", "ns.t", "--json").json
+    assert sorted((one["catalog"], one["table"]) for one in listed["claims"]) == [
+        ("gone", "ns.guest"),
+        ("gone", "ns.inside"),
+    ]
+    assert "ns.guest" in command("claims", "list", "ns.t").out
     told = shlex.split(refused["reason"].partition("icekeeper claims forget ")[2])
     forgotten = command("claims", "forget", *told, "--json", catalog=None)
     assert forgotten.code == 0, forgotten.err
@@ -366,18 +353,26 @@ def test_the_refusal_names_the_command_that_ends_it(command: Command) -> None:
     assert any("forgot that ns.guest of catalog gone" in summary for summary in summaries)
 
 
-def test_the_list_shows_who_was_seen_at_the_tables_folders(command: Command) -> None:
-    location = command.table().location()
-    claim(f"{location}/data")
-    claim(f"{location}2", table="ns.neighbour")
-    command(*EXPIRE)
-    listed = command("claims", "list", "ns.t", "--json").json
-    assert [(one["catalog"], one["table"]) for one in listed["claims"]] == [("gone", "ns.guest")]
-    assert "ns.guest" in command("claims", "list", "ns.t").out
+def test_a_claim_is_forgotten_only_where_it_is_named_and_its_catalog_is_gone(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    location, forget = command.table(appends=1).location(), ("claims", "forget", "ns.t", *GONE)
+    answer = command(*forget)
+    assert (answer.code, "ns.guest of catalog gone" in one_sentence(answer.err)) == (2, True)
+    first, second = claim(location), claim(location, warehouse="s3://other")
+    answer = command(*forget)
+    assert (answer.code, "--by-warehouse" in one_sentence(answer.err)) == (2, True)
+    assert command(*forget, "--by-warehouse", "s3://other").code == 0
+    assert (is_recorded(first), is_recorded(second)) == (True, False)
+    monkeypatch.setenv("PYICEBERG_CATALOG__GONE__TYPE", "rest")
+    monkeypatch.setenv("PYICEBERG_CATALOG__GONE__URI", "http://127.0.0.1:9/")
+    answer = command(*forget)  # a configured catalog that does not answer is not taken for gone
+    assert (answer.code, "--force" in one_sentence(answer.err), is_recorded(first)) == (1, True, True)
+    assert (command(*forget, "--force").code, is_recorded(first)) == (0, False)
 
 
 def test_the_list_shows_what_is_recorded_of_a_table_that_cannot_be_read(command: Command) -> None:
-    table = command.table()
+    table = command.table(appends=2)
     path = Path(normalise(table.metadata_location))
     document = path.read_text()
     path.write_text("{")
@@ -399,8 +394,8 @@ def test_the_list_shows_what_is_recorded_of_a_table_that_cannot_be_read(command:
 
 def test_a_table_that_is_still_there_is_not_forgotten(command: Command) -> None:
     """It would lose the files that it needs."""
-    location = command.table().location()
-    table = command.table("ns.guest")
+    location = command.table(appends=1).location()
+    table = command.table("ns.guest", appends=1)
     guest = TableClaims(
         catalog=CatalogId(CATALOG, command.warehouse.as_uri()),
         table=TableName.parse("ns.guest"),
@@ -413,35 +408,3 @@ def test_a_table_that_is_still_there_is_not_forgotten(command: Command) -> None:
     assert answer.code == 1
     assert "is still there" in one_sentence(answer.err)
     assert is_recorded(guest)
-
-
-def test_a_configured_catalog_that_does_not_answer_is_not_taken_for_gone(
-    command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PYICEBERG_CATALOG__GONE__TYPE", "rest")
-    monkeypatch.setenv("PYICEBERG_CATALOG__GONE__URI", "http://127.0.0.1:9/")
-    guest = claim(command.table().location())
-    answer = command("claims", "forget", "ns.t", *GONE)
-    assert answer.code == 1
-    assert "--force" in one_sentence(answer.err)
-    assert is_recorded(guest)
-    assert command("claims", "forget", "ns.t", *GONE, "--force").code == 0
-    assert not is_recorded(guest)
-
-
-def test_what_was_never_recorded_is_told(command: Command) -> None:
-    command.table()
-    answer = command("claims", "forget", "ns.t", *GONE)
-    assert answer.code == 2
-    assert "ns.guest of catalog gone" in one_sentence(answer.err)
-
-
-def test_of_two_warehouses_the_one_to_forget_must_be_named(command: Command) -> None:
-    location = command.table().location()
-    first, second = claim(location), claim(location, warehouse="s3://other")
-    answer = command("claims", "forget", "ns.t", *GONE)
-    assert answer.code == 2
-    assert "--by-warehouse" in one_sentence(answer.err)
-    assert command("claims", "forget", "ns.t", *GONE, "--by-warehouse", "s3://other").code == 0
-    assert is_recorded(first)
-    assert not is_recorded(second)

@@ -1,4 +1,4 @@
-"""Staged loads: kept while a commit may name them, cleaned after the grace period."""
+"""Staged loads: kept while a commit may name their files, cleaned from the record a grace period after they failed."""
 
 from __future__ import annotations
 
@@ -29,15 +29,13 @@ from support.command import ABOUT, Command, local_path, one_sentence
 from support.maintained_table import EAGER, ID_AND_PART, NAME, MaintainedTable, our_catalog, same_clock
 from support.moments import Moment, at
 
-# A table whose passes and staged loads live by a clock that a test sets.
-
 GRACE: dict[str, Any] = {"orphan_older_than_hours": "24"}
 GRACE_MS = 24 * HOUR_MS
 START_MS = system_clock()
 
 
 class Watch:
-    """A clock that is set by hand."""
+    """A clock that a test sets."""
 
     def __init__(self) -> None:
         self.now_ms = START_MS
@@ -77,10 +75,6 @@ class StagedTable(MaintainedTable):
         return {load.name: load.state for load in list_loads(self.handle)}
 
 
-# Failed loads are cleaned from their record after the grace period, whatever
-# else goes wrong.
-
-
 @pytest.fixture
 def table(local_catalog: SqlCatalog, tmp_path: Path) -> StagedTable:
     return StagedTable(local_catalog, tmp_path)
@@ -88,7 +82,7 @@ def table(local_catalog: SqlCatalog, tmp_path: Path) -> StagedTable:
 
 @pytest.fixture
 def listings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was listed, from now on."""
+    """The prefixes that were listed."""
     seen: list[str] = []
     original = Storage.list
 
@@ -101,15 +95,39 @@ def listings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_failed_loads_are_cleaned_after_the_grace_period_from_the_record(
-    table: StagedTable, listings: list[str]
+    table: StagedTable, listings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = [table.plant(f"data/load/{number}.parquet") for number in range(3)]
     unrecorded = table.plant("data/load/unrecorded.parquet")
     table.stage("L", *files, state=LoadState.FAILED)
+    states = {"L": LoadState.FAILED}
     table.clock.now_ms += GRACE_MS - 1
     assert table.sweep().staged is None
     assert set(files) <= table.files()
     table.clock.now_ms += 1
+
+    # Another table could be anywhere while the catalog cannot be listed.
+    def fails(self: object) -> None:
+        raise StorageError("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(table.catalog), "list_tables", fails)
+        assert "cannot be listed: no answer" in (table.cleaned().problem or "")
+    assert set(files) <= table.files()
+
+    stopped = {"ICEKEEPER_BOUND_MAINTENANCE_ENABLED": "false"}
+    runtime = Runtime(table.catalog, table.state, environment=stopped, clock=table.clock, store_clock=same_clock)
+    for settings in ({}, {"maintenance_enabled": "false"}):
+        outcome = runtime.maintain(NAME, {**EAGER, **GRACE, **settings}, LocalEngine(1), unsafe=True)
+        assert outcome.staged is None
+    assert set(files) <= table.files()
+
+    table.table.transaction().set_properties({"gc.enabled": "false"}).commit_transaction()
+    assert table.sweep().staged is None
+    assert (set(files) <= table.files(), table.states()) == (True, states)
+    table.table.transaction().remove_properties("gc.enabled").commit_transaction()
+
+    listings.clear()
     staged = table.cleaned()
     assert staged.metrics == {
         "staged.files_deleted": 3,
@@ -128,35 +146,19 @@ def test_failed_loads_are_cleaned_after_the_grace_period_from_the_record(
 
 
 def test_a_clock_that_runs_backwards_deletes_nothing(table: StagedTable) -> None:
-    path = table.plant("data/load.parquet")
-    table.stage("L", path, state=LoadState.FAILED)
+    path, other = table.plant("data/load.parquet"), table.plant("data/job.parquet")
     job = StagedLoad(
-        identity=list_loads(table.handle)[0].identity,
+        identity=table.stage("L", path, state=LoadState.FAILED).identity,
         name="run:compact",
         origin=LoadOrigin.JOB,
         changed_ms=START_MS,
         expires_ms=START_MS + 2 * HOUR_MS,
     )
-    other = table.plant("data/job.parquet")
     table.state.staging.stage(job, [f"file://{other}"])
     table.clock.now_ms -= 1000 * GRACE_MS
     assert table.sweep("all").staged is None
     assert {path, other} <= table.files()
     assert table.states() == {"L": LoadState.FAILED, "run:compact": LoadState.PENDING}
-
-
-def test_a_catalog_that_cannot_be_listed_cleans_nothing(table: StagedTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another table could be anywhere."""
-
-    def fails(self: object) -> None:
-        raise StorageError("no answer")
-
-    path = table.plant("data/load.parquet")
-    table.stage("L", path, state=LoadState.FAILED)
-    table.clock.now_ms += GRACE_MS
-    monkeypatch.setattr(type(table.catalog), "list_tables", fails)
-    assert "cannot be listed: no answer" in (table.cleaned().problem or "")
-    assert path in table.files()
 
 
 def test_unreadable_references_delete_nothing_and_fail_no_operation(table: StagedTable) -> None:
@@ -196,113 +198,69 @@ def test_a_file_that_cannot_be_deleted_keeps_its_record(table: StagedTable, monk
     assert [normalise(path) for path in table.cleaned().files_deleted] == [bad]
 
 
-def test_a_dry_run_names_the_files_and_keeps_them(table: StagedTable) -> None:
+def test_each_record_cleans_its_own_files_alone(table: StagedTable, listings: list[str]) -> None:
+    """A dry run names the same files.  Beside the metadata only folders of failed loads are listed."""
+    location = table.metadata.location
     files = [table.plant(f"data/load/{number}.parquet") for number in range(2)]
-    data = normalise(table.data_files()[0].file_path)
-    table.stage("L", *files, data, state=LoadState.FAILED)
-    table.stage("A", table.plant("data/a.parquet"), state=LoadState.ADOPTED)
-    table.clock.now_ms += GRACE_MS
-    before = table.files()
-    dry = table.cleaned(dry_run=True)
-    assert dry.summary == "would delete 2 staged file(s) of 1 failed load(s)"
-    assert (table.files(), table.states()) == (before, {"A": LoadState.ADOPTED, "L": LoadState.FAILED})
-    real = table.cleaned()
-    assert dry.files_planned == real.files_planned == real.files_deleted
-    assert dry.files_deleted == ()
-
-
-def test_an_adopted_load_is_forgotten_when_its_commit_must_have_landed(table: StagedTable) -> None:
-    """Protected for the grace period; then its files are referenced, or nobody's."""
-    path = table.plant("data/adopted.parquet")
-    table.stage("L", path, state=LoadState.ADOPTED)
-    table.clock.now_ms += GRACE_MS - 1
-    table.sweep("remove_orphans", orphan_older_than_hours="24")
-    assert table.states() == {"L": LoadState.ADOPTED}
-    table.clock.now_ms += 1
-    staged = table.cleaned()
-    assert (staged.metrics["staged.loads_adopted"], staged.files_deleted) == (1, ())
-    assert table.states() == {}
-    assert path in table.files()
-
-
-def test_the_folder_of_a_failed_load_is_cleaned_and_no_other(table: StagedTable, listings: list[str]) -> None:
-    """Beside the metadata only that folder is listed; the record goes with its last file."""
-    old, young = table.plant("data/load/a.parquet"), table.plant("data/load/deep/b.parquet", days_old=0)
-    kept = {table.plant("data/load-2/a.parquet"), table.plant("data/load/a.lance")}
-    stage_load(table.handle, "L", (), [f"{table.metadata.location}/data/load"])
-    declare_load(table.handle, "L", LoadState.FAILED)
+    table.stage("files", *files, normalise(table.data_files()[0].file_path), state=LoadState.FAILED)
+    adopted = table.plant("data/adopted.parquet")
+    table.stage("adopted", adopted, state=LoadState.ADOPTED)
+    retried = table.plant("data/retried.parquet")
+    table.stage("first", retried, state=LoadState.FAILED)
+    table.stage("second", retried)
+    old, young = table.plant("data/folder/a.parquet"), table.plant("data/folder/deep/b.parquet", days_old=0)
+    inside = table.plant("data/part/a.parquet")
+    nested = table.create_beside("ns.nested", f"{location}/sub/nested")
+    theirs = table.plant("sub/nested/data/staged.parquet")
+    table.stage("nested", theirs, state=LoadState.FAILED)
+    kept = {
+        *(adopted, retried, theirs),
+        *(table.plant("data/folder-2/a.parquet"), table.plant("data/folder/a.lance")),
+        table.plant("data/part/kept/b.parquet"),
+        *(table.plant("data/orphan.parquet"), table.plant("metadata/left.avro")),  # where all writers write
+    }
+    for name in ("data/folder", "data/part", "data", "metadata"):
+        stage_load(table.handle, name.replace("/", "-"), (), [f"{location}/{name}"])
+        declare_load(table.handle, name.replace("/", "-"), LoadState.FAILED)
     table.clock.now_ms += GRACE_MS - 60_000
     assert table.sweep().staged is None
     table.clock.now_ms += 60_000
-    planned = table.cleaned(dry_run=True)
-    assert old in table.files()
-    staged = table.cleaned()
-    assert [normalise(path) for path in staged.files_deleted] == [old]
-    assert planned.files_planned == staged.files_planned
-    assert set(listings) == {f"{table.metadata.location}/data/load/", table.metadata.metadata_directory}
-    assert table.states() == {"L": LoadState.FAILED}
+
+    before, states = table.files(), table.states()
+    protected = {"orphan_protected_prefixes": f"{location}/data/part/kept"}
+    dry = table.cleaned(dry_run=True, **protected)
+    assert dry.summary.startswith("would delete 4 staged file(s) of ")
+    assert (dry.files_deleted, table.files(), table.states()) == ((), before, states)
+    listings.clear()
+    real = table.cleaned(**protected)
+    assert {normalise(path) for path in real.files_deleted} == {*files, old, inside}
+    assert dry.files_planned == real.files_planned == real.files_deleted
+    folders = {f"{location}/{name}" for name in ("data/folder/", "data/part/", "metadata", "sub/nested/metadata")}
+    assert set(listings) == folders
+    assert real.metrics["staged.loads_adopted"] == 1
+    assert table.states() == {"data-folder": LoadState.FAILED, "second": LoadState.PENDING}
+    assert {*kept, young} <= table.files()
+
     table.clock.now_ms += GRACE_MS
-    assert [normalise(path) for path in table.cleaned().files_deleted] == [young]
-    assert table.states() == {}
+    assert [normalise(path) for path in table.cleaned(**protected).files_deleted] == [young]
+    assert table.states() == {"second": LoadState.PENDING}
     assert kept <= table.files()
+    assert nested.refresh().location() == f"{location}/sub/nested"
 
 
-@pytest.mark.parametrize("folder", ["/data", "/metadata"])
-def test_a_folder_that_all_writers_share_is_left_to_the_removal_of_orphans(table: StagedTable, folder: str) -> None:
-    orphan, foreign = table.plant("data/orphan.parquet"), table.plant("metadata/left.avro")
-    stage_load(table.handle, "L", (), [f"{table.metadata.location}{folder}"])
-    declare_load(table.handle, "L", LoadState.FAILED)
-    table.clock.now_ms += GRACE_MS
-    assert table.cleaned().files_deleted == ()
-    assert table.states() == {}
-    assert {orphan, foreign} <= table.files()
-
-
-def test_a_protected_folder_inside_a_loads_folder_stays(table: StagedTable) -> None:
-    goes, stays = table.plant("data/load/a.parquet"), table.plant("data/load/kept/b.parquet")
-    stage_load(table.handle, "L", (), [f"{table.metadata.location}/data/load"])
-    declare_load(table.handle, "L", LoadState.FAILED)
-    table.clock.now_ms += GRACE_MS
-    cleaned = table.cleaned(orphan_protected_prefixes=f"{table.metadata.location}/data/load/kept")
-    assert [normalise(path) for path in cleaned.files_deleted] == [goes]
-    assert stays in table.files()
-
-
-def test_gc_disabled_forbids_it(table: StagedTable) -> None:
-    path = table.plant("data/load.parquet")
-    table.stage("L", path, state=LoadState.FAILED)
-    table.table.transaction().set_properties({"gc.enabled": "false"}).commit_transaction()
-    table.clock.now_ms += GRACE_MS
-    assert table.sweep().staged is None
-    assert path in table.files()
-    assert table.states() == {"L": LoadState.FAILED}
-
-
-@pytest.mark.parametrize("switch", ["maintenance_enabled", "orphan_sweep_enabled"])
-def test_switches_do_not_stop_it(table: StagedTable, switch: str) -> None:
-    """Staged files of failed loads are still cleaned up when maintenance is disabled."""
-    path = table.plant("data/load.parquet")
-    table.stage("L", path, state=LoadState.FAILED)
-    table.clock.now_ms += GRACE_MS
-    settings: dict[str, Any] = {switch: "false"}
-    outcome = table.sweep("remove_orphans", **settings)
-    assert outcome.operations[0].status is Status.SKIPPED
-    assert outcome.staged is not None
-    assert [normalise(deleted) for deleted in outcome.staged.files_deleted] == [path]
-    (record,) = table.state.history(table.handle.memory(table.loaded).identity)
-    assert record.metrics["staged.files_deleted"] == 1
-
-
-def test_a_bound_of_the_deployment_stops_it(table: StagedTable) -> None:
-    path = table.plant("data/load.parquet")
-    table.stage("L", path, state=LoadState.FAILED)
-    table.clock.now_ms += GRACE_MS
-    stopped = {"ICEKEEPER_BOUND_MAINTENANCE_ENABLED": "false"}
-    runtime = Runtime(table.catalog, table.state, environment=stopped, clock=table.clock, store_clock=same_clock)
-    for settings in ({}, {"maintenance_enabled": "false"}):
-        outcome = runtime.maintain(NAME, {**EAGER, **GRACE, **settings}, LocalEngine(1), unsafe=True)
-        assert outcome.staged is None
-    assert path in table.files()
+def test_switches_do_not_stop_it(table: StagedTable) -> None:
+    """Files of failed loads are also cleaned when maintenance is disabled."""
+    for number, switch in enumerate(("maintenance_enabled", "orphan_sweep_enabled")):
+        path = table.plant(f"data/{switch}.parquet")
+        table.stage(f"L{number}", path, state=LoadState.FAILED)
+        table.clock.now_ms += GRACE_MS
+        settings: dict[str, Any] = {switch: "false"}
+        outcome = table.sweep("remove_orphans", **settings)
+        assert outcome.operations[0].status is Status.SKIPPED
+        assert outcome.staged is not None
+        assert [normalise(deleted) for deleted in outcome.staged.files_deleted] == [path]
+        records = table.state.history(table.handle.memory(table.loaded).identity)
+        assert [record.metrics["staged.files_deleted"] for record in records] == [1] * (number + 1)
 
 
 def test_storage_without_deletion_releases_the_record(table: StagedTable, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -375,46 +333,22 @@ def test_a_file_that_is_referenced_at_the_last_moment_is_spared(table: StagedTab
     assert table.verify().ok
 
 
-@pytest.mark.parametrize("moment", [Moment.OPERATIONS_DONE, Moment.MAY_DELETE_ASKED, Moment.AFTER_LISTING])
-def test_a_table_created_in_the_place_of_ours_is_not_cleaned_by_our_record(table: StagedTable, moment: Moment) -> None:
+def test_a_table_created_in_the_place_of_ours_is_not_cleaned_by_our_record(table: StagedTable) -> None:
     """The record is of another UUID, whatever lies at the path by now."""
-    path = table.plant("data/load.parquet")
-    table.stage("L", path, state=LoadState.FAILED)
-    table.clock.now_ms += GRACE_MS
     location = table.metadata.location
 
     def replace() -> None:
         table.pyiceberg.drop_table("ns.t")
         table.pyiceberg.create_table("ns.t", schema=ID_AND_PART, location=location)
 
-    with at(moment, replace):
-        problem = table.cleaned(operations="rewrite_position_deletes").problem
-    assert "was replaced by another one" in (problem or "")
-    assert Path(path).exists()
-
-
-def test_a_file_that_another_load_stages_stays(table: StagedTable) -> None:
-    path = table.plant("data/retried.parquet")
-    table.stage("first", path, state=LoadState.FAILED)
-    table.stage("second", path)
-    table.clock.now_ms += GRACE_MS
-    assert table.cleaned(dry_run=True).files_planned == ()
-    assert table.cleaned().files_deleted == ()
-    assert table.states() == {"second": LoadState.PENDING}
-    assert path in table.files()
-
-
-def test_what_a_table_nested_in_ours_has_is_not_ours_to_clean(table: StagedTable) -> None:
-    nested = table.pyiceberg.create_table(
-        "ns.nested", schema=ID_AND_PART, location=f"{table.metadata.location}/sub/nested"
-    )
-    other = Path(normalise(nested.location())) / "data" / "staged.parquet"
-    other.parent.mkdir(parents=True)
-    other.write_bytes(b"x")
-    table.stage("L", str(other), state=LoadState.FAILED)
-    table.clock.now_ms += GRACE_MS
-    assert table.cleaned().files_deleted == ()
-    assert other.exists()
+    for moment in (Moment.OPERATIONS_DONE, Moment.MAY_DELETE_ASKED, Moment.AFTER_LISTING):
+        path = table.plant("data/load.parquet")
+        table.stage("L", path, state=LoadState.FAILED)
+        table.clock.now_ms += GRACE_MS
+        with at(moment, replace):
+            problem = table.cleaned(operations="rewrite_position_deletes").problem
+        assert "was replaced by another one" in (problem or ""), moment
+        assert Path(path).exists()
 
 
 def test_what_another_entry_of_the_same_table_references_stays(table: StagedTable) -> None:
@@ -443,26 +377,21 @@ def test_what_a_newer_head_references_stays(table: StagedTable, tmp_path: Path) 
     assert adopted in table.files()
 
 
-@pytest.mark.parametrize("moment", ["before", "between"])
-def test_what_loads_of_another_entry_stage_is_no_orphan(table: StagedTable, moment: str) -> None:
+def test_what_loads_of_another_entry_stage_is_no_orphan(table: StagedTable) -> None:
     """Each entry of the catalog has a record of its own."""
-    staged, orphan = table.plant("data/staged.parquet"), table.plant("data/orphan.parquet")
+    before, between, orphan = (table.plant(f"data/{name}.parquet") for name in ("before", "between", "orphan"))
     table.pyiceberg.register_table("ns.twin", table.loaded.metadata_location)
-    twin = replace_name(table.handle, "twin")
-    if moment == "before":
-        stage_load(twin, "L", [f"file://{staged}"], ())
-        outcome = table.run(Operation.REMOVE_ORPHANS)
-        assert set(map(normalise, outcome.files_deleted)) == {orphan}
-    table.stage("failed", staged, state=LoadState.FAILED)
-    if moment == "between":
-        stage_load(twin, "L", [f"file://{staged}"], ())
+    twin = replace(table.handle, table=TableName(NAME.namespace, "twin"))
+    stage_load(twin, "its-before", [f"file://{before}"], ())
+    table.stage("between", between)
+    outcome = table.run(Operation.REMOVE_ORPHANS)
+    assert set(map(normalise, outcome.files_deleted)) == {orphan}
+    table.stage("before", before, state=LoadState.FAILED)
+    declare_load(table.handle, "between", LoadState.FAILED)
+    stage_load(twin, "its-between", [f"file://{between}"], ())
     table.clock.now_ms += GRACE_MS
     assert table.cleaned().files_deleted == ()
-    assert staged in table.files()
-
-
-def replace_name(handle: TableHandle, name: str) -> TableHandle:
-    return replace(handle, table=TableName(NAME.namespace, name))
+    assert {before, between} <= table.files()
 
 
 # The commands for staged loads.
@@ -500,6 +429,13 @@ def test_the_documents_of_loads(command: Command, tmp_path: Path) -> None:
         assert command("stage", state, "ns.t", "--name", "L", "--json").json == document
     line = " ".join(command("stage", "list", "ns.t").out.split())
     assert line == f"L failed 5 file(s), {prefix}, since {document['load']['changed']}"
+    staged_again = command("stage", "add", "ns.t", "--name", "L", "--file", paths[0])
+    assert one_sentence(staged_again.err) == "load 'L' is failed already; choose another name"
+    answer = command("stage", "adopted", "ns.t", "--name", "L")
+    assert (answer.code, one_sentence(answer.err)) == (
+        2,
+        "load 'L' failed, so its files may be deleted already; stage them under another name",
+    )
 
 
 def test_wrong_loads_are_one_sentence_and_record_nothing(command: Command, tmp_path: Path) -> None:
@@ -527,19 +463,6 @@ def test_wrong_loads_are_one_sentence_and_record_nothing(command: Command, tmp_p
     assert command("stage", "list", "ns.t", "--json").json["loads"] == []
 
 
-def test_a_load_that_ended_is_not_staged_again(command: Command) -> None:
-    location = command.table(appends=1).location()
-    add = ("stage", "add", "ns.t", "--name", "L", "--file", f"{location}/data/f.parquet")
-    command(*add)
-    command("stage", "failed", "ns.t", "--name", "L")
-    assert one_sentence(command(*add).err) == "load 'L' is failed already; choose another name"
-    answer = command("stage", "adopted", "ns.t", "--name", "L")
-    assert (answer.code, one_sentence(answer.err)) == (
-        2,
-        "load 'L' failed, so its files may be deleted already; stage them under another name",
-    )
-
-
 def test_what_was_cleaned_is_in_the_document_of_the_pass(command: Command) -> None:
     location = command.table(appends=1).location()
     path = local_path(location) / "data" / "f.parquet"
@@ -562,32 +485,20 @@ def test_what_was_cleaned_is_in_the_document_of_the_pass(command: Command) -> No
     assert not path.exists()
 
 
-# Staged loads: never deleted while a commit may name them, cleaned from the record some time after they failed.
-
-
-@pytest.mark.parametrize("state", [LoadState.PENDING, LoadState.ADOPTED])
-def test_orphan_removal_leaves_staged_files_alone(table: StagedTable, state: LoadState) -> None:
-    """Modak's bound (rule: rewrites-pin-and-record): staged files awaiting adoption must never be deleted, however
-    old they are."""
-    staged, orphan = table.plant("data/staged.parquet"), table.plant("data/orphan.parquet")
+def test_orphan_removal_leaves_staged_files_alone(table: StagedTable) -> None:
+    """Staged files that await adoption stay, however old they are: the record is read again
+    right before every batch, and a load that is staged after the listing counts."""
+    staged, old, orphan = (table.plant(f"data/{name}.parquet") for name in ("staged", "old", "orphan"))
     inside, beside = table.plant("data/load-1/a.parquet"), table.plant("data/load-10/a.parquet")
+    adopted = table.plant("data/adopted.parquet")
     stage_load(table.handle, "L", [f"file:{staged}"], [f"{table.metadata.location}/data/load-1/"])
-    if state is LoadState.ADOPTED:
-        declare_load(table.handle, "L", state)
-    outcome = table.run(Operation.REMOVE_ORPHANS)
-    assert set(map(normalise, outcome.files_deleted)) == {orphan, beside}
-    assert outcome.metrics["remove_orphans.files_protected"] == 2
-    assert {staged, inside} <= table.files()
-
-
-def test_a_load_that_is_staged_after_the_listing_is_spared(table: StagedTable) -> None:
-    """Files may be older than the load that adopts them: the record is read again right before every batch."""
-    old, orphan = table.plant("data/old.parquet"), table.plant("data/orphan.parquet")
-    with at(Moment.DELETION_DECIDED, lambda: table.stage("L", old)):
+    table.stage("A", adopted, state=LoadState.ADOPTED)
+    with at(Moment.DELETION_DECIDED, lambda: table.stage("late", old)):
         outcome = table.run(Operation.REMOVE_ORPHANS)
-    assert len(outcome.files_planned) == 2
-    assert set(map(normalise, outcome.files_deleted)) == {orphan}
-    assert old in table.files()
+    assert set(map(normalise, outcome.files_planned)) == {old, orphan, beside}
+    assert set(map(normalise, outcome.files_deleted)) == {orphan, beside}
+    assert outcome.metrics["remove_orphans.files_protected"] == 3
+    assert {staged, inside, adopted, old} <= table.files()
 
 
 def test_expiry_spares_what_a_load_stages(table: StagedTable) -> None:

@@ -26,8 +26,6 @@ from support.maintained_table import MaintainedTable
 from support.stack_template import local_environment
 from support.table_functions import EVENTS, ROLES, RUN, SECRETS, STEPS, Functions
 
-# Every function, called as Lambda calls it with its event of events/: a pass, its environment, and wrong events.
-
 EVENTS_FOLDER = Path(__file__).parents[2] / "events"
 
 
@@ -123,20 +121,39 @@ def test_every_function_takes_the_environment_that_sam_local_makes_of_the_templa
     functions.end()
 
 
-@pytest.mark.parametrize("empty", ["", "  "])
-def test_a_variable_that_is_empty_is_not_set(functions: Functions, empty: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_that_is_empty_is_not_set(functions: Functions, monkeypatch: pytest.MonkeyPatch) -> None:
     needed = ("ICEKEEPER_STATE", "ICEKEEPER_CONTROL_BUCKET", "ICEKEEPER_CATALOG_FILE")
-    for name in local_environment(load_template()):
-        if name not in needed and not name.startswith("POWERTOOLS_"):
-            monkeypatch.setenv(name, empty)
-    assert functions.send("detect").error is None
+    for empty in ("", "  "):
+        for name in local_environment(load_template()):
+            if name not in needed and not name.startswith("POWERTOOLS_"):
+                monkeypatch.setenv(name, empty)
+        assert functions.send("detect").error is None
     functions.begin()
     assert functions.send("compact_small").error is None
 
 
-def test_a_function_without_a_step_in_the_plan_does_nothing(functions: Functions) -> None:
+def test_log_lines_say_which_call_run_and_table(functions: Functions, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [functions.send("detect").lines[0]["cold_start"] for _ in range(2)] == [True, False]
     functions.begin()
-    assert functions.send("expire_partitions").result == {}  # nothing of the plan is for it
+    assert functions.send("expire_partitions").result == {}, "the plan has no step for it"
+
+    def broken(*given: Any, **more: Any) -> Any:
+        raise RuntimeError("not thought of")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(importlib.import_module("steps"), "run_steps", broken)
+        (line,) = functions.send("compact_small").lines
+    assert (line["level"], line["message"], line["run_id"]) == ("ERROR", "icekeeper-compact_small broke", RUN)
+    assert (line["table"], line["exception_name"]) == ("ns.t", "RuntimeError")
+    assert line["exception"].endswith("RuntimeError: not thought of")
+
+    # A warm function keeps nothing of the call before.
+    first = functions.send("compact_small").lines[0]
+    assert (first["table"], first["operation"], first["cold_start"]) == ("ns.t", "compact", False)
+    assert functions.call("detect", {"run_id": "run-2"}).lines[0].keys().isdisjoint({"table", "catalog", "operation"})
+    line = functions.send("detect", run_id="run-2").lines[0]
+    assert (line["run_id"], line["correlation_id"]) == ("run-2", "run-2")
+    assert line.keys().isdisjoint({"table", "catalog", "operation"})
 
 
 def test_a_malformed_event_is_one_sentence_that_names_the_field(functions: Functions) -> None:
@@ -160,34 +177,9 @@ def test_a_malformed_event_is_one_sentence_that_names_the_field(functions: Funct
             assert refused_as(role, {**event, "run_id": RUN})[0] == "malformed event: item.uuid: Field required"
 
 
-def test_a_warm_function_keeps_nothing_of_the_call_before(functions: Functions) -> None:
-    functions.begin()
-    first = functions.send("compact_small").lines[0]
-    assert (first["table"], first["operation"], first["cold_start"]) == ("ns.t", "compact", False)
-    assert functions.call("detect", {"run_id": "run-2"}).lines[0].keys().isdisjoint({"table", "catalog", "operation"})
-    line = functions.send("detect", run_id="run-2").lines[0]
-    assert (line["run_id"], line["correlation_id"]) == ("run-2", "run-2")
-    assert line.keys().isdisjoint({"table", "catalog", "operation"})
-
-
-def test_a_bug_is_one_line_that_says_which_run(functions: Functions, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*given: Any, **more: Any) -> Any:
-        raise RuntimeError("not thought of")
-
-    functions.begin()
-    monkeypatch.setattr(importlib.import_module("steps"), "run_steps", broken)
-    told = functions.send("compact_small")
-    (line,) = told.lines
-    assert (line["level"], line["message"], line["run_id"]) == ("ERROR", "icekeeper-compact_small broke", RUN)
-    assert (line["table"], line["exception_name"]) == ("ns.t", "RuntimeError")
-    assert line["exception"].endswith("RuntimeError: not thought of")
-
-
-def test_the_first_call_says_that_it_is(functions: Functions) -> None:
-    assert [functions.send("detect").lines[0]["cold_start"] for _ in range(2)] == [True, False]
-
-
-def test_secrets_are_told_to_nobody(functions: Functions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_log_line_answer_or_document_shows_a_secret(
+    functions: Functions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with (tmp_path / "pyiceberg.yaml").open("a") as file:
         file.write(
             f"  closed:\n    type: rest\n    uri: http://user:{SECRETS[2]}@127.0.0.1:9/\n    token: {SECRETS[0]}\n"
@@ -197,11 +189,7 @@ def test_secrets_are_told_to_nobody(functions: Functions, tmp_path: Path, monkey
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRETS[1])
     monkeypatch.setenv("POWERTOOLS_LOG_LEVEL", "DEBUG")
     told = [functions.send("detect", run_id="first"), functions.send("report", run_id="first")]
-    assert [
-        line["message"]
-        for line in told[0].lines
-        if "nothing answers at http://user:***@127.0.0.1:9/" in line["message"]
-    ]
+    assert any("nothing answers at http://user:***@127.0.0.1:9/" in line["message"] for line in told[0].lines)
     functions.begin()
     told += [functions.send(name) for name in EVENTS if name != "detect"]
     told.append(functions.send("plan", item={**sample("plan")["item"], **functions.item, "catalog": "closed"}))
@@ -211,7 +199,7 @@ def test_secrets_are_told_to_nobody(functions: Functions, tmp_path: Path, monkey
     assert not [text for text in everything for secret in SECRETS if secret in text]
 
 
-# A function that is called again: it waits for the first attempt, answers the same, and does nothing twice.
+# A repeated call waits for the first attempt, answers the same, and does nothing twice.
 
 # Sample, the module that does the work, and the use case there.
 WORK = {
@@ -227,34 +215,24 @@ WORK = {
 def test_a_second_attempt_waits_while_the_first_is_at_work(
     aws_functions: Functions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """An attempt whose time is up bars nobody: a function that was killed forgets nothing, but it has a deadline."""
     aws_functions.begin()
+    fresh: dict[str, dict[str, Any]] = {"detect_forced": {"input": {"table": "ns.t"}}, "plan": {"run_id": "another"}}
     for name, (module, use_case) in WORK.items():
         tried: list[Answer] = []
+        changed = fresh.get(name, {})  # so that it has not been done before
 
-        def work(*given: Any, sample_: str = name, tried: list[Answer] = tried, **more: Any) -> Any:
-            tried.append(aws_functions.send(sample_, **changed(sample_)))
+        def work(*given: Any, name: str = name, more: Any = changed, tried: list[Answer] = tried, **_: Any) -> Any:
+            tried.append(aws_functions.send(name, **more))
             raise MaintenanceError("seen enough")
 
         with monkeypatch.context() as patch:
             patch.setattr(importlib.import_module(module), use_case, work)
-            first = aws_functions.send(name, **changed(name))
+            first = aws_functions.send(name, **changed)
         assert [type(one.error) for one in tried] == [IdempotencyAlreadyInProgressError], name
-        run_id = changed(name).get("run_id", RUN)
+        run_id = changed.get("run_id", RUN)
         assert [(line["level"], line["run_id"]) for line in tried[0].lines] == [("WARNING", run_id)], name
         assert str(first.error) == "seen enough", name
-
-
-def changed(name: str) -> dict[str, Any]:
-    """So that it has not been done before."""
-    others: dict[str, dict[str, Any]] = {"detect_forced": {"input": {"table": "ns.t"}}, "plan": {"run_id": "another"}}
-    return others.get(name, {})
-
-
-def test_nobody_waits_for_an_attempt_whose_time_is_up(
-    aws_functions: Functions, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A function that was killed forgets nothing: its deadline does."""
-    aws_functions.begin()
 
     class Killed(BaseException):
         pass
@@ -264,13 +242,13 @@ def test_nobody_waits_for_an_attempt_whose_time_is_up(
 
     event = sample("compact_small")
     event["item"] |= aws_functions.item
-    for run_id, seconds in ((RUN, 0.0), ("another", 900.0)):
+    for run_id, seconds in ((RUN, 0.0), ("killed", 900.0)):
         with monkeypatch.context() as patch:
             patch.setattr(importlib.import_module("steps"), "run_steps", killed)
             with pytest.raises(Killed):
                 aws_functions.call("compact_small", {**event, "run_id": run_id}, seconds=seconds)
     assert aws_functions.send("compact_small").result["compact"].startswith("succeeded: ")
-    assert isinstance(aws_functions.send("compact_small", run_id="another").error, IdempotencyAlreadyInProgressError)
+    assert isinstance(aws_functions.send("compact_small", run_id="killed").error, IdempotencyAlreadyInProgressError)
 
 
 def test_a_repetition_answers_the_same_and_does_nothing(aws_functions: Functions) -> None:
@@ -290,19 +268,15 @@ def test_a_repetition_answers_the_same_and_does_nothing(aws_functions: Functions
     assert len(aws_functions.table.data_files()) == 6
 
 
-def test_a_step_whose_policy_changed_is_left_to_a_later_run(aws_functions: Functions) -> None:
-    aws_functions.begin()
-    with aws_functions.table.table.transaction() as change:
-        change.set_properties({"icekeeper.target_file_size_mb": "64"})
-    told = aws_functions.send("compact_small").result["compact"]
-    assert told == "left to a later run: the policy of ns.t changed since it was planned"
-    aws_functions.begin("another")
-    assert aws_functions.send("compact_small", run_id="another").result["compact"].startswith("succeeded: compacted 5")
-
-
-def test_a_state_table_that_fails_stops_what_has_not_begun_only(
+def test_a_changed_policy_or_a_failing_state_table_stops_what_has_not_begun_only(
     aws_functions: Functions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    aws_functions.begin("before")
+    with aws_functions.table.table.transaction() as change:
+        change.set_properties({"icekeeper.target_file_size_mb": "64"})
+    told = aws_functions.send("compact_small", run_id="before")
+    assert told.result["compact"] == "left to a later run: the policy of ns.t changed since it was planned"
+
     aws_functions.begin()
     store = type(importlib.import_module("idempotency")._memory())
 
@@ -315,7 +289,7 @@ def test_a_state_table_that_fails_stops_what_has_not_begun_only(
     assert isinstance(told.error, StorageError)
     assert "whether compact_small is being done already" in str(told.error)
     assert len(aws_functions.table.data_files()) == 5
-    with monkeypatch.context() as patch:  # what went wrong is told, not that it could not be forgotten
+    with monkeypatch.context() as patch:  # the error of the work is reported, not that it could not be forgotten
         patch.setattr(store, "_delete_record", fail)
         told = aws_functions.send(
             "plan", run_id="another", item={**sample("plan")["item"], **aws_functions.item, "catalog": "elsewhere"}
@@ -325,14 +299,14 @@ def test_a_state_table_that_fails_stops_what_has_not_begun_only(
     with monkeypatch.context() as patch:
         patch.setattr(store, "_update_record", fail)
         told = aws_functions.send("compact_small")
-    assert told.result["compact"].startswith("succeeded: ")
+    assert told.result["compact"].startswith("succeeded: compacted 5")
     assert [line["level"] for line in told.lines if "could not be remembered" in line["message"]] == ["WARNING"]
 
 
-# A run that began before an upgrade: its definition stays, so new functions get events of the version before.
+# A run that began before an upgrade keeps its definition, so new functions get events of the version before.
 #
-# What stands here is what version 0.1.0 sends and expects.  It is written out, not imported: a change of the code must
-# not change it.  A later version adds its own beside it.
+# These are the events and documents of version 0.1.0.  They are written out, not imported: a change of the code must
+# not change them.  A later version adds its own beside them.
 
 ITEM = {
     "catalog": "lake",
@@ -460,8 +434,7 @@ def asked_for() -> Iterator[tuple[str, frozenset[str]]]:
                 yield found[1], frozenset(found[0].split(","))
 
 
-# Which totals functions write as metrics unless all are asked for: each name is billed by the hour in which it has
-# data.
+# Unless all metrics are wanted, functions write a few totals: each name is billed by the hour in which it has data.
 
 AFTER_A_PASS = {"PassesPartial": 1, "compact.files_merged": 5}
 
@@ -485,20 +458,6 @@ def test_a_pass_writes_only_what_alarms_and_dashboard_ask_for_and_tells_the_rest
     assert {name: _counted(told, name) for name in told_beside} == told_beside
 
 
-def test_a_scan_writes_no_zeros_but_the_one_that_ends_an_alarm(functions: Functions) -> None:
-    told = functions.send("detect")
-    written = told.values("service")
-    assert written == {
-        "TablesNotReadable": 0,
-        "lake_tables": 1,
-        "lake_tables_warned": 1,
-        "lake_data_files": 5,
-        "lake_snapshots": 5,
-    }
-    assert (_counted(told, "TablesScanned"), _counted(told, "TablesProposed")) == (1, 1)
-    assert _counted(told, "lake_records") == 10
-
-
 def of_run(answer: Mapping[str, Any], *tables: TableReport, is_scan: bool = True, failed_jobs: int = 0) -> RunReport:
     return RunReport({"status": "succeeded", "left": 0, **answer}, tables, is_scan, failed_jobs)
 
@@ -515,25 +474,19 @@ def emitted(functions: Functions, report: RunReport) -> Answer:
     return Answer(None, None, functions._capture.readouterr().out)
 
 
-@pytest.mark.parametrize(
-    ("report", "expected"),
-    [
+def test_the_metrics_of_a_run(functions: Functions) -> None:
+    """How it ended is counted with its last call; the tables of a call are summed, and written once."""
+    for report, expected in (
         (of_run({}), {"RunsSucceeded": 1}),
         (of_run({"status": "partial"}), {"RunsSucceeded": 1}),
         (of_run({"status": "failed"}, failed_jobs=2), {"RunsFailed": 1, "JobsFailed": 2}),
-        # A person's run, or its typo, says nothing of the schedule.
+        # A person's run, or its typo, says nothing about the schedule.
         (of_run({"status": "failed"}, is_scan=False), {}),
         (of_run({}, is_scan=False, failed_jobs=1), {"JobsFailed": 1}),
         (of_run({"status": "running", "left": 3}), {}),
-    ],
-)
-def test_how_a_run_ended_is_counted_with_its_last_call(
-    functions: Functions, report: RunReport, expected: Mapping[str, float]
-) -> None:
-    assert emitted(functions, report).values("service") == expected
+    ):
+        assert emitted(functions, report).values("service") == expected
 
-
-def test_the_tables_of_a_call_are_summed_and_written_once(functions: Functions) -> None:
     compacted = replace(refused(Operation.COMPACT, "no"), metrics={"compact.files_merged": 5})
     orphans = refused(Operation.REMOVE_ORPHANS, "no")
     told = emitted(
@@ -556,8 +509,7 @@ def test_the_tables_of_a_call_are_summed_and_written_once(functions: Functions) 
     }
     assert len(told.output.splitlines()) == 1
 
-
-def test_what_failed_in_several_passes_in_a_row_is_counted_and_named(functions: Functions) -> None:
+    # An operation that failed in several passes in a row is counted and named.
     told = emitted(
         functions,
         of_run(
@@ -577,19 +529,16 @@ def test_what_failed_in_several_passes_in_a_row_is_counted_and_named(functions: 
     (line,) = (line for line in emitted(functions, of_run({}, *tables)).lines if line["level"] == "ERROR")
     assert line["message"].endswith("lake ns.t99: compact 3 times; and 2 table(s) more")
 
-
-@pytest.mark.usefixtures("functions")
-def test_only_what_the_template_asks_for_is_written() -> None:
-    """Each name more costs 30 cents a month and stack."""
+    # Each metric name beyond those that the template asks for costs 30 cents a month and stack.
     totals = {name for name, dimensions in asked_for() if dimensions == {"service"}}
     assert totals == importlib.import_module("cloudwatch")._ASKED_FOR
 
 
-# What functions tell CloudWatch: scans, the lake, failed passes, and all that alarms and dashboard ask for.
+# Metrics of scans and of the lake, and all that alarms and dashboard ask for.
 
 
 @pytest.mark.parametrize("wanted", ["none", "passes", "all"])
-def test_a_scan_is_counted_and_the_lake_is_told(
+def test_a_scan_is_counted_and_describes_the_lake(
     functions: Functions, monkeypatch: pytest.MonkeyPatch, wanted: str
 ) -> None:
     monkeypatch.setenv("METRICS_PER_TABLE", wanted)
@@ -625,7 +574,9 @@ def test_a_scan_is_counted_and_the_lake_is_told(
     assert told.values("service")["compact.files_merged"] == 5
 
 
-def test_a_scan_says_when_it_begins_and_ends_and_once_what_is_wrong_with_a_table(functions: Functions) -> None:
+def test_a_scan_says_when_it_begins_and_ends_and_once_what_is_wrong_with_a_table(
+    functions: Functions, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second = functions.send("detect"), functions.send("detect", run_id="run-2")
     (started,), (finished,) = first.lines_of("scan_started"), first.lines_of("scan_finished")
     assert (started["catalogs"], started["run_id"]) == (1, RUN)
@@ -641,15 +592,23 @@ def test_a_scan_says_when_it_begins_and_ends_and_once_what_is_wrong_with_a_table
         ("WARNING", "ns.t", "local", RUN, warning) for warning in ("manifest_sprawl", "small_files")
     ]
     assert second.lines_of("lake_warning") == []
+    # No zeros are written but the one that ends an alarm.
+    assert first.values("service") == {
+        "TablesNotReadable": 0,
+        "lake_tables": 1,
+        "lake_tables_warned": 1,
+        "lake_data_files": 5,
+        "lake_snapshots": 5,
+    }
+    assert (_counted(first, "TablesScanned"), _counted(first, "TablesProposed")) == (1, 1)
+    assert _counted(first, "lake_records") == 10
 
-
-def test_a_lake_that_cannot_be_read_costs_no_scan(functions: Functions, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*given: Any) -> Any:
         raise KeyError("counters")  # an entry that is not as this version writes it
 
     monkeypatch.setattr(importlib.import_module("cloudwatch"), "lake_totals", fail)
-    told = functions.send("detect")
-    assert told.result["tables"]["count"] == 1
+    told = functions.send("detect", run_id="run-3")
+    assert [line["tables"] for line in told.lines_of("scan_finished")] == [1]
     (line,) = (line for line in told.lines if line["level"] == "WARNING" and "event" not in line)
     assert line["message"] == "how the lake looks cannot be told: KeyError 'counters'"
 

@@ -1,4 +1,4 @@
-"""Expiry against tables that bend the rules, and expiry that is cut short."""
+"""Expiry of tables that bend the rules, and expiry that is interrupted."""
 
 from __future__ import annotations
 
@@ -30,8 +30,6 @@ from support.moments import Moment, at
 from support.readers import duckdb_rows, pyiceberg_rows
 from support.scripted_catalog import ScriptedCatalog, once
 
-# Expiry against tables that bend the rules: what is still read must stay.
-
 EXPIRE = Operation.EXPIRE_SNAPSHOTS
 
 
@@ -50,9 +48,16 @@ def test_a_file_that_was_added_twice_stays_while_a_tag_needs_it(table: Maintaine
     assert table.ids(kept.snapshot_id) == [1, 2]
 
 
+class PowerCutError(BaseException):
+    """No code under test catches it."""
+
+
+def cut() -> None:
+    raise PowerCutError
+
+
 class AssertionsOnly(ScriptedCatalog):
-    """As a REST catalog: a commit is made on whatever is newest if the requirements hold, and refs go with their
-    snapshots."""
+    """Commits as a REST catalog does: on the newest state if the requirements hold; refs leave with their snapshots."""
 
     def commit(
         self, base: LoadedTable, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]
@@ -64,16 +69,10 @@ class AssertionsOnly(ScriptedCatalog):
         return super().commit(now, requirements, [*dropped, *updates])
 
 
-def test_a_tag_that_is_made_while_an_expiry_is_planned_keeps_its_snapshot(table: MaintainedTable) -> None:
-    table.fill(3)
-    table.run(Operation.COMPACT)
-    oldest = min(table.metadata.snapshots.values(), key=lambda snapshot: snapshot.sequence_number).snapshot_id
-
-    def tag() -> None:
-        table.table.manage_snapshots().create_tag(oldest, "late").commit()
-
-    # The plan is made; the last thing before the commit's own load is to look for metadata files of another head.
-    with at(Moment.AFTER_LISTING, tag):
+def test_a_tag_that_is_made_while_an_expiry_is_planned_keeps_its_snapshot(compacted: MaintainedTable) -> None:
+    table, oldest = compacted, oldest_of(compacted)
+    # The plan is made; the last step before the commit's own load is to look for metadata files of another head.
+    with at(Moment.AFTER_LISTING, tagging(table, oldest)):
         outcome = table.run(EXPIRE, catalog=AssertionsOnly(table.catalog))
     assert outcome.metrics["expire_snapshots.snapshots_expired"] == 2
     assert table.metadata.refs["late"].snapshot_id == oldest
@@ -82,7 +81,7 @@ def test_a_tag_that_is_made_while_an_expiry_is_planned_keeps_its_snapshot(table:
 
 
 class Meanwhile(AssertionsOnly):
-    """Something happens after our last look at the table, just before the server makes the first commit."""
+    """Another writer acts after our last look at the table, just before the server makes the first commit."""
 
     def __init__(self, inner: Catalog, happens: Callable[[], object], **hooks: Any) -> None:
         super().__init__(inner, **hooks)
@@ -138,7 +137,7 @@ def test_a_tag_that_is_made_just_before_the_commit_keeps_its_files(compacted: Ma
     )
     assert outcome.metrics["expire_snapshots.refs_lost"] == 1
     assert outcome.files_deleted, "what the tag does not need goes"
-    # Until a person decides, no later pass takes the files; afterwards they are orphans.
+    # No later pass takes the files until a person decides; afterwards they are orphans.
     year = 366 * 86_400_000
     table.append(99)
     table.maintain(run_id="run-2", clock=lambda: system_clock() + year)
@@ -148,32 +147,7 @@ def test_a_tag_that_is_made_just_before_the_commit_keeps_its_files(compacted: Ma
     assert outcome.files_deleted
     assert table.ids() == [0, 1, 10, 11, 20, 21, 99]
 
-
-def test_a_run_that_dies_right_after_such_a_commit_leaves_the_tags_files_to_no_later_pass(
-    compacted: MaintainedTable,
-) -> None:
-    table, oldest = compacted, oldest_of(compacted)
-
-    def cut() -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        table.run(EXPIRE, catalog=Meanwhile(table.catalog, tagging(table, oldest), after_commit=once(cut)))
-    for number in range(3):
-        table.append(100 + number)
-    outcome = table.run(EXPIRE, run_id="run-2", max_snapshots_to_keep="9")
-    assert_tag_is_held(table, oldest)
-    assert outcome.status is Status.REFUSED
-    assert outcome.metrics["expire_snapshots.files_resumed"] > 0, "the rest goes"
-    assert table.run(EXPIRE, run_id="run-3", max_snapshots_to_keep="9").status is Status.SKIPPED
-
-
-def test_a_tag_of_a_kept_snapshot_that_the_catalog_drops_unseen_is_put_back(compacted: MaintainedTable) -> None:
-    """SeaweedFS drops every ref but main together with removed snapshots."""
-    table = compacted
-    kept = table.metadata.current_snapshot
-    assert kept is not None
-
+    # A tag of a snapshot that stays is put back: SeaweedFS drops every ref but main together with removed snapshots.
     class Forgetful(Meanwhile):
         def commit(
             self, base: LoadedTable, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]
@@ -182,17 +156,35 @@ def test_a_tag_of_a_kept_snapshot_that_the_catalog_drops_unseen_is_put_back(comp
                 updates = [*updates, {"action": "remove-snapshot-ref", "ref-name": "late"}]
             return super().commit(base, requirements, updates)
 
-    outcome = table.run(EXPIRE, catalog=Forgetful(table.catalog, tagging(table, kept.snapshot_id)))
+    table.append(100)
+    table.append(101)
+    kept = table.metadata.current_snapshot
+    assert kept is not None
+    outcome = table.run(EXPIRE, catalog=Forgetful(table.catalog, tagging(table, kept.snapshot_id)), run_id="run-4")
     assert outcome.status is Status.SUCCEEDED
     assert table.metadata.refs["late"].snapshot_id == kept.snapshot_id
+
+
+def test_a_run_that_dies_right_after_such_a_commit_leaves_the_tags_files_to_no_later_pass(
+    compacted: MaintainedTable,
+) -> None:
+    table, oldest = compacted, oldest_of(compacted)
+    with pytest.raises(PowerCutError):
+        table.run(EXPIRE, catalog=Meanwhile(table.catalog, tagging(table, oldest), after_commit=once(cut)))
+    table.append(100)
+    outcome = table.run(EXPIRE, run_id="run-2", max_snapshots_to_keep="9")
+    assert_tag_is_held(table, oldest)
+    assert outcome.status is Status.REFUSED
+    assert outcome.metrics["expire_snapshots.files_resumed"] > 0, "the rest goes"
+    assert table.run(EXPIRE, run_id="run-3", max_snapshots_to_keep="9").status is Status.SKIPPED
 
 
 def without_log(table: MaintainedTable) -> None:
     table.rewrite_document(lambda document: document.update({"metadata-log": []}))
 
 
-def test_a_catalog_that_does_not_tell_what_it_swapped_out_loses_no_tag(compacted: MaintainedTable) -> None:
-    """Its log is empty: nothing is deleted, and the files are left to orphan removal, which waits and asks again."""
+def test_a_catalog_without_a_metadata_log_loses_no_tag(compacted: MaintainedTable) -> None:
+    """Nothing is deleted, and the files are left to orphan removal, which waits and looks again."""
     table, oldest = compacted, oldest_of(compacted)
 
     class Forgetful(Meanwhile):
@@ -248,16 +240,10 @@ def test_a_log_that_cannot_be_read_keeps_everything_until_it_can(
     assert_tag_is_held(table, oldest)
 
 
-def flink_append(table: MaintainedTable, job: str, checkpoint: int) -> None:
-    mark = {"flink.job-id": job, "flink.operator-id": "o", "flink.max-committed-checkpoint-id": str(checkpoint)}
-    table.table.append(table.new_rows(checkpoint), snapshot_properties=mark)
-
-
-def test_expiry_tells_what_streaming_writers_cost(table: MaintainedTable) -> None:
-    flink_append(table, "a", 1)
-    flink_append(table, "a", 2)
-    for number in range(3):
-        flink_append(table, "b", 10 + number)
+def test_expiry_reports_the_snapshots_that_streaming_writers_keep(table: MaintainedTable) -> None:
+    for job, checkpoint in (("a", 1), ("a", 2), ("b", 10), ("b", 11), ("b", 12)):
+        mark = {"flink.job-id": job, "flink.operator-id": "o", "flink.max-committed-checkpoint-id": str(checkpoint)}
+        table.table.append(table.new_rows(checkpoint), snapshot_properties=mark)
     table.run(Operation.COMPACT)
     snapshots = sorted(table.metadata.snapshots.values(), key=lambda snapshot: snapshot.sequence_number)
     assert snapshots[-1].summary["flink.job-id"] == "b"
@@ -280,15 +266,7 @@ def test_expiry_tells_what_streaming_writers_cost(table: MaintainedTable) -> Non
     assert outcome.metrics["expire_snapshots.snapshots_kept_for_writers"] == 0
 
 
-# An expiry that is cut short anywhere between its commit and its last deletion is finished by a later pass.
-
-
-class PowerCutError(BaseException):
-    """Nobody catches it."""
-
-
-def cut() -> None:
-    raise PowerCutError
+# A later pass finishes an expiry that is interrupted anywhere between its commit and its last deletion.
 
 
 @pytest.fixture
@@ -314,10 +292,18 @@ def interrupted(merged_table: MaintainedTable, moment: Moment, **settings: str) 
 def test_what_a_crash_after_the_commit_left_goes_in_the_next_pass(merged_table: MaintainedTable) -> None:
     expected, snapshots = merged_table.run(EXPIRE, dry_run=True), len(merged_table.metadata.snapshots)
     interrupted(merged_table, Moment.AFTER_COMMIT)
-    assert len(merged_table.metadata.snapshots) == 1
+    (kept,) = merged_table.metadata.snapshots.values()
     left = set(map(normalise, expected.files_planned))
     assert left <= merged_table.files()
     assert set(map(normalise, pending(merged_table))) == left
+
+    # While references cannot be read, the list and the files stay.
+    manifest = Path(normalise(merged_table.reader.manifests(kept)[0].manifest_path))
+    aside = manifest.rename(manifest.with_suffix(".aside"))
+    assert merged_table.run(EXPIRE).status is Status.REFUSED
+    assert set(map(normalise, pending(merged_table))) == left <= merged_table.files()
+    aside.rename(manifest)
+
     preview = merged_table.run(EXPIRE, dry_run=True)
     assert (preview.files_planned, preview.summary) == (
         expected.files_planned,
@@ -355,21 +341,40 @@ def test_a_crash_between_two_batches_is_finished_together_with_the_next_expiry(
     assert merged_table.verify().ok
 
 
-def test_a_crash_before_the_commit_deletes_nothing_ever(merged_table: MaintainedTable) -> None:
-    """The list is there, and every file on it is still referenced: the list is all that goes."""
-    interrupted(merged_table, Moment.BEFORE_COMMIT)
-    assert len(merged_table.metadata.snapshots) == 5
-    assert pending(merged_table) != set()
-    before, snapshots = merged_table.files(), dict(merged_table.metadata.snapshots)
-    outcome = merged_table.run(EXPIRE, snapshot_retention_hours="5")
+def test_an_expiry_that_does_not_commit_deletes_nothing(merged_table: MaintainedTable) -> None:
+    table, before = merged_table, merged_table.loaded.metadata_location
+    with mock.patch.object(PendingDeletionStore, "expect", side_effect=StorageError("the state file is full")):
+        outcome = table.run(EXPIRE)
+    assert (outcome.status, outcome.reason) == (Status.FAILED, "StorageError: the state file is full")
+    assert table.loaded.metadata_location == before
+
+    # After a crash before the commit, every file on the list is still referenced: only the list goes.
+    interrupted(table, Moment.BEFORE_COMMIT)
+    assert len(table.metadata.snapshots) == 5
+    assert pending(table) != set()
+    files, snapshots = table.files(), set(table.metadata.snapshots)
+    outcome = table.run(EXPIRE, snapshot_retention_hours="5")
     assert (outcome.status, outcome.reason) == (Status.SKIPPED, "no snapshots to expire")
-    assert merged_table.files() == before
-    assert merged_table.metadata.snapshots.keys() == snapshots.keys()
-    assert pending(merged_table) == set()
+    assert (table.files(), set(table.metadata.snapshots), pending(table)) == (files, snapshots, set())
+
+    # A commit that surely did not land leaves no list.
+    with at(Moment.BEFORE_COMMIT, lambda: table.append(99)):
+        outcome = table.run(EXPIRE, max_commit_retries="0")
+    assert outcome.status is Status.FAILED
+    assert "CommitConflict" in (outcome.reason or "")
+    assert (pending(table), files < table.files()) == (set(), True)
+
+    # A lost swap frees what the newer head allows: the tag of another writer keeps the oldest snapshot.
+    with at(Moment.BEFORE_COMMIT, tagging(table, oldest_of(table))):
+        outcome = table.run(EXPIRE)
+    assert outcome.status is Status.SUCCEEDED
+    assert (pending(table), table.unreferenced()) == (set(), set())
+    assert len(table.metadata.snapshots) == 2
+    assert table.verify().ok
 
 
 def test_a_snapshot_that_came_back_keeps_its_files(merged_table: MaintainedTable, tmp_path: Path) -> None:
-    """Somebody registers an older metadata file after the crash: what is recorded is a hint, no permission."""
+    """A person registers an older metadata file after the crash: the list is a hint, no permission."""
     before = merged_table.loaded.metadata_location
     interrupted(merged_table, Moment.AFTER_COMMIT)
     left, now = pending(merged_table), merged_table.loaded.metadata_location
@@ -378,19 +383,6 @@ def test_a_snapshot_that_came_back_keeps_its_files(merged_table: MaintainedTable
     outcome = merged_table.run(EXPIRE, snapshot_retention_hours="5")
     assert (outcome.status, pending(merged_table)) == (Status.SKIPPED, set())
     assert all(Path(normalise(path)).exists() for path in left)
-
-
-def test_references_that_cannot_be_read_keep_the_list(merged_table: MaintainedTable) -> None:
-    interrupted(merged_table, Moment.AFTER_COMMIT)
-    left = pending(merged_table)
-    manifest = Path(
-        normalise(merged_table.reader.manifests(next(iter(merged_table.metadata.snapshots.values())))[0].manifest_path)
-    )
-    aside = manifest.rename(manifest.with_suffix(".aside"))
-    assert merged_table.run(EXPIRE).status is Status.REFUSED
-    assert pending(merged_table) == left
-    aside.rename(manifest)
-    assert len(merged_table.run(EXPIRE).files_deleted) == len(left)
 
 
 def test_what_could_not_be_deleted_is_tried_again_by_the_next_pass(
@@ -410,44 +402,14 @@ def test_what_could_not_be_deleted_is_tried_again_by_the_next_pass(
     assert merged_table.run(EXPIRE).metrics["expire_snapshots.files_resumed"] == 4
     assert (merged_table.unreferenced(), pending(merged_table)) == (set(), set())
 
-
-def test_a_list_that_cannot_be_written_stops_before_the_commit(merged_table: MaintainedTable) -> None:
-    before = merged_table.loaded.metadata_location
-    with mock.patch.object(PendingDeletionStore, "expect", side_effect=StorageError("the state file is full")):
-        outcome = merged_table.run(EXPIRE)
-    assert (outcome.status, outcome.reason) == (Status.FAILED, "StorageError: the state file is full")
-    assert merged_table.loaded.metadata_location == before
-
-
-def test_a_list_that_cannot_be_removed_does_no_harm(merged_table: MaintainedTable) -> None:
+    # A list that cannot be removed does no harm.
+    merged_table.append(98)
+    merged_table.append(99)
     with mock.patch.object(PendingDeletionStore, "forget", side_effect=StorageError("the state file is full")):
         outcome = merged_table.run(EXPIRE)
     assert outcome.status is Status.SUCCEEDED
-    assert pending(merged_table) != set()
+    left = pending(merged_table)
+    assert left == set(outcome.files_deleted) != set()
     again = merged_table.run(EXPIRE)
-    assert again.metrics["expire_snapshots.files_resumed"] == 12
-    assert pending(merged_table) == set()
-
-
-def test_a_lost_swap_frees_what_the_newer_head_allows(merged_table: MaintainedTable) -> None:
-    """Somebody tags the oldest snapshot just before our commit: it stays, and so does what it holds."""
-
-    def tag() -> None:
-        oldest = min(merged_table.metadata.snapshots.values(), key=lambda s: s.sequence_number)
-        merged_table.table.manage_snapshots().create_tag(oldest.snapshot_id, "keep").commit()
-
-    with at(Moment.BEFORE_COMMIT, tag):
-        outcome = merged_table.run(EXPIRE)
-    assert outcome.status is Status.SUCCEEDED
-    assert pending(merged_table) == set()
-    assert merged_table.unreferenced() == set()
-    assert len(merged_table.metadata.snapshots) == 2
-    assert merged_table.verify().ok
-
-
-def test_an_expiry_that_surely_did_not_land_leaves_no_list(merged_table: MaintainedTable) -> None:
-    with at(Moment.BEFORE_COMMIT, lambda: merged_table.append(99)):
-        outcome = merged_table.run(EXPIRE, max_commit_retries="0")
-    assert outcome.status is Status.FAILED
-    assert "CommitConflict" in (outcome.reason or "")
+    assert again.metrics["expire_snapshots.files_resumed"] == len(left)
     assert pending(merged_table) == set()

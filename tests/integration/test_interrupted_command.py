@@ -31,7 +31,7 @@ from support.interrupted_process import (
 )
 from support.readers import duckdb_rows
 
-# A signal during a pass: a real process with workers, to all of which the terminal or systemd sends it.
+# A signal during a pass of a real process with workers; the terminal or systemd sends it to all of them.
 
 EXIT_INTERRUPTED = 130
 SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -166,22 +166,19 @@ def test_deletions_that_were_terminated_are_finished_by_the_next_pass(command: C
     assert unreferenced(command) == set()
 
 
-def test_a_process_that_hangs_ends_when_the_grace_is_over(command: Command) -> None:
-    table = command.table()
-    code, told, seconds = terminated_at(
-        command, "BEFORE_COMMIT", "--set", "min_input_files=2", "--grace", "2s", act="time.sleep(30)"
-    )
-    assert (code, told) == (143, "interrupted; the command did not finish within 2 s (--grace)")
-    assert seconds < 20
-    head = command.catalog.load_table("ns.t")
-    assert head.metadata_location == table.metadata_location
-
-
-def test_a_second_signal_ends_the_process_at_once(command: Command) -> None:
-    table = command.table()
-    act = "time.sleep(1.1); os.kill(os.getpid(), signal.SIGTERM); time.sleep(30)"
-    code, told, seconds = terminated_at(command, "BEFORE_COMMIT", "--set", "min_input_files=2", act=act)
-    assert (code, told) == (143, "")
+@pytest.mark.parametrize(
+    ("act", "options", "sentence"),
+    [
+        ("time.sleep(30)", ("--grace", "1s"), "interrupted; the command did not finish within 1 s (--grace)"),
+        ("time.sleep(1.1); os.kill(os.getpid(), signal.SIGTERM); time.sleep(30)", (), ""),
+    ],
+    ids=["the grace is over", "a second signal"],
+)
+def test_a_process_that_hangs_ends(command: Command, act: str, options: tuple[str, ...], sentence: str) -> None:
+    table = command.table(appends=2)
+    settings = ("--set", "min_input_files=2", *options)
+    code, told, seconds = terminated_at(command, "BEFORE_COMMIT", *settings, act=act)
+    assert (code, told) == (143, sentence)
     assert seconds < 20
     assert command.catalog.load_table("ns.t").metadata_location == table.metadata_location
 
@@ -219,40 +216,42 @@ INTERRUPTS = {
 }
 
 
-@pytest.mark.parametrize(("operation", "after", "sentence"), INTERRUPTS.values(), ids=INTERRUPTS)
 def test_what_landed_before_an_interrupt_is_told_and_recorded(
-    command: Command, monkeypatch: pytest.MonkeyPatch, operation: Operation, after: bool, sentence: str
+    command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command.table()
-    interrupt_in(monkeypatch, operation, after=after)
-    answer = command("maintain", "ns.t", "--engine", "local", *EVERYTHING_IS_OLD, "--json")
-    assert (answer.code, one_sentence(answer.err)) == (EXIT_INTERRUPTED, sentence)
-    part = next(part for part in answer.json["operations"] if part["operation"] == operation.value)
-    assert part["status"] == "failed"
-    head = command.catalog.load_table("ns.t").current_snapshot()
-    assert head is not None
-    assert part["snapshot_ids"] == ([head.snapshot_id] if operation is Operation.COMPACT else [])
-    (one,) = command("history", "ns.t", "--json").json["passes"]
-    assert (one["run_id"], one["status"], one["summary"]) == tuple(
-        answer.json[key] for key in ("run_id", "status", "summary")
-    )
-
-
-def test_an_interrupted_dry_run_changed_nothing(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    command.table()
-    interrupt_in(monkeypatch, Operation.COMPACT, after=False)
+    table = command.table()
     before = command.contents()
-    for call in (("maintain", "ns.t", "--dry-run"), ("plan", "ns.t")):
-        answer = command(*call, "--engine", "local")
-        assert (answer.code, one_sentence(answer.err)) == (
-            EXIT_INTERRUPTED,
-            "interrupted during compact; the table is unchanged (dry run); nothing is left to clean",
-        )
+    with monkeypatch.context() as patch:
+        interrupt_in(patch, Operation.COMPACT, after=False)
+        for call in (("maintain", "ns.t", "--dry-run"), ("plan", "ns.t")):
+            answer = command(*call, "--engine", "local")
+            assert (answer.code, one_sentence(answer.err)) == (
+                EXIT_INTERRUPTED,
+                "interrupted during compact; the table is unchanged (dry run); nothing is left to clean",
+            )
     assert command.contents() == before
     assert command("history", "ns.t", "--json").json["passes"] == []
 
+    for operation, after, sentence in INTERRUPTS.values():
+        with monkeypatch.context() as patch:
+            interrupt_in(patch, operation, after=after)
+            answer = command("maintain", "ns.t", "--engine", "local", *EVERYTHING_IS_OLD, "--json")
+        assert (answer.code, one_sentence(answer.err)) == (EXIT_INTERRUPTED, sentence)
+        part = next(part for part in answer.json["operations"] if part["operation"] == operation.value)
+        assert part["status"] == "failed"
+        head = table.refresh().current_snapshot()
+        assert head is not None
+        assert part["snapshot_ids"] == ([head.snapshot_id] if operation is Operation.COMPACT else [])
+        one, *_ = command("history", "ns.t", "--json").json["passes"]
+        assert (one["run_id"], one["status"], one["summary"]) == tuple(
+            answer.json[key] for key in ("run_id", "status", "summary")
+        )
+        rows = table.scan().to_arrow().slice(0, 3)
+        for _ in range(6):
+            table.append(rows)
 
-# Ctrl-C while Spark works: PySpark would make an error of it, and the pass would go on
+
+# Ctrl-C while Spark works: PySpark's own handler would turn it into an error, and the pass would go on
 # (platform: pyspark-sigint-handler).
 
 
@@ -303,9 +302,15 @@ sys.exit(icekeeper_command.main())
 """
 
 
-@pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
-@pytest.mark.parametrize("held", ["typer", "icekeeper.detection.detect"])
-@SIGNALS
+@pytest.mark.parametrize(
+    ("held", "as_json", "number"),
+    [
+        ("typer", False, signal.SIGINT),
+        ("typer", True, signal.SIGTERM),
+        ("icekeeper.detection.detect", True, signal.SIGINT),
+        ("icekeeper.detection.detect", False, signal.SIGTERM),
+    ],
+)
 def test_an_interrupt_of_the_start_is_one_sentence(
     command: Command, held: str, as_json: bool, number: signal.Signals
 ) -> None:

@@ -67,7 +67,7 @@ def in_this_process(
 
 
 @contextmanager
-def _without_processes(name: EngineName, environment: object) -> Iterator[Callable[[PassOrder, Event], PassEnd]]:
+def without_processes(name: EngineName, environment: object) -> Iterator[Callable[[PassOrder, Event], PassEnd]]:
     with open_engine(name) as engine:
         yield in_this_process(engine)
 
@@ -124,7 +124,7 @@ class Command:
                 patch.delenv(name)
         for name, value in self.environment().items():
             patch.setenv(name, value)
-        patch.setattr(pass_process, "PassProcesses", _without_processes)
+        patch.setattr(pass_process, "PassProcesses", without_processes)
         self.catalog = SqlCatalog(CATALOG, **self.properties)
         self.catalog.create_namespace("ns")
 
