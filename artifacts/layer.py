@@ -1,7 +1,7 @@
 """Fills the folder of the functions' layer: the package and what it needs, without what a function never uses.
 
 Lambda takes 250 MB unzipped, layers included.  Without headers, tests, Flight and what only the command line needs it
-is 155 to 219 MB, most of it PyArrow (platform: layer-size).
+is 155 to 219 MB, most of it PyArrow.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ UNUSED = (
     "zstandard/_cffi.*",
     "sqlalchemy/dialects/mssql",
     "sqlalchemy/dialects/oracle",
-    # Compiled by this Python; a function compiles at each cold start instead (platform: lambda-compiles-imports).
+    # Compiled by this Python; a function compiles at each cold start instead (platform: function-import-time).
     "**/__pycache__",
     # They say where and with what it was installed, so that no two builds were alike.
     "*.dist-info/RECORD",

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-# AWS Step Functions developer guide, "Quotas": a payload, and the history of an execution
-# (platform: step-functions-payload-limit).
+# AWS Step Functions developer guide, "Quotas": a payload, and the history of an execution.
 _LARGEST_PAYLOAD = 256 * 1024
 _MOST_EVENTS = 25_000
 

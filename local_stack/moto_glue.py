@@ -1,6 +1,6 @@
 """What moto 5.2.5 leaves out of Glue: ``UpdateTable`` on the condition that the table still has a version.
 
-``tests/contract/test_canaries.py`` says when this is needed no more (platform: moto-glue-version-id).
+``tests/contract/test_canaries.py`` says when this is needed no more (platform: moto-lets-pass).
 """
 
 from __future__ import annotations

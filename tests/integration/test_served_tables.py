@@ -224,7 +224,7 @@ class TestOneLook:
             assert len(reads) == len(set(reads))
 
     def test_near_a_table_in_a_bucket_of_its_own_nobody_is_looked_for(self, owner: MaintainedTable) -> None:
-        """S3 made that bucket for it alone (platform: s3tables-own-bucket)."""
+        """S3 made that bucket for it alone (platform: buckets-have-second-names)."""
         alone = replace(owner.loaded, metadata=TableMetadata(new_document("s3://0a1b2c--table-s3", 2)))
         runtime = owner.runtime_with()
         context = runtime.context(owner.loaded, runtime.policy(owner.loaded, {}), LocalEngine(1))

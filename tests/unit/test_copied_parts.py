@@ -410,7 +410,7 @@ def test_a_float_column_that_cannot_be_decoded_is_refused(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("counted", [{}, {1: 0}, {3: 1}, {1: 0, 3: 1}], ids=["none", "first", "second", "both"])
 def test_columns_whose_paths_are_the_same_to_arrow_are_not_mixed_up(counted: dict[int, int], tmp_path: Path) -> None:
-    """A dot in a name is a step to PyArrow (platform: pyarrow-dotted-columns)."""
+    """A dot in a name is a step to PyArrow."""
     schema = struct((1, "a.b", "double"), (2, "a", struct((3, "b", "double"))))
     values: dict[str, list[Any]] = {"a.b": [1.0, 2.0, 3.0], "a": [{"b": math.nan}, {"b": 5.0}, None]}
     path = parquet_file(tmp_path / "in.parquet", rows(schema, values))

@@ -311,7 +311,7 @@ def test_files_are_fetched_ahead_up_to_a_number_of_bytes(count: int) -> None:
         assert storage.opened <= (taken - 1) * size + 16 * MB + size
 
 
-# Whoever imports Icekeeper has the C library give large blocks back (platform: freed-memory-stays-per-thread).
+# Whoever imports Icekeeper has the C library give large blocks back (platform: arrow-allocators).
 
 _CODE = """
 import ctypes, sys

@@ -188,7 +188,7 @@ def test_a_source_that_is_another_one_is_named(call: str, status: int) -> None:
 
 @pytest.mark.parametrize("parts", [(SOURCE, PARTS[-1]), PARTS[1:2]], ids=["copied", "sent"])
 def test_a_source_that_was_exchanged_is_seen_where_conditions_are_ignored(parts: Sequence[Part]) -> None:
-    """By the ETag of what the store answers (platform: moto-ignores-copy-etag)."""
+    """By the ETag of what the store answers (platform: moto-lets-pass)."""
     client = PaperS3()
     client.etag = '"another"'
     with pytest.raises(ObjectChanged, match=f"^{SOURCE.path}$"):

@@ -75,7 +75,7 @@ def test_a_large_object_is_read_in_parts_of_one_state() -> None:
 
 
 def test_parts_of_two_states_are_no_object() -> None:
-    """Also where the store ignores conditions (platform: moto-ignores-copy-etag)."""
+    """Also where the store ignores conditions (platform: moto-lets-pass)."""
     client = Client(bytes(ONE_READ_BYTES + 1), lambda answer, number: {**answer, "ETag": f"e{number}"})
     with pytest.raises(OSError, match=f"{PATH} was replaced while it was read"):
         read_object(client, PATH)

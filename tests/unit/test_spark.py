@@ -101,8 +101,7 @@ class _Started(Exception):
 
 
 def test_java_leaves_the_cores_to_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its second compiler and parallel collector took as much CPU again as all else that it does
-    (platform: spark-java-options)."""
+    """Its second compiler and parallel collector took as much CPU again as all else that it does."""
     for variable in ("JAVA_HOME", "SPARK_LOCAL_IP", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         monkeypatch.setenv(variable, "")
     monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)

@@ -666,7 +666,7 @@ def test_a_key_of_the_control_bucket_is_used_by_all_who_use_the_bucket() -> None
 
 
 def test_a_key_of_the_state_table_is_used_by_all_who_use_the_table_and_through_it_only() -> None:
-    """DynamoDB asks KMS in the name of whoever reads or writes the table (platform: dynamodb-asks-kms)."""
+    """DynamoDB asks KMS in the name of whoever reads or writes the table."""
     key = SINGLE["StateTableKmsKeyArn"]
     stack = render({"StateTableKmsKeyArn": key})
     (table,) = stack.of_type("AWS::DynamoDB::Table").values()

@@ -33,10 +33,9 @@ UNREAD: Mapping[tuple[str, str], str | None] = {
     # Spark's vectorised reader has no booleans in RLE, which Arrow writes into pages of version 2.  Copied row groups
     # keep them, what is decoded has none.
     ("java", "booleans in RLE"): "Cannot support vectorized reads for column [flag]",
-    # polars' own reader, which leaves such tables to PyIceberg unless it is told not to
-    # (platform: polars-one-file-position-deletes).
+    # polars' own reader, which leaves such tables to PyIceberg unless it is told not to.
     ("polars", "partition-wide deletes"): "position delete file not limited to one data file",
-    # polars' files ask for Arrow's views of texts (platform: pyarrow-string-view-filters); ours do not.
+    # polars' files ask for Arrow's views of texts; ours do not.
     ("pyiceberg", "string views"): "string_view",
     # PyArrow looks up zeros by their bits where a footer's bounds are equal (platform: arrow-equal-bounds); ours tell
     # none.

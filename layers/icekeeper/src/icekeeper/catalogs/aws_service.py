@@ -1,8 +1,7 @@
 """The common part of AWS's catalogs: clients from PyIceberg's properties, errors of a swap, and retries of throttled
 requests (rule: throttles-are-failures).
 
-Errors are distinguished by their codes: boto3's typed exceptions do not match the answers of other servers
-(platform: seaweedfs-error-codes).
+Errors are distinguished by their codes: boto3's typed exceptions do not match the answers of other servers.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class RestCatalog:
         while pending:
             namespace = pending.pop(0)
             if namespace in seen:
-                continue  # SeaweedFS also lists nested namespaces at the top (platform: seaweedfs-nested-namespaces)
+                continue  # SeaweedFS also lists nested namespaces at the top
             seen.add(namespace)
             if len(seen) > _MOST_NAMESPACES or len(namespace) > _MOST_LEVELS:
                 raise StorageError(
@@ -214,7 +214,7 @@ class RestCatalog:
         answered = error.__cause__
         if not (isinstance(answered, requests.HTTPError) and _says_missing(answered.response)):
             return False
-        try:  # at the top, too (platform: seaweedfs-nested-namespaces)
+        try:  # at the top, too
             return all(namespace not in self._children(parent) for parent in {namespace[:-1], ()})
         except StorageError:
             return False

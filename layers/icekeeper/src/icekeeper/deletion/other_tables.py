@@ -139,7 +139,7 @@ _HOLDS_MS = 6 * HOUR_MS
 def know_every_table(context: OperationContext, own: LoadedTable) -> Sequence[CatalogLook]:
     """Look at every table of the catalogs that share the state, unless this run has done so.
 
-    Tables in buckets of their own are left out: they cannot share files (platform: s3tables-own-bucket).
+    Tables in buckets of their own are left out: they cannot share files (platform: buckets-have-second-names).
 
     Raises:
         OperationRefused: a table that may need files of ``own`` cannot be read.

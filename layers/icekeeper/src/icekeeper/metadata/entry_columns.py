@@ -366,7 +366,7 @@ class _Known(dict[bytes, Any]):
 # Reading entries by a regular expression that is learned from earlier entries.
 #
 # Nearly all entries of a manifest have the same layout: the same columns have metrics, paths have a few lengths.  One
-# match then finds all fields, several times faster than a walk from field to field (platform: regex-reads-manifests).
+# match then finds all fields, several times faster than a walk from field to field (platform: manifest-decoder-speed).
 # Entries of other layouts, and damaged ones, are walked (rule: damage-ends-in-a-named-error).
 
 # Learning takes as long as walking some hundred entries, and most tables have no more.

@@ -52,7 +52,7 @@ from icekeeper.model import EntryStatus, ManifestContent, ManifestEntry, Manifes
 
 BLOCK_BYTES = 64_000
 """The encoded records of a block, before compression (Java's ``DataFileConstants.DEFAULT_SYNC_INTERVAL``)."""
-# Compresses as well as zlib's default level, in half the time (platform: libdeflate-manifest-blocks).
+# Compresses as well as zlib's default level, in half the time.
 _DEFLATE_LEVEL = 6
 
 

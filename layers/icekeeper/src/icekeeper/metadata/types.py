@@ -354,7 +354,7 @@ def _next(value: bytes, step: int) -> bytes:
 #
 # Readers take a summary without bounds for "all null" and skip the manifest.  So every field has bounds that hold for
 # every reader (rule: summaries-hold-for-every-reader), or the manifest has no summaries at all.  Readers understand the
-# second case, but Spark's ``manifests`` table does not (platform: missing-summary-bounds-mean-null).
+# second case, but Spark's ``manifests`` table does not.
 # ``split_by_section`` avoids it: partitions of one section always have bounds.
 
 Section: TypeAlias = tuple[int, ...]

@@ -27,7 +27,7 @@ from icekeeper.policy.values import TextList
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.requests import LAST_MS, MAX_SETTINGS, requested_table
 
-# What fits into the payloads of the state machine, of which each holds 256 KB (platform: step-functions-payload-limit).
+# What fits into the payloads of the state machine, of which each holds 256 KB.
 # Pure.
 
 

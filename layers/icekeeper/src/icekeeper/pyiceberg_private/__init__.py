@@ -1,4 +1,4 @@
-"""The only room that uses private names of PyIceberg (platform: pyiceberg-private-names).
+"""The only room that uses private names of PyIceberg.
 
 PyIceberg's public API rebuilds table metadata from models that drop unknown fields and cannot write format version 3.
 So requests go through its authenticated session as raw JSON, and SQL swaps through its engine.  The version is pinned

@@ -38,8 +38,8 @@ class DamagedPage(CannotCopy):
     """A page has a wrong checksum: decoding it would not help."""
 
 
-# Apache Thrift's compiled reader and writer of the compact protocol are fast enough
-# (platform: thrift-footers-fast-enough).  The reader descends at most 64 levels, and refuses a text or list longer than
+# Apache Thrift's compiled reader and writer of the compact protocol are fast enough.
+# The reader descends at most 64 levels, and refuses a text or list longer than
 # its input.
 
 T = TypeVar("T")

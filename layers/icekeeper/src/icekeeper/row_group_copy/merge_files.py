@@ -290,7 +290,7 @@ def _facts(opened: ParquetRows, group: int, leaves: Sequence[LeafColumn]) -> dic
     )
     for batch in batches:
         columns = list(_without_structs(batch.columns))
-        if len(columns) != len(leaves):  # a path may name two columns to pyarrow (platform: pyarrow-dotted-columns)
+        if len(columns) != len(leaves):  # a path may name two columns to pyarrow
             raise CannotCopy("has columns whose paths are the same to Arrow")
         for leaf, values in zip(leaves, columns, strict=True):
             found[leaf.field_id] = _with_values(found[leaf.field_id], values.drop_null())

@@ -360,7 +360,7 @@ def _in_steps(storage: Storage, path: str) -> Iterator[_Steps]:
 
 
 class _Steps:
-    """An open file that is read in steps which fit into the processor's caches (platform: read-by-one-megabyte)."""
+    """An open file that is read in steps which fit into the processor's caches (platform: arrow-allocators)."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream

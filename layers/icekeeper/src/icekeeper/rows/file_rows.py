@@ -144,8 +144,7 @@ def _parquet(parquet: ParquetRows, names: Sequence[str]) -> Iterator[pa.RecordBa
 
 
 def _columns(names: Sequence[str]) -> list[str] | None:
-    """The columns to ask for; ``None``: all, because pyarrow takes a name with a dot as a path
-    (platform: pyarrow-dotted-columns)."""
+    """The columns to ask for; ``None``: all, because pyarrow takes a name with a dot as a path."""
     return None if any("." in name for name in names) else list(names)
 
 
@@ -157,7 +156,7 @@ def _without_columns(rows: int) -> Iterator[pa.RecordBatch]:
 
 
 # Parquet files are opened so that only pieces of a row group are in memory, however large it is.  Arrow reads a column
-# chunk whole unless it has a buffer size (platform: arrow-keeps-column-chunks).
+# chunk whole unless it has a buffer size (platform: arrow-allocators).
 
 _SMALL_BYTES = 4 * 1024 * 1024
 """Files up to this size are read with Arrow's defaults, without a look at their row groups."""

@@ -185,7 +185,7 @@ def _whole(source: InputFile, storage: Storage) -> pa.NativeFile | None:
 # Small inputs are decoded ahead in threads, while the caller works on the rows before them.
 #
 # Arrow decodes the columns of one file in parallel.  For a small file this does not pay: decoding a column takes less
-# time than handing it to a thread.  So a thread decodes several small files whole (platform: tiny-files-all-decoders),
+# time than handing it to a thread.  So a thread decodes several small files whole,
 # within a memory limit.
 
 InputRows = tuple[InputFile, Iterator[pa.RecordBatch]]

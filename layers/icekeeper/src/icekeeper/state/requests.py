@@ -18,8 +18,7 @@ from icekeeper.state.items import REMOVED, Item, Records, damaged
 log = logging.getLogger(__name__)
 
 MAX_SETTINGS = 16 * 1024
-"""Bytes of a request's settings as JSON text: failures need most of a payload
-(platform: step-functions-payload-limit)."""
+"""Bytes of a request's settings as JSON text: failures need most of a payload."""
 
 MOST_READ = 1000
 """How many requests are read at once: ten times what a scan proposes by default (``max_jobs_per_detection``)."""

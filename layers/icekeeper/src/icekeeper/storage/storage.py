@@ -5,7 +5,7 @@ batch deletion, which it lacks, use boto3 with the same properties.  So do reads
 two requests (platform: pyarrow-s3-requests), and writes (platform: table-buckets-refuse-headers).  Both clients are
 imported with the first remote object.
 Writes never check whether a file exists: names are unique, and the check would list, which AWS table buckets refuse
-(platform: pyiceberg-exists-lists).
+(platform: table-buckets-no-list-delete).
 """
 
 from __future__ import annotations

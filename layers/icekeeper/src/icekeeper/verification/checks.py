@@ -182,7 +182,7 @@ def duplicate_vector_problems(referenced: Iterable[str]) -> Iterator[Problem]:
 def manifest_problems(manifest: ManifestFile, entries: Sequence[ManifestEntry]) -> Iterator[Problem]:
     """Compare a manifest's entry in the manifest list with all ``entries`` of the manifest.
 
-    Iceberg-Java ignores these problems of counts, content and sequence numbers (platform: java-tolerates-damage).
+    Iceberg-Java ignores these problems of counts, content and sequence numbers.
     """
     path = manifest.manifest_path
     files: Counter[EntryStatus] = Counter()

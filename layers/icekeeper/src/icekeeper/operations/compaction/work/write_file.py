@@ -67,7 +67,7 @@ def write_evenly(rows: Iterator[pa.RecordBatch], task: RewriteTask, storage: Sto
 
 
 # Bytes of memory beside the rows of a row group.  Data of the file that waits for its upload: less than Arrow's own
-# streams keep (platform: boto3-uploads-in-one-request).
+# streams keep (platform: pyarrow-s3-requests).
 _ROOM = 40 * 1024 * 1024
 # Sorted rows, which stay in memory while row groups are made of them.
 _SORTED_BYTES = 64 * 1024 * 1024
