@@ -1,6 +1,6 @@
 # Every target does its own set-up, with uv.  It needs Python 3.11 or 3.12 and, the first time only, a network.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo pipeline site smoke quick test chaos fuzz nightly glue-env sam sam-local lint bench bench-quick definition deploy-artifacts wheel layer lock sbom audit release clean
+.PHONY: help setup demo pipeline site smoke quick test chaos fuzz nightly glue-env sam sam-local planted lint bench bench-quick definition deploy-artifacts wheel layer lock sbom audit release clean
 .SUFFIXES:
 
 VENV := .venv
@@ -69,9 +69,13 @@ chaos: $(STAMP) ## write to a table and kill passes over it for 15 minutes, then
 fuzz: $(STAMP) $(FUZZER_STAMP) ## fuzz every reader of foreign files by coverage, ten minutes: make fuzz SECONDS=600, RUNS=5000 a format, FORMATS="manifest"
 	PYTHONPATH=tests:$(FUZZER) $(BIN)/python -m support.hostile.fuzz $(if $(SECONDS),--seconds $(SECONDS)) $(if $(RUNS),--runs $(RUNS)) $(FORMATS)
 
-nightly: $(STAMP) $(JUDGES_STAMP) ## 2,000 random cases of every property, 2,000 histories under fire, and what takes minutes
+planted: $(STAMP) ## plant faults in the code, and see that the tests find each of them (part of nightly)
+	$(BIN)/python -m planted
+
+nightly: $(STAMP) $(JUDGES_STAMP) ## 2,000 random cases of every property, 2,000 histories under fire, planted faults, and what takes minutes
 	JUDGES_PYTHON=$(JUDGES)/bin/python $(BIN)/python -m pytest -q -n 2 --dist loadgroup --hypothesis-profile=nightly tests/property tests/nightly
 	PYTHONPATH=tests $(BIN)/python -m support.model --histories 2000 --record
+	$(BIN)/python -m planted
 
 glue-env: $(STAMP) ## install the jobs' wheels and the layer into clean Pythons and run them there (part of nightly)
 	$(BIN)/python -m pytest -q -rs --hypothesis-profile=nightly tests/nightly/test_clean_glue.py tests/nightly/test_clean_lambda.py
@@ -85,7 +89,7 @@ sam-local: $(STAMP) $(SAM_STAMP) $(RUNTIME_STAMP) layer ## send every event to i
 lint: $(STAMP) ## check style, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy $(SOURCES) tests benchmarks functions glue_jobs state_machine local_stack smoke artifacts
+	$(BIN)/mypy $(SOURCES) tests benchmarks functions glue_jobs state_machine local_stack smoke artifacts planted
 	$(BIN)/cfn-lint template.yaml
 
 bench: $(STAMP) ## measure everything beside the peers and record it in docs/performance.* (ROWS="..." picks rows; hours)

@@ -25,6 +25,7 @@ _PASSED, _FAILED = 0, 1
 
 
 def main() -> int:
+    """Plant the faults that the command line names; 1 if one of them is not found."""
     parser = argparse.ArgumentParser(prog="python -m planted", description="Plant faults and see that tests find them.")
     parser.add_argument("words", nargs="*", help="plant only faults whose names contain one of these words")
     parser.add_argument("--tests", nargs="+", default=[], help="run these tests in place of each fault's own")

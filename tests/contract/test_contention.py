@@ -12,7 +12,7 @@ from icekeeper.report.outcome import Status
 from support.contention import STORES, arena_of, contend
 from support.linearizable import Outcome
 
-COMMITS = 56  # tests/nightly/test_contention.py makes more
+COMMITS = 28  # tests/nightly/test_contention.py makes more
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Writers at work while passes are killed: a short turn of ``make chaos``, with other moments in every run."""
+"""Writers at work while passes are killed: short turns of ``make chaos``, with other moments in every run."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from support.chaos import RUNS, chaos
+from support.chaos import chaos
 
-SECONDS = 6
+SECONDS = 4
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("store", "version"), RUNS)
+@pytest.mark.parametrize(("store", "version"), [("sql", 3), ("seaweedfs", 2)])
 def test_every_acknowledged_row_is_there_and_no_other(store: str, version: int, tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(10**6)
     print(f"python -m support.chaos --store {store} --version {version} --seed {seed}")  # shown where the test fails

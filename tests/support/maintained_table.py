@@ -38,6 +38,7 @@ from icekeeper.storage.paths import normalise, split_path
 from icekeeper.storage.storage import Storage, StoreClock, store_now_ms
 from icekeeper.verification.checks import Verification
 from icekeeper.verification.verify import verify_table
+from support import ready_tables
 from support.readers import CanonicalRows, canonical, duckdb_rows, pyiceberg_rows
 from support.scripted_catalog import ScriptedCatalog, ScriptedEngine
 
@@ -157,9 +158,17 @@ class MaintainedTable:
         self.table.append(self.new_rows(*ids, part=part))
 
     def fill(self, files: int, *, part: str = "p", start: int = 0) -> None:
-        """That many files of two rows."""
-        for number in range(start, start + files):
-            self.append(number * 10, number * 10 + 1, part=part)
+        """That many files of two rows; an empty table gets a copy of those that were written first."""
+
+        def write() -> None:
+            for number in range(start, start + files):
+                self.append(number * 10, number * 10 + 1, part=part)
+
+        table = self.table
+        if table.metadata.snapshots:
+            write()
+        else:
+            ready_tables.fill(self.pyiceberg, table, ("fill", files, part, start), write)
 
     def new_rows(self, *ids: int, part: str = "p") -> pa.Table:
         """Rows that may be appended to this table or another of its columns."""
