@@ -133,38 +133,6 @@ def test_a_pass_of_which_every_step_was_left_did_nothing(pipeline: Pipeline) -> 
     assert len(list(pipeline.deployment.state.requests.pending())) == 1
 
 
-def test_a_step_killed_in_a_function_goes_to_a_job_from_then_on(pipeline: Pipeline) -> None:
-    pipeline.deployment = pipeline.open(ICEKEEPER_SMALL_COMPACTION_MB="1280")
-    item, plan = pipeline.begin()
-    assert {plan.routes[step] for step in ("compact", "expire_snapshots", "remove_orphans")} == {"function"}
-    for step in ("compact", "expire_snapshots"):
-        kill(pipeline, item, step)
-    pipeline.run(item, "remove_orphans")
-    pipeline.report()
-    routes = pipeline.begin("run-2")[1].routes
-    # Expiry has no job.
-    assert (routes["compact"], routes["expire_snapshots"], routes["remove_orphans"]) == ("glue", "function", "function")
-
-
-def test_a_listing_that_is_killed_is_too_much_for_a_function(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    item, _ = pipeline.begin()
-
-    class Killed(BaseException):
-        pass
-
-    def killed(*_: object, **__: object) -> Any:
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr("icekeeper.pipeline.run_step.run_operation", killed)
-        with pytest.raises(Killed):
-            pipeline.list_orphans(item)
-    pipeline.report()
-    assert pipeline.begin("run-2")[1].routes["remove_orphans"] == "glue"
-
-
 def test_a_step_killed_where_it_has_the_most_is_cut_off(pipeline: Pipeline) -> None:
     """What has a job is tried there first, and a pass that succeeds ends the wait (rule: cut-off-endless-tables)."""
     pipeline.deployment = pipeline.open(ICEKEEPER_SMALL_COMPACTION_MB="1280")
@@ -250,22 +218,6 @@ def file(pipeline: Pipeline, item: Item, settings: Mapping[str, str]) -> Mainten
 
 def pending(pipeline: Pipeline) -> list[MaintenanceRequest]:
     return list(pipeline.deployment.state.requests.pending())
-
-
-def test_a_request_is_claimed_when_its_pass_is_reported_and_a_newer_one_stays(pipeline: Pipeline) -> None:
-    (item,) = pipeline.detect(table="ns.t")[1]
-    request = file(pipeline, item, {})
-    pipeline.run(item, *pipeline.plan(item).routes)
-    assert pending(pipeline) == [request]
-    pipeline.report()
-    assert pending(pipeline) == []
-    (item,) = pipeline.detect("run-2", table="ns.t")[1]
-    file(pipeline, item, {})
-    pipeline.plan(item, "run-2")
-    pipeline.clock.now_ms += 1
-    newer = file(pipeline, item, {})
-    pipeline.report("run-2")
-    assert pending(pipeline) == [newer]
 
 
 @pytest.mark.parametrize("at", ["write_ended", "claim"])

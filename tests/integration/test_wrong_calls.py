@@ -7,7 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
@@ -117,38 +117,31 @@ def test_the_policy_of_a_table_may_be_wrong(command: Command) -> None:
     assert command.contents() == before
 
 
-@pytest.mark.parametrize(
-    "arguments", [MAINTAIN, ("detect",), ("verify", "ns.t"), ("policy", "show", "ns.t")], ids=lambda a: str(a[0])
-)
-def test_an_endpoint_that_does_not_answer(
-    arguments: tuple[str, ...], command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with closed_port() as uri:
-        monkeypatch.setenv("PYICEBERG_CATALOG__FAR__TYPE", "rest")
-        monkeypatch.setenv("PYICEBERG_CATALOG__FAR__URI", uri)
-        started = time.monotonic()
-        answer = command(*arguments, "--json", catalog="far")
-        assert time.monotonic() - started < ERROR_WITHIN_S
-    assert answer.code == 1
-    assert answer.json["error"]["type"] == "StorageError"
-    assert one_sentence(answer.err) == f"catalog far cannot be reached: nothing answers at {uri}"
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"not json"], ids=repr)
-def test_a_damaged_metadata_file(content: bytes, command: Command) -> None:
-    path = local_path(command.table().metadata_location)
-    path.write_bytes(content)
-    before = command.contents()
-    for arguments in (THOROUGH, ("verify", "ns.t"), ("policy", "show", "ns.t")):
-        answer = command(*arguments, "--json")
+def test_an_endpoint_that_does_not_answer(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    for arguments in (MAINTAIN, ("detect",), ("verify", "ns.t"), ("policy", "show", "ns.t")):
+        with closed_port() as uri:
+            monkeypatch.setenv("PYICEBERG_CATALOG__FAR__TYPE", "rest")
+            monkeypatch.setenv("PYICEBERG_CATALOG__FAR__URI", uri)
+            started = time.monotonic()
+            answer = command(*arguments, "--json", catalog="far")
+            assert time.monotonic() - started < ERROR_WITHIN_S
         assert answer.code == 1
-        assert answer.json["error"]["type"] == "MetadataUnreadable"
-        assert path.name in one_sentence(answer.err)
-    assert command.contents() == before
+        assert answer.json["error"]["type"] == "StorageError"
+        assert one_sentence(answer.err) == f"catalog far cannot be reached: nothing answers at {uri}"
 
 
-def test_a_missing_metadata_file(command: Command) -> None:
-    local_path(command.table().metadata_location).unlink()
+def test_a_damaged_or_missing_metadata_file(command: Command) -> None:
+    path = local_path(command.table().metadata_location)
+    for content in (b"", b"{", b"[]", b"not json"):
+        path.write_bytes(content)
+        before = command.contents()
+        for arguments in (THOROUGH, ("verify", "ns.t"), ("policy", "show", "ns.t")):
+            answer = command(*arguments, "--json")
+            assert answer.code == 1
+            assert answer.json["error"]["type"] == "MetadataUnreadable"
+            assert path.name in one_sentence(answer.err)
+        assert command.contents() == before
+    path.unlink()
     before = command.contents()
     answer = command(*THOROUGH, "--json")
     assert answer.code == 1
@@ -157,35 +150,36 @@ def test_a_missing_metadata_file(command: Command) -> None:
     assert command.contents() == before
 
 
-@pytest.mark.parametrize("share", [None, 0.0, 0.02, 0.5, 0.99], ids=["missing", "empty", "header", "half", "end"])
 @pytest.mark.parametrize("damaged", ["manifest", "manifest list"])
-def test_what_cannot_be_read_deletes_nothing(damaged: str, share: float | None, command: Command) -> None:
+def test_a_manifest_that_cannot_be_read_deletes_nothing(damaged: str, command: Command) -> None:
+    """Cut within its header, its middle or its end, empty, or missing."""
     table = command.table()
     snapshot = table.current_snapshot()
     assert snapshot is not None
     is_list = damaged == "manifest list"
     path = local_path(snapshot.manifest_list if is_list else snapshot.manifests(table.io)[0].manifest_path)
-    if share is None:
-        path.unlink()
-    else:
-        path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
-    before = command.contents()
-    answer = command(*THOROUGH, "--json")
-    assert answer.code == 1
-    assert command.contents() == before
+    data = path.read_bytes()
     # Without delete manifests there is nothing for it to read.
     skipped = [] if is_list else ["rewrite_position_deletes"]
-    concerned = [part for part in answer.json["operations"] if part["operation"] not in skipped]
-    assert {part["operation"]: part["status"] for part in concerned} == {
-        "compact": "failed",
-        **({"rewrite_position_deletes": "failed"} if is_list else {}),
-        "expire_snapshots": "refused",
-        "remove_orphans": "refused",
-        "rewrite_manifests": "failed",
-    }
-    assert answer.json["status"] == "partial"
-    assert all(path.name in part["reason"] and "\n" not in part["reason"] for part in concerned)
-    assert path.name in answer.err.splitlines()[-1]
+    for share in (0.0, 0.02, 0.5, 0.99, None):
+        path.unlink() if share is None else path.write_bytes(data[: int(len(data) * share)])
+        for remembered in command.state.parent.iterdir():
+            remembered.unlink()
+        before = command.contents()
+        answer = command(*THOROUGH, "--json")
+        assert answer.code == 1
+        assert command.contents() == before
+        concerned = [part for part in answer.json["operations"] if part["operation"] not in skipped]
+        assert {part["operation"]: part["status"] for part in concerned} == {
+            "compact": "failed",
+            **({"rewrite_position_deletes": "failed"} if is_list else {}),
+            "expire_snapshots": "refused",
+            "remove_orphans": "refused",
+            "rewrite_manifests": "failed",
+        }
+        assert answer.json["status"] == "partial"
+        assert all(path.name in part["reason"] and "\n" not in part["reason"] for part in concerned)
+        assert path.name in answer.err.splitlines()[-1]
 
 
 def not_a_folder(command: Command) -> Path:
@@ -217,23 +211,23 @@ def of_the_future(command: Command) -> Path:
     return path
 
 
-@pytest.mark.parametrize("state", [not_a_folder, not_mounted, no_database, of_another_application, of_the_future])
 def test_a_state_that_cannot_be_used_stops_a_pass_before_it_changes_anything(
-    state: Callable[[Command], Path], command: Command, monkeypatch: pytest.MonkeyPatch
+    command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command.table()
-    path = state(command)
-    monkeypatch.setenv("ICEKEEPER_STATE", str(path))
-    kept = path.read_bytes() if path.is_file() else None
-    before = command.contents()
-    for arguments in (THOROUGH, ("detect",)):
-        answer = command(*arguments, "--json")
-        assert answer.code == 1
-        assert answer.json["error"]["type"] == "StorageError"
-        assert str(path) in one_sentence(answer.err)
-    assert command.contents() == before
-    assert (path.read_bytes() if path.is_file() else None) == kept
-    assert not (command.folder / "volume").exists()
+    for state in (not_a_folder, not_mounted, no_database, of_another_application, of_the_future):
+        path = state(command)
+        monkeypatch.setenv("ICEKEEPER_STATE", str(path))
+        kept = path.read_bytes() if path.is_file() else None
+        before = command.contents()
+        for arguments in (THOROUGH, ("detect",)):
+            answer = command(*arguments, "--json")
+            assert answer.code == 1
+            assert answer.json["error"]["type"] == "StorageError"
+            assert str(path) in one_sentence(answer.err)
+        assert command.contents() == before
+        assert (path.read_bytes() if path.is_file() else None) == kept
+        assert not (command.folder / "volume").exists()
 
 
 # What has no tables says so, names what is near, and is not created by the asking.
@@ -284,19 +278,16 @@ EMPTY = {
 }
 
 
-@pytest.mark.parametrize(("setting", "note"), EMPTY.items(), ids=EMPTY)
-def test_a_filter_that_matches_nothing_is_told_with_what_is_nearest(command: Command, setting: str, note: str) -> None:
+def test_a_filter_that_matches_nothing_is_told_with_what_is_nearest(command: Command) -> None:
+    assert command("detect").out.splitlines() == ["0 tables scanned, 0 need work", "catalog C has no tables"]
     command.catalog.create_namespace("shop")
     for name in ("shop.orders", "shop.clicks", "ns.t"):
         command.table(name, appends=0)
-    answer = command("detect", "--json", "--set", setting)
-    assert (answer.code, answer.json["scanned"], answer.json["note"]) == (0, 0, note)
-    assert answer.err.splitlines() == ["0 tables scanned, 0 need work", note]
+    for setting, note in EMPTY.items():
+        answer = command("detect", "--json", "--set", setting)
+        assert (answer.code, answer.json["scanned"], answer.json["note"]) == (0, 0, note)
+        assert answer.err.splitlines() == ["0 tables scanned, 0 need work", note]
     assert "note" not in command("detect", "--json", "--set", "table_filter=t").json
-
-
-def test_a_catalog_without_tables_says_so(command: Command) -> None:
-    assert command("detect").out.splitlines() == ["0 tables scanned, 0 need work", "catalog C has no tables"]
 
 
 # Help that a newcomer can follow: every command has an example that works as a call, and tells the exit codes.

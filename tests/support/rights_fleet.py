@@ -64,6 +64,9 @@ rules:
     orphan_max_delete_ratio: 1
     partition_retention_hours: 240
     ownership: icekeeper
+- table: a
+  settings:
+    ownership: auto
 """
 _CATALOG_FILE = f"""\
 catalog:

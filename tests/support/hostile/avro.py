@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import functools
 import io
 import json
 import lzma
@@ -31,14 +32,15 @@ def deflated(begin: bytes, piece: bytes = b"", size: int = 0, end: bytes = b"") 
 
 
 def gzipped(begin: bytes, piece: bytes = b"", size: int = 0, end: bytes = b"") -> bytes:
-    """As :func:`deflated`, as a file of gzip, with the checksum that it should have."""
+    """As :func:`deflated`, as a file of gzip; up to 1 GB, with the checksum that it should have."""
     part, crc, length = piece * max(1, 2**20 // max(1, len(piece))), zlib.crc32(begin), len(begin) + len(end)
-    for _ in range(-(-size // len(part)) if piece else 0):
+    for _ in range(-(-size // len(part)) if piece and size <= 2**30 else 0):
         crc, length = zlib.crc32(part, crc), length + len(part)
     trailer = zlib.crc32(end, crc).to_bytes(4, "little") + (length % 2**32).to_bytes(4, "little")
     return b"\x1f\x8b\x08" + bytes(6) + b"\xff" + deflated(begin, piece, size, end) + trailer
 
 
+@functools.cache
 def zstandard(size: int) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, "zstd") as stream:
@@ -46,11 +48,13 @@ def zstandard(size: int) -> bytes:
     return bytes(sink.getvalue()) * (size // 2**24)
 
 
+@functools.cache
 def bzip2(size: int) -> bytes:
     """The same stream, again and again."""
     return bz2.compress(bytes(2**26 + 2**24)) * (size // 2**26)
 
 
+@functools.cache
 def xz(size: int) -> bytes:
     return lzma.compress(bytes(2**26 + 2**24), preset=0) * (size // 2**26)
 
