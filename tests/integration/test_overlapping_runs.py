@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -40,27 +41,25 @@ def maintained_by(pipeline: Pipeline, item: Item, run_id: str) -> Iterator[None]
 
 
 def test_a_function_holds_table_and_slot_and_gives_both_back(pipeline: Pipeline) -> None:
+    """Also if it breaks; a plan holds nothing, a run for one table takes no slot, nor does a job."""
     (item,) = pipeline.detect()[1]
+    pipeline.plan(item)
+    assert (pipeline.slots(), holder(pipeline, item)) == ([], None)
     with held_table(pipeline.deployment, RUN, item):
         assert (pipeline.slots(), holder(pipeline, item)) == ([RUN], RUN)
         with held_table(pipeline.deployment, RUN, item):  # a repeat has both already
             assert (pipeline.slots(), holder(pipeline, item)) == ([RUN], RUN)
     assert (pipeline.slots(), holder(pipeline, item)) == ([], None)
-
-
-def test_what_breaks_gives_both_back(pipeline: Pipeline) -> None:
-    (item,) = pipeline.detect()[1]
     for error in (StorageError("down"), LeaseHeld("of another table"), KeyboardInterrupt()):
         with pytest.raises(type(error)) as raised, held_table(pipeline.deployment, RUN, item):
             raise error
         assert raised.value is error
         assert (pipeline.slots(), holder(pipeline, item)) == ([], None)
-
-
-def test_a_plan_holds_nothing(pipeline: Pipeline) -> None:
-    (item,) = pipeline.detect()[1]
-    pipeline.plan(item)
-    assert (pipeline.slots(), holder(pipeline, item)) == ([], None)
+    (forced,) = pipeline.detect("run-2", table="ns.t")[1]
+    with held_table(pipeline.deployment, "run-2", forced):
+        assert pipeline.slots() == []
+    with held_table(pipeline.deployment, RUN, item, in_job=True):
+        assert (pipeline.slots(), holder(pipeline, item)) == ([], RUN)
 
 
 def test_a_killed_function_bars_other_runs_for_minutes_and_its_own_never(pipeline: Pipeline) -> None:
@@ -129,35 +128,34 @@ def test_who_is_told_to_wait_is_asked_again(pipeline: Pipeline) -> None:
     assert pipeline.report()["status"] == "succeeded"
 
 
-def test_a_run_for_one_table_takes_no_slot_nor_does_a_job(pipeline: Pipeline) -> None:
-    (scheduled,) = pipeline.detect()[1]
-    (item,) = pipeline.detect("run-2", table="ns.t")[1]
-    with held_table(pipeline.deployment, "run-2", item):
-        assert pipeline.slots() == []
-    with held_table(pipeline.deployment, RUN, scheduled, in_job=True):
-        assert (pipeline.slots(), holder(pipeline, item)) == ([], RUN)
-
-
 # Scheduled runs that overlap: detection goes on, and no table is gathered twice.
 
 
-def test_a_table_that_a_live_run_has_is_left_out_until_that_run_is_reported(pipeline: Pipeline) -> None:
+def test_a_table_that_a_live_run_has_is_left_out_until_that_run_ends(pipeline: Pipeline) -> None:
     """Although nobody holds it at the moment; health is recorded, and the schedule is seen to be on."""
+    state, clock = pipeline.deployment.state, pipeline.clock
+
+    def found(run_id: str, **wanted: Any) -> list[str]:
+        return [item.table for item in pipeline.detect(run_id, **wanted)[1]]
+
     pipeline.detect()
     answer, none = pipeline.detect("run-2")
-    told = "1 of 1 table(s) need maintenance; 1 of them are left to runs that have not ended"
-    assert (none, answer["reason"]) == ([], told)
-    state = pipeline.deployment.state
-    assert is_scheduled(state.leases, now_ms=pipeline.clock.now_ms)
-    assert not is_scheduled(state.leases, now_ms=pipeline.clock.now_ms + 26 * HOUR_MS)
+    reason = "1 of 1 table(s) need maintenance; 1 of them are left to runs that have not ended"
+    assert (none, answer["reason"]) == ([], reason)
+    assert note_live_run(state.leases, "run-3", now_ms=clock.now_ms) == {RUN}  # run-2 has no table, so it is not live
+    end_live_run(state.leases, "run-3", now_ms=clock.now_ms)
+    assert is_scheduled(state.leases, now_ms=clock.now_ms)
+    assert not is_scheduled(state.leases, now_ms=clock.now_ms + 26 * HOUR_MS)
     pipeline.report()
-    assert [found.table for found in pipeline.detect("run-3")[1]] == ["ns.t"]
-
-
-def test_a_table_that_a_person_has_asked_for_is_left_to_that_run(pipeline: Pipeline) -> None:
-    pipeline.detect(table="ns.t")
-    assert pipeline.detect("run-2")[1] == []
-    assert [item.table for item in pipeline.detect("run-3", table="ns.t")[1]] == ["ns.t"], "who asks gets it"
+    assert found("run-3") == ["ns.t"]
+    # A run that died is forgotten after half a day.
+    clock.now_ms += 12 * HOUR_MS - 1
+    assert found("run-4") == []
+    clock.now_ms += 1
+    assert found("run-5", table="ns.t") == ["ns.t"]
+    # A table that a person has asked for is left to that run; another person gets it.
+    assert found("run-6") == []
+    assert found("run-7", table="ns.t") == ["ns.t"]
 
 
 def test_of_two_runs_that_begin_together_the_first_has_the_table(
@@ -176,31 +174,18 @@ def test_of_two_runs_that_begin_together_the_first_has_the_table(
     assert [[item.table for item in one] for one in (first, *seconds)] == [[], ["ns.t"]]
 
 
-def test_a_run_that_died_is_forgotten_after_half_a_day(pipeline: Pipeline) -> None:
-    pipeline.detect()
-    pipeline.clock.now_ms += 12 * HOUR_MS - 1
-    assert pipeline.detect("run-2")[1] == []
-    pipeline.clock.now_ms += 1
-    assert [item.table for item in pipeline.detect("run-3")[1]] == ["ns.t"]
-
-
-def test_a_run_without_tables_is_not_live(pipeline: Pipeline) -> None:
-    pipeline.detect()
-    pipeline.detect("run-2")
-    leases, now_ms = pipeline.deployment.state.leases, pipeline.clock.now_ms
-    assert note_live_run(leases, "run-3", now_ms=now_ms) == {RUN}
-    end_live_run(leases, "run-3", now_ms=now_ms)
-
-
-@pytest.mark.parametrize("document", ["{", "7", json.dumps([{"table": "ns.t"}]), None])
-def test_a_damaged_list_of_a_live_run_bars_nothing(pipeline: Pipeline, document: str | None) -> None:
-    pipeline.detect()
-    path = pipeline.control / proposals_key(RUN)
-    if document is None:
-        path.unlink()
-    else:
-        path.write_text(document)
-    assert [item.table for item in pipeline.detect("run-2")[1]] == ["ns.t"]
+def test_a_damaged_list_of_a_live_run_bars_nothing(pipeline: Pipeline) -> None:
+    for number, document in enumerate(("{", "7", json.dumps([{"table": "ns.t"}]), None)):
+        runs = f"{RUN}-{number}", f"run-2-{number}"
+        pipeline.detect(runs[0])
+        path = pipeline.control / proposals_key(runs[0])
+        if document is None:
+            path.unlink()
+        else:
+            path.write_text(document)
+        assert [item.table for item in pipeline.detect(runs[1])[1]] == ["ns.t"]
+        for run_id in runs:
+            end_live_run(pipeline.deployment.state.leases, run_id, now_ms=pipeline.clock.now_ms)
 
 
 def test_what_another_run_has_maintained_meanwhile_is_not_maintained_again(pipeline: Pipeline) -> None:
@@ -265,21 +250,15 @@ def test_a_sweep_by_a_clock_of_2096_is_refused(pipeline: Pipeline) -> None:
     assert (pipeline.table.problems(), pipeline.table.rows()) == ({}, before)
 
 
-def test_the_call_that_was_overtaken_tells_what_the_other_committed(pipeline: Pipeline) -> None:
-    before = pipeline.table.rows()
-    first, _ = beside_a_commit(pipeline, "compact")
-    assert first.startswith("succeeded")
-    (told,) = pipeline.deployment.state.history(pipeline.identity)
-    assert (told.metrics["compact.files_merged"], told.metrics["compact.files_written"]) == (5, 1)
-    assert (pipeline.table.problems(), pipeline.table.rows()) == ({}, before)
-
-
-def test_the_call_that_finds_nothing_to_do_tells_what_the_other_committed(pipeline: Pipeline) -> None:
-    before = pipeline.table.rows()
+@pytest.mark.parametrize("moment", [Moment.BEFORE_COMMIT, Moment.OPERATION_STARTED])
+def test_the_call_that_was_overtaken_tells_what_the_other_committed(pipeline: Pipeline, moment: Moment) -> None:
+    """It loses its swap, or finds nothing to do."""
+    before, answers = pipeline.table.rows(), list[str]()
     item, _ = pipeline.begin()
-    with at(Moment.OPERATION_STARTED, lambda: pipeline.run(item, "compact")):
+    with at(moment, lambda: answers.append(pipeline.run(item, "compact")["compact"])):
         pipeline.run(item, "compact")
     pipeline.report()
+    assert answers[0].startswith("succeeded")
     (told,) = pipeline.deployment.state.history(pipeline.identity)
     assert (told.metrics["compact.files_merged"], told.metrics["compact.files_written"]) == (5, 1)
     assert (pipeline.table.problems(), pipeline.table.rows()) == ({}, before)

@@ -110,30 +110,28 @@ def test_a_prolonged_pin_keeps_the_metadata_file_that_its_reader_has(command: Co
     assert command(*add, "--ttl", "2h").json["pin"]["metadata_location"] == first["metadata_location"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (("--snapshot", "current", "--ttl", "6"), "--ttl takes a time like 90s, 30m, 6h or 7d, at most 366d, not '6'"),
-        (("--snapshot", "current", "--ttl", "0h"), "--ttl takes a time like"),
-        (("--snapshot", "current", "--ttl", "-1h"), "--ttl takes a time like"),
-        (("--snapshot", "current", "--ttl", "367d"), "--ttl takes a time like"),
-        (("--snapshot", "current", "--ttl", "1.5h"), "--ttl takes a time like"),
-        (("--snapshot", "7", "--ttl", "6h"), "ns.t has no snapshot 7; icekeeper show ns.t lists them"),
-        (("--snapshot", "latest", "--ttl", "6h"), "--snapshot takes a snapshot id or 'current', not 'latest'"),
-        (("--snapshot", "current", "--ttl", "6h", "--name", "a:b"), "pin name 'a:b' must be 1 to 128 letters"),
-        (("--snapshot", "current", "--ttl", "6h", "--name", ""), "pin name '' must be 1 to 128 letters"),
-    ],
+WRONG_PINS: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("--snapshot", "current", "--ttl", "6"), "--ttl takes a time like 90s, 30m, 6h or 7d, at most 366d, not '6'"),
+    (("--snapshot", "current", "--ttl", "0h"), "--ttl takes a time like"),
+    (("--snapshot", "current", "--ttl", "-1h"), "--ttl takes a time like"),
+    (("--snapshot", "current", "--ttl", "367d"), "--ttl takes a time like"),
+    (("--snapshot", "current", "--ttl", "1.5h"), "--ttl takes a time like"),
+    (("--snapshot", "7", "--ttl", "6h"), "ns.t has no snapshot 7; icekeeper show ns.t lists them"),
+    (("--snapshot", "latest", "--ttl", "6h"), "--snapshot takes a snapshot id or 'current', not 'latest'"),
+    (("--snapshot", "current", "--ttl", "6h", "--name", "a:b"), "pin name 'a:b' must be 1 to 128 letters"),
+    (("--snapshot", "current", "--ttl", "6h", "--name", ""), "pin name '' must be 1 to 128 letters"),
 )
-def test_wrong_pins_are_one_sentence_and_change_nothing(
-    command: Command, arguments: tuple[str, ...], sentence: str
-) -> None:
+
+
+def test_wrong_pins_are_one_sentence_and_change_nothing(command: Command) -> None:
     command.table(appends=2)
-    answer = command("pin", "add", "ns.t", *arguments, "--json")
-    assert answer.code == 2
-    assert answer.json["error"]["type"] == "PolicyError"
-    assert answer.json["error"]["message"].startswith(sentence)
-    assert one_sentence(answer.err).startswith(sentence)
-    assert command("pin", "list", "ns.t", "--json").json["pins"] == []
+    for arguments, sentence in WRONG_PINS:
+        answer = command("pin", "add", "ns.t", *arguments, "--json")
+        assert answer.code == 2
+        assert answer.json["error"]["type"] == "PolicyError"
+        assert answer.json["error"]["message"].startswith(sentence)
+        assert one_sentence(answer.err).startswith(sentence)
+        assert command("pin", "list", "ns.t", "--json").json["pins"] == []
 
 
 def test_a_name_that_holds_another_snapshot_is_not_moved(command: Command) -> None:
