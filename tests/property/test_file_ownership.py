@@ -26,9 +26,8 @@ from icekeeper.storage.paths import normalise
 from support.duckdb_session import DuckDB
 from support.examples import NIGHTLY, examples
 from support.maintained_table import EAGER, grow_old
-from support.ownership.machine import OwnershipMachine
-from support.ownership.truth import Rows
-from support.ownership.world import Lake
+from support.model.ownership import OwnershipMachine
+from support.model.truth import Rows
 from support.readers import pyiceberg_rows
 from support.served import files_of
 
@@ -53,15 +52,13 @@ CASES = settings(
 def test_no_pass_takes_what_somebody_needs(tmp_path_factory: pytest.TempPathFactory, duckdb: DuckDB) -> None:
     """And passes that could always refuse would show nothing: most do their work, and files do go."""
     folder, tally = tmp_path_factory.mktemp("ownership"), Counter[str]()
-    template = folder / "template"
-    Lake.make_template(template)
 
     def read_again(metadata_location: str) -> Rows | None:
         return tuple(sorted(row["id"] for row in duckdb.rows(metadata_location))) if NIGHTLY else None
 
     class Machine(OwnershipMachine):
         def __init__(self) -> None:
-            super().__init__(template, folder, tally, read_again)
+            super().__init__(folder, tally, read_again)
 
     run_state_machine_as_test(Machine, settings=CASES)
     done, refused = tally["expire_snapshots succeeded"], tally["expire_snapshots refused"]

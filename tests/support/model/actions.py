@@ -22,6 +22,7 @@ class Verb(StrEnum):
 
     APPEND = "append"
     OVERWRITE = "overwrite"
+    OVERWRITE_ALL = "overwrite all"
     POSITIONS = "positions"
     KEYS = "keys"
     UPSERT = "upsert"
@@ -33,6 +34,7 @@ class Verb(StrEnum):
     DROP_REF = "drop ref"
     FAST_FORWARD = "fast forward"
     ROLL_BACK = "roll back"
+    SET_CURRENT = "set current"
     REPLACE = "replace"
     RECREATE = "recreate"
     RENAME = "rename"
@@ -93,6 +95,14 @@ def overwrite(writers: Writers) -> None:
         added=writers.write(rows, writers.some_spec()),
         removed={file.key for file in gone} | vectors,
     )
+
+
+def overwrite_all(writers: Writers) -> None:
+    """All files out, then another one in, as PyIceberg commits it."""
+    if gone := {file.key for file in writers.files()}:
+        writers.commit(MAIN, "delete", {}, removed=gone)
+    rows = writers.new_rows(1)
+    writers.commit(MAIN, "append", with_new({}, rows), added=writers.write(rows, writers.table.default_spec_id))
 
 
 def delete_positions(writers: Writers) -> None:
@@ -252,7 +262,8 @@ def upgrade(writers: Writers) -> None:
 # Refs and the table as a whole.
 
 
-def _set_ref(writers: Writers, name: str, snapshot_id: int, kind: str, **retention: int) -> None:
+def set_ref(writers: Writers, name: str, snapshot_id: int, kind: str, **retention: int) -> None:
+    """Create or move a branch or tag."""
     ref = {"action": "set-snapshot-ref", "ref-name": name, "type": kind, "snapshot-id": snapshot_id}
     ref |= {key.replace("_", "-"): value for key, value in retention.items()}
     world = writers.world
@@ -275,7 +286,7 @@ def make_ref(writers: Writers, kind: str, *, any_one: bool, **retention: int) ->
         return None
     writers.names += 1
     name = f"{kind[0]}{writers.names}"
-    _set_ref(writers, name, snapshot_id, kind, **retention)
+    set_ref(writers, name, snapshot_id, kind, **retention)
     return name
 
 
@@ -293,7 +304,7 @@ def fast_forward(writers: Writers) -> None:
     for name in writers.branches():
         ahead = writers.head(name)
         if head is not None and ahead not in (None, head) and writers.since(name, head) is not None:
-            _set_ref(writers, MAIN, ahead, "branch")
+            set_ref(writers, MAIN, ahead, "branch")
             return
 
 
@@ -306,9 +317,17 @@ def _ancestors(writers: Writers) -> list[int]:
 
 
 def roll_back(writers: Writers) -> None:
+    """To an ancestor of the head."""
     ancestors = _ancestors(writers)
     if len(ancestors) > 1:
-        _set_ref(writers, MAIN, writers.chance.choice(ancestors[1:]), "branch")
+        set_ref(writers, MAIN, writers.chance.choice(ancestors[1:]), "branch")
+
+
+def set_current(writers: Writers) -> None:
+    """To any snapshot."""
+    snapshot_id = some_snapshot(writers, any_one=True)
+    if snapshot_id is not None:
+        set_ref(writers, MAIN, snapshot_id, "branch")
 
 
 def replace_table(writers: Writers) -> None:
@@ -349,7 +368,7 @@ def publish(writers: Writers) -> None:
         return
     table, source = writers.table, "source-snapshot-id"
     if table.snapshots[picked].parent_id == writers.head():
-        _set_ref(writers, MAIN, picked, "branch")
+        set_ref(writers, MAIN, picked, "branch")
         return
     is_published = any(table.snapshots[i].summary.get(source) == str(picked) for i in ancestors)
     if table.snapshots[picked].operation == "append" and not is_published:
@@ -523,6 +542,7 @@ def _slow_update(writers: Writers, branch: str, start: int) -> Slow | None:
 WRITES: Mapping[Verb, Callable[[Writers], None]] = {
     Verb.APPEND: append,
     Verb.OVERWRITE: overwrite,
+    Verb.OVERWRITE_ALL: overwrite_all,
     Verb.POSITIONS: delete_positions,
     Verb.KEYS: delete_keys,
     Verb.UPSERT: upsert,
@@ -532,6 +552,7 @@ WRITES: Mapping[Verb, Callable[[Writers], None]] = {
     Verb.DROP_REF: drop_ref,
     Verb.FAST_FORWARD: fast_forward,
     Verb.ROLL_BACK: roll_back,
+    Verb.SET_CURRENT: set_current,
     Verb.REPLACE: replace_table,
     Verb.RECREATE: recreate,
     Verb.UPGRADE: upgrade,

@@ -70,15 +70,15 @@ class Writers:
 
     # -- the table
 
-    def create(self, version: int) -> None:
-        """A new table in a new folder."""
+    def create(self, version: int, location: str | None = None, properties: Mapping[str, str] | None = None) -> None:
+        """A new table, in a new folder unless a location is given."""
         self.names += 1
-        location = f"{(self.world.folder / 'warehouse').as_uri()}/t{self.names}"
+        location = location or f"{self.world.warehouse}/t{self.names}"
         fields = [{"id": i, "name": name, "type": kind, "required": i == ID} for i, name, kind in _FIXED]
         schema = {"type": "struct", "schema-id": 0, "fields": fields}
         now_ms = self.world.now_ms()
         document = new_document(location, version, schemas=[schema])
-        document |= {"last-column-id": VALUE, "last-updated-ms": now_ms}
+        document |= {"last-column-id": VALUE, "last-updated-ms": now_ms, "properties": dict(properties or {})}
         self.world.location = ""
         self.world.publish(TableMetadata(document), WRITER)
 
@@ -110,6 +110,11 @@ class Writers:
 
     def manifest_list(self, snapshot_id: int) -> str:
         return str(self.table.snapshots[snapshot_id].manifest_list)
+
+    def files(self) -> list[File]:
+        """The live files of ``main``."""
+        head = self.head()
+        return [] if head is None else self.reader.files(self.manifest_list(head))
 
     def live(self, snapshot_id: int | None) -> list[Row]:
         if snapshot_id is None:
@@ -160,8 +165,10 @@ class Writers:
             rows.append(row)
         return rows
 
-    def write(self, rows: Sequence[Mapping[int, Any]], spec_id: int) -> list[tuple[int, DataFile]]:
-        """A data file for each partition, or two."""
+    def write(
+        self, rows: Sequence[Mapping[int, Any]], spec_id: int, *, folder: str | None = None
+    ) -> list[tuple[int, DataFile]]:
+        """A data file for each partition, or two; in the table's data folder, unless another one is given."""
         by_partition: dict[tuple[Any, ...], list[Mapping[int, Any]]] = {}
         for row in rows:
             by_partition.setdefault(self.partition_of(spec_id, row), []).append(row)
@@ -170,14 +177,14 @@ class Writers:
             split = self.chance.randrange(len(mine))
             for part in (mine[:split], mine[split:]):
                 if part:
-                    files.append((spec_id, self._data_file(part, partition)))
+                    files.append((spec_id, self._data_file(part, partition, folder)))
         return files
 
-    def _data_file(self, rows: Sequence[Mapping[int, Any]], partition: tuple[Any, ...]) -> DataFile:
+    def _data_file(self, rows: Sequence[Mapping[int, Any]], partition: tuple[Any, ...], folder: str | None) -> DataFile:
         columns = [(c["id"], c["name"], _ARROW[c["type"]]) for c in self.columns]
         if any(ROW_ID in row for row in rows):
             columns += [(ROW_ID, "_row_id", pa.int64()), (CHANGED, "_last_updated_sequence_number", pa.int64())]
-        path, size = self._parquet("data", columns, rows)
+        path, size = self._parquet("data", columns, rows, folder)
         counts = lower = upper = nulls = None
         if self.chance.random() < 0.7:
             counts, nulls = {ID: len(rows), KEY: len(rows)}, {ID: 0, KEY: sum(row[KEY] is None for row in rows)}
@@ -200,10 +207,14 @@ class Writers:
         )
 
     def _parquet(
-        self, name: str, columns: Sequence[tuple[int, str, pa.DataType]], rows: Iterable[Mapping[int, Any]]
+        self,
+        name: str,
+        columns: Sequence[tuple[int, str, pa.DataType]],
+        rows: Iterable[Mapping[int, Any]],
+        folder: str | None = None,
     ) -> tuple[str, int]:
         self.names += 1
-        path = f"{self.table.data_location}/{name}-{self.names}.parquet"
+        path = f"{folder or self.table.data_location}/{name}-{self.names}.parquet"
         fields = [pa.field(n, kind, metadata={"PARQUET:field_id": str(i)}) for i, n, kind in columns]
         rows = list(rows)
         arrays = [pa.array([row.get(i) for row in rows], kind) for i, _, kind in columns]

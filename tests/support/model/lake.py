@@ -1,4 +1,4 @@
-"""Tables, catalogs and holds of a world, and what their writers do."""
+"""Tables of several catalogs on one disk, which may share files: what writers do to them, and what must be true."""
 
 from __future__ import annotations
 
@@ -6,106 +6,60 @@ import functools
 import itertools
 import json
 import os
+import random
 import shutil
-import sqlite3
-import threading
+import tempfile
 import time
 import uuid
-import warnings
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
-from pyiceberg.io.pyarrow import parquet_file_to_data_file
-from pyiceberg.manifest import DataFile
-from pyiceberg.table import Table
-from sqlalchemy import delete, update
-
-from icekeeper.catalogs.configured import CatalogKind, ConfiguredCatalog
-from icekeeper.catalogs.sql import SqlCatalog as OurSqlCatalog
-from icekeeper.state.sqlite.store import SqliteStateStore
-from support.ownership.truth import (
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.model import DataFile, FileContent, TableName
+from support.model.actions import append
+from support.model.truth import (
     Entry,
     Hold,
     Lineage,
     PassReport,
-    Rows,
     Sight,
     Witness,
     could_know,
     is_below,
     real_path,
 )
+from support.model.world import World
+from support.model.writers import MAIN, WRITER, Writers
 
-# Tables of several catalogs on this disk, as their writers see them; PyIceberg writes, renames and registers.
-
-SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("part", pa.string())])
-# As PyIceberg numbers the columns of a new table.
-_WITH_FIELD_IDS = pa.schema(
-    [field.with_metadata({"PARQUET:field_id": str(number)}) for number, field in enumerate(SCHEMA, start=1)]
-)
 CATALOGS = ("lake0", "lake1", "lake2")
-_NAMESPACE = "ns"
+_NAMESPACE = ("ns",)
 _OLD_DAYS = 10
 SPELLINGS = ("file:///{root}/wh", "file:///{root}/wh", "/{root}/wh", "file:///{root}/link")
 """How one place may be written; ``link`` leads to ``wh``."""
 
 
+def table_name(entry: Entry) -> TableName:
+    return TableName(_NAMESPACE, entry.name)
+
+
 class Lake:
-    """Catalogs, state store and warehouse below one folder, copied from a template that costs 50 ms to make."""
+    """A warehouse, and the entries of its catalogs."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.warehouse = folder / "wh"
-        self.state = SqliteStateStore(folder / "state.db")
-        settings = {"type": "sql", "uri": f"sqlite:///{folder / 'catalog.db'}", "init_catalog_tables": "false"}
-        self._settings = {**settings, "warehouse": self.warehouse.as_uri()}
-        # Asked a hundred times in a case, by whichever thread a pass is interrupted in.
-        self._reader = sqlite3.connect(folder / "catalog.db", isolation_level=None, check_same_thread=False)
-        self._opened: dict[int, tuple[SqlCatalog, OurSqlCatalog]] = {}
+        self.folder = Path(tempfile.mkdtemp(dir=folder))
+        self.warehouse = self.folder / "wh"
+        self.warehouse.mkdir()
+        (self.folder / "link").symlink_to("wh")
+        self.entries: dict[Entry, str] = {}
+        """Metadata locations."""
         self._aged: set[str] = set()
-        self._names = 0
-
-    @classmethod
-    def copied(cls, template: Path, folder: Path) -> Lake:
-        shutil.copytree(template, folder, symlinks=True)
-        return cls(folder)
-
-    @classmethod
-    def make_template(cls, folder: Path) -> None:
-        (folder / "wh").mkdir(parents=True)
-        (folder / "link").symlink_to("wh")
-        for name in CATALOGS:
-            catalog = SqlCatalog(name, uri=f"sqlite:///{folder / 'catalog.db'}")
-            catalog.create_namespace(_NAMESPACE)
-            catalog.close()
-        SqliteStateStore(folder / "state.db").require_writable()
 
     def close(self) -> None:
-        self._reader.close()
-        for writer, ours in self._opened.values():
-            writer.close()
-            ours.close()
         shutil.rmtree(self.folder)
-
-    def writer(self, catalog: int) -> SqlCatalog:
-        return self._open(catalog)[0]
-
-    def ours(self, catalog: int) -> OurSqlCatalog:
-        return self._open(catalog)[1]
-
-    def _open(self, catalog: int) -> tuple[SqlCatalog, OurSqlCatalog]:
-        if catalog not in self._opened:
-            name = CATALOGS[catalog]
-            configured = ConfiguredCatalog(name, CatalogKind.SQL, self._settings)
-            self._opened[catalog] = SqlCatalog(name, **self._settings), OurSqlCatalog(configured)
-        return self._opened[catalog]
 
     def spelled(self, real: str, spelling: int) -> str:
         """An address of something below the warehouse, by its real path."""
@@ -113,77 +67,15 @@ class Lake:
         relative = os.path.relpath(real, real_path(str(self.warehouse)))
         return f"{SPELLINGS[spelling % len(SPELLINGS)].format(root=root)}/{relative}".removesuffix("/.")
 
-    # -- entries of catalogs
-
-    def create(self, catalog: int, name: str, location: str, properties: Mapping[str, str]) -> Table:
-        return self.writer(catalog).create_table(
-            (_NAMESPACE, name), schema=SCHEMA, location=location, properties=dict(properties)
-        )
-
-    def load(self, catalog: int, name: str) -> Table:
-        return self.writer(catalog).load_table((_NAMESPACE, name))
-
-    def register(self, catalog: int, name: str, location: str) -> None:
-        self.writer(catalog).register_table((_NAMESPACE, name), location)
-
-    def lose(self, catalog: int, name: str, like: str) -> None:
+    def lose(self, entry: Entry, like: str) -> None:
         """Register a table of its own that is like another one, and remove its metadata file."""
-        document = json.loads(Path(real_path(like)).read_text())
-        path = self.warehouse / name / "metadata" / "00000-lost.metadata.json"
+        home = self.warehouse / entry.name
+        document = {**json.loads(Path(real_path(like)).read_text()), "table-uuid": str(uuid.uuid4())}
+        path = home / "metadata" / "00000-lost.metadata.json"
         path.parent.mkdir(parents=True)
-        location = {"table-uuid": str(uuid.uuid4()), "location": path.parents[1].as_uri()}
-        path.write_text(json.dumps({**document, **location}))
-        self.register(catalog, name, path.as_uri())
+        self.entries[entry] = path.as_uri()
+        path.write_text(json.dumps({**document, "location": home.as_uri()}))
         path.unlink()
-
-    def rename(self, catalog: int, old: str, new: str) -> None:
-        self.writer(catalog).rename_table((_NAMESPACE, old), (_NAMESPACE, new))
-
-    def pointers(self) -> dict[tuple[int, str], str]:
-        """Metadata location by entry."""
-        rows = self._reader.execute("SELECT catalog_name, table_name, metadata_location FROM iceberg_tables")
-        return {(CATALOGS.index(catalog), name): location for catalog, name, location in rows.fetchall()}
-
-    def point(self, catalog: int, name: str, location: str) -> None:
-        """As a restored database does, past every check."""
-        mine = IcebergTables.catalog_name == CATALOGS[catalog], IcebergTables.table_name == name
-        with self._open(catalog)[0].engine.begin() as connection:
-            connection.execute(update(IcebergTables).where(*mine).values(metadata_location=location))
-
-    def forget(self, catalog: int, name: str) -> None:
-        """Drop the entry; no file goes."""
-        mine = IcebergTables.catalog_name == CATALOGS[catalog], IcebergTables.table_name == name
-        with self._open(catalog)[0].engine.begin() as connection:
-            connection.execute(delete(IcebergTables).where(*mine))
-
-    # -- files
-
-    def stray(self, folder: str, ids: Sequence[int]) -> str:
-        """A data file that no commit names; its real path."""
-        self._names += 1
-        path = Path(folder) / f"stray-{self._names}.parquet"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(_rows(ids).cast(_WITH_FIELD_IDS), path)
-        return real_path(str(path))
-
-    @staticmethod
-    def add_files(table: Table, files: Sequence[DataFile]) -> None:
-        """Commit files that lie there already, as ``add_files`` does."""
-        with table.transaction() as transaction, transaction.update_snapshot().fast_append() as append:
-            for file in files:
-                append.append_data_file(file)
-
-    @staticmethod
-    def described(table: Table, path: str) -> DataFile:
-        return parquet_file_to_data_file(table.io, table.metadata, path)
-
-    def append(self, table: Table, ids: Sequence[int]) -> None:
-        table.append(_rows(ids))
-
-    def overwrite(self, table: Table, ids: Sequence[int]) -> None:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Delete operation did not match any records")  # an empty table
-            table.overwrite(_rows(ids))
 
     def files(self) -> frozenset[str]:
         """Real paths of all that lies in the warehouse."""
@@ -198,22 +90,41 @@ class Lake:
             self._aged.add(path)
 
 
-def _rows(ids: Sequence[int]) -> pa.Table:
-    columns: dict[str, Any] = {"id": list(ids), "part": ["p"] * len(ids)}
-    return pa.table(columns, schema=SCHEMA)
+@dataclass(frozen=True)
+class Shelf:
+    """The entries of one catalog of a lake, as a client sees them (:class:`support.model.world.Entries`)."""
+
+    lake: Lake
+    catalog: int
+    late: list[Callable[[], object]] = field(default_factory=list)
+
+    @property
+    def warehouse(self) -> str:
+        return self.lake.warehouse.as_uri()
+
+    def names(self) -> Iterable[TableName]:
+        return [table_name(entry) for entry in sorted(self.lake.entries, key=str) if entry.catalog == self.catalog]
+
+    def at(self, name: TableName) -> str | None:
+        return self.lake.entries.get(Entry(self.catalog, name.name))
+
+    def put(self, name: TableName, location: str, document: TableMetadata, by: str) -> None:
+        self.lake.entries[Entry(self.catalog, name.name)] = location
+
+    def deliver(self, one: Callable[[], object] | None = None) -> None:
+        raise NotImplementedError("every answer comes at once")
 
 
 # Tables, entries, holds, and what must be true of them after every step.
 
 
-class World:
+class LakeWorld:
     """What there is; ``tell`` gets a line for everything that happens."""
 
     def __init__(self, lake: Lake, tell: Callable[[str], object], tally: Counter[str]) -> None:
         self.lake = lake
         self.witness = Witness()
-        self._tell = tell
-        self._untold: list[str] = []
+        self.tell = tell
         self.tally = tally
         self.lineages: dict[str, Lineage] = {}
         self.uuids: dict[Entry, str] = {}
@@ -228,18 +139,10 @@ class World:
         self.reports: list[PassReport] = []
         """Passes of the step that is being taken."""
 
-    def tell(self, line: str) -> None:
-        """Only the case's own thread may speak: what others have to say waits for it."""
-        self._untold.append(line)
-        if threading.current_thread() is threading.main_thread():
-            while self._untold:
-                self._tell(self._untold.pop(0))
-
     # -- what there is
 
     def pointers(self) -> dict[Entry, str]:
-        found = {Entry(*entry): location for entry, location in self.lake.pointers().items()}
-        return {entry: location for entry, location in found.items() if entry not in self.lost}
+        return {entry: location for entry, location in self.lake.entries.items() if entry not in self.lost}
 
     def pointers_of(self, uuid: str) -> dict[Entry, str]:
         return {entry: at for entry, at in self.pointers().items() if self.uuids.get(entry) == uuid}
@@ -262,22 +165,22 @@ class World:
 
     # -- what happened
 
-    def adopt(self, entry: Entry, uuid: str, home: str, rows: Rows) -> Lineage:
+    def adopt(self, entry: Entry, lineage: Lineage) -> None:
         """A table was created."""
-        at = self.pointers()[entry]
-        self.uuids[entry] = uuid
-        lineage = self.lineages[uuid] = Lineage(uuid, home, at, rows)
-        properties = self.newest(lineage).metadata.properties
-        lineage.is_off = properties.get("icekeeper.maintenance_enabled") == "false"
-        lineage.keeps_files = lineage.is_off or properties.get("gc.enabled") == "false"
-        lineage.moves(at, self.newest(lineage))
-        return lineage
+        at = lineage.newest
+        self.lake.entries[entry], self.uuids[entry] = at, lineage.uuid
+        self.lineages[lineage.uuid] = lineage
+        sight = self.newest(lineage)
+        lineage.is_off = sight.properties.get("icekeeper.maintenance_enabled") == "false"
+        lineage.keeps_files = lineage.is_off or sight.properties.get("gc.enabled") == "false"
+        lineage.moves(at, sight)
 
-    def wrote(self, lineage: Lineage, entry: Entry, rows: Rows) -> None:
-        """A writer committed through an entry."""
-        lineage.rows = rows
-        lineage.newest = self.pointers()[entry]
-        lineage.moves(lineage.newest, self.newest(lineage))
+    def wrote(self, lineage: Lineage, entry: Entry) -> None:
+        """A writer committed through an entry; from now on the table must have the rows that it has now."""
+        self.lake.entries[entry] = lineage.newest
+        sight = self.newest(lineage)
+        lineage.rows = () if sight.current is None else sight.rows.get(sight.current, ())
+        lineage.moves(lineage.newest, sight)
 
     def advance(self) -> None:
         """What came of the newest metadata file of a table by a pass, is the newest."""
@@ -322,7 +225,6 @@ class World:
                 at = self.pointers()[report.entry]
                 sight = self.witness.look(at)
                 assert sight is not None, f"{report.entry} is at {at}, which is gone"
-                lineage.newest = at
                 lineage.rows = () if sight.current is None else lineage.rows_of.get(sight.current, lineage.rows)
                 lineage.moves(at, sight)
 
@@ -403,8 +305,8 @@ class World:
         yield "at home" if is_below(path, [victim.home]) else "outside"
         catalogs = {entry.catalog for entry in self.pointers_of(victim.uuid)}
         yield "same catalog" if report.entry.catalog in catalogs else "other catalog"
-        metadata = self.newest(victim).metadata
-        if hold is None and "/link/" in f"{metadata.location} {metadata.properties.get('write.data.path')}":
+        newest = self.newest(victim)
+        if hold is None and "/link/" in f"{newest.location} {newest.properties.get('write.data.path')}":
             yield "through a link"
         if hold is not None:
             is_same = (hold.entry, hold.door) == (report.entry, report.door)
@@ -416,7 +318,7 @@ class World:
     def _retire(self, lineage: Lineage) -> None:
         """What is broken with good reason is no longer of interest."""
         for entry in self.pointers_of(lineage.uuid):
-            self.lake.forget(entry.catalog, entry.name)
+            del self.lake.entries[entry]
             del self.uuids[entry]
         self.holds = [hold for hold in self.holds if hold.uuid != lineage.uuid]
         del self.lineages[lineage.uuid]
@@ -477,18 +379,15 @@ def chosen(options: Sequence[_Chosen], pick: int) -> _Chosen:
 class Writing:
     """Acts on one world; ``pick`` numbers choose among what is there."""
 
-    world: World
-    _ids: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+    world: LakeWorld
     _names: itertools.count[int] = field(default_factory=itertools.count)
+    _tables: itertools.count[int] = field(default_factory=itertools.count)
 
     def lineage(self, pick: int) -> Lineage:
         return chosen(list(self.world.lineages.values()), pick)
 
     def entry(self, pick: int) -> Entry:
         return chosen(sorted(self.world.pointers(), key=lambda entry: (entry.name, entry.catalog)), pick)
-
-    def new_ids(self, count: int) -> list[int]:
-        return list(itertools.islice(self._ids, count))
 
     # -- tables
 
@@ -501,7 +400,7 @@ class Writing:
         home, data = f"{root}/{name}", None
         other = self.lineage(pick) if world.lineages else None
         if other is not None:
-            others_data = world.newest(other).metadata.properties.get("write.data.path")
+            others_data = world.newest(other).properties.get("write.data.path")
             at = real_path(others_data) if others_data else f"{other.home}/data"
             match layout:
                 case Layout.NESTED:
@@ -523,12 +422,22 @@ class Writing:
         properties = {} if data is None else {"write.data.path": lake.spelled(data, spelling // 4)}
         if care is not Care.ALL:
             properties[care.value] = "false"
-        entry = Entry(catalog, name)
-        table = lake.create(catalog, name, lake.spelled(home, spelling), properties)
-        lineage = world.adopt(entry, str(table.metadata.table_uuid), home, ())
+        writers = self._new_writers()
+        writers.create(2, lake.spelled(home, spelling), properties)
+        lineage = Lineage(str(writers.table.uuid), home, writers)
+        world.adopt(Entry(catalog, name), lineage)
         if other is not None and layout is not Layout.APART:
             lineage.is_lonely = other.is_lonely = False
-        self._commit(lineage, lambda table: self._append(table, lineage, 2))
+        for _ in range(2):
+            self._commit(lineage, lambda: append(writers))
+
+    def _new_writers(self) -> Writers:
+        """Writers of a table, whose rows and files have names of their own; no model of its rows is kept."""
+        number = next(self._tables)
+        table = World(self.world.lake.folder, by_requirements=False, landed=lambda before, after, by: None)
+        writers = Writers(table, self.world.witness.reader, expected=defaultdict(dict), chance=random.Random(number))
+        writers.ids = writers.names = number * 2_000
+        return writers
 
     def register(self, pick: int, catalog: int) -> None:
         """The newest metadata under another name."""
@@ -538,8 +447,7 @@ class Writing:
         lineage = self.lineage(pick)
         lineage.is_lonely = False
         entry = Entry(catalog, f"again{next(self._names)}")
-        world.lake.register(catalog, entry.name, lineage.newest)
-        world.uuids[entry] = lineage.uuid
+        world.lake.entries[entry], world.uuids[entry] = lineage.newest, lineage.uuid
 
     def lose(self, pick: int, catalog: int) -> None:
         """One more entry, whose metadata file goes at once."""
@@ -547,13 +455,13 @@ class Writing:
         entry = Entry(catalog, f"lost{next(self._names)}")
         if len(world.uuids) + len(world.lost) < _MOST_ENTRIES:
             world.lost.add(entry)
-            world.lake.lose(catalog, entry.name, self.lineage(pick).newest)
+            world.lake.lose(entry, self.lineage(pick).newest)
 
     def rename(self, pick: int) -> None:
         world, old = self.world, self.entry(pick)
         new = Entry(old.catalog, f"renamed{next(self._names)}")
-        world.lake.rename(old.catalog, old.name, new.name)
-        world.uuids[new] = world.uuids.pop(old)
+        for entries in (world.lake.entries, world.uuids):
+            entries[new] = entries.pop(old)
         world.tell(f"  {world.where(old)} is {world.where(new)} now")
 
     def restore(self, pick: int, back: int) -> None:
@@ -565,88 +473,46 @@ class Writing:
         if older and entries:
             lineage.is_lonely = False
             at, entry = older[-1 - back % len(older)], chosen(entries, pick)
-            world.lake.point(entry.catalog, entry.name, at)
+            world.lake.entries[entry] = at
             world.tell(f"  {world.where(entry)} is back at {world.short(real_path(at))}")
 
     # -- commits
 
-    def append(self, pick: int, files: int) -> None:
+    def write(self, pick: int, change: Callable[[Writers], object], seed: int) -> None:
+        """What an engine does to a table (:mod:`support.model.actions`)."""
         lineage = self.lineage(pick)
-        for _ in range(files):
-            self._commit(lineage, lambda table: self._append(table, lineage, 1))
-
-    def overwrite(self, pick: int) -> None:
-        lineage = self.lineage(pick)
-
-        def work(table: Table) -> Rows:
-            ids = self.new_ids(1)
-            self.world.lake.overwrite(table, ids)
-            return tuple(ids)
-
-        self._commit(lineage, work)
-
-    def delete_row(self, pick: int, which: int) -> None:
-        lineage = self.lineage(pick)
-        if lineage.rows:
-            gone = chosen(lineage.rows, which)
-
-            def work(table: Table) -> Rows:
-                table.delete(f"id == {gone}")
-                return tuple(row for row in lineage.rows if row != gone)
-
-            self._commit(lineage, work)
-
-    def roll_back(self, pick: int, which: int) -> None:
-        lineage = self.lineage(pick)
-        snapshots = [s for s in sorted(self.world.newest(lineage).rows) if s != self.world.newest(lineage).current]
-        if snapshots:
-            snapshot = chosen(snapshots, which)
-
-            def work(table: Table) -> Rows:
-                with table.manage_snapshots() as manage:
-                    manage.set_current_snapshot(snapshot)
-                return lineage.rows_of[snapshot]
-
-            self._commit(lineage, work)
-
-    def tag(self, pick: int, which: int) -> None:
-        lineage = self.lineage(pick)
-        snapshots = sorted(self.world.newest(lineage).rows)
-        if snapshots:
-
-            def work(table: Table) -> Rows:
-                with table.manage_snapshots() as manage:
-                    manage.create_tag(chosen(snapshots, which), f"tag{next(self._names)}")
-                return lineage.rows
-
-            self._commit(lineage, work)
+        lineage.writers.chance.seed(seed)
+        self._commit(lineage, lambda: change(lineage.writers))
 
     def add_across(self, pick: int, source_pick: int) -> None:
         """The live files of one table become files of another one, too."""
         lineage, source = self.lineage(pick), self.lineage(source_pick)
-        if lineage is source:
+        head = source.writers.head()
+        if lineage is source or head is None:
             return
-        entries = self.world.entries_at_newest(source) or [*self.world.pointers_of(source.uuid)]
-        beside = self.world.lake.load(entries[0].catalog, entries[0].name)
-        if real_path(beside.metadata_location) != real_path(source.newest):
-            return
-        files = [task.file for task in beside.scan().plan_files()][:2]
-
-        def work(table: Table) -> Rows:
-            self.world.lake.add_files(table, files)
-            added = [row for file in files for row in self.world.witness.live_ids(real_path(file.file_path))]
-            return tuple(sorted((*lineage.rows, *added)))
-
-        if files and not self._has_any(lineage, [file.file_path for file in files]):
+        files = [
+            entry.file
+            for _, entry in source.writers.entries(head)
+            if entry.is_live and entry.file.content is FileContent.DATA
+        ][:2]
+        there = {real_path(file.path) for file in lineage.writers.files()}
+        if files and there.isdisjoint(real_path(file.file_path) for file in files):
             lineage.is_lonely = source.is_lonely = False
-            self._commit(lineage, work)
+            self._commit(lineage, lambda: self._add_files(lineage, files))
 
-    def add_file(self, lineage: Lineage, path: str) -> None:
-        def work(table: Table) -> Rows:
-            self.world.lake.add_files(table, [self.world.lake.described(table, path)])
-            return tuple(sorted((*lineage.rows, *self.world.witness.live_ids(path))))
+    def stage(self, lineage: Lineage) -> tuple[str, DataFile]:
+        """A file that awaits its commit, and its real path."""
+        location = self.world.newest(lineage).location
+        ((_, file),) = lineage.writers.write(lineage.writers.new_rows(1), 0, folder=f"{location}/data")
+        return real_path(file.file_path), file
 
-        self._commit(lineage, work)
+    def adopt(self, lineage: Lineage, file: DataFile) -> None:
+        """Commit a file that lies there already."""
+        self._commit(lineage, lambda: self._add_files(lineage, [file]))
+
+    @staticmethod
+    def _add_files(lineage: Lineage, files: Sequence[DataFile]) -> None:
+        lineage.writers.commit(MAIN, "append", {}, added=[(0, replace(file, first_row_id=None)) for file in files])
 
     def move_data(self, pick: int, other_pick: int, where: int) -> None:
         """Later files of a table go to another one's data folder, to one of its own elsewhere, or home again."""
@@ -657,31 +523,17 @@ class Writing:
             where % 4
         ]
 
-        def work(table: Table) -> Rows:
-            with table.transaction() as transaction:
-                transaction.set_properties({"write.data.path": world.lake.spelled(data, where // 4)})
-            return lineage.rows
+        properties = {**lineage.writers.table.properties, "write.data.path": world.lake.spelled(data, where // 4)}
+        self._commit(lineage, lambda: lineage.writers.world.change(WRITER, properties=properties))
 
-        self._commit(lineage, work)
-
-    def _has_any(self, lineage: Lineage, paths: Sequence[str]) -> bool:
-        sight = self.world.newest(lineage)
-        current = sight.of_snapshot.get(sight.current, frozenset()) if sight.current else frozenset()
-        return any(real_path(path) in current for path in paths)
-
-    def _append(self, table: Table, lineage: Lineage, count: int) -> Rows:
-        ids = self.new_ids(count)
-        self.world.lake.append(table, ids)
-        return tuple(sorted((*lineage.rows, *ids)))
-
-    def _commit(self, lineage: Lineage, work: Callable[[Table], Rows]) -> None:
+    def _commit(self, lineage: Lineage, work: Callable[[], object]) -> None:
         """Writers use an entry that names the newest metadata; where none does, the owner repairs one first."""
         world = self.world
         entries = world.entries_at_newest(lineage)
         if not entries:
             entries = sorted(world.pointers_of(lineage.uuid), key=lambda entry: (entry.catalog, entry.name))[:1]
-            world.lake.point(entries[0].catalog, entries[0].name, lineage.newest)
+            world.lake.entries[entries[0]] = lineage.newest
             world.tell(f"  {world.where(entries[0])} is repaired")
-        rows = work(world.lake.load(entries[0].catalog, entries[0].name))
-        world.wrote(lineage, entries[0], rows)
-        world.tell(f"  {world.name(lineage)} as {CATALOGS[entries[0].catalog]}:{entries[0].name} holds {rows}")
+        work()
+        world.wrote(lineage, entries[0])
+        world.tell(f"  {world.name(lineage)} as {world.where(entries[0])} holds {lineage.rows}")

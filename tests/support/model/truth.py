@@ -1,24 +1,25 @@
-"""What must stay, and what a metadata file needs, as PyIceberg reads it."""
+"""Whose file is this?  What must stay, what a metadata file needs, and what a pass could know."""
 
 from __future__ import annotations
 
 import functools
+import json
 import os
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
-import pyarrow.parquet as pq
-from pyiceberg.manifest import DataFileContent
 from pyiceberg.table import StaticTable
-from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Operation as SnapshotOperation
-from pyiceberg.table.snapshots import Snapshot
 
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.model import DataFile
 from icekeeper.policy import Operation
+from support.model.reader import ID, NaiveReader
+from support.model.writers import Writers
 
-# What a metadata file needs and says, as PyIceberg reads it; none of our own code is asked.
+# What a metadata file needs and says, as the naive reader sees it; none of our own code is asked.
 
 Rows = tuple[int, ...]
 """The ids that a snapshot holds, sorted."""
@@ -39,7 +40,7 @@ def real_path(path: str) -> str:
 class Sight:
     """One metadata file, read once: files keep what they hold for as long as they are there."""
 
-    metadata: TableMetadata
+    document: Mapping[str, Any]
     needed: frozenset[str]
     """Real paths of all that its snapshots and statistics need, its own included."""
     of_snapshot: dict[int, frozenset[str]]
@@ -52,22 +53,31 @@ class Sight:
 
     @property
     def current(self) -> int | None:
-        return self.metadata.current_snapshot_id
+        found = self.document.get("current-snapshot-id")
+        return None if found in (None, -1) else int(found)
 
     @property
     def ancestors(self) -> frozenset[str]:
         """Real paths of the metadata files that this one came from, as far as its log goes."""
-        return frozenset(real_path(entry.metadata_file) for entry in self.metadata.metadata_log)
+        return frozenset(real_path(entry["metadata-file"]) for entry in self.document.get("metadata-log") or ())
+
+    @property
+    def location(self) -> str:
+        return str(self.document["location"])
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        return self.document.get("properties") or {}
 
 
 class Witness:
     """Reads; remembers what immutable files said, so that a case does not read them at every step."""
 
     def __init__(self) -> None:
+        self.reader = NaiveReader(resolve=real_path)
         self._sights: dict[str, Sight] = {}
-        self._lists: dict[str, frozenset[str]] = {}
-        self._entries: dict[str, tuple[str, ...]] = {}
-        self._ids: dict[str, Rows] = {}
+        self._whole: dict[str, tuple[frozenset[str], Rows]] = {}
+        """By manifest list: what a snapshot needs, and its rows."""
 
     def look(self, location: str) -> Sight | None:
         """``None``: the metadata file itself is gone."""
@@ -79,65 +89,42 @@ class Witness:
         return self._sights[path]
 
     def _read(self, path: str) -> Sight:
-        table = StaticTable.from_metadata(Path(path).as_uri())
+        document = json.loads(Path(path).read_bytes())
         of_snapshot, rows = {}, {}
-        for snapshot in table.metadata.snapshots:
-            needed, data = self._snapshot(table, snapshot)
-            of_snapshot[snapshot.snapshot_id] = frozenset(needed)
-            if data is not None:
-                rows[snapshot.snapshot_id] = data
-        statistics = (*table.metadata.statistics, *table.metadata.partition_statistics)
-        named = {real_path(file.statistics_path) for file in statistics}
-        needed_by_all = frozenset({path}).union(named, *of_snapshot.values())
-        return Sight(table.metadata, needed_by_all, of_snapshot, rows)
+        for snapshot in document["snapshots"]:
+            of_snapshot[snapshot["snapshot-id"]], found = self._snapshot(snapshot["manifest-list"])
+            if found is not None:
+                rows[snapshot["snapshot-id"]] = found
+        kinds = ("statistics", "partition-statistics")
+        named = {real_path(one["statistics-path"]) for kind in kinds for one in document.get(kind) or ()}
+        return Sight(document, frozenset({path}).union(named, *of_snapshot.values()), of_snapshot, rows)
 
-    def _snapshot(self, table: StaticTable, snapshot: Snapshot) -> tuple[set[str], Rows | None]:
+    def _snapshot(self, manifest_list: str) -> tuple[frozenset[str], Rows | None]:
         """What it needs, and its rows; the rows of one that is broken are not known."""
-        list_path = real_path(snapshot.manifest_list)
-        needed, is_broken = {list_path}, False
-        ids: list[int] = []
-        if list_path not in self._lists:
-            if not os.path.exists(list_path):
-                return needed, None
-            self._lists[list_path] = frozenset(self._read_list(table, snapshot))
-        for manifest in self._lists[list_path]:
-            needed.add(manifest)
-            is_broken |= manifest not in self._entries
-            for file in self._entries.get(manifest, ()):
-                needed.add(file)
-                found = self._ids_in(file)
-                is_broken |= found is None
-                ids += found or ()
-        return needed, None if is_broken else tuple(sorted(ids))
-
-    def _read_list(self, table: StaticTable, snapshot: Snapshot) -> set[str]:
-        found = set()
-        for manifest in snapshot.manifests(table.io):
-            path = real_path(manifest.manifest_path)
-            found.add(path)
-            if path not in self._entries and os.path.exists(path):
-                entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
-                files = [entry.data_file for entry in entries]
-                assert all(file.content is DataFileContent.DATA for file in files), "no writer here writes deletes"
-                self._entries[path] = tuple(real_path(file.file_path) for file in files)
-        return found
-
-    def _ids_in(self, path: str) -> Rows | None:
-        if path not in self._ids:
-            if not os.path.exists(path):
-                return None
-            self._ids[path] = tuple(pq.read_table(path, columns=["id"])["id"].to_pylist())
-        return self._ids[path]
+        if manifest_list in self._whole:
+            return self._whole[manifest_list]
+        reader, needed, is_broken = self.reader, {real_path(manifest_list)}, False
+        try:
+            for manifest in reader.manifests(manifest_list):
+                needed.add(real_path(manifest["manifest_path"]))
+                try:
+                    needed |= {real_path(file.path) for file in reader.entries(manifest)}
+                except FileNotFoundError:
+                    is_broken = True
+            rows = None if is_broken else tuple(sorted(row.id for row in reader.rows(manifest_list, {})))
+        except FileNotFoundError:
+            return frozenset(needed), None
+        if rows is not None:
+            self._whole[manifest_list] = frozenset(needed), rows
+        return frozenset(needed), rows
 
     def live_ids(self, path: str) -> Rows:
-        """The rows of a data file that is there."""
-        found = self._ids_in(path)
-        assert found is not None, f"{path} is gone"
-        return found
+        """The rows of a data file that is there, or was read before."""
+        return tuple(row[ID] for row in self.reader.columns(path))
 
     @staticmethod
     def scan(location: str) -> Rows:
-        """The rows at the head, by a real scan that trusts nothing remembered."""
+        """The rows at the head, by a real scan of PyIceberg's, which trusts nothing remembered."""
         table = StaticTable.from_metadata(location)
         return tuple(sorted(table.scan(selected_fields=("id",)).to_arrow()["id"].to_pylist()))
 
@@ -177,8 +164,8 @@ class Lineage:
     uuid: str
     home: str
     """Its location, by its real path."""
-    newest: str
-    """Address of the metadata file that its writers know."""
+    writers: Writers
+    """They know its newest metadata file."""
     rows: Rows = ()
     roots: set[str] = field(default_factory=set)
     """Folders that a pass over it may sweep: metadata, data, and every data path that it had."""
@@ -204,11 +191,17 @@ class Lineage:
     history: list[str] = field(default_factory=list)
     """Addresses that were the newest once, oldest first."""
 
+    @property
+    def newest(self) -> str:
+        """Address of the metadata file that its writers know."""
+        return self.writers.world.location
+
     def moves(self, location: str, sight: Sight) -> None:
         """Take a metadata file for the newest."""
-        if real_path(location) != real_path(self.newest) or not self.history:
+        if not self.history or real_path(location) != real_path(self.history[-1]):
             self.history.append(location)
-        self.newest = location
+        world = self.writers.world
+        world.location, world.metadata = location, TableMetadata(sight.document)
         self.roots_now = _roots(sight)
         self.roots |= self.roots_now
         self.knows(sight)
@@ -216,17 +209,14 @@ class Lineage:
     def knows(self, sight: Sight) -> None:
         """Remember what is new; a rewrite must read as what it rewrote."""
         self.referenced |= sight.needed
-        for snapshot in sight.metadata.snapshots:
-            rows = sight.rows.get(snapshot.snapshot_id)
-            if rows is None or snapshot.snapshot_id in self.rows_of:
+        for snapshot in sight.document["snapshots"]:
+            snapshot_id = snapshot["snapshot-id"]
+            rows = sight.rows.get(snapshot_id)
+            if rows is None or snapshot_id in self.rows_of:
                 continue
-            self.rows_of[snapshot.snapshot_id] = rows
-            before = self.rows_of.get(snapshot.parent_snapshot_id or 0)
-            if (
-                snapshot.summary is not None
-                and snapshot.summary.operation is SnapshotOperation.REPLACE
-                and before is not None
-            ):
+            self.rows_of[snapshot_id] = rows
+            before = self.rows_of.get(snapshot.get("parent-snapshot-id"))
+            if snapshot["summary"]["operation"] == "replace" and before is not None:
                 assert rows == before, f"ROWS a rewrite made {rows} of {before}"
 
 
@@ -239,7 +229,12 @@ class Hold:
     entry: Entry
     door: int
     paths: frozenset[str]
-    is_pin: bool
+    staged: DataFile | None = None
+    """The file of a pending load."""
+
+    @property
+    def is_pin(self) -> bool:
+        return self.staged is None
 
 
 @dataclass(slots=True)
@@ -267,7 +262,7 @@ def is_below(path: str, folders: Iterable[str]) -> bool:
 
 
 def _roots(sight: Sight) -> set[str]:
-    location, properties = sight.metadata.location, sight.metadata.properties
+    location, properties = sight.location, sight.properties
     data = properties.get("write.data.path", f"{location}/data")
     metadata = properties.get("write.metadata.path", f"{location}/metadata")
     return {real_path(data), real_path(metadata), real_path(f"{location}/data"), real_path(f"{location}/metadata")}

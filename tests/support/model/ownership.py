@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 import itertools
-import tempfile
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
-from typing import Any
-from unittest import mock
 
 from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from icekeeper.administration.pins import add_pin, declare_load, remove_pin, stage_load
-from icekeeper.catalogs.catalog import Catalog, LoadedTable
-from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import MaintenanceError
 from icekeeper.machine.clock import system_clock
-from icekeeper.model import CatalogId, TableName
+from icekeeper.model import CatalogId
 from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.report.outcome import PassOutcome, Status
-from icekeeper.runtime import Runtime
 from icekeeper.state.staging import LoadState
-from icekeeper.storage.storage import Storage
-from support.maintained_table import without_leases
-from support.ownership.truth import Entry, Hold, Lineage, PassReport, Rows, Witness, real_path
-from support.ownership.world import CATALOGS, Care, Lake, Layout, World, Writing, chosen
+from support.model.actions import WRITES, Verb, make_ref
+from support.model.lake import CATALOGS, Care, Lake, LakeWorld, Layout, Shelf, Writing, chosen, table_name
+from support.model.process import ALL, WORK_DONE, Maintainer, Process, all_watched
+from support.model.truth import Entry, Hold, Lineage, PassReport, Rows, Witness, real_path
+from support.model.world import Client
 
 # How a pass comes to a table: a catalog under one of its names, with something that happens in the middle.
 
@@ -44,93 +37,36 @@ class Moment(StrEnum):
     """Where a pass can be interrupted."""
 
     LOAD = "load"
-    WORK = "work"
-    BEFORE_COMMIT = "before commit"
+    WORK = WORK_DONE
+    BEFORE_COMMIT = "commit"
     AFTER_COMMIT = "after commit"
     LIST = "list"
     DELETE = "delete"
 
 
+@dataclass(slots=True)
 class Interruption:
     """Lets something happen once, at the n-th time (0 is the first) that a pass comes to a moment."""
 
-    def __init__(self, moment: Moment, nth: int, happens: Callable[[], object]) -> None:
-        self.has_happened = False
-        self._moment, self._left, self._happens = moment, nth, happens
-        self._lock = threading.Lock()
+    moment: Moment
+    nth: int
+    happens: Callable[[], object]
+    _before: str = ""
 
-    def at(self, moment: Moment) -> None:
-        with self._lock:
-            if moment is not self._moment or self.has_happened:
-                return
-            self._left -= 1
-            if self._left >= 0:
-                return
-            self.has_happened = True
-        self._happens()
-
-    @contextmanager
-    def watching_storage(self) -> Iterator[None]:
-        """Listings and deletions of whoever works here."""
-
-        def watched(name: str, moment: Moment) -> Any:
-            original = getattr(Storage, name)
-
-            def call(storage: Storage, *args: Any, **kwargs: Any) -> Any:
-                self.at(moment)
-                return original(storage, *args, **kwargs)
-
-            return mock.patch.object(Storage, name, call)
-
-        with watched("list", Moment.LIST), watched("delete", Moment.DELETE):
-            yield
+    def stops_before(self, what: str) -> bool:
+        """Whether the pass comes to the moment now, before a step of this name."""
+        is_after, self._before = self._before == Moment.BEFORE_COMMIT, what
+        if is_after if self.moment is Moment.AFTER_COMMIT else what == self.moment.value:
+            self.nth -= 1
+            return self.nth == -1
+        return False
 
 
-class Door:
-    """A catalog under another name and with another spelling of its warehouse, as another configuration would say."""
-
-    built_in_maintenance = None
-
-    def __init__(self, inner: Catalog, number: int, at: Callable[[Moment], object] = lambda moment: None) -> None:
-        self._inner, self._at = inner, at
-        name, warehouse = inner.id
-        names = (name, name.upper(), f"alias-of-{name}")
-        warehouses = (warehouse, f"{warehouse}/", warehouse.removeprefix("file://"))
-        self.id = CatalogId(names[number % DOORS], warehouses[number % DOORS])
-
-    def list_tables(self) -> Iterator[TableName]:
-        return self._inner.list_tables()
-
-    def load(self, table: TableName) -> LoadedTable:
-        self._at(Moment.LOAD)
-        return self._inner.load(table)
-
-    def commit(
-        self, base: LoadedTable, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]
-    ) -> LoadedTable:
-        self._at(Moment.BEFORE_COMMIT)
-        after = self._inner.commit(base, requirements, updates)
-        self._at(Moment.AFTER_COMMIT)
-        return after
-
-
-def door_named(catalogs: Sequence[Catalog], recorded: CatalogId) -> Door | None:
-    """The door, one way to reach a catalog, that has this catalog name and warehouse; ``None`` if there is none."""
-    doors = (Door(catalog, number) for catalog in catalogs for number in range(DOORS))
-    return next((door for door in doors if door.id == recorded), None)
-
-
-class InterruptedEngine(LocalEngine):
-    """Works in this process; then comes the moment before anything is committed."""
-
-    def __init__(self, at: Callable[[Moment], object] = lambda moment: None) -> None:
-        super().__init__(1)
-        self._at = at
-
-    def map(self, function: Callable[[Any], Any], tasks: Sequence[Any], on_done: Callable[[int], None]) -> list[Any]:
-        results = super().map(function, tasks, on_done)
-        self._at(Moment.WORK)
-        return results
+def identity_of(lake: Lake, catalog: int, door: int) -> CatalogId:
+    """A catalog's name, and the spelling of its warehouse, as another configuration would have them."""
+    name, warehouse = CATALOGS[catalog], lake.warehouse
+    names = (name, name.upper(), f"alias-of-{name}")
+    return CatalogId(names[door], (warehouse.as_uri(), f"{warehouse.as_uri()}/", str(warehouse))[door])
 
 
 # Passes over the tables of a world: real ones, perhaps with something in their middle; what each did is reported.
@@ -145,18 +81,39 @@ EAGER = {
 """Everything that may go goes at once, and two of anything are too many."""
 
 
-def table_name(entry: Entry) -> TableName:
-    return TableName(("ns",), entry.name)
-
-
 @dataclass(slots=True)
 class Passing:
     """Runs passes over one world."""
 
-    world: World
+    world: LakeWorld
     depth: int = 0
-    problem: BaseException | None = None
-    """What went wrong in the middle of a pass, which the pass itself must not swallow."""
+    """1 in the middle of a pass."""
+    _maintainers: dict[tuple[int, int, int], Maintainer] = field(default_factory=dict)
+
+    def maintainer(self, catalog: int, door: int) -> Maintainer:
+        """The process that comes to a catalog by this door; in the middle of a pass another one."""
+        key = catalog, door % DOORS, self.depth
+        if key not in self._maintainers:
+            lake = self.world.lake
+            self._maintainers[key] = Maintainer(
+                f"{key}",
+                lake.folder,
+                lambda process: self._client(process, catalog, door % DOORS),
+                system_clock,
+                other_catalog=self._named,
+                table_settings="",
+            )
+        return self._maintainers[key]
+
+    def _client(self, process: Process, catalog: int, door: int) -> Client:
+        return Client(Shelf(self.world.lake, catalog), process, identity_of(self.world.lake, catalog, door))
+
+    def _named(self, process: Process, recorded: CatalogId) -> Client | None:
+        """The catalog that has this name and warehouse in one of the configurations."""
+        for catalog, door in itertools.product(range(len(CATALOGS)), range(DOORS)):
+            if identity_of(self.world.lake, catalog, door) == recorded:
+                return self._client(process, catalog, door)
+        return None
 
     def run(
         self,
@@ -216,31 +173,26 @@ class Passing:
         *,
         dry_run: bool,
     ) -> PassOutcome | None:
-        world = self.world
-        at: Callable[..., object] = (lambda moment: None) if interruption is None else interruption.at
-        catalog = Door(world.lake.ours(entry.catalog), door, at)
-        runtime = Runtime(
-            catalog,
-            world.lake.state,
-            environment={},
-            other_catalog=partial(door_named, [world.lake.ours(number) for number in range(len(CATALOGS))]),
-        )
-        watching = nullcontext() if interruption is None else interruption.watching_storage()
-        self.problem = None if self.depth == 0 else self.problem
-        try:
-            with watching, without_leases():
-                outcome = runtime.maintain(
-                    table_name(entry), {**EAGER, **settings}, InterruptedEngine(at), dry_run=dry_run, unsafe=True
-                )
-        except MaintenanceError as error:
+        world, maintainer = self.world, self.maintainer(entry.catalog, door)
+        process = maintainer.process
+        maintainer.begin(table_name(entry), {**EAGER, **settings}, dry_run=dry_run)
+        process.stops_before = (lambda what: False) if interruption is None else interruption.stops_before
+        process.go(ALL)
+        if process.is_at_work and interruption is not None:
+            self.depth += 1
+            interruption.happens()
+            self.depth -= 1
+            process.go(ALL)
+        outcome = process.outcome
+        if isinstance(outcome, MaintenanceError):
             sight = world.witness.look(report.start)
             if sight is not None and not sight.missing:
-                raise AssertionError(f"RAISED {type(error).__name__}: {error}") from error
-            world.tell(f"  cannot be loaded: {error}")
+                raise AssertionError(f"RAISED {type(outcome).__name__}: {outcome}") from outcome
+            world.tell(f"  cannot be loaded: {outcome}")
             return None
-        finally:
-            if self.depth == 0 and self.problem is not None:
-                raise self.problem
+        if isinstance(outcome, BaseException):
+            raise outcome
+        assert isinstance(outcome, PassOutcome)
         return outcome
 
     def _check_refusals(self, outcome: PassOutcome, report: PassReport, before: frozenset[str]) -> None:
@@ -266,9 +218,11 @@ _operations = st.sampled_from(
 _arrangements = st.sampled_from(
     ("register again", "register again", "rename", "restore", "restore", "move data", "lose")
 )
-_changes = st.sampled_from(("append", "overwrite", "delete a row", "tag", "roll back"))
+_changes = st.sampled_from(
+    (Verb.APPEND, Verb.APPEND, Verb.OVERWRITE_ALL, Verb.OVERWRITE, Verb.POSITIONS, Verb.TAG, Verb.SET_CURRENT)
+)
 _moments = st.sampled_from(Moment)
-_interludes = st.sampled_from(("append", "overwrite", "pass", "pass", "pin"))
+_interludes = st.sampled_from((Verb.APPEND, Verb.OVERWRITE_ALL, Verb.MAINTAIN, Verb.MAINTAIN, Verb.PIN))
 # What another pass has in flight is younger than any grace period that makes sense.
 _ALL_AT_ONCE = {"orphan_older_than_hours": "0"}
 _WITH_GRACE = {"orphan_older_than_hours": "1"}
@@ -280,12 +234,11 @@ class OwnershipMachine(RuleBasedStateMachine):
     ``read_again`` is a second reader, asked in the end, who may have nothing to say.
     """
 
-    def __init__(
-        self, template: Path, folder: Path, tally: Counter[str], read_again: Callable[[str], Rows | None]
-    ) -> None:
+    def __init__(self, folder: Path, tally: Counter[str], read_again: Callable[[str], Rows | None]) -> None:
         super().__init__()
-        lake = Lake.copied(template, Path(tempfile.mkdtemp(dir=folder)) / "lake")
-        self.world = World(lake, note, tally)
+        self._stack = ExitStack()
+        self._stack.enter_context(all_watched(leases=False))
+        self.world = LakeWorld(Lake(folder), note, tally)
         self.writing = Writing(self.world)
         self.passing = Passing(self.world)
         self._names = itertools.count(1)
@@ -302,6 +255,7 @@ class OwnershipMachine(RuleBasedStateMachine):
                     assert Witness.scan(lineage.newest) == lineage.rows
                     assert self._read_again(lineage.newest) in (None, lineage.rows)
         finally:
+            self._stack.close()
             self.world.lake.close()
 
     def _clean_lonely(self) -> None:
@@ -347,7 +301,7 @@ class OwnershipMachine(RuleBasedStateMachine):
         self._check()
 
     @rule(how=_changes, pick=_picks, which=_picks)
-    def write(self, how: str, pick: int, which: int) -> None:
+    def write(self, how: Verb, pick: int, which: int) -> None:
         self._write(how, pick, which)
         self._check()
 
@@ -359,7 +313,7 @@ class OwnershipMachine(RuleBasedStateMachine):
 
     def _scan(self, catalog: int, door: int) -> None:
         world = self.world
-        Runtime(Door(world.lake.ours(catalog), door), world.lake.state, environment={}).detect()
+        self.passing.maintainer(catalog, door).do(lambda runtime: runtime.detect())
         if any(entry.catalog == catalog and world.witness.look(at) for entry, at in world.pointers().items()):
             world.served.add(catalog)
 
@@ -387,10 +341,9 @@ class OwnershipMachine(RuleBasedStateMachine):
         entries = world.entries_at_newest(lineage)
         if entries:
             name, entry = f"load{next(self._names)}", entries[0]
-            path = world.lake.stray(f"{lineage.home}/data", self.writing.new_ids(1))
-            location = world.newest(lineage).metadata.location
-            stage_load(self._handle(entry, door), name, [f"{location}/data/{Path(path).name}"], [])
-            world.holds.append(Hold(lineage.uuid, name, entry, door, frozenset({path}), is_pin=False))
+            path, file = self.writing.stage(lineage)
+            self._with(entry, door, lambda handle: stage_load(handle, name, [file.file_path], []))
+            world.holds.append(Hold(lineage.uuid, name, entry, door, frozenset({path}), file))
         self._check()
 
     @rule(pick=_picks, is_adopted=st.booleans())
@@ -400,13 +353,13 @@ class OwnershipMachine(RuleBasedStateMachine):
         if world.holds:
             hold = chosen(world.holds, pick)
             world.holds.remove(hold)
-            if hold.is_pin:
-                self._forgiven(lambda: remove_pin(self._handle(hold.entry, hold.door), hold.name))
+            if hold.staged is None:
+                self._is_done(hold.entry, hold.door, lambda handle: remove_pin(handle, hold.name))
             else:
                 if is_adopted:
-                    self.writing.add_file(world.lineages[hold.uuid], next(iter(hold.paths)))
+                    self.writing.adopt(world.lineages[hold.uuid], hold.staged)
                 state = LoadState.ADOPTED if is_adopted else LoadState.FAILED
-                self._forgiven(lambda: declare_load(self._handle(hold.entry, hold.door), hold.name, state))
+                self._is_done(hold.entry, hold.door, lambda handle: declare_load(handle, hold.name, state))
         self._check()
 
     # -- passes
@@ -416,7 +369,7 @@ class OwnershipMachine(RuleBasedStateMachine):
         self._pass(self.writing.entry(pick), door, operations)
 
     @rule(how=_changes, pick=_picks, which=_picks, door=_doors, operations=_operations)
-    def write_and_maintain(self, how: str, pick: int, which: int, door: int, operations: str) -> None:
+    def write_and_maintain(self, how: Verb, pick: int, which: int, door: int, operations: str) -> None:
         """What was there is needed by nobody, as far as this table knows; or there is much to merge."""
         lineage = self.writing.lineage(pick)
         self._write(how, pick, which)
@@ -427,7 +380,7 @@ class OwnershipMachine(RuleBasedStateMachine):
     @rule(pick=_picks, catalog=_catalogs, door=_doors, operations=_operations)
     def migrate_and_maintain(self, pick: int, catalog: int, door: int, operations: str) -> None:
         """A second entry at the newest head, of a catalog that is served; the pass goes on through the first one."""
-        self.writing.overwrite(pick)
+        self._write(Verb.OVERWRITE_ALL, pick, door)
         self.writing.register(pick, catalog)
         self._scan(catalog, door)
         self._check()
@@ -437,7 +390,7 @@ class OwnershipMachine(RuleBasedStateMachine):
     @rule(pick=_picks, door=_doors)
     def sweep(self, pick: int, door: int) -> None:
         """Perhaps through an entry that has fallen behind just now."""
-        self.writing.overwrite(pick)
+        self._write(Verb.OVERWRITE_ALL, pick, door)
         self._check()
         self._pass(self.writing.entry(pick), door, "expire_snapshots,remove_orphans")
 
@@ -457,7 +410,7 @@ class OwnershipMachine(RuleBasedStateMachine):
         inner=_operations,
     )
     def maintain_meanwhile(
-        self, pick: int, door: int, operations: str, moment: Moment, nth: int, interlude: str, other: int, inner: str
+        self, pick: int, door: int, operations: str, moment: Moment, nth: int, interlude: Verb, other: int, inner: str
     ) -> None:
         """Something happens in the middle of a pass."""
         world, entry = self.world, self.writing.entry(pick)
@@ -467,42 +420,27 @@ class OwnershipMachine(RuleBasedStateMachine):
             world.advance()  # what the pass has committed by now, writers go on from
             if moment is Moment.WORK:
                 world.lake.age()  # the work took days
-            self.passing.depth += 1
-            try:
-                match interlude:
-                    case "append":
-                        self.writing.append(other, 1)
-                    case "overwrite":
-                        self.writing.overwrite(other)
-                    case "pin":
-                        # Of an older pointer's head a file may be on its way out already.
-                        for second in world.entries_at_newest(self.writing.lineage(other))[:1]:
-                            self._pin(second, door)
-                    case _:
-                        second = self.writing.entry(other)
-                        world.tell(f"  second pass over {world.where(second)}: {inner}")
-                        self.passing.run(second, other % DOORS, {"operations": inner, **_WITH_GRACE})
-            except BaseException as error:
-                self.passing.problem = error
-            finally:
-                self.passing.depth -= 1
+            match interlude:
+                case Verb.PIN:
+                    # Of an older pointer's head a file may be on its way out already.
+                    for second in world.entries_at_newest(self.writing.lineage(other))[:1]:
+                        self._pin(second, door)
+                case Verb.MAINTAIN:
+                    second = self.writing.entry(other)
+                    world.tell(f"  second pass over {world.where(second)}: {inner}")
+                    self.passing.run(second, other % DOORS, {"operations": inner, **_WITH_GRACE})
+                case _:
+                    self._write(interlude, other, other)
 
         self._pass(entry, door, operations, Interruption(moment, nth, happens))
 
     # -- how
 
-    def _write(self, how: str, pick: int, which: int) -> None:
-        match how:
-            case "append":
-                self.writing.append(pick, 2)
-            case "overwrite":
-                self.writing.overwrite(pick)
-            case "delete a row":
-                self.writing.delete_row(pick, which)
-            case "tag":
-                self.writing.tag(pick, which)
-            case _:
-                self.writing.roll_back(pick, which)
+    def _write(self, how: Verb, pick: int, which: int) -> None:
+        if how is Verb.TAG:
+            self.writing.write(pick, lambda writers: make_ref(writers, "tag", any_one=True), which)
+        else:
+            self.writing.write(pick, WRITES[how], which)
 
     def _check(self) -> None:
         self.is_broken = True
@@ -535,21 +473,20 @@ class OwnershipMachine(RuleBasedStateMachine):
         sight = world.witness.look(at)
         if sight is None or sight.current is None or sight.missing & sight.of_snapshot[sight.current]:
             return
-        if self._forgiven(
-            lambda: add_pin(self._handle(entry, door), snapshot="current", ttl_ms=_FOREVER_MS, name=name)
+        if self._is_done(
+            entry, door, lambda handle: add_pin(handle, snapshot="current", ttl_ms=_FOREVER_MS, name=name)
         ):
             held = sight.of_snapshot[sight.current] | {real_path(at)}
-            world.holds.append(Hold(world.uuids[entry], name, entry, door, held, is_pin=True))
+            world.holds.append(Hold(world.uuids[entry], name, entry, door, held))
             world.tell(f"  {name} holds the head of {world.where(entry)}, door {door}")
 
-    def _handle(self, entry: Entry, door: int) -> TableHandle:
-        lake = self.world.lake
-        return TableHandle(Door(lake.ours(entry.catalog), door), table_name(entry), lake.state, system_clock)
+    def _with(self, entry: Entry, door: int, work: Callable[[TableHandle], object]) -> None:
+        self.passing.maintainer(entry.catalog, door).do(lambda runtime: work(runtime.table(table_name(entry))))
 
-    def _forgiven(self, work: Callable[[], object]) -> bool:
+    def _is_done(self, entry: Entry, door: int, work: Callable[[TableHandle], object]) -> bool:
         """Whether it could be done: an entry may be gone or stale by now, and then so be it."""
         try:
-            work()
+            self._with(entry, door, work)
         except MaintenanceError as error:
             self.world.tell(f"  not done: {error}")
             return False
