@@ -56,10 +56,10 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_catalog_is_configured_before_it_is_used() -> None:
     text = README.read_text()
     used = [*re.finditer(r"(?:--catalog|orders\.py) (\w+)", text)]
-    assert {found[1] for found in used} == {"lake", "seaweed"}
+    assert {found[1] for found in used} == {"lake"}
     for found in used:
         before = text[: found.start()]
-        assert f"PYICEBERG_CATALOG__{found[1].upper()}__" in before or f"\n  {found[1]}:  " in before, found
+        assert f"PYICEBERG_CATALOG__{found[1].upper()}__" in before, found
 
 
 def commands(block: str) -> Iterator[list[str]]:
