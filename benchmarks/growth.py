@@ -52,11 +52,15 @@ def growth_lines(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 
 
 def exponents(rows: Mapping[str, Mapping[str, Any]]) -> str:
-    """What was measured of all rows, as a sentence; a contestant is named where a row has several."""
+    """The largest that was measured, as a sentence."""
     found = [
-        f"{row['title']}{', ' + entrant['title'] if len(row['found']) > 1 else ''}: {entrant['exponent']}"
+        (entrant["exponent"], row["title"])
         for row in rows.values()
         for entrant in row["found"].values()
         if entrant["exponent"] is not None
     ]
-    return f"Exponents of growth, from a quarter to the full size (1 is linear): {'; '.join(found)}."
+    largest, title = max(found)
+    return (
+        f"CPU time grows from a quarter to the full size with an exponent of at most {largest} ({title}), in "
+        f"{len(found)} measurements; 1 is linear."
+    )

@@ -124,37 +124,48 @@ def contest_table(row: Mapping[str, Any]) -> Iterator[str]:
         yield f"| {_contestant(entrant)} |"
 
 
+_JAVA = "Iceberg-Java"
+
+
 def page_tables(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """The contestants of all rows in one table; performance.json has all other figures of each row."""
-    yield "| work | contestant | wall s | CPU s | MB |"
-    yield "|---|---|---|---|---|"
+    """All rows in one table: wall seconds, CPU seconds and memory in MB; performance.json has all other figures."""
+    yield "| work | Icekeeper | Iceberg-Java | others |"
+    yield "|---|---|---|---|"
     for row in rows.values():
         scale = "" if row["scale"] == 1 else f", scale {row['scale']:g}"
         size = f", {row['data']['bytes'] / 1e6:,.0f} MB" if row["data"]["rows"] else ""
-        work = f"{row['title']}{size}{scale}"
-        for entrant in row["entrants"].values():
-            yield f"| {work} | {' | '.join(_first_cells(entrant))} |"
-            work = ""
+        found = {entrant["title"]: _three(entrant) for entrant in row["entrants"].values() if "error" not in entrant}
+        ours = [_named(title, figures) for title, figures in found.items() if "cekeeper" in title]
+        java = [figures for title, figures in found.items() if title.startswith(_JAVA)]
+        others = [
+            f"{title}: {figures}"
+            for title, figures in found.items()
+            if "cekeeper" not in title and not title.startswith(_JAVA)
+        ]
+        yield f"| {row['title']}{size}{scale} | {'; '.join(ours)} | {''.join(java)} | {'; '.join(others)} |"
+
+
+def _three(entrant: Mapping[str, Any]) -> str:
+    m = entrant["median"]
+    return f"{m['wall_s']:.2f}, {m['cpu_s']:.2f}, {m['peak_mb']:.0f}"
+
+
+def _named(title: str, figures: str) -> str:
+    """The figures, with the title where it says more than the product's name."""
+    more = title.removeprefix("Icekeeper").lstrip(", ")
+    return f"{more}: {figures}" if more else figures
 
 
 def _contestant(entrant: Mapping[str, Any]) -> str:
     """Cells of a table; the largest process only where it is not all of the memory."""
-    more, beside = "", ""
-    if "error" not in entrant:
-        m = entrant["median"]
-        more = ", ".join(f"{name.replace('_', ' ')} {m[name]:.3g}" for name in _MORE if name in m)
-        all_memory, largest = (f"{m.get(key, m['peak_mb']):.0f}" for key in ("peak_mb", "peak_mb_of_worker"))
-        beside = "" if largest == all_memory else largest
-    return " | ".join([*_first_cells(entrant), beside, more])
-
-
-def _first_cells(entrant: Mapping[str, Any]) -> list[str]:
-    """Contestant, wall seconds, CPU seconds and memory, or why it was not measured."""
     if "error" in entrant:
         why = textwrap.shorten(entrant["error"].replace("|", "/"), _LONGEST_REASON, placeholder=" …")
-        return [entrant["title"], f"not measured: {why}", "", ""]
+        return f"{entrant['title']} | not measured: {why} | | | |"
     m = entrant["median"]
-    return [entrant["title"], f"{m['wall_s']:.2f}", f"{m['cpu_s']:.2f}", f"{m['peak_mb']:.0f}"]
+    all_memory, largest = (f"{m.get(key, m['peak_mb']):.0f}" for key in ("peak_mb", "peak_mb_of_worker"))
+    more = ", ".join(f"{name.replace('_', ' ')} {m[name]:.3g}" for name in _MORE if name in m)
+    beside = "" if largest == all_memory else largest
+    return f"{entrant['title']} | {m['wall_s']:.2f} | {m['cpu_s']:.2f} | {all_memory} | {beside} | {more}"
 
 
 def target_lines(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
