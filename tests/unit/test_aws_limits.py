@@ -31,49 +31,24 @@ def s3(method: str, path: str, query: str = "", **headers: str) -> HttpAnswer | 
     return refused_by_table_bucket(request, lambda path: STORAGE)
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "query"),
-    [
-        ("GET", "/1--table-s3/f", ""),
-        ("HEAD", "/1--table-s3/f", ""),
-        ("PUT", "/1--table-s3/f", ""),
-        ("POST", "/1--table-s3/f", "uploads"),
-        ("PUT", "/1--table-s3/f", "partNumber=1&uploadId=u"),
-        ("POST", "/1--table-s3/f", "uploadId=u"),
-        ("DELETE", "/1--table-s3/f", "uploadId=u"),
-        ("GET", "/1--table-s3/f", "uploadId=u"),
-        ("DELETE", "/ordinary/f", ""),
-        ("GET", "/ordinary", "list-type=2"),
-    ],
-)
-def test_what_a_table_bucket_does(method: str, path: str, query: str) -> None:
-    assert s3(method, path, query) is None
+F, UPLOAD = "/1--table-s3/f", "partNumber=1&uploadId=u"
+TAKEN = [("GET", F, ""), ("HEAD", F, ""), ("PUT", F, ""), ("POST", F, "uploads"), ("PUT", F, UPLOAD)]
+TAKEN += [("POST", F, "uploadId=u"), ("DELETE", F, "uploadId=u"), ("GET", F, "uploadId=u")]
+TAKEN += [("DELETE", "/ordinary/f", ""), ("GET", "/ordinary", "list-type=2")]
+REFUSED = [("DELETE", F, ""), ("POST", "/1--table-s3", "delete"), ("GET", "/1--table-s3", "list-type=2")]
+REFUSED += [("GET", "/1--table-s3", "versions"), ("HEAD", "/1--table-s3", ""), ("GET", F, "versionId=1")]
+REFUSED += [("PUT", F, "tagging"), ("GET", F, "acl"), ("POST", F, "")]
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "query"),
-    [
-        ("DELETE", "/1--table-s3/f", ""),
-        ("POST", "/1--table-s3", "delete"),
-        ("GET", "/1--table-s3", "list-type=2"),
-        ("GET", "/1--table-s3", "versions"),
-        ("HEAD", "/1--table-s3", ""),
-        ("GET", "/1--table-s3/f", "versionId=1"),
-        ("PUT", "/1--table-s3/f", "tagging"),
-        ("GET", "/1--table-s3/f", "acl"),
-        ("POST", "/1--table-s3/f", ""),
-    ],
-)
-def test_what_no_table_bucket_does(method: str, path: str, query: str) -> None:
-    refused = s3(method, path, query)
-    assert refused is not None
-    assert refused.status == "405 Method Not Allowed"
-    assert (b"MethodNotAllowed" in refused.body) is (method != "HEAD")
-
-
-def test_a_table_bucket_copies_nothing() -> None:
-    for query in ("", "partNumber=1&uploadId=u"):
-        assert s3("PUT", "/1--table-s3/f", query, x_amz_copy_source="/1--table-s3/g") is not None
+def test_what_a_table_bucket_does() -> None:
+    assert [request for request in TAKEN if s3(*request) is not None] == []
+    for method, path, query in REFUSED:
+        refused = s3(method, path, query)
+        assert refused is not None, (method, path, query)
+        assert refused.status == "405 Method Not Allowed"
+        assert (b"MethodNotAllowed" in refused.body) is (method != "HEAD")
+    for query in ("", UPLOAD):
+        assert s3("PUT", F, query, x_amz_copy_source="/1--table-s3/g") is not None
 
 
 @pytest.mark.parametrize(
@@ -103,9 +78,8 @@ def dynamodb(operation: str, document: Any) -> str | None:
     return None if refused is None else json.loads(refused.body)["message"]
 
 
-@pytest.mark.parametrize(
-    ("item", "size"),
-    [
+def test_an_item_of_400_kb_is_the_largest() -> None:
+    for item, size in [
         ({"pk": {"S": "é"}}, 4),
         ({"n": {"N": "1234567"}}, 6),
         ({"b": {"B": "AAAA"}}, 4),
@@ -113,13 +87,8 @@ def dynamodb(operation: str, document: Any) -> str | None:
         ({"l": {"L": [{"S": "ab"}]}}, 7),
         ({"m": {"M": {"k": {"S": "ab"}}}}, 8),
         ({"s": {"SS": ["a", "bc"]}}, 4),
-    ],
-)
-def test_the_size_of_an_item(item: Any, size: int) -> None:
-    assert item_size(item) == size
-
-
-def test_an_item_of_400_kb_is_the_largest() -> None:
+    ]:
+        assert item_size(item) == size, item
     fits, larger = ({"pk": {"S": "x" * size}} for size in (LARGEST_ITEM - 2, LARGEST_ITEM - 1))
     for wrapped in (
         lambda item: ("PutItem", {"TableName": "T", "Item": item}),
@@ -163,16 +132,13 @@ def test_reserved_words(expression: str, words: set[str]) -> None:
     assert (dynamodb("Query", {"KeyConditionExpression": expression}) is None) is (not words)
 
 
-def test_a_throttle_never_strikes_twice_in_a_row() -> None:
+def test_a_throttle_never_strikes_twice_in_a_row_and_one_answer_is_lost() -> None:
     faults, request = Faults(), WireRequest("glue", "POST", "/")
     with faults.throttling(3):
         answers = [faults.throttled(request) is not None for _ in range(9)]
     assert answers == [False, False, True] * 3
     assert faults.throttled(request) is None
-
-
-def test_a_lost_answer_is_one() -> None:
-    faults, request = Faults(), WireRequest("s3tables", "PUT", "/tables/arn/ns/t/metadata-location")
+    request = WireRequest("s3tables", "PUT", "/tables/arn/ns/t/metadata-location")
     with faults.losing_an_answer("PUT", "/metadata-location"):
         assert not faults.is_lost(WireRequest("s3tables", "GET", "/tables/arn/ns/t/metadata-location"))
         assert [faults.is_lost(request) for _ in range(2)] == [True, False]
@@ -208,17 +174,12 @@ def mapped(inside: str = "Inside", mode: str = "DISTRIBUTED", **fields: Any) -> 
     return {"Type": "Map", "ItemProcessor": processor, "End": True, **fields}
 
 
-def test_ours_is_taken() -> None:
-    definition = json.dumps(load_machine().definition)
-    assert asked("CreateStateMachine", {"name": "stack-maintain-tables", "definition": definition}) is None
-
-
-@pytest.mark.parametrize("name", ["n" * 81, "", "two words", "a:b", "a/b", "a\tb"])
 @pytest.mark.parametrize("target", ["StartExecution", "CreateStateMachine"])
-def test_names_are_short_and_plain(name: str, target: str) -> None:
-    refused = asked(target, {"name": name})
-    assert refused is not None
-    assert b"InvalidName" in refused.body
+def test_names_are_short_and_plain(target: str) -> None:
+    for name in ("n" * 81, "", "two words", "a:b", "a/b", "a\tb"):
+        refused = asked(target, {"name": name})
+        assert refused is not None, name
+        assert b"InvalidName" in refused.body
     assert asked(target, {"name": "n" * 80}) is None
 
 
@@ -227,9 +188,13 @@ def test_an_execution_may_be_named_by_aws_and_its_input_is_no_longer_than_any_pa
     assert asked("StartExecution", {"input": "x" * 262_145}) is not None
 
 
-@pytest.mark.parametrize(
-    "states",
-    [
+def test_definitions() -> None:
+    ours = json.dumps(load_machine().definition)
+    assert asked("CreateStateMachine", {"name": "stack-maintain-tables", "definition": ours}) is None
+    distributed, inline = mapped("B", Label="l" * 40, MaxConcurrency=10_000), mapped("D", "INLINE", MaxConcurrency=40)
+    assert machine(A=distributed, C=inline) is None
+    assert machine(A={"Type": "Succeed", "Comment": "x" * 2**20}) is not None
+    for states in (
         {"n" * 81: {"Type": "Succeed"}},
         {"A": mapped("A")},  # a name is unique in the whole machine
         {"A": mapped("B", Label="l" * 41)},
@@ -238,28 +203,14 @@ def test_an_execution_may_be_named_by_aws_and_its_input_is_no_longer_than_any_pa
         {"A": mapped("B", MaxConcurrency=10_001)},
         {"A": mapped("B", "INLINE", MaxConcurrency=41)},
         {"A": {"Type": "Parallel", "Branches": [{"States": {"B": {}}}, {"States": {"B": {}}}]}},
-    ],
-)
-def test_what_is_no_definition(states: dict[str, Any]) -> None:
-    refused = machine(**states)
-    assert refused is not None
-    assert b"InvalidDefinition" in refused.body
-
-
-def test_what_is_one() -> None:
-    assert (
-        machine(A=mapped("B", Label="l" * 40, MaxConcurrency=10_000), C=mapped("D", "INLINE", MaxConcurrency=40))
-        is None
-    )
-
-
-def test_a_definition_is_no_longer_than_a_megabyte() -> None:
-    assert machine(A={"Type": "Succeed", "Comment": "x" * 2**20}) is not None
+    ):
+        refused = machine(**states)
+        assert refused is not None, states
+        assert b"InvalidDefinition" in refused.body
 
 
 # Headers of objects that AWS refuses and moto lets pass (platform: table-buckets-refuse-headers).
 
-OF_UPLOAD = "partNumber=1&uploadId=u"
 TRAILER = "x-amz-checksum-crc32c, x-amz-checksum-crc32"
 
 
@@ -268,51 +219,44 @@ def asked_of_s3(method: str, query: str = "", bucket: str = "1--table-s3", **hea
     return refused_headers(WireRequest("s3", method, f"/{bucket}/f", query, named))
 
 
-@pytest.mark.parametrize(
-    ("method", "query", "headers"),
-    [
-        ("GET", "", {"if_match": "e", "x_amz_checksum_mode": "ENABLED", "x_amz_security_token": "t"}),
-        ("HEAD", "", {"x_amz_expected_bucket_owner": "1", "x_amz_api_version": "2006-03-01"}),
-        ("PUT", "", {"x_amz_trailer": TRAILER, "x_amz_decoded_content_length": "1", "if_none_match": "*"}),
-        ("PUT", "", {"x_amz_storage_class": "STANDARD", "x_amz_acl": "bucket-owner-full-control"}),
-        ("PUT", "", {"x_amz_server_side_encryption": "AES256", "x_amz_sdk_checksum_algorithm": "CRC32"}),
-        ("POST", "uploads", {"x_amz_checksum_algorithm": "CRC32", "x_amz_storage_class": "STANDARD"}),
-        ("PUT", OF_UPLOAD, {"x_amz_trailer": "x-amz-checksum-crc32", "x_amz_checksum_sha256": "s"}),
-        ("POST", "uploadId=u", {"if_match": "e", "x_amz_checksum_crc32": "s"}),
-        ("DELETE", "uploadId=u", {"x_amz_expected_bucket_owner": "1"}),
-    ],
-)
-def test_a_table_bucket_takes_what_is_listed_and_what_clients_cannot_help(
-    method: str, query: str, headers: dict[str, str]
-) -> None:
-    assert asked_of_s3(method, query, **headers) is None
+TAKEN_HEADERS: list[tuple[str, str, dict[str, str]]] = [
+    ("GET", "", {"if_match": "e", "x_amz_checksum_mode": "ENABLED", "x_amz_security_token": "t"}),
+    ("HEAD", "", {"x_amz_expected_bucket_owner": "1", "x_amz_api_version": "2006-03-01"}),
+    ("PUT", "", {"x_amz_trailer": TRAILER, "x_amz_decoded_content_length": "1", "if_none_match": "*"}),
+    ("PUT", "", {"x_amz_storage_class": "STANDARD", "x_amz_acl": "bucket-owner-full-control"}),
+    ("PUT", "", {"x_amz_server_side_encryption": "AES256", "x_amz_sdk_checksum_algorithm": "CRC32"}),
+    ("POST", "uploads", {"x_amz_checksum_algorithm": "CRC32", "x_amz_storage_class": "STANDARD"}),
+    ("PUT", UPLOAD, {"x_amz_trailer": "x-amz-checksum-crc32", "x_amz_checksum_sha256": "s"}),
+    ("POST", "uploadId=u", {"if_match": "e", "x_amz_checksum_crc32": "s"}),
+    ("DELETE", "uploadId=u", {"x_amz_expected_bucket_owner": "1"}),
+]
+REFUSED_HEADERS = [
+    ("PUT", "", "if_match", "e"),
+    ("PUT", "", "x_amz_tagging", "a=b"),
+    ("PUT", "", "x_amz_trailer", "x-amz-checksum-crc64nvme"),  # as PyArrow writes
+    ("PUT", UPLOAD, "x_amz_checksum_crc64nvme", "s"),
+    ("PUT", "", "x_amz_meta_by", "us"),
+    ("PUT", "", "x_amz_acl", "private"),
+    ("PUT", "", "x_amz_storage_class", "INTELLIGENT_TIERING"),
+    ("PUT", "", "x_amz_server_side_encryption", "aws:kms"),
+    ("PUT", "", "x_amz_object_lock_mode", "GOVERNANCE"),
+    ("PUT", "", "x_amz_trailer", "x-amz-checksum-md5"),
+    ("POST", "uploads", "x_amz_tagging", "a=b"),
+    ("POST", "uploads", "if_none_match", "*"),
+    ("PUT", UPLOAD, "if_none_match", "*"),
+    ("POST", "uploadId=u", "if_modified_since", "then"),
+    ("GET", "", "x_amz_request_payer", "requester"),
+]
 
 
-@pytest.mark.parametrize(
-    ("method", "query", "header", "value"),
-    [
-        ("PUT", "", "if_match", "e"),
-        ("PUT", "", "x_amz_tagging", "a=b"),
-        ("PUT", "", "x_amz_trailer", "x-amz-checksum-crc64nvme"),  # as PyArrow writes
-        ("PUT", OF_UPLOAD, "x_amz_checksum_crc64nvme", "s"),
-        ("PUT", "", "x_amz_meta_by", "us"),
-        ("PUT", "", "x_amz_acl", "private"),
-        ("PUT", "", "x_amz_storage_class", "INTELLIGENT_TIERING"),
-        ("PUT", "", "x_amz_server_side_encryption", "aws:kms"),
-        ("PUT", "", "x_amz_object_lock_mode", "GOVERNANCE"),
-        ("PUT", "", "x_amz_trailer", "x-amz-checksum-md5"),
-        ("POST", "uploads", "x_amz_tagging", "a=b"),
-        ("POST", "uploads", "if_none_match", "*"),
-        ("PUT", OF_UPLOAD, "if_none_match", "*"),
-        ("POST", "uploadId=u", "if_modified_since", "then"),
-        ("GET", "", "x_amz_request_payer", "requester"),
-    ],
-)
-def test_a_table_bucket_refuses_every_other(method: str, query: str, header: str, value: str) -> None:
-    refused = asked_of_s3(method, query, **{header: value})
-    assert refused is not None
-    assert refused.status == "400 Bad Request"
-    assert b"<Code>S3TablesUnsupportedHeader</Code>" in refused.body
+def test_a_table_bucket_takes_the_listed_headers_and_those_that_clients_add() -> None:
+    for method, query, headers in TAKEN_HEADERS:
+        assert asked_of_s3(method, query, **headers) is None, headers
+    for method, query, header, value in REFUSED_HEADERS:
+        refused = asked_of_s3(method, query, **{header: value})
+        assert refused is not None, (method, query, header, value)
+        assert refused.status == "400 Bad Request"
+        assert b"<Code>S3TablesUnsupportedHeader</Code>" in refused.body
 
 
 def test_an_ordinary_bucket_takes_no_acl() -> None:

@@ -6,27 +6,24 @@ import dataclasses
 import sys
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.__main__ import _held, main
-from benchmarks.chart import chart
 from benchmarks.contestants import CONTESTANTS
 from benchmarks.growth import exponents, growth, growth_lines
-from benchmarks.measure import Contestant, ContestantFailed, Cost
+from benchmarks.measure import Cost
 from benchmarks.metadata_proof import _SMALL_QUERY, _asked, plan_problem
-from benchmarks.peers.environment import PeersEnvironment, wanted_packages
+from benchmarks.peers.environment import PeersEnvironment
 from benchmarks.peers.rest_catalog import RestCatalogServer
 from benchmarks.proof import Expected, NotProven, expected_rows, expected_upserts, prove
-from benchmarks.report import as_json, beside_last, contest_table, target_lines
+from benchmarks.report import as_json, contest_table, target_lines
 from benchmarks.row import Row, Target
 from benchmarks.run_rows import RowFound, Ways, run_row
 from benchmarks.suite import ROWS
 from benchmarks.tables.datasets import DATASETS, WARM_UP, dataset
 from benchmarks.tables.deleted_rows import make_cdc
 from benchmarks.tables.kept_table import KeptTable
-from benchmarks.turns import Found, rounds_for, take_turns, warm
+from benchmarks.turns import Found
 from icekeeper.policy.keys import POLICY_KEYS
 
 # Growth: the exponent between the two largest scales, and what machine said so.
@@ -108,16 +105,6 @@ def test_a_result_with_other_rows_or_too_many_files_does_not_count(tmp_path: Pat
         prove("bytes", {"bytes": 1}, expected)
 
 
-def test_a_table_is_set_back_to_what_it_was(tmp_path: Path) -> None:
-    table = dataset(tmp_path, WARM_UP, 1)
-    gone, new = table.data_files[0], table.folder / "data" / "new.parquet"
-    gone.unlink()
-    new.write_bytes(b"")
-    table.set_back()
-    assert gone.exists()
-    assert not new.exists()
-
-
 def test_rows_name_what_there_is() -> None:
     for row in ROWS:
         assert set(row.entrants) <= set(CONTESTANTS)
@@ -126,37 +113,6 @@ def test_rows_name_what_there_is() -> None:
         named = {target.ours for target in row.targets} | {target.against for target in row.targets} - {None}
         assert named <= set(row.entrants)
     assert len({row.key for row in ROWS}) == len(ROWS)
-
-
-def test_two_measurements_never_share_a_folder(tmp_path: Path) -> None:
-    with _held(tmp_path), pytest.raises(SystemExit, match=r"another measurement uses .*--work"):
-        main(["sort", "--work", str(tmp_path)])
-
-
-def test_every_pin_is_exact() -> None:
-    pins = wanted_packages((Path(__file__).parents[2] / "benchmarks" / "peers.txt").read_text())
-    assert all(pin.count("==") == 1 for pin in pins)
-    needed = {package for entrant in CONTESTANTS.values() for package in entrant.packages}
-    assert needed <= {pin.partition("==")[0] for pin in pins}
-
-
-def test_a_chart_and_the_ratios_of_last_time() -> None:
-    ours, theirs = Found([Cost(1.0, 2.0, 3.0, 3.0, 3.0)], "right"), Found([Cost(4.0, 4.0, 9.0, 1.0, 1.0)], "right")
-    row = dataclasses.replace(ROW, entrants=("icekeeper", "java"), targets=(Target("cpu_s", "icekeeper", 0.4, "java"),))
-    told = {
-        "tiny": as_json(RowFound(row, 1.0, {"files": 1, "bytes": 1, "rows": 1}, {"icekeeper": ours, "java": theirs}, 1))
-    }
-    before = {"tiny": told["tiny"] | {"targets": [told["tiny"]["targets"][0] | {"measured": 0.25}]}}
-
-    assert told["tiny"]["targets"][0]["measured"] == 0.5
-    assert any("| 0.5 | **missed** |" in line for line in target_lines(told))
-    (line,) = beside_last(told, before)
-    assert "then     0.25" in line
-    assert "2.00 × of then" in line
-    elsewhere = {"tiny": before["tiny"] | {"machine": {"processor": "another"}}}
-    assert "then        –" in next(beside_last(told, elsewhere))
-    bars = ElementTree.fromstring(chart(told)).iter("{http://www.w3.org/2000/svg}rect")
-    assert len(list(bars)) == 1 + 4
 
 
 # Limits in seconds or requests are for the whole table: nothing is said to be met on a part of it.
@@ -176,81 +132,19 @@ TARGETED = Row(
 )
 
 
-def _told(scale: float) -> dict[str, Any]:
+@pytest.mark.parametrize(("scale", "met"), [(1.0, [True, True, True, True]), (0.05, [None, None, True, True])])
+def test_a_limit_that_grows_with_the_table_is_judged_at_full_size_only(scale: float, met: list[bool | None]) -> None:
     ours = Found([Cost(1.0, 2.0, 3.0, 3.0, 3.0)], "right", {"requests": 29.0})
     theirs = Found([Cost(4.0, 4.0, 9.0, 1.0, 1.0)], "right")
     data = {"files": 1, "bytes": 1, "rows": 1}
-    return as_json(RowFound(TARGETED, scale, data, {"icekeeper": ours, "java": theirs}, 1))
-
-
-@pytest.mark.parametrize(("scale", "met"), [(1.0, [True, True, True, True]), (0.05, [None, None, True, True])])
-def test_a_limit_that_grows_with_the_table_is_judged_at_full_size_only(scale: float, met: list[bool | None]) -> None:
-    told = _told(scale)
+    told = as_json(RowFound(TARGETED, scale, data, {"icekeeper": ours, "java": theirs}, 1))
     assert [target["met"] for target in told["targets"]] == met
     assert [target["measured"] for target in told["targets"]] == [1.0, 29.0, 3.0, 0.25]
-
-
-def test_the_tables_say_so() -> None:
-    rows = {"tiny": _told(0.05)}
-    verdicts = [line.split("|")[-2].strip() for line in target_lines(rows)][2:]
-    assert verdicts == ["only at full size", "only at full size", "met", "met"]
-    assert [line.endswith("only at full size") for line in beside_last(rows, {})] == [True, True, False, False]
+    verdicts = [line.split("|")[-2].strip() for line in target_lines({"tiny": told})][2:]
+    assert verdicts == ["only at full size" if verdict is None else "met" for verdict in met]
 
 
 # Contestants take turns; who fails once has no time at all, and the others go on.
-
-
-class _Scripted(Contestant):
-    """A contestant without a process, that only knows whether it was closed."""
-
-    def __init__(self) -> None:
-        self.closed = False
-
-    def close(self) -> None:
-        self.closed = True
-
-
-def test_contestants_take_turns_and_a_failure_costs_all_times_of_one_alone() -> None:
-    running: dict[str, Contestant] = {name: _Scripted() for name in ("icekeeper", "rust", "seaweedfs")}
-    everybody: dict[str, Any] = dict(running)
-    found = {name: Found() for name in running}
-    order: list[str] = []
-
-    def one_run(name: str, contestant: Contestant) -> tuple[Cost, str, dict[str, float]]:
-        assert contestant is everybody[name]
-        order.append(name)
-        if name == "rust":
-            raise ContestantFailed("it ended")
-        if name == "seaweedfs" and len(order) > 3:
-            raise NotProven("DuckDB reads other rows")
-        return Cost(1.0, 1.0, 1.0, 1.0, 1.0), "right", {"output_ratio": 0.5}
-
-    said: list[str] = []
-    take_turns(running, found, 3, one_run, said.append)
-
-    assert order == ["icekeeper", "rust", "seaweedfs", "icekeeper", "seaweedfs", "icekeeper"]
-    assert [len(entry.costs) for entry in found.values()] == [3, 0, 0]
-    assert found["seaweedfs"].error == "DuckDB reads other rows"
-    assert list(running) == ["icekeeper"]
-    assert [contestant.closed for contestant in everybody.values()] == [False, True, True]
-    assert said[-1].endswith("output_ratio 0.5")
-
-
-@pytest.mark.parametrize(
-    ("walls", "runs", "last_s"),
-    [
-        ([4.0, 2.0, 2.1, 9.9], 3, 2.1),  # a JVM compiles what runs often
-        ([8.0, 4.0, 2.0, 1.0, 0.5, 0.25, 0.12, 0.06, 0.03, 0.01, 9.9], 10, 0.01),
-        ([130.0, 9.9], 1, 130.0),
-    ],
-)
-def test_contestants_are_warm_when_two_runs_agree(walls: list[float], runs: int, last_s: float) -> None:
-    left = list(walls)
-    running: dict[str, Contestant] = {"java": _Scripted()}
-    found = {"java": Found()}
-    total_s = warm(running, found, lambda name, one: Cost(left.pop(0), 1.0, 1.0, 1.0, 1.0), lambda line: None)
-    assert (found["java"].warm_ups, total_s) == (runs, last_s)
-    assert (rounds_for(60.0), rounds_for(60.1)) == (5, 3)
 
 
 def test_a_plan_is_proven_by_its_groups(tmp_path: Path) -> None:

@@ -159,25 +159,242 @@ def test_nine_landed_if_it_or_a_child_is_there_and_may_have_if_a_newer_parent_is
     assert (shows_snapshot(9, metadata), shows_every_commit_since(BASE, metadata)) == (landed, whole)
 
 
-# When a commit is tried again: a lost swap, a busy catalog, a conflict that nothing explains, and what ends it.
+# When a commit is sent again, what the head or the store proves of it, and which staged files are discarded.
+
+BUSY, REFUSED = CatalogBusy("HTTP 429: later"), CommitRefused("HTTP 403: not you")
+CONFLICT, NO_ANSWER, DOWN = CommitConflict("ref main moved"), CommitStateUnknown("none"), StorageError("down")
+UNKNOWN, NOT_YOU = CommitStateUnknown, "^HTTP 403: not you$"
+WITH_DOCUMENT = CommitRefused("no", left=("document",))
 
 
-def test_a_lost_swap_is_prepared_anew_on_the_new_head() -> None:
-    run = Run(MemoryCatalog(scripts=[lost_to_another]))
+def answer(steps: str, error: BaseException | None = None, down: Sequence[Exception] = ()) -> Script:
+    """A swap during which these steps happen; afterwards loads first raise ``down``, then show what was seen."""
+
+    def script(catalog: MemoryCatalog, land: Callable[[], LoadedTable]) -> LoadedTable:
+        seen = []
+        for step in steps.split():
+            sequence = catalog.metadata.last_sequence_number + 1
+            if step == "see":
+                seen.append(catalog.load(NAME))
+            elif step == "land":
+                land()
+            elif step == "overtake":
+                catalog.change(*append(7, sequence))
+            elif step == "build-upon":
+                catalog.change(*append(7, sequence, parent=101))
+            elif step == "describe":
+                catalog.change({"action": "set-properties", "updates": {"a": "b"}})
+        claimed = seen.pop() if error is None and seen else catalog.load(NAME)
+        catalog.lagging, catalog.load_errors = seen, list(down)
+        if error is not None:
+            raise error
+        return claimed
+
+    return script
+
+
+LANDED: dict[str, tuple[list[Script], int, int, list[str]]] = {
+    "a lost swap is prepared anew": ([lost_to_another], 2, 102, ["staged-1"]),
+    # Glue answers with a conflict when somebody changed a table's description.
+    "conflicts that nothing explains": ([answer("", CONFLICT)] * 2, 3, 101, []),
+    "in doubt, then overtaken": ([answer("", CONFLICT), lost_to_another], 3, 102, ["staged-1"]),
+    "busy and overtaken": ([answer("overtake", BUSY)], 2, 102, ["staged-1"]),
+    "busy twice": ([answer("", BUSY)] * 2, 3, 101, []),
+    # A server may act and answer 404, 403 or 429 nevertheless; a client that repeats a request by itself gets a
+    # conflict with what it just committed (iceberg 5752).
+    **{f"landed: {error}": ([answer("land", error)], 1, 101, []) for error in (REFUSED, BUSY, CONFLICT)},
+    "a 429 for a commit that landed, then a conflict with it": ([answer("see land", BUSY)], 2, 101, []),
+    "a 429, and a replica that shows an unrelated change": ([answer("see describe see land", BUSY)], 2, 101, []),
+    "a wrong refusal that left a document": ([answer("see see land", WITH_DOCUMENT)], 1, 101, []),
+    "no answer": ([unknown_but_landed], 1, 101, []),
+    "no answer, landed and built upon": ([answer("land build-upon", NO_ANSWER)], 1, 101, []),
+    "an endpoint that comes back": ([answer("land", NO_ANSWER, [DOWN] * 3)], 1, 101, []),
+    "an answer that is no metadata": ([answer("land", MetadataUnreadable("not JSON"))], 1, 101, []),
+    "a success that is not shown at once": ([answer("see land", None, [DOWN])], 1, 101, []),
+}
+
+
+@pytest.mark.parametrize(("scripts", "sent", "snapshot_id", "discarded"), LANDED.values(), ids=LANDED)
+def test_commits_that_land(scripts: list[Script], sent: int, snapshot_id: int, discarded: list[str]) -> None:
+    run = Run(MemoryCatalog(scripts=list(scripts)))
     committed = run.go()
     assert isinstance(committed, Committed)
-    assert (committed.attempts, committed.prepared.snapshot_id) == (2, 102)
-    assert run.discarded == ["staged-1"]
-    assert set(run.catalog.metadata.snapshots) == {1, 102}
+    assert (run.catalog.commits, committed.prepared.snapshot_id, run.discarded) == (sent, snapshot_id, discarded)
+    assert (run.attempts, snapshot_id in run.catalog.metadata.snapshots) == (snapshot_id - 100, True)
 
 
-@pytest.mark.parametrize("script", [lost_to_another, unknown_and_lost])
-def test_retries_end_in_a_conflict_with_nothing_left_staged(script: Script) -> None:
-    run = Run(MemoryCatalog(scripts=[script] * 9))
-    with pytest.raises(CommitConflict):
+def test_what_a_landed_commit_waited_for() -> None:
+    """A busy catalog gets the same attempt again after seconds; a landed commit that the head shows takes no wait."""
+    run = Run(MemoryCatalog(scripts=[answer("", BUSY)] * 2))
+    committed = run.go()
+    assert isinstance(committed, Committed)
+    assert committed.attempts == 3
+    assert 0.4 <= run.waits[0] <= 0.8 <= run.waits[1] <= 1.6
+    for error in (REFUSED, BUSY, CONFLICT):
+        run = Run(MemoryCatalog(scripts=[answer("land", error)]))
+        run.go()
+        assert run.waits == []
+
+
+def answer_with_another_table(catalog: MemoryCatalog, land: Callable[[], LoadedTable]) -> LoadedTable:
+    before, after = catalog.metadata, land()
+    catalog.metadata = before
+    elsewhere = {**after.metadata.document, "table-uuid": "00000000-0000-0000-0000-000000000009"}
+    return replace(after, metadata=TableMetadata(elsewhere))
+
+
+FOUR_STAGED = [f"staged-{number}" for number in range(1, 5)]
+NEVER_SHOWN = "answered that the commit landed, but the table's metadata do not show"
+UNCONFIRMED = "cannot be read to make sure of it: down"
+
+Ending = tuple[list[Script], type[BaseException], str | None, int | None, list[str], tuple[float, float] | None]
+NOT_LANDED: dict[str, Ending] = {
+    "lost to others": ([lost_to_another] * 9, CommitConflict, None, 4, FOUR_STAGED, None),
+    "unknown and lost to others": ([unknown_and_lost] * 9, CommitConflict, None, 4, FOUR_STAGED, None),
+    "busy": ([answer("", BUSY)] * 9, StorageError, "^HTTP 429: later$", 4, ["staged-1"], None),
+    **{
+        f"never sent: {error}": ([answer("", error)], type(error), str(error), 1, ["staged-1"], None)
+        for error in (StorageError("refused"), PolicyError("no such table"), LeaseLost("too slow"))
+    },
+    # What interrupts us may have interrupted a commit that landed.
+    "interrupted": ([answer("land", KeyboardInterrupt())], KeyboardInterrupt, None, 1, [], None),
+    **{
+        f"in doubt, then {then}": ([answer("", CONFLICT), *[answer("", then)] * 3], UNKNOWN, None, None, [], None)
+        for then in (CONFLICT, StorageError("never sent"), LeaseLost("too slow"))
+    },
+    **{
+        f"unconfirmed: {error}": ([answer("", error, [DOWN])], UNKNOWN, UNCONFIRMED, 1, [], (0, 0))
+        for error in (REFUSED, BUSY, CONFLICT)
+    },
+    # The error that a state machine knows, in the catalog's words, after three looks.
+    "refused": ([refuse], StorageError, NOT_YOU, 1, ["staged-1"], (2.8, 5.6)),
+    "refused and disproved": ([answer("overtake", REFUSED)], StorageError, NOT_YOU, 1, ["staged-1"], (0, 0)),
+    "refused with a document": ([answer("", WITH_DOCUMENT)], StorageError, "no", 1, ["staged-1", "document"], None),
+    "no answer": ([unknown], UNKNOWN, None, 1, [], (3, 7)),
+    # A token that moved is no proof: an unrelated change leaves what the attempt requires as it was.
+    "no answer, unrelated change": ([answer("describe", NO_ANSWER)], UNKNOWN, None, 1, [], (3, 7)),
+    **{
+        f"no answer, then {gone}": ([answer("", NO_ANSWER, [gone] * 20)], UNKNOWN, None, 1, [], None)
+        for gone in (PolicyError("no such table"), DOWN, MetadataUnreadable("torn"))
+    },
+    # Not even another commit on the same base disproves what the catalog itself answered.
+    "a success that is never shown": ([answer("")], UNKNOWN, NEVER_SHOWN, 1, [], (3, 7)),
+    "a success that is never shown, overtaken": ([answer("overtake")], UNKNOWN, NEVER_SHOWN, 1, [], (3, 7)),
+    "a success of another table": ([answer_with_another_table], UNKNOWN, None, 1, [], None),
+}
+
+
+@pytest.mark.parametrize(
+    ("scripts", "raised", "match", "sent", "discarded", "waits_s"), NOT_LANDED.values(), ids=NOT_LANDED
+)
+def test_commits_that_do_not_land_or_may_have(
+    scripts: list[Script],
+    raised: type[BaseException],
+    match: str | None,
+    sent: int | None,
+    discarded: list[str],
+    waits_s: tuple[float, float] | None,
+) -> None:
+    run = Run(MemoryCatalog(scripts=list(scripts)))
+    with pytest.raises(raised, match=match) as found:
         run.go(max_retries=3)
-    assert run.attempts == run.catalog.commits == 4
-    assert run.discarded == [f"staged-{n}" for n in range(1, 5)]
+    assert type(found.value) is raised
+    assert run.discarded == discarded
+    assert run.catalog.commits == (sent or run.catalog.commits)
+    # Only a swap that was surely lost is prepared anew.
+    assert run.attempts == (4 if raised is CommitConflict else 1)
+    if waits_s is not None:
+        assert waits_s[0] <= sum(run.waits) <= waits_s[1]
+
+
+def test_a_refusal_is_looked_up_three_times_with_doubling_waits() -> None:
+    run = Run(MemoryCatalog(scripts=[refuse]))
+    with pytest.raises(StorageError):
+        run.go()
+    assert [0.4 * 2**n <= wait <= 0.8 * 2**n for n, wait in enumerate(run.waits)] == [True] * 3
+
+
+@pytest.mark.parametrize("back", [0, 1])
+@pytest.mark.parametrize(
+    ("error", "lag"),
+    [*((error, lag) for error in (REFUSED, BUSY) for lag in (1, 2, 3)), (CONFLICT, 2), (NO_ANSWER, 2)],
+)
+def test_a_replica_that_lags_proves_nothing(error: MaintenanceError, lag: int, back: int) -> None:
+    """It shows the state on which the attempt was made, or an earlier one, after the attempt has landed."""
+    run = Run(MemoryCatalog())
+    states = []
+    for number in (1, 2, 3):
+        run.catalog.change(*append(number, number + 1))
+        states.append(run.catalog.load(NAME))
+
+    def landed_but_shows_the_past(catalog: MemoryCatalog, land: Callable[[], LoadedTable]) -> LoadedTable:
+        land()
+        catalog.lagging = [states[-1 - back]] * lag
+        raise error
+
+    run.catalog.scripts = [landed_but_shows_the_past]
+    committed = run.go(max_retries=4)
+    assert isinstance(committed, Committed)
+    assert (committed.prepared.snapshot_id, run.attempts, run.discarded) == (101, 1, [])
+
+
+@pytest.mark.parametrize("script", [refuse, busy])
+def test_a_metadata_file_in_the_store_outweighs_a_refusal(script: Script) -> None:
+    """A replica may lag for ever; a store that cannot be read keeps the files, too."""
+    run = Run(MemoryCatalog(scripts=[script] * 9))
+    head = run.catalog.metadata
+    run.traces = [head, apply_updates(head, append(101, 1), metadata_location="v1", now_ms=1)]
+    with pytest.raises(CommitStateUnknown, match="a metadata file in the store shows the commit"):
+        run.go()
+    assert run.discarded == []
+
+    def fail(base: LoadedTable) -> list[TableMetadata]:
+        raise StorageError("slow down")
+
+    run = Run(MemoryCatalog(scripts=[refuse]))
+    run.find_traces = fail  # type: ignore[method-assign]
+    with pytest.raises(CommitStateUnknown, match="slow down"):
+        run.go()
+    assert run.discarded == []
+
+
+def test_a_refusal_of_a_commit_that_may_have_landed_and_expired_keeps_the_files() -> None:
+    run = Run(MemoryCatalog(scripts=[refuse]))
+    run.cannot_have_landed = False
+    with pytest.raises(CommitStateUnknown, match="expired already"):
+        run.go()
+    assert run.discarded == []
+
+
+def test_a_refusal_of_a_commit_without_files_is_believed_after_one_look() -> None:
+    """An expiry whose catalog does not know an update tries again without it, in every pass."""
+    run = Run(MemoryCatalog(scripts=[refuse]))
+    adding = run.prepare
+
+    def expire(head: LoadedTable) -> PreparedCommit | Nothing:
+        prepared = adding(head)
+        assert isinstance(prepared, PreparedCommit)
+        return replace(prepared, updates=[{"action": "remove-snapshots", "snapshot-ids": [1]}], staged=())
+
+    run.prepare = expire  # type: ignore[method-assign]
+    with pytest.raises(StorageError, match=r"^HTTP 403: not you$"):
+        run.go()
+    assert (run.catalog.commits, run.waits) == (1, [])
+
+
+def test_a_plan_that_cannot_follow_ends_the_loop() -> None:
+    run = Run(MemoryCatalog(scripts=[lost_to_another]))
+    prepared = iter([run.prepare])
+
+    def once(head: LoadedTable) -> PreparedCommit | Nothing:
+        for prepare in prepared:
+            return prepare(head)
+        raise PlanStale("rolled back")
+
+    run.prepare = once  # type: ignore[method-assign]
+    with pytest.raises(PlanStale):
+        run.go()
+    assert run.discarded == ["staged-1"]
 
 
 def test_patience_outlasts_the_number_of_retries_and_ends(caplog: pytest.LogCaptureFixture) -> None:
@@ -262,106 +479,6 @@ def test_waits_double_up_to_five_seconds_with_jitter() -> None:
         assert step / 2 <= backoff_seconds(attempt) <= step
 
 
-def test_a_busy_catalog_is_asked_again_after_seconds_and_not_for_ever() -> None:
-    def busy(catalog: MemoryCatalog, land: Callable[[], LoadedTable]) -> LoadedTable:
-        raise CatalogBusy("HTTP 429: later")
-
-    run = Run(MemoryCatalog(scripts=[busy] * 2))
-    committed = run.go()
-    assert isinstance(committed, Committed)
-    assert (committed.attempts, run.attempts, run.discarded) == (3, 1, [])  # the same attempt, sent again
-    assert 0.4 <= run.waits[0] <= 0.8 <= run.waits[1] <= 1.6
-    run = Run(MemoryCatalog(scripts=[busy] * 9))
-    with pytest.raises(StorageError, match=r"^HTTP 429: later$"):
-        run.go(max_retries=3)
-    assert (run.catalog.commits, run.discarded) == (4, ["staged-1"])
-
-
-@pytest.mark.parametrize("error", [StorageError("refused"), PolicyError("no such table"), LeaseLost("too slow")])
-def test_a_swap_that_was_never_sent_leaves_nothing_staged(error: MaintenanceError) -> None:
-    def never_sent(catalog: MemoryCatalog, land: Callable[[], LoadedTable]) -> LoadedTable:
-        raise error
-
-    run = Run(MemoryCatalog(scripts=[never_sent]))
-    with pytest.raises(type(error)):
-        run.go()
-    assert run.discarded == ["staged-1"]
-
-
-def test_a_crash_discards_nothing() -> None:
-    """What interrupts us may have interrupted a commit that landed."""
-
-    def interrupted(catalog: MemoryCatalog, land: Callable[[], LoadedTable]) -> LoadedTable:
-        land()
-        raise KeyboardInterrupt
-
-    run = Run(MemoryCatalog(scripts=[interrupted]))
-    with pytest.raises(KeyboardInterrupt):
-        run.go()
-    assert run.discarded == []
-
-
-def test_a_plan_that_cannot_follow_ends_the_loop() -> None:
-    run = Run(MemoryCatalog(scripts=[lost_to_another]))
-    prepared = iter([run.prepare])
-
-    def once(head: LoadedTable) -> PreparedCommit | Nothing:
-        for prepare in prepared:
-            return prepare(head)
-        raise PlanStale("rolled back")
-
-    run.prepare = once  # type: ignore[method-assign]
-    with pytest.raises(PlanStale):
-        run.go()
-    assert run.discarded == ["staged-1"]
-
-
-def test_a_conflict_that_nothing_explains_is_sent_again_and_may_land() -> None:
-    """Glue says so when somebody changed a table's description."""
-
-    def refuse(catalog: MemoryCatalog, land: Callable[[], LoadedTable]) -> LoadedTable:
-        raise CommitConflict("changed meanwhile")
-
-    run = Run(MemoryCatalog(scripts=[refuse, refuse]))
-    committed = run.go()
-    assert isinstance(committed, Committed)
-    assert (committed.attempts, run.attempts, run.discarded) == (3, 1, [])
-
-
-@pytest.mark.parametrize("then", [CommitConflict("moved"), StorageError("never sent"), LeaseLost("too slow")])
-def test_a_conflict_that_is_never_explained_keeps_the_files(then: MaintenanceError) -> None:
-    errors = iter([CommitConflict("moved"), then, then])
-
-    def refuse(catalog: MemoryCatalog, land: Callable[[], LoadedTable]) -> LoadedTable:
-        raise next(errors)
-
-    run = Run(MemoryCatalog(scripts=[refuse] * 3))
-    with pytest.raises(CommitStateUnknown):
-        run.go()
-    assert (run.attempts, run.discarded) == (1, [])
-
-
-def test_a_doubtful_attempt_that_another_commit_overtook_is_prepared_anew() -> None:
-    def refuse(catalog: MemoryCatalog, land: Callable[[], LoadedTable]) -> LoadedTable:
-        raise CommitConflict("changed meanwhile")
-
-    run = Run(MemoryCatalog(scripts=[refuse, lost_to_another]))
-    committed = run.go()
-    assert isinstance(committed, Committed)
-    assert (committed.prepared.snapshot_id, run.discarded) == (102, ["staged-1"])
-
-
-def test_a_busy_catalog_whose_table_moved_meanwhile_gets_a_new_attempt() -> None:
-    def overtaken_and_busy(catalog: MemoryCatalog, land: Callable[[], LoadedTable]) -> LoadedTable:
-        catalog.change(*append(7, catalog.metadata.last_sequence_number + 1))
-        raise CatalogBusy("HTTP 429: later")
-
-    run = Run(MemoryCatalog(scripts=[overtaken_and_busy]))
-    committed = run.go()
-    assert isinstance(committed, Committed)
-    assert (committed.prepared.snapshot_id, run.discarded) == (102, ["staged-1"])
-
-
 def test_the_right_to_commit_is_renewed_just_before_every_swap() -> None:
     """Between two swaps another pass may have taken the files for those of a dead job."""
     order: list[str] = []
@@ -382,193 +499,6 @@ def test_the_right_to_commit_is_renewed_just_before_every_swap() -> None:
         run.go(max_retries=5)
     assert order == ["renew", "swap", "renew", "swap", "renew"]
     assert run.discarded == ["staged-1", "staged-2", "staged-3"]
-
-
-# A commit that the catalog refuses: believed only when the head, or what the store shows, agrees.
-
-
-def test_a_conflict_about_ones_own_success_is_success() -> None:
-    """A client that repeats a request by itself hears of a conflict with what it just committed (iceberg 5752)."""
-
-    def landed_then_conflict(catalog: MemoryCatalog, land: Callable[[], LoadedTable]) -> LoadedTable:
-        land()
-        raise CommitConflict("ref main is at snapshot 101")
-
-    run = Run(MemoryCatalog(scripts=[landed_then_conflict]))
-    assert isinstance(run.go(), Committed)
-    assert run.discarded == []
-
-
-@pytest.mark.parametrize("error", [CommitRefused("no"), CatalogBusy("no"), CommitConflict("no")])
-def test_a_no_to_what_the_head_shows_is_success(error: MaintenanceError) -> None:
-    """A server may act and answer 404, 403 or 429 nevertheless."""
-
-    def landed_and_refused(catalog: MemoryCatalog, land: Callable[[], LoadedTable]) -> LoadedTable:
-        land()
-        raise error
-
-    run = Run(MemoryCatalog(scripts=[landed_and_refused]))
-    assert isinstance(run.go(), Committed)
-    assert (run.catalog.commits, run.discarded, run.waits) == (1, [], [])
-
-
-@pytest.mark.parametrize("error", [CommitRefused("no"), CatalogBusy("no"), CommitConflict("no")])
-def test_a_no_that_the_head_cannot_confirm_keeps_the_files(error: MaintenanceError) -> None:
-    def refuse_and_break(catalog: MemoryCatalog, land: Callable[[], LoadedTable]) -> LoadedTable:
-        catalog.load_errors = [StorageError("down")]
-        raise error
-
-    run = Run(MemoryCatalog(scripts=[refuse_and_break]))
-    with pytest.raises(CommitStateUnknown, match="cannot be read to make sure of it: down"):
-        run.go()
-    assert (run.catalog.commits, run.discarded, run.waits) == (1, [], [])
-
-
-def test_a_no_to_what_could_have_landed_and_expired_keeps_the_files() -> None:
-    def refuse(catalog: MemoryCatalog, land: Callable[[], LoadedTable]) -> LoadedTable:
-        raise CommitRefused("no")
-
-    run = Run(MemoryCatalog(scripts=[refuse]))
-    run.cannot_have_landed = False
-    with pytest.raises(CommitStateUnknown, match="expired already"):
-        run.go()
-    assert run.discarded == []
-
-
-def test_a_confirmed_refusal_is_told_in_the_catalogs_words_after_a_few_looks() -> None:
-    def refuse(catalog: MemoryCatalog, land: Callable[[], LoadedTable]) -> LoadedTable:
-        raise CommitRefused("HTTP 403: not you")
-
-    run = Run(MemoryCatalog(scripts=[refuse]))
-    with pytest.raises(StorageError, match=r"^HTTP 403: not you$") as raised:
-        run.go()
-    assert type(raised.value) is StorageError  # the name that a state machine knows
-    assert (run.catalog.commits, run.discarded) == (1, ["staged-1"])
-    assert [0.4 * 2**n <= wait <= 0.8 * 2**n for n, wait in enumerate(run.waits)] == [True] * 3
-
-
-@pytest.mark.parametrize("error", [CommitRefused("no"), CatalogBusy("no")])
-@pytest.mark.parametrize("lag", [1, 2, 3])
-@pytest.mark.parametrize("back", [0, 1])
-def test_a_no_to_what_a_replica_shows_late_is_success(error: MaintenanceError, lag: int, back: int) -> None:
-    """The server acts, answers no, and for a while shows the table as it was: nothing may be discarded."""
-    run = Run(MemoryCatalog())
-    states = []
-    for number in (1, 2):
-        run.catalog.change(*append(number, number + 1))
-        states.append(run.catalog.load(NAME))
-
-    def landed_but_shows_the_past(catalog: MemoryCatalog, land: Callable[[], LoadedTable]) -> LoadedTable:
-        land()
-        catalog.lagging = [states[-1 - back]] * lag
-        raise error
-
-    run.catalog.scripts = [landed_but_shows_the_past]
-    committed = run.go(max_retries=4)
-    assert isinstance(committed, Committed)
-    assert (committed.prepared.snapshot_id, run.attempts, run.discarded) == (101, 1, [])
-
-
-def test_a_conflict_after_too_many_requests_is_looked_up_by_the_attempt_that_was_sent_first() -> None:
-    """The 429 was about a commit that landed; the same one, sent again, meets itself."""
-
-    def landed_and_busy(catalog: MemoryCatalog, land: Callable[[], LoadedTable]) -> LoadedTable:
-        past = catalog.load(NAME)
-        land()
-        catalog.lagging = [past]
-        raise CatalogBusy("HTTP 429: later")
-
-    run = Run(MemoryCatalog(scripts=[landed_and_busy]))
-    committed = run.go()
-    assert isinstance(committed, Committed)
-    assert (run.catalog.commits, run.attempts, run.discarded) == (2, 1, [])
-    assert set(committed.table.metadata.snapshots) == {101}
-
-
-@pytest.mark.parametrize("script", [refuse, busy])
-def test_what_the_store_shows_of_a_refused_commit_outweighs_a_catalog_that_never_shows_it(script: Script) -> None:
-    """A replica may lag for ever; the metadata file of a commit that landed lies beside the table's others."""
-    run = Run(MemoryCatalog(scripts=[script] * 9))
-    head = run.catalog.metadata
-    run.traces = [head, apply_updates(head, append(101, 1), metadata_location="v1", now_ms=1)]
-    with pytest.raises(CommitStateUnknown, match="a metadata file in the store shows the commit"):
-        run.go()
-    assert run.discarded == []
-
-
-def test_a_store_that_cannot_be_asked_for_traces_keeps_the_files() -> None:
-    run = Run(MemoryCatalog(scripts=[refuse]))
-
-    def fail(base: LoadedTable) -> list[TableMetadata]:
-        raise StorageError("slow down")
-
-    run.find_traces = fail  # type: ignore[method-assign]
-    with pytest.raises(CommitStateUnknown, match="slow down"):
-        run.go()
-    assert run.discarded == []
-
-
-def test_a_refusal_with_a_head_that_disproves_the_commit_needs_no_second_look() -> None:
-    def overtaken_and_refused(catalog: MemoryCatalog, land: Callable[[], LoadedTable]) -> LoadedTable:
-        catalog.change(*append(7, catalog.metadata.last_sequence_number + 1))
-        raise CommitRefused("HTTP 403: not you")
-
-    run = Run(MemoryCatalog(scripts=[overtaken_and_refused]))
-    with pytest.raises(StorageError, match=r"^HTTP 403: not you$"):
-        run.go()
-    assert (run.discarded, run.waits) == (["staged-1"], [])
-
-
-def test_a_conflict_of_what_was_sent_twice_is_not_explained_by_an_unrelated_change() -> None:
-    """429 about a commit that landed on an unrelated change; the replica shows only that change."""
-
-    def landed_and_busy(catalog: MemoryCatalog, land: Callable[[], LoadedTable]) -> LoadedTable:
-        past = catalog.load(NAME)
-        catalog.change({"action": "set-properties", "updates": {"a": "b"}})
-        changed = catalog.load(NAME)
-        land()
-        catalog.lagging = [past, changed]
-        raise CatalogBusy("HTTP 429: later")
-
-    run = Run(MemoryCatalog(scripts=[landed_and_busy]))
-    assert isinstance(run.go(), Committed)
-    assert (run.attempts, run.discarded) == (1, [])
-
-
-def test_a_document_that_a_refused_swap_left_goes_only_when_the_refusal_is_believed() -> None:
-    def refuse_and_leave(catalog: MemoryCatalog, land: Callable[[], LoadedTable]) -> LoadedTable:
-        raise CommitRefused("no", left=("document",))
-
-    run = Run(MemoryCatalog(scripts=[refuse_and_leave]))
-    with pytest.raises(StorageError):
-        run.go()
-    assert run.discarded == ["staged-1", "document"]
-
-    def land_and_leave(catalog: MemoryCatalog, land: Callable[[], LoadedTable]) -> LoadedTable:
-        past = catalog.load(NAME)
-        land()
-        catalog.lagging = [past] * 2
-        raise CommitRefused("no", left=("document",))
-
-    run = Run(MemoryCatalog(scripts=[land_and_leave]))
-    assert isinstance(run.go(), Committed)
-    assert run.discarded == []
-
-
-def test_a_refusal_of_what_needs_no_files_is_believed_after_one_look() -> None:
-    """An expiry whose catalog does not know an update tries again without it, in every pass."""
-    run = Run(MemoryCatalog(scripts=[refuse]))
-    adding = run.prepare
-
-    def expire(head: LoadedTable) -> PreparedCommit | Nothing:
-        prepared = adding(head)
-        assert isinstance(prepared, PreparedCommit)
-        return replace(prepared, updates=[{"action": "remove-snapshots", "snapshot-ids": [1]}], staged=())
-
-    run.prepare = expire  # type: ignore[method-assign]
-    with pytest.raises(StorageError, match=r"^HTTP 403: not you$"):
-        run.go()
-    assert (run.catalog.commits, run.waits) == (1, [])
 
 
 # On which state a commit was really made, as the metadata log of a later state tells.
@@ -648,144 +578,3 @@ def test_a_state_that_cannot_be_parsed_is_no_answer(tmp_path: Path) -> None:
     history.file(2).write_text("{")
     with pytest.raises(MetadataUnreadable, match=r"2\.metadata\.json"):
         history.swap(known=1)
-
-
-# A commit whose outcome is unknown: what the head shows settles it, and until then its files stay.
-
-
-def test_an_unknown_commit_that_landed_is_found_by_its_snapshot() -> None:
-    run = Run(MemoryCatalog(scripts=[unknown_but_landed]))
-    committed = run.go()
-    assert isinstance(committed, Committed)
-    assert committed.attempts == run.catalog.commits == 1
-    assert run.discarded == []
-
-
-def test_a_commit_on_top_of_an_unknown_one_that_landed_changes_nothing_about_it() -> None:
-    def landed_and_overtaken(catalog: MemoryCatalog, land: Callable[[], LoadedTable]) -> LoadedTable:
-        land()
-        catalog.change(*append(7, catalog.metadata.last_sequence_number + 1, parent=101))
-        raise CommitStateUnknown("no answer")
-
-    run = Run(MemoryCatalog(scripts=[landed_and_overtaken]))
-    assert isinstance(run.go(), Committed)
-    assert run.attempts == 1
-
-
-def test_while_an_unknown_commit_may_still_land_its_files_stay() -> None:
-    """A token that moved is no proof: an unrelated change leaves what the attempt requires as it was."""
-
-    def unknown_and_unrelated(catalog: MemoryCatalog, land: Callable[[], LoadedTable]) -> LoadedTable:
-        catalog.change({"action": "set-properties", "updates": {"a": "b"}})
-        raise CommitStateUnknown("no answer")
-
-    for script in (unknown, unknown_and_unrelated):
-        run = Run(MemoryCatalog(scripts=[script]))
-        with pytest.raises(CommitStateUnknown):
-            run.go()
-        assert run.attempts == 1
-        assert run.discarded == []
-        assert 3 < sum(run.waits) < 7
-
-
-@pytest.mark.parametrize("gone", [PolicyError("no such table"), StorageError("down"), MetadataUnreadable("torn")])
-def test_a_table_that_cannot_be_read_proves_nothing(gone: MaintenanceError) -> None:
-    run = Run(MemoryCatalog(scripts=[lambda catalog, land: _break(catalog, gone)]))
-    with pytest.raises(CommitStateUnknown):
-        run.go()
-    assert run.discarded == []
-
-
-def _break(catalog: MemoryCatalog, error: MaintenanceError) -> LoadedTable:
-    catalog.load_errors = [error] * 20
-    raise CommitStateUnknown("no answer")
-
-
-def test_an_endpoint_that_comes_back_settles_it() -> None:
-    def landed_then_down(catalog: MemoryCatalog, land: Callable[[], LoadedTable]) -> LoadedTable:
-        land()
-        catalog.load_errors = [StorageError("down")] * 3
-        raise CommitStateUnknown("no answer")
-
-    assert isinstance(Run(MemoryCatalog(scripts=[landed_then_down])).go(), Committed)
-
-
-def test_an_answer_that_is_no_table_metadata_is_an_unknown_outcome() -> None:
-    def landed_and_garbled(catalog: MemoryCatalog, land: Callable[[], LoadedTable]) -> LoadedTable:
-        land()
-        raise MetadataUnreadable("not JSON")
-
-    run = Run(MemoryCatalog(scripts=[landed_and_garbled]))
-    assert isinstance(run.go(), Committed)
-    assert run.discarded == []
-
-
-def test_a_success_that_is_not_shown_at_once_is_looked_for() -> None:
-    def landed_but_shows_the_past(catalog: MemoryCatalog, land: Callable[[], LoadedTable]) -> LoadedTable:
-        past = catalog.load(NAME)
-        land()
-        catalog.load_errors = [StorageError("down")]
-        return past
-
-    run = Run(MemoryCatalog(scripts=[landed_but_shows_the_past]))
-    committed = run.go()
-    assert isinstance(committed, Committed)
-    assert set(committed.table.metadata.snapshots) == {101}
-    assert run.discarded == []
-
-
-@pytest.mark.parametrize("overtaken", [False, True])
-def test_a_success_that_is_never_shown_is_unknown(overtaken: bool) -> None:
-    """Not even another commit on the same base disproves what the catalog itself says that it did."""
-
-    def claim(catalog: MemoryCatalog, land: Callable[[], LoadedTable]) -> LoadedTable:
-        if overtaken:
-            catalog.change(*append(7, catalog.metadata.last_sequence_number + 1))
-        return catalog.load(NAME)
-
-    run = Run(MemoryCatalog(scripts=[claim]))
-    with pytest.raises(
-        CommitStateUnknown, match="answered that the commit landed, but the table's metadata do not show"
-    ):
-        run.go()
-    assert (run.catalog.commits, run.discarded) == (1, [])
-    assert 3 < sum(run.waits) < 7
-
-
-def test_a_success_about_another_table_is_none() -> None:
-    def answer_with_another(catalog: MemoryCatalog, land: Callable[[], LoadedTable]) -> LoadedTable:
-        before = catalog.metadata
-        after = land()
-        catalog.metadata = before
-        elsewhere = {**after.metadata.document, "table-uuid": "00000000-0000-0000-0000-000000000009"}
-        return replace(after, metadata=TableMetadata(elsewhere))
-
-    run = Run(MemoryCatalog(scripts=[answer_with_another]))
-    with pytest.raises(CommitStateUnknown):
-        run.go()
-    assert run.discarded == []
-
-
-NOES_AND_SILENCE = [CommitConflict("ref main moved"), CommitStateUnknown("no answer")]
-
-
-@pytest.mark.parametrize("back", [0, 1])
-@pytest.mark.parametrize("error", NOES_AND_SILENCE)
-def test_a_replica_that_lags_proves_nothing(error: MaintenanceError, back: int) -> None:
-    """It shows the state that the attempt was made on, or one before, after the attempt has landed."""
-    run = Run(MemoryCatalog())
-    states = []
-    for number in (1, 2, 3):
-        run.catalog.change(*append(number, number + 1))
-        states.append(run.catalog.load(NAME))
-
-    def landed_but_shows_the_past(catalog: MemoryCatalog, land: Callable[[], LoadedTable]) -> LoadedTable:
-        land()
-        catalog.lagging = [states[-1 - back]] * 2
-        raise error
-
-    run.catalog.scripts = [landed_but_shows_the_past]
-    committed = run.go(max_retries=3)
-    assert isinstance(committed, Committed)
-    assert committed.prepared.snapshot_id == 101
-    assert (run.attempts, run.discarded) == (1, [])

@@ -97,26 +97,15 @@ def test_row_groups_below_the_threshold_on_average_are_refused(tmp_path: Path) -
 
 
 FIELDS = list(MIXED["fields"])
+FIRST, SECOND, *REST = FIELDS
+OTHERWISE = "has column '{}' otherwise than the table's current schema: another {}".format
 OTHER_SCHEMAS = {
-    "has column 'id' otherwise than the table's current schema: another nullability": [
-        {**FIELDS[0], "required": True},
-        *FIELDS[1:],
-    ],
-    "has column 'id' otherwise than the table's current schema: another field id": [
-        {**FIELDS[0], "id": 99},
-        *FIELDS[1:],
-    ],
-    "has column 'id' otherwise than the table's current schema: another type": [
-        {**FIELDS[0], "type": "int"},
-        *FIELDS[1:],
-    ],
-    "has column 'text' otherwise than the table's current schema: another annotation": [
-        FIELDS[0],
-        {**FIELDS[1], "type": "binary"},
-        *FIELDS[2:],
-    ],
-    "has column 'id' otherwise than the table's current schema: another name": [FIELDS[1], FIELDS[0], *FIELDS[2:]],
-    "does not have the table's current columns": FIELDS[1:],
+    OTHERWISE("id", "nullability"): [{**FIRST, "required": True}, SECOND, *REST],
+    OTHERWISE("id", "field id"): [{**FIRST, "id": 99}, SECOND, *REST],
+    OTHERWISE("id", "type"): [{**FIRST, "type": "int"}, SECOND, *REST],
+    OTHERWISE("text", "annotation"): [FIRST, {**SECOND, "type": "binary"}, *REST],
+    OTHERWISE("id", "name"): [SECOND, FIRST, *REST],
+    "does not have the table's current columns": [SECOND, *REST],
 }
 
 
@@ -240,10 +229,6 @@ def pages_of(*places: tuple[int, int, int]) -> list[Piece]:
     return claimed_pages([RowGroup(columns=[chunk])], {INDEX: index})[data_pages(meta)]
 
 
-def test_pages_that_fill_their_chunk_are_believed() -> None:
-    assert pages_of(*TRUE) == [Piece(120, 150), Piece(150, 170), Piece(170, 200)]
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -257,7 +242,10 @@ def test_pages_that_fill_their_chunk_are_believed() -> None:
     ],
     ids=["none", "no first one", "no last one", "a gap", "overlapping", "an empty one", "there and back"],
 )
-def test_pages_that_do_not_are_refused(change: Callable[..., tuple[tuple[int, int, int], ...]]) -> None:
+def test_pages_that_do_not_fill_their_chunk_are_refused(
+    change: Callable[..., tuple[tuple[int, int, int], ...]],
+) -> None:
+    assert pages_of(*TRUE) == [Piece(120, 150), Piece(150, 170), Piece(170, 200)]
     with pytest.raises(CannotCopy, match="has an offset index whose pages do not fill their column chunk"):
         pages_of(*change(*TRUE))
 
@@ -309,51 +297,34 @@ def other_order(metadata: FileMetaData) -> None:
         group.ordinal = number
 
 
+OF_TEXT = "of column text"
 CLAIMS: dict[str, tuple[Callable[[FileMetaData], None], str]] = {
     "fewer rows in all": (put("file.num_rows", 59), "has row groups of 60 rows in all, but claims 59"),
-    "rows moved between row groups": (
-        moved_row,
-        "claims 25 values of column id in a row group of 24 rows",
-    ),
+    "rows moved between row groups": (moved_row, "claims 25 values of column id in a row group of 24 rows"),
     "a row group below no rows": (put("group.num_rows", -25), "claims a row group with less than no rows"),
-    "too many values": (put("meta.num_values", 26), "claims 26 values of column text in a row group of 25 rows"),
+    "too many values": (put("meta.num_values", 26), f"claims 26 values {OF_TEXT} in a row group of 25 rows"),
     "more nulls than values": (
         lambda m: setattr(meta(m, 1).statistics, "null_count", 26),
-        "claims 26 nulls among 25 values of column text",
+        f"claims 26 nulls among 25 values {OF_TEXT}",
     ),
     "a chunk of no bytes": (put("meta.total_compressed_size", 0), "claims a column chunk of 0 bytes for column text"),
     "a negative chunk": (put("meta.total_compressed_size", -9), "claims a column chunk of -9 bytes for column text"),
     "overlapping chunks": (resized(1, 0, 1), "claims two things at byte "),
-    "a chunk over the footer": (
-        beyond_the_end,
-        "claims column chunks outside of itself",
-    ),
-    "a chunk that begins in the magic": (
-        put("meta.dictionary_page_offset", 2),
-        "claims data pages of column text outside of its column chunk",
-    ),
-    "data before the dictionary": (
-        put("meta.data_page_offset", 5),
-        "claims data pages of column text outside of its column chunk",
-    ),
-    "an index page": (put("meta.index_page_offset", 100), "has pages of column text that no reader looks for"),
+    "a chunk over the footer": (beyond_the_end, "claims column chunks outside of itself"),
+    "a chunk in the magic": (put("meta.dictionary_page_offset", 2), f"claims data pages {OF_TEXT} outside of its "),
+    "data before the dictionary": (put("meta.data_page_offset", 5), f"claims data pages {OF_TEXT} outside of its "),
+    "an index page": (put("meta.index_page_offset", 100), f"has pages {OF_TEXT} that no reader looks for"),
     "another codec": (put("meta.codec", 1), "has column text compressed otherwise than the table asks for"),
-    "another type": (put("meta.type", 2), "has another column chunk where that of column text belongs"),
-    "another path": (put("meta.path_in_schema", [b"id"]), "has another column chunk where that of column text belongs"),
+    "another type": (put("meta.type", 2), f"has another column chunk where that {OF_TEXT} belongs"),
+    "another path": (put("meta.path_in_schema", [b"id"]), f"has another column chunk where that {OF_TEXT} belongs"),
     "a chunk in another file": (put("chunk.file_path", b"there.parquet"), "keeps column chunks in other files"),
     "a lost column": (
         lambda m: m.row_groups[1].columns.__delitem__(10),
         "has a row group of 10 columns, the schema has 11",
     ),
     "a wrong ordinal": (put("group.ordinal", 2), "claims that row group 0 is number 2"),
-    "row groups in another order": (
-        other_order,
-        "has its row groups in another order than its rows",
-    ),
-    "another size of the row group": (
-        put("group.total_compressed_size", 7),
-        "claims a row group of 7 bytes, its columns",
-    ),
+    "row groups in another order": (other_order, "has its row groups in another order than its rows"),
+    "another size of the row group": (put("group.total_compressed_size", 7), "claims a row group of 7 bytes, its "),
     "sorted by a column too many": (
         put("group.sorting_columns", [SortingColumn(column_idx=11)]),
         "claims that rows are sorted by a column that it does not have",
@@ -404,18 +375,9 @@ def values_elsewhere(metadata: FileMetaData) -> None:
 
 
 ONLY_PAGES_TELL: dict[str, tuple[Callable[[FileMetaData], None], str]] = {
-    "a chunk that is too short": (
-        resized(1, 0, -1),
-        "has a page of column text outside of its column chunk",
-    ),
-    "data pages that begin later": (
-        later_data,
-        "claims the first data page of column text elsewhere than it is",
-    ),
-    "more values in lists": (
-        values_elsewhere,
-        "claims 44 values of column numbers.list.element, its pages hold 43",
-    ),
+    "a chunk that is too short": (resized(1, 0, -1), "has a page of column text outside of its column chunk"),
+    "data pages that begin later": (later_data, "claims the first data page of column text elsewhere than it is"),
+    "more values in lists": (values_elsewhere, "claims 44 values of column numbers.list.element, its pages hold 43"),
 }
 
 
@@ -459,13 +421,10 @@ def certain(path: Path) -> bool:
     return ends_are_certain(footer.metadata().row_groups, footer.start)
 
 
-@pytest.mark.parametrize("indexed", [True, False])
-def test_what_arrow_writes_is_certain(indexed: bool, tmp_path: Path) -> None:
-    assert certain(parquet_file(tmp_path / "a", mixed_rows(0), write_page_index=indexed))
-
-
-def test_a_chunk_behind_which_nothing_begins_is_not(tmp_path: Path) -> None:
-    path = parquet_file(tmp_path / "a", mixed_rows(0), write_page_index=False)
+def test_a_chunk_behind_which_nothing_begins_does_not_end_certainly(tmp_path: Path) -> None:
+    for indexed in (True, False):
+        path = parquet_file(tmp_path / "a", mixed_rows(0), write_page_index=indexed)
+        assert certain(path)
     assert not certain(with_metadata(path, shorter))
 
 

@@ -47,29 +47,111 @@ def names(freed_now: Unreferenced) -> set[str]:
 # Which manifests are opened to find out what an expiry frees, in which order, and what a candidate costs.
 
 
-def test_appends_need_no_manifest_but_that_of_the_first_one_that_stays() -> None:
-    """Rules 1 and 5."""
-    table = ListedManifests()
-    a, b = table.manifest("a", ["data/1"]), table.manifest("b", ["data/2"])
-    table.snapshot(1, a)
-    table.snapshot(2, a, b)
-    table.snapshot(3, a, b, table.manifest("c", ["data/3"]))
-    assert freed(table, 1) == {"metadata/snap-1.avro"}
+History = list[dict[str, list[Any]]]
+
+
+def table_of(history: History) -> ListedManifests:
+    """Snapshots 1, 2, … as manifests by name: 1 is the live file data/1, -1 a deleted entry of it, a pair a vector."""
+    vectors = {
+        name
+        for manifests in history
+        for name, files in manifests.items()
+        if any(isinstance(file, tuple) for file in files)
+    }
+    table, made = ListedManifests(3 if vectors else 2), {}
+    for number, manifests in enumerate(history, start=1):
+        for name, files in manifests.items():
+            if name not in made:
+                live = [f"data/{file}" if isinstance(file, int) else file for file in files if file not in (-1, -9)]
+                dead = [f"data/{-file}" for file in files if file in (-1, -9)]
+                made[name] = table.manifest(name, live, dead, deletes=name in vectors)
+        table.snapshot(number, *(made[name] for name in manifests))
+    return table
+
+
+def of_manifests(*names: str) -> set[str]:
+    return {f"metadata/{name}.avro" for name in names}
+
+
+FREED: dict[str, tuple[History, set[int], set[str]]] = {
+    "appends": ([{"a": [1]}, {"a": [1], "b": [2]}, {"a": [], "b": [], "c": [3]}], {1}, of_manifests("snap-1")),
+    "no live entries": ([{"kept": [1], "old": [-9]}, {"kept": []}], {1}, of_manifests("snap-1", "old")),
+    # An object store may hold "m 1" and "m%201" side by side: only what is spelled alike is surely the same.
+    "two manifests that could be one": (
+        [{"old": [1, 2]}, {"m 1": [3], "m%201": [1]}],
+        {1},
+        {"data/2", *of_manifests("old", "snap-1")},
+    ),
+    # The deleted entries of m2 name what a snapshot before lost, and another one may hold again.
+    "deleted entries": (
+        [{"m1": [1]}, {"m2": [2, -1, -9]}, {"m3": [3]}],
+        {2},
+        {"data/2", *of_manifests("m2", "snap-2")},
+    ),
+    # Snapshot 2 publishes the file again in a manifest of its own, and a tag keeps snapshot 1.
+    "a file listed twice": (
+        [{"first": [1]}, {"first": [], "again": [1, 2]}, {"rest": [3]}],
+        {2},
+        {"data/2", *of_manifests("again", "snap-2")},
+    ),
+    # A kept manifest that rewrote the dropped one holds its files; no snapshot listed both.
+    "a rewritten manifest": ([{"old": [1, 2]}, {"rewritten": [1]}], {1}, {"data/2", *of_manifests("old", "snap-1")}),
+    "a manifest without live entries proves nothing about others": (
+        [{"kept": [1], "history": [-9]}, {"gone": [1, 2]}, {"kept": []}],
+        {1, 2},
+        {"data/2", *of_manifests("history", "gone", "snap-1", "snap-2")},
+    ),
+    # Both manifests are listed by one snapshot, with vectors at other offsets of one file.
+    "a Puffin file with a live vector": (
+        [{"kept": [("data/dv", 4)], "gone": [("data/dv", 44), ("data/old", 4)]}, {"kept": []}],
+        {1},
+        {"data/old", *of_manifests("gone", "snap-1")},
+    ),
+    # "kept" was listed beside "d 1" only.
+    "two dropped manifests that could be one": (
+        [{"d%201": [1]}, {"kept": [1], "d 1": [2]}, {"kept": []}],
+        {1, 2},
+        {"data/2", *of_manifests("d%201", "snap-1", "snap-2")},
+    ),
+    # What a store or client may take for the same file or manifest.
+    **{
+        f"{kept} saves {dropped}": (
+            [{"old": [dropped, "data/other"]}, {"new": [kept]}],
+            {1},
+            {"data/other", *of_manifests("old", "snap-1")},
+        )
+        for dropped, kept in (
+            ("data/k=a%20b", "s3a://b/t/data/k=a b"),
+            ("data/k=a%20b", "s3n://b/t/data/k=a%20b"),
+            ("data/k=a%20b", "s3://b/t//data/k=a%20b"),
+            ("data/k=\u00e9/f", "data/k=e\u0301/f"),
+            ("data/k=e\u0301/f", "data/k=%C3%A9/f"),
+            ("data/a/b", "data/a\\b"),
+            ("data/f", "./data/f"),
+            ("data/f", "data/../data/f"),
+        )
+    },
+    **{f"{kept} is m": ([{"m": [1]}, {kept: [1]}], {1}, of_manifests("snap-1")) for kept in ("./m", "a/../m")},
+}
+
+
+@pytest.mark.parametrize(("history", "expired", "expected"), FREED.values(), ids=FREED)
+def test_what_an_expiry_frees(history: History, expired: set[int], expected: set[str]) -> None:
+    assert freed(table_of(history), *expired) == expected
+
+
+def test_appends_open_the_first_manifest_that_stays_and_none_without_live_entries() -> None:
+    table = table_of(FREED["appends"][0])
+    freed(table, 1)
     assert table.read_manifests() == {"b": 1}
     assert {table.reads[path_of(f"metadata/snap-{number}.avro")] for number in (1, 2, 3)} == {1}
-
-
-def test_a_dropped_manifest_without_live_entries_is_not_opened() -> None:
-    table = ListedManifests()
-    kept = table.manifest("kept", ["data/1"])
-    table.snapshot(1, kept, table.manifest("history", dead=["data/0"]))
-    table.snapshot(2, kept)
-    assert freed(table, 1) == {"metadata/snap-1.avro", "metadata/history.avro"}
+    table = table_of(FREED["no live entries"][0])
+    freed(table, 1)
     assert table.read_manifests() == {}
 
 
 def test_what_was_listed_beside_a_dropped_manifest_is_opened_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule 3: most likely "rewritten" holds what the dropped one held."""
+    """Most likely "rewritten" holds what the dropped manifest held."""
     monkeypatch.setattr("icekeeper.metadata.table_reader._PARALLEL_READS", 1)
     table = ListedManifests()
     beside, dead = table.manifest("beside", ["data/b"]), table.manifest("dead", dead=["data/0"])
@@ -84,7 +166,7 @@ def test_what_was_listed_beside_a_dropped_manifest_is_opened_last(monkeypatch: p
 
 
 def test_nothing_more_is_opened_once_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule 4."""
+
     monkeypatch.setattr("icekeeper.metadata.table_reader._PARALLEL_READS", 1)
     table = ListedManifests()
     table.snapshot(1, table.manifest("old", ["data/1"]))
@@ -93,15 +175,6 @@ def test_nothing_more_is_opened_once_nothing_is_left(monkeypatch: pytest.MonkeyP
     table.snapshot(3, later[0])
     assert freed(table, 1) == {"metadata/old.avro", "metadata/snap-1.avro"}
     assert table.read_manifests().keys() == {"old", "n0"}
-
-
-def test_two_manifests_that_could_be_one_are_both_opened() -> None:
-    """An object store may hold "m 1" and "m%201" side by side: only what is spelled alike is surely the same."""
-    table = ListedManifests()
-    table.snapshot(1, table.manifest("old", ["data/1", "data/2"]))
-    first, second = table.manifest("m 1", ["data/3"]), table.manifest("m%201", ["data/1"])
-    table.snapshot(2, first, second)
-    assert freed(table, 1) == {"data/2", "metadata/old.avro", "metadata/snap-1.avro"}
 
 
 def test_the_guard_does_not_ask_again_what_is_proven_and_asks_what_is_new() -> None:
@@ -371,18 +444,14 @@ def table_with_refs(refs: dict[str, dict[str, object]]) -> TableMetadata:
 
 
 @pytest.mark.parametrize("name", REFS)
-def test_every_ref_that_is_known_must_be_where_it_was(name: str) -> None:
-    """Some catalogs drop a ref together with its snapshot: one that moved meanwhile may need what goes
+def test_every_known_ref_must_be_where_it_was_in_the_same_table(name: str) -> None:
+    """Some catalogs drop a ref together with its snapshot: a ref that moved meanwhile may need what goes
     (rule: assert-refs-on-expiry)."""
     commit = removal_of(table_with_refs(REFS), PLAN, UnusedMetadata())
     check_requirements(table_with_refs(REFS), commit.requirements)
     moved = REFS | {name: REFS[name] | {"snapshot-id": 1 if name != "old" else 2}}
     with pytest.raises(CommitConflict, match=f"ref '{name}' is at snapshot"):
         check_requirements(table_with_refs(moved), commit.requirements)
-
-
-def test_it_must_be_the_same_table() -> None:
-    commit = removal_of(table_with_refs(REFS), PLAN, UnusedMetadata())
     other = TableMetadata({**table_with_refs(REFS).document, "table-uuid": "another"})
     with pytest.raises(CommitConflict, match="the table was replaced"):
         check_requirements(other, commit.requirements)
@@ -422,7 +491,7 @@ def test_thousands_of_statistics_go_in_seconds() -> None:
 
 
 def test_a_past_is_not_given_up_for_a_present_that_cannot_be_read() -> None:
-    """Rule 5: the manifest decides nothing, but every snapshot that would stay needs it."""
+    """The manifest decides nothing, but every snapshot that would stay needs it."""
     table = ListedManifests()
     a, b = table.manifest("a", ["data/1"]), table.manifest("b", ["data/2"])
     table.snapshot(1, a)
@@ -430,96 +499,6 @@ def test_a_past_is_not_given_up_for_a_present_that_cannot_be_read() -> None:
     del table.objects[path_of("metadata/b.avro")]
     with pytest.raises(MetadataUnreadable, match=r"metadata/b\.avro"):
         freed(table, 1)
-
-
-def test_only_live_entries_of_dropped_manifests_are_candidates() -> None:
-    """Rule 2: the DELETED entries of m2 name what a snapshot before lost, and another one may hold again."""
-    table = ListedManifests()
-    table.snapshot(1, table.manifest("m1", ["data/1"]))
-    table.snapshot(2, table.manifest("m2", ["data/2"], dead=["data/1", "data/9"]))
-    table.snapshot(3, table.manifest("m3", ["data/3"]))
-    assert freed(table, 2) == {"data/2", "metadata/m2.avro", "metadata/snap-2.avro"}
-
-
-def test_a_file_listed_twice_stays_with_either_manifest() -> None:
-    """Rule 3: snapshot 2 publishes the file again in a manifest of its own, and a tag keeps snapshot 1."""
-    table = ListedManifests()
-    first, again = table.manifest("first", ["data/1"]), table.manifest("again", ["data/1", "data/2"])
-    table.snapshot(1, first)
-    table.snapshot(2, first, again)
-    table.snapshot(3, table.manifest("rest", ["data/3"]))
-    assert freed(table, 2) == {"data/2", "metadata/again.avro", "metadata/snap-2.avro"}
-
-
-def test_only_expired_snapshots_prove_anything_about_a_pair() -> None:
-    """A kept manifest that rewrote the dropped one holds its files; it was never listed beside it."""
-    table = ListedManifests()
-    table.snapshot(1, table.manifest("old", ["data/1", "data/2"]))
-    table.snapshot(2, table.manifest("rewritten", ["data/1"]))
-    assert freed(table, 1) == {"data/2", "metadata/old.avro", "metadata/snap-1.avro"}
-
-
-def test_a_dropped_manifest_without_live_entries_proves_nothing_about_others() -> None:
-    table = ListedManifests()
-    kept = table.manifest("kept", ["data/1"])
-    table.snapshot(1, kept, table.manifest("history", dead=["data/0"]))
-    table.snapshot(2, table.manifest("gone", ["data/1", "data/2"]))
-    table.snapshot(3, kept)
-    assert {"data/1", "data/2"} & freed(table, 1, 2) == {"data/2"}
-
-
-def test_a_puffin_file_lives_as_long_as_one_of_its_vectors() -> None:
-    """Both manifests are listed by one snapshot, with vectors at other offsets of one file."""
-    table = ListedManifests(3)
-    data = table.manifest("data", ["data/x.parquet"])
-    kept = table.manifest("kept", [("data/dv.puffin", 4)], deletes=True)
-    gone = table.manifest("gone", [("data/dv.puffin", 44), ("data/old.puffin", 4)], deletes=True)
-    table.snapshot(1, data, kept, gone)
-    table.snapshot(2, data, kept)
-    assert freed(table, 1) == {"data/old.puffin", "metadata/gone.avro", "metadata/snap-1.avro"}
-
-
-@pytest.mark.parametrize("spelling", ["s3a://b/t/data/k=a b", "s3n://b/t/data/k=a%20b", "s3://b/t//data/k=a%20b"])
-def test_another_spelling_of_a_path_saves_the_file(spelling: str) -> None:
-    table = ListedManifests()
-    table.snapshot(1, table.manifest("old", ["data/k=a%20b"]))
-    table.snapshot(2, table.manifest("new", [spelling]))
-    assert freed(table, 1) == {"metadata/old.avro", "metadata/snap-1.avro"}
-
-
-@pytest.mark.parametrize(
-    ("dropped", "kept"),
-    [
-        ("data/k=\u00e9/f", "data/k=e\u0301/f"),
-        ("data/k=e\u0301/f", "data/k=%C3%A9/f"),
-        ("data/a/b", "data/a\\b"),
-        ("data/f", "./data/f"),
-        ("data/f", "data/../data/f"),
-    ],
-)
-def test_what_a_store_or_client_takes_for_the_file_saves_it(dropped: str, kept: str) -> None:
-    table = ListedManifests()
-    table.snapshot(1, table.manifest("old", [dropped, "data/other"]))
-    table.snapshot(2, table.manifest("new", [kept]))
-    assert freed(table, 1) == {"data/other", "metadata/old.avro", "metadata/snap-1.avro"}
-
-
-@pytest.mark.parametrize("kept", ["./m", "a/../m"])
-def test_a_manifest_that_a_kept_snapshot_lists_in_another_spelling_stays(kept: str) -> None:
-    table = ListedManifests()
-    table.snapshot(1, table.manifest("m", ["data/1"]))
-    table.snapshot(2, table.manifest(kept, ["data/1"]))
-    assert freed(table, 1) == {"metadata/snap-1.avro"}
-
-
-def test_two_dropped_manifests_that_could_be_one_stand_for_themselves() -> None:
-    """ "kept" was listed beside "d 1" only."""
-    table = ListedManifests()
-    kept = table.manifest("kept", ["data/1"])
-    table.snapshot(1, table.manifest("d%201", ["data/1"]))
-    table.snapshot(2, kept, table.manifest("d 1", ["data/2"]))
-    table.snapshot(3, kept)
-    assert "data/1" not in freed(table, 1, 2)
 
 
 def test_the_same_path_under_another_bucket_is_refused() -> None:
@@ -665,18 +644,15 @@ def unused(table_of_versions: ListedManifests, *expired: int) -> UnusedMetadata:
 def test_what_only_expired_snapshots_used_goes(table_of_versions: ListedManifests) -> None:
     assert unused(table_of_versions, 1) == UnusedMetadata((0,), (0,))
     assert unused(table_of_versions, 1, 2) == UnusedMetadata((0, 1), (0, 1))
-
-
-def test_a_spec_of_any_kept_manifest_stays(table_of_versions: ListedManifests) -> None:
-    table_of_versions.snapshot(4, table_of_versions.manifest("m4", ["data/4"], spec_id=0), **{"schema-id": 2})
-    assert unused(table_of_versions, 1, 2) == UnusedMetadata((1,), (0, 1))
+    kept = table_of_versions.manifest("m4", ["data/4"], spec_id=0)
+    table_of_versions.snapshot(4, kept, **{"schema-id": 2})
+    assert unused(table_of_versions, 1, 2) == UnusedMetadata((1,), (0, 1)), "a kept manifest uses spec 0"
 
 
 def test_schemas_stay_while_deletes_may_mean_dropped_columns(table_of_versions: ListedManifests) -> None:
     """Specs and schemas are removed only when nothing can refer to them."""
-    table_of_versions.snapshot(
-        4, table_of_versions.manifest("d", ["data/d"], deletes=True, spec_id=2), **{"schema-id": 2}
-    )
+    deletes = table_of_versions.manifest("d", ["data/d"], deletes=True, spec_id=2)
+    table_of_versions.snapshot(4, deletes, **{"schema-id": 2})
     assert unused(table_of_versions, 1, 2) == UnusedMetadata((0, 1), ())
 
 

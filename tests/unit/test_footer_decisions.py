@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -174,24 +173,6 @@ def _there(metadata: FileMetaData, field: Field) -> list[bool]:
     ]
 
 
-def test_row_groups_are_numbered_though_only_some_writers_do_so(tmp_path: Path) -> None:
-    """Java numbers row groups, Arrow does not, and Rust refuses a file that has both
-    (platform: rust-readers-need-uniform-footers)."""
-
-    def number(metadata: FileMetaData) -> None:
-        for ordinal, group in enumerate(metadata.row_groups):
-            group.ordinal = ordinal
-
-    def number_none(metadata: FileMetaData) -> None:
-        for group in metadata.row_groups:
-            group.ordinal = None
-
-    paths = [flat_file(tmp_path / f"{n}.parquet", 50 * n) for n in range(3)]
-    for path, change in zip(paths, (number_none, number, number_none), strict=True):
-        with_metadata(path, change)
-    assert [group.ordinal for group in merged_footer(paths, tmp_path).row_groups] == list(range(6))
-
-
 def told(metadata: FileMetaData, column: int) -> list[tuple[bool, bool, bool]]:
     """Of each row group whether it states a column's bounds, those of its pages, and its nulls."""
     return [
@@ -204,31 +185,28 @@ def told(metadata: FileMetaData, column: int) -> list[tuple[bool, bool, bool]]:
     ]
 
 
-@pytest.mark.parametrize("constant", [0.0, 1.5])
-def test_bounds_that_one_row_group_must_hide_are_stated_by_none(constant: float, tmp_path: Path) -> None:
-    """DataFusion took those of the others for the file's, and found no row with the value of this one."""
-    paths = [flat_file(tmp_path / "a.parquet", 0, lambda n: constant), flat_file(tmp_path / "b.parquet", 50)]
-    footer = merged_footer(paths, tmp_path)
-    assert told(footer, 1) == [(False, False, True)] * 4
-    assert told(footer, 0) == told(footer, 2) == [(True, True, True)] * 4
+HIDDEN, STATED = (False, False, True), (True, True, True)
 
 
-def test_the_only_value_of_a_row_group_is_stated_where_the_manifest_counts_no_nan(tmp_path: Path) -> None:
-    inputs = []
-    for first, price in ((0, lambda n: 1.5), (50, float)):
-        path = flat_file(tmp_path / f"{first}.parquet", first, price)
-        inputs.append(entry_of(path, nan_value_counts={2: 0}))
-    assert told(merged_footer(inputs, tmp_path), 1) == [(True, True, True)] * 4
-
-
-def test_a_row_group_of_nulls_lets_the_others_state_their_bounds(tmp_path: Path) -> None:
-    paths = [flat_file(tmp_path / "a.parquet", 0, lambda n: None), flat_file(tmp_path / "b.parquet", 50)]
-    assert told(merged_footer(paths, tmp_path), 1) == [(False, True, True)] * 2 + [(True, True, True)] * 2
-
-
-def test_a_row_group_of_nan_does_not(tmp_path: Path) -> None:
-    paths = [flat_file(tmp_path / "a.parquet", 0, lambda n: math.nan), flat_file(tmp_path / "b.parquet", 50)]
-    assert told(merged_footer(paths, tmp_path), 1) == [(False, False, True)] * 4
+@pytest.mark.parametrize(
+    ("value", "counts", "expected"),
+    [
+        # DataFusion took the bounds of the others for the file's, and found no row with the value of this row group.
+        (0.0, None, [HIDDEN] * 4),
+        (1.5, None, [HIDDEN] * 4),
+        (math.nan, None, [HIDDEN] * 4),
+        # The manifest counts no NaN.
+        (1.5, {2: 0}, [STATED] * 4),
+        (None, None, [(False, True, True)] * 2 + [STATED] * 2),
+    ],
+)
+def test_bounds_that_one_row_group_must_hide_are_stated_by_none(
+    value: float | None, counts: dict[int, int] | None, expected: list[tuple[bool, bool, bool]], tmp_path: Path
+) -> None:
+    paths = [flat_file(tmp_path / "a.parquet", 0, lambda n: value), flat_file(tmp_path / "b.parquet", 50)]
+    footer = merged_footer([entry_of(path, nan_value_counts=counts) for path in paths], tmp_path)
+    assert told(footer, 1) == expected
+    assert told(footer, 0) == told(footer, 2) == [STATED] * 4
 
 
 @pytest.mark.parametrize("columns", [False, ["id", "price"]])
@@ -303,14 +281,4 @@ def test_what_a_footer_mixes_is_named(what: str, tmp_path: Path) -> None:
     change(metadata)
     assert mixed_fields(metadata) == words
     del metadata.row_groups[1:]
-    assert mixed_fields(metadata) == []
-
-
-def test_row_groups_without_values_mix_nothing(tmp_path: Path) -> None:
-    """Those of nulls state no bounds, and those without rows say nothing."""
-    path = flat_file(tmp_path / "a.parquet", 0, lambda n: None if n < 25 else float(n))
-    metadata = footer_of(path)
-    assert mixed_fields(metadata) == []
-    empty = replace(metadata.row_groups[0], num_rows=0, ordinal=0)
-    metadata.row_groups.append(empty)
     assert mixed_fields(metadata) == []

@@ -17,74 +17,48 @@ def acknowledged(name: str, invoked_s: float, answered_s: float) -> Commit:
 A, B = acknowledged("a", 0, 1), acknowledged("b", 2, 3)
 
 
-def test_commits_in_their_order_are_linearizable() -> None:
-    assert violations(["start", "a", "pass", "b"], [A, B]) == []
+OVERLAPPING = [acknowledged("a", 0, 3), acknowledged("b", 2, 4)]
+BETWEEN = [acknowledged("c", 0, 9), acknowledged("d", 0, 9)]
+REFUSED, UNKNOWN = Commit("a", 0, 1, Outcome.REFUSED), Commit("u", 0, 1, Outcome.UNKNOWN)
+LATE = Commit("u", 1.5, 1.6, Outcome.UNKNOWN)
 
 
-def test_overlapping_commits_may_come_in_either_order() -> None:
-    commits = [acknowledged("a", 0, 3), acknowledged("b", 2, 4)]
-    assert violations(["a", "b"], commits) == violations(["b", "a"], commits) == []
+def early(first: str, second: str) -> list[str]:
+    return [f"{first} was answered before {second} was sent, but comes after it"]
 
 
-def test_a_lost_update_is_found() -> None:
-    assert violations(["b"], [A, B]) == ["a was acknowledged and is not in the history"]
+@pytest.mark.parametrize(
+    ("history", "commits", "reads", "expected"),
+    [
+        (["start", "a", "pass", "b"], [A, B], [], []),
+        (["a", "b"], OVERLAPPING, [], []),
+        (["b", "a"], OVERLAPPING, [], []),
+        (["b"], [A, B], [], ["a was acknowledged and is not in the history"]),
+        (["a"], [REFUSED], [], ["a was refused and is in the history"]),
+        ([], [REFUSED], [], []),
+        (["b", "a"], [A, B], [], early("a", "b")),
+        (["b", "c", "d", "a"], [A, B, *BETWEEN], [], early("a", "b")),
+        # An unknown commit lands once or never, and at any time after it was sent.
+        (["a", "b"], [A, B, UNKNOWN], [], []),
+        (["u", "a", "b"], [A, B, UNKNOWN], [], []),
+        (["a", "b", "u"], [A, B, UNKNOWN], [], []),
+        (["u", "a"], [A, LATE], [], early("a", "u")),
+        (["a", "b"], [A, B], [Read("a", 3.5, 4)], early("b", "a read of a")),
+        (["a", "b"], [A, B], [Read("b", 0.5, 1.5)], early("a read of b", "b")),
+        (["a", "u"], [A, LATE], [Read("u", 2, 3), Read("a", 4, 5)], early("a read of u", "a read of a")),
+        (["a"], [A], [Read("x", 2, 3)], ["a read saw x, which is not in the history"]),
+        (["a"], [A], [Read("a", 2, 3), Read("a", 4, 5), Read("a", 0.5, 6)], []),
+    ],
+)
+def test_every_anomaly_is_found_and_nothing_else(
+    history: list[str], commits: list[Commit], reads: list[Read], expected: list[str]
+) -> None:
+    assert violations(history, commits, reads) == expected
 
 
-def test_a_doubled_commit_is_found_whatever_it_was_answered() -> None:
+def test_a_doubled_commit_is_found_whatever_its_answer() -> None:
     for outcome in Outcome:
         assert "a is in the history 2 times" in violations(["a", "b", "a"], [Commit("a", 0, 9, outcome), B])
-
-
-def test_a_refused_commit_that_landed_is_found() -> None:
-    assert violations(["a"], [Commit("a", 0, 1, Outcome.REFUSED)]) == ["a was refused and is in the history"]
-    assert violations([], [Commit("a", 0, 1, Outcome.REFUSED)]) == []
-
-
-def test_an_order_against_real_time_is_found() -> None:
-    assert violations(["b", "a"], [A, B]) == ["a was answered before b was sent, but comes after it"]
-
-
-def test_an_order_against_real_time_is_found_over_commits_in_between() -> None:
-    between = [acknowledged("c", 0, 9), acknowledged("d", 0, 9)]
-    assert violations(["b", "c", "d", "a"], [A, B, *between]) == [
-        "a was answered before b was sent, but comes after it"
-    ]
-
-
-def test_an_unknown_commit_lands_once_or_never_and_at_any_time_after_it_was_sent() -> None:
-    unknown = Commit("u", 0, 1, Outcome.UNKNOWN)
-    for history in (["a", "b"], ["u", "a", "b"], ["a", "b", "u"]):
-        assert violations(history, [A, B, unknown]) == []
-    late = Commit("u", 1.5, 1.6, Outcome.UNKNOWN)
-    assert violations(["u", "a"], [A, late]) == ["a was answered before u was sent, but comes after it"]
-
-
-def test_a_stale_read_is_found() -> None:
-    assert violations(["a", "b"], [A, B], [Read("a", 3.5, 4)]) == [
-        "b was answered before a read of a was sent, but comes after it"
-    ]
-
-
-def test_a_read_of_the_future_is_found() -> None:
-    assert violations(["a", "b"], [A, B], [Read("b", 0.5, 1.5)]) == [
-        "a read of b was answered before b was sent, but comes after it"
-    ]
-
-
-def test_reads_that_go_back_are_found_also_where_the_commit_is_unknown() -> None:
-    unknown = Commit("u", 1.5, 1.6, Outcome.UNKNOWN)
-    reads = [Read("u", 2, 3), Read("a", 4, 5)]
-    assert violations(["a", "u"], [A, unknown], reads) == [
-        "a read of u was answered before a read of a was sent, but comes after it"
-    ]
-
-
-def test_a_read_of_what_the_history_does_not_have_is_found() -> None:
-    assert violations(["a"], [A], [Read("x", 2, 3)]) == ["a read saw x, which is not in the history"]
-
-
-def test_reads_of_one_version_are_in_no_order() -> None:
-    assert violations(["a"], [A], [Read("a", 2, 3), Read("a", 4, 5), Read("a", 0.5, 6)]) == []
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -113,10 +87,7 @@ def document(log: list[int]) -> dict[str, Any]:
     return {"snapshots": snapshots, "current-snapshot-id": 9, "snapshot-log": logged}
 
 
-def test_a_history_is_read_from_metadata() -> None:
+def test_a_history_is_read_from_metadata_whose_log_agrees_with_the_parents() -> None:
     assert history_of(document([7, 8, 9])) == ["a", "8", "b"]
-
-
-def test_a_snapshot_log_that_disagrees_with_the_parents_is_found() -> None:
     with pytest.raises(ValueError, match="but the parents of the head are"):
         history_of(document([7, 9]))

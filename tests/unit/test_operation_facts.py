@@ -24,8 +24,6 @@ from icekeeper.operation_facts import (
     Operation,
     Stage,
     StepFacts,
-    operations_of_job,
-    steps_of_function,
 )
 from icekeeper.policy import POLICY_KEYS
 from local_stack.template import load_template
@@ -274,14 +272,6 @@ def test_who_may_change_what_is_said_twice_on_purpose() -> None:
 def test_what_changes_rows_or_reads_all_of_them_is_done_on_request_only() -> None:
     assert tuple(Operation) != ALL_OPERATIONS
     assert set(Operation) - set(ALL_OPERATIONS) == {Operation.EXPIRE_PARTITIONS, Operation.COMPUTE_STATISTICS}
-
-
-def test_functions_and_jobs_do_what_the_table_says() -> None:
-    assert steps_of_function("compact_small") == {"compact", "rewrite_position_deletes"}
-    assert steps_of_function("remove_orphans") == {"remove_orphans"}
-    assert operations_of_job("compact_data_files") == {Operation.COMPACT, Operation.REWRITE_POSITION_DELETES}
-    assert operations_of_job("rewrite_manifests") == {Operation.REWRITE_MANIFESTS, Operation.COMPUTE_STATISTICS}
-    assert operations_of_job("remove_orphans") == {Operation.REMOVE_ORPHANS}
 
 
 def test_the_page_says_what_a_table_bucket_does_in_place_of_which_operation() -> None:

@@ -92,6 +92,7 @@ EXPIRED = succeeded(
 )
 SKIPPED = skipped(Operation.REWRITE_MANIFESTS, "only 1 data manifests, below threshold of 5")
 SWEPT = succeeded(Operation.REMOVE_ORPHANS, "removed 0 orphan file(s)", metrics={"remove_orphans.orphans_removed": 0})
+EXPIRED_WITHOUT_FILES = succeeded(Operation.EXPIRE_SNAPSHOTS, "expired 1 snapshot(s), deleted 0 unreferenced file(s)")
 FAILED = failed(Operation.COMPACT, "the bucket did not answer")
 REFUSED = refused(Operation.COMPACT, "the table has delete files")
 
@@ -104,31 +105,29 @@ def no_listing(name: str, files: object) -> str:
     raise AssertionError("nothing here is long enough for a listing")
 
 
-def test_the_summary_joins_every_operations_sentence() -> None:
-    assert make_pass(COMPACTED, EXPIRED, SKIPPED).summary == (
-        "compact: compacted 15 files into 3 (across 3 bins); "
-        "expire_snapshots: expired 2 snapshot(s), deleted 1 unreferenced file(s); "
-        "rewrite_manifests: only 1 data manifests, below threshold of 5"
-    )
-
-
 @pytest.mark.parametrize(
-    ("operations", "status"),
+    ("operations", "status", "idle"),
     [
-        ([], "succeeded"),
-        ([SKIPPED], "succeeded"),
-        ([COMPACTED, SKIPPED], "succeeded"),
-        ([FAILED], "failed"),
-        ([FAILED, SKIPPED], "failed"),
-        ([FAILED, EXPIRED], "partial"),
-        ([FAILED, REFUSED], "partial"),
-        ([REFUSED], "partial"),
-        ([REFUSED, EXPIRED], "partial"),
+        ([], "succeeded", True),
+        ([SKIPPED], "succeeded", True),
+        ([SKIPPED, SWEPT], "succeeded", True),
+        ([COMPACTED, SKIPPED], "succeeded", False),
+        ([EXPIRED], "succeeded", False),
+        ([EXPIRED_WITHOUT_FILES], "succeeded", False),
+        ([FAILED], "failed", False),
+        ([FAILED, SKIPPED], "failed", False),
+        ([FAILED, EXPIRED], "partial", False),
+        ([FAILED, REFUSED], "partial", False),
+        ([REFUSED], "partial", True),
+        ([SKIPPED, REFUSED], "partial", True),
+        ([REFUSED, EXPIRED], "partial", False),
     ],
 )
-def test_the_status_of_a_pass(operations: list[OperationOutcome], status: str) -> None:
-    """Failed when all attempted failed, partial when any failed or was refused; skipping is success."""
-    assert make_pass(*operations).status.value == status
+def test_the_status_of_a_pass(operations: list[OperationOutcome], status: str, idle: bool) -> None:
+    """Failed when all attempted failed, partial when any failed or was refused; skipping is success.  Idle when it
+    changed nothing and nothing failed."""
+    found = make_pass(*operations)
+    assert (found.status.value, found.is_idle) == (status, idle)
 
 
 def test_the_json_document_is_exactly_the_contract() -> None:
@@ -180,14 +179,10 @@ def test_the_json_document_is_exactly_the_contract() -> None:
     }
 
 
-def test_ten_thousand_paths_stay_inline() -> None:
-    paths = [f"f{n}" for n in range(10_000)]
-    outcome = succeeded(Operation.REMOVE_ORPHANS, "removed", files_planned=paths, files_deleted=paths)
-    assert outcome.to_json("r", no_listing)["files"] == {"planned": paths, "deleted": paths}
-
-
-def test_more_paths_go_to_a_listing_file(tmp_path: Path) -> None:
+def test_more_than_ten_thousand_paths_go_to_a_listing_file(tmp_path: Path) -> None:
     paths = [f"f{n}" for n in range(10_001)]
+    few = succeeded(Operation.REMOVE_ORPHANS, "removed", files_planned=paths[1:], files_deleted=paths[1:])
+    assert few.to_json("r", no_listing)["files"] == {"planned": paths[1:], "deleted": paths[1:]}
     outcome = succeeded(Operation.REMOVE_ORPHANS, "removed", files_planned=paths, files_deleted=paths[:3])
     listing = tmp_path / "new" / "r-remove_orphans.files.json"
     assert outcome.to_json("r", listing_in(tmp_path / "new"))["files"] == {
@@ -196,6 +191,8 @@ def test_more_paths_go_to_a_listing_file(tmp_path: Path) -> None:
         "deleted_count": 3,
     }
     assert json.loads(listing.read_text()) == {"planned": paths, "deleted": paths[:3]}
+    with pytest.raises(StorageError, match=r"^the list of files cannot be written to .*/x\.files\.json: "):
+        listing_in(listing)("x", {})
 
 
 def test_a_listing_is_for_its_owner_only_and_lies_in_its_folder(tmp_path: Path) -> None:
@@ -210,33 +207,14 @@ def test_a_listing_is_for_its_owner_only_and_lies_in_its_folder(tmp_path: Path) 
     assert modes == ["drwx------", "drwx------", "-rw-------"]
 
 
-def test_a_listing_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match=r"^the list of files cannot be written to .*/file/x\.files\.json: "):
-        listing_in(tmp_path / "file")("x", {})
-
-
-@pytest.mark.parametrize(
-    ("operations", "idle"),
-    [
-        ([SKIPPED, SWEPT], True),
-        ([SKIPPED, REFUSED], True),
-        ([SKIPPED, COMPACTED], False),
-        ([EXPIRED], False),
-        ([succeeded(Operation.EXPIRE_SNAPSHOTS, "expired 1 snapshot(s), deleted 0 unreferenced file(s)")], False),
-        ([SKIPPED, FAILED], False),
-    ],
-)
-def test_a_pass_is_idle_when_it_changed_nothing_and_nothing_failed(
-    operations: list[OperationOutcome], idle: bool
-) -> None:
-    assert make_pass(*operations).is_idle is idle
-
-
-def test_every_unsuccessful_outcome_says_why() -> None:
+def test_every_unsuccessful_outcome_says_why_and_a_summary_joins_all() -> None:
     for outcome, status in ((SKIPPED, Status.SKIPPED), (REFUSED, Status.REFUSED), (FAILED, Status.FAILED)):
-        assert outcome.status is status
-        assert outcome.reason == outcome.summary
+        assert (outcome.status, outcome.reason) == (status, outcome.summary)
+    assert make_pass(COMPACTED, EXPIRED, SKIPPED).summary == (
+        "compact: compacted 15 files into 3 (across 3 bins); "
+        "expire_snapshots: expired 2 snapshot(s), deleted 1 unreferenced file(s); "
+        "rewrite_manifests: only 1 data manifests, below threshold of 5"
+    )
 
 
 def test_a_wrong_clock_is_told_once_by_the_largest_difference_that_was_met() -> None:
@@ -463,13 +441,18 @@ class Outline(HTMLParser):
 
 def console(*, terminal: bool = False, width: int = 120) -> tuple[Console, io.StringIO]:
     stream = io.StringIO()
-    return Console(
-        file=stream, width=width, force_terminal=terminal, color_system="standard" if terminal else None
-    ), stream
+    colours: Any = "standard" if terminal else None
+    return Console(file=stream, width=width, force_terminal=terminal, color_system=colours), stream
 
 
 def lines(stream: io.StringIO) -> list[str]:
     return [line.rstrip() for line in stream.getvalue().splitlines()]
+
+
+def printed_outcome(outcome: PassOutcome) -> list[str]:
+    target, stream = console(width=200)
+    print_outcome(target, outcome)
+    return [" ".join(line.split()) for line in lines(stream)]
 
 
 OUTCOME = PassOutcome(
@@ -511,45 +494,30 @@ def test_operations_that_share_a_reason_share_a_sentence() -> None:
 def test_colours_appear_on_a_terminal_only() -> None:
     target, stream = console(terminal=True)
     print_outcome(target, OUTCOME)
-    assert "\x1b[31mfailed\x1b[0m" in stream.getvalue()
-
-
-def test_detection_shows_proposals_then_what_was_left_out() -> None:
-    target, stream = console()
-    print_detection(
-        target,
-        {
-            "catalog": "C",
-            "scanned": 2,
-            "proposals": [{"table": "ns.a", "reasons": ["one", "two"], "priority": 0.8936}],
-            "skipped": [{"table": "ns.bb", "reason": "no sign of work"}],
-        },
-    )
-    assert lines(stream) == [
-        "2 tables scanned, 1 needs work",
-        "ns.a   priority 0.89  one; two",
-        "ns.bb                 no sign of work",
-    ]
-
-
-def test_a_table_that_cannot_be_read_stands_out_among_those_left_out() -> None:
-    target, stream = console(terminal=True)
     skipped = [{"table": "ns.a", "reason": "gone", "error": True}, {"table": "ns.b", "reason": "no sign of work"}]
     print_detection(target, {"scanned": 1, "proposals": [], "skipped": skipped})
-    assert "\x1b[31mns.a\x1b[0m" in stream.getvalue()
-    assert "\x1b[31mgone\x1b[0m" in stream.getvalue()
-    assert "\x1b[2mns.b\x1b[0m" in stream.getvalue()
+    for shown in ("\x1b[31mfailed\x1b[0m", "\x1b[31mns.a\x1b[0m", "\x1b[31mgone\x1b[0m", "\x1b[2mns.b\x1b[0m"):
+        assert shown in stream.getvalue()
 
 
 @pytest.mark.parametrize(
-    ("proposed", "beyond", "told"),
-    [(2, 8, "10 need work, 8 of them beyond max_jobs_per_detection"), (0, 0, "0 need work")],
+    ("proposed", "beyond", "expected"),
+    [
+        (1, {}, "1 needs work"),
+        (2, {"beyond_limit": 8}, "10 need work, 8 of them beyond max_jobs_per_detection"),
+        (0, {"beyond_limit": 0}, "0 need work"),
+    ],
 )
-def test_detection_counts_the_tables_beyond_the_limit_too(proposed: int, beyond: int, told: str) -> None:
+def test_detection_shows_proposals_then_what_was_left_out(proposed: int, beyond: dict[str, int], expected: str) -> None:
     target, stream = console()
-    proposals = [{"table": f"ns.t{n}", "reasons": ["one"], "priority": 0.5} for n in range(proposed)]
-    print_detection(target, {"scanned": 12, "proposals": proposals, "skipped": [], "beyond_limit": beyond})
-    assert lines(stream)[0] == f"12 tables scanned, {told}"
+    proposals = [{"table": "ns.a", "reasons": ["one", "two"], "priority": 0.8936}] * proposed
+    skipped = [{"table": "ns.bb", "reason": "no sign of work"}]
+    print_detection(target, {"catalog": "C", "scanned": 12, "proposals": proposals, "skipped": skipped, **beyond})
+    assert lines(stream) == [
+        f"12 tables scanned, {expected}",
+        *["ns.a   priority 0.89  one; two"] * proposed,
+        "ns.bb                 no sign of work" if proposed else "ns.bb    no sign of work",
+    ]
 
 
 def test_verification_shows_what_was_checked_and_every_problem() -> None:
@@ -615,11 +583,8 @@ def test_a_column_without_room_begins_on_its_own_line() -> None:
     assert max(map(len, lines)) <= 60
 
 
-def test_a_path_stays_one_word() -> None:
+def test_a_path_stays_one_word_and_without_a_terminal_a_row_is_one_line() -> None:
     assert PATH in printed([("ns.t", f"missing {PATH} of a snapshot")], 60)[1]
-
-
-def test_where_no_terminal_is_a_row_is_one_line() -> None:
     assert printed([("ns.t", LONG)], 60, terminal=False) == [f"ns.t  {LONG}"]
 
 
@@ -646,12 +611,6 @@ def test_a_name_of_a_megabyte_fills_no_other_line() -> None:
 
 def outcome_of(*parts: OperationOutcome, dry_run: bool = False) -> PassOutcome:
     return PassOutcome(table="ns.t", catalog="C", run_id="r", dry_run=dry_run, operations=parts)
-
-
-def printed_outcome(outcome: PassOutcome) -> list[str]:
-    stream = io.StringIO()
-    print_outcome(Console(file=stream, width=200), outcome)
-    return [" ".join(line.split()) for line in stream.getvalue().splitlines()]
 
 
 def test_our_class_names_are_left_to_programs() -> None:
@@ -697,15 +656,8 @@ def test_a_dry_run_says_what_the_pass_will_plan_anew() -> None:
     assert told_anew(parts) == told
     assert told not in printed_outcome(outcome_of(*parts))
     assert order_json(parts) == {"expire_snapshots": ["compact"], "rewrite_manifests": ["compact"]}
-
-
-def test_what_no_operation_changes_first_is_planned_for_good() -> None:
-    parts = (
-        skipped(Operation.COMPACT, "no files eligible for compaction"),
-        succeeded(Operation.REMOVE_ORPHANS, "would remove 3 orphan file(s)"),
-        succeeded(Operation.REWRITE_MANIFESTS, "would rewrite 36 manifests into 1"),
-    )
-    assert (told_anew(parts), order_json(parts)) == (None, {})
+    unchanged = (skipped(Operation.COMPACT, "no files eligible for compaction"), *parts[2:])
+    assert (told_anew(unchanged), order_json(unchanged)) == (None, {})
 
 
 def test_bins_are_file_groups_to_people() -> None:
@@ -723,14 +675,7 @@ def test_bins_are_file_groups_to_people() -> None:
 # Sizes and money as text.
 
 
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [(925, "925 B"), (2048, "2 KB"), (192 * 2**20, "192 MB"), (5 * 2**30, "5 GB"), (3.2 * 2**40, "3.2 TB")],
-)
-def test_sizes_have_the_largest_unit(size: float, text: str) -> None:
-    assert size_text(size) == text
-
-
-@pytest.mark.parametrize(("amount", "text"), [(0, "$0"), (0.00002, "less than $0.0001"), (1.25, "$1.2500")])
-def test_little_money_is_not_none(amount: float, text: str) -> None:
-    assert usd_text(amount) == text
+def test_sizes_have_the_largest_unit_and_little_money_is_not_none() -> None:
+    sizes = (925, 2048, 192 * 2**20, 5 * 2**30, 3.2 * 2**40)
+    assert [size_text(size) for size in sizes] == ["925 B", "2 KB", "192 MB", "5 GB", "3.2 TB"]
+    assert [usd_text(amount) for amount in (0, 0.00002, 1.25)] == ["$0", "less than $0.0001", "$1.2500"]

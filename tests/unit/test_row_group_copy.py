@@ -52,16 +52,6 @@ from support.rewrites import written as one_file
 
 # Copies of row groups hold the rows of their inputs in order, and every offset in them is right.
 
-VARIANTS: dict[str, dict[str, Any]] = {
-    "one row group, no page index": {"row_group_size": 1000, "write_page_index": False},
-    "pages of version 2": {"data_page_version": "2.0"},
-    "Bloom filters": {"bloom_filter_options": {"text": {"ndv": 50, "fpp": 0.01}, "id": {"ndv": 50, "fpp": 0.01}}},
-    "no dictionaries": {"use_dictionary": False},
-    "no statistics": {"write_statistics": False},
-    "Arrow's schema, sorted": {"store_schema": True, "sorting_columns": [pq.SortingColumn(0)]},
-    "checksums of pages": {"write_page_checksum": True},
-}
-
 
 def copy_of(inputs: list[Path], folder: Path, **more: Any) -> DataFile:
     made = copied(inputs, folder / "copy.parquet", target_of(**more))
@@ -71,17 +61,6 @@ def copy_of(inputs: list[Path], folder: Path, **more: Any) -> DataFile:
 
 def read_together(paths: list[Path]) -> pa.Table:
     return pa.concat_tables([pq.read_table(path) for path in paths])
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_arrow_reads_the_rows_of_the_inputs_in_order(variant: str, tmp_path: Path) -> None:
-    plain = parquet_file(tmp_path / "plain.parquet", mixed_rows(0))
-    other = parquet_file(tmp_path / "other.parquet", mixed_rows(60), **VARIANTS[variant])
-    entry = copy_of([other, plain, other], tmp_path)
-
-    assert pq.read_table(entry.file_path).equals(read_together([other, plain, other]))
-    assert entry.record_count == 180
-    assert entry.file_size_in_bytes == Path(entry.file_path).stat().st_size
 
 
 @pytest.mark.parametrize("codec", sorted(set(CODECS) - {"lz4_raw"}))
@@ -151,14 +130,6 @@ def test_page_indexes_lie_together_and_name_the_pages_of_the_copy(tmp_path: Path
 def _chunks(path: Path) -> list[Any]:
     footer = read_footer(str(path), STORAGE)
     return [chunk for group in footer.metadata().row_groups for chunk in group.columns]
-
-
-def test_a_copy_can_be_copied_again_with_the_same_bytes(tmp_path: Path) -> None:
-    paths = [parquet_file(tmp_path / f"{n}.parquet", mixed_rows(n * 60)) for n in range(3)]
-    once = copy_of(paths, tmp_path)
-    twice = copied([Path(once.file_path)], tmp_path / "twice.parquet")
-    assert isinstance(twice, DataFile)
-    assert Path(twice.file_path).read_bytes() == Path(once.file_path).read_bytes()
 
 
 def test_row_groups_without_rows_are_left_out(tmp_path: Path) -> None:
@@ -325,48 +296,35 @@ def planned(
     )
 
 
-def test_copyable_files_are_copied_and_the_others_decoded_beside_them() -> None:
-    assert planned([50, 5, 60, 5], {0: file(50), 2: file(60)}) == [((1, 3), (0, 2))]
+ALIKE = {0: file(50, nullability=OTHERS), 1: file(60, nullability=OTHERS)}
 
 
-def test_nothing_copyable_is_nothing_to_copy() -> None:
-    assert planned([50, 5], {}) == []
-
-
-@pytest.mark.parametrize(("row_groups", "is_copied"), [(8, True), (9, False)])
-def test_an_output_has_no_smaller_row_groups_than_what_is_copied(row_groups: int, is_copied: bool) -> None:
-    """The decoded ten bytes make one row group more: 72 bytes in nine are enough, in ten they are not."""
-    found = planned([62, 10], {0: file(62, row_groups)})
-    assert (found == [((1,), (0,))]) is is_copied
-    assert (found == []) is not is_copied
-
-
-@pytest.mark.parametrize(("memory", "is_copied"), [(160, True), (80, False)])
-def test_rows_that_fill_memory_count_as_large_row_groups(memory: int, is_copied: bool) -> None:
-    """Four bytes in each of four row groups, whose rows take 160 bytes in memory, four times what is a full one."""
-    found = planned([16, 8], {0: file(16, 4, memory=memory)})
-    assert (found == [((1,), (0,))]) is is_copied
-
-
-def test_files_that_require_other_values_than_the_table_share_an_output_with_their_like_only() -> None:
-    alike = {0: file(50, nullability=OTHERS), 1: file(60, nullability=OTHERS)}
-    assert planned([50, 60], alike) == [((), (0, 1))]
-    assert planned([50, 60, 5], alike) == []  # what is decoded requires what the table does
-    assert planned([50, 60], {0: alike[0], 1: file(60)}) == [((0,), (1,))]
-
-
-def test_what_is_decoded_of_a_file_counts_as_decoded() -> None:
-    """Forty bytes of row groups without deleted rows, and sixty that become one row group."""
-    assert planned([100], {0: file(40, 5, is_whole=False)}, min_row_group_bytes=16) == [((), (0,))]
-    assert planned([100], {0: file(40, 6, is_whole=False)}, min_row_group_bytes=16) == []
-    assert planned([100], {0: file(40, 1, OTHERS, is_whole=False)}) == []
-
-
-def test_an_output_without_anything_to_copy_is_decoded_beside_others() -> None:
-    assert planned([50, 50, 50, 50], {0: file(50), 1: file(50)}, 2) == [
-        ((), (0, 1)),
-        ((2, 3), ()),
-    ]
+@pytest.mark.parametrize(
+    ("sizes", "copyable", "more", "expected"),
+    [
+        ([50, 5, 60, 5], {0: file(50), 2: file(60)}, {}, [((1, 3), (0, 2))]),
+        ([50, 5], {}, {}, []),
+        # The decoded ten bytes make one row group more: 72 bytes in nine are enough, in ten they are not.
+        ([62, 10], {0: file(62, 8)}, {}, [((1,), (0,))]),
+        ([62, 10], {0: file(62, 9)}, {}, []),
+        # Four row groups whose rows take 160 bytes in memory are full; with 80 they are not.
+        ([16, 8], {0: file(16, 4, memory=160)}, {}, [((1,), (0,))]),
+        ([16, 8], {0: file(16, 4, memory=80)}, {}, []),
+        # Files that require other values than the table share an output only with files of the same kind.
+        ([50, 60], ALIKE, {}, [((), (0, 1))]),
+        ([50, 60, 5], ALIKE, {}, []),
+        ([50, 60], {0: ALIKE[0], 1: file(60)}, {}, [((0,), (1,))]),
+        # Forty bytes of row groups without deleted rows, and sixty that become one row group.
+        ([100], {0: file(40, 5, is_whole=False)}, {"min_row_group_bytes": 16}, [((), (0,))]),
+        ([100], {0: file(40, 6, is_whole=False)}, {"min_row_group_bytes": 16}, []),
+        ([100], {0: file(40, 1, OTHERS, is_whole=False)}, {}, []),
+        ([50, 50, 50, 50], {0: file(50), 1: file(50)}, {"outputs": 2}, [((), (0, 1)), ((2, 3), ())]),
+    ],
+)
+def test_which_inputs_are_copied_and_which_decoded(
+    sizes: list[int], copyable: dict[int, CopyableInput], more: dict[str, int], expected: list[Any]
+) -> None:
+    assert planned(sizes, copyable, **more) == expected
 
 
 def test_inputs_that_disagree_about_page_indexes_go_to_different_outputs() -> None:
@@ -538,13 +496,9 @@ def test_what_is_written_has_checksums_and_copies_keep_them(tmp_path: Path) -> N
             assert header.crc is not None
             assert header.crc & 0xFFFFFFFF == zlib.crc32(data[start:end])
     assert pq.ParquetFile(made.file_path, page_checksum_verification=True).read().num_rows == 4 * 60
-
-
-def test_pages_without_a_checksum_are_copied_and_read(tmp_path: Path) -> None:
-    path = parquet_file(tmp_path / "in.parquet", EXPECTED)
-    assert all(header.crc is None for header, *_ in pages(path))
-    assert decoded(path).equals(EXPECTED)
-    assert isinstance(copied([path], tmp_path / "copy.parquet"), DataFile)
+    without = parquet_file(tmp_path / "in.parquet", EXPECTED)
+    assert all(header.crc is None for header, *_ in pages(without))
+    assert decoded(without).equals(EXPECTED)
 
 
 def fed(walk: PageWalk, parts: list[memoryview]) -> None:

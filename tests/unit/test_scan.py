@@ -157,17 +157,15 @@ def test_filters_apply_to_every_catalog(state: CountedState) -> None:
 
 
 def test_a_table_that_is_listed_twice_is_proposed_once(state: CountedState) -> None:
+    """Two entries of one table in two catalogs, too: both would have the run's lease, and be maintained at once."""
+
     class Repeating(PreparedCatalog):
         def list_tables(self) -> Iterator[TableName]:
             return chain(super().list_tables(), super().list_tables())
 
-    report = scanned(state, Repeating({"ns.t": table(small_files(1000, MB))}))
-    assert (names(report), report.listed, report.scanned) == (["ns.t"], 1, 1)
-
-
-def test_one_table_in_two_catalogs_is_proposed_once(state: CountedState) -> None:
-    """Both entries would have the run's lease, and be maintained at once."""
     files = with_uuid(table(small_files(1000, MB)), "u1")
+    report = scanned(state, Repeating({"ns.t": files}))
+    assert (names(report), report.listed, report.scanned) == (["ns.t"], 1, 1)
     report = scanned(state, PreparedCatalog({"ns.t": files}), PreparedCatalog({"ns.t2": files}, name="D"))
     assert names(report) == ["ns.t"]
     assert report.skipped == (Skip("ns.t2", "it is the same table as ns.t of catalog C", catalog="D"),)
@@ -264,12 +262,9 @@ def test_a_day_of_waiting_outweighs_every_need_and_a_week_is_the_most_that_count
     assert urgency(0.0, DAY_MS) > urgency(0.9999, 0)
     assert urgency(0.2, 23 * HOUR_MS) < urgency(0.9999, HOUR_MS * 6)
     assert urgency(0.5, 7 * DAY_MS) == urgency(0.5, 700 * DAY_MS)
-
-
-def test_who_never_had_a_pass_waits_since_its_oldest_snapshot() -> None:
     metadata = table(small_files(6, MB))
     (first_ms,) = {one.timestamp_ms for one in metadata.snapshots.values()}
-    assert waited_ms(metadata, (), NOW_MS) == NOW_MS - first_ms
+    assert waited_ms(metadata, (), NOW_MS) == NOW_MS - first_ms, "without a pass since the oldest snapshot"
     assert waited_ms(metadata, (NOW_MS - 7, NOW_MS - 5), NOW_MS) == 5
     assert waited_ms(metadata, (NOW_MS + 5,), NOW_MS) == 0
 
@@ -346,21 +341,6 @@ def test_the_command_scans_as_the_pipeline_does(state: CountedState) -> None:
     assert sorted(str(stats.identity.table) for stats in seen) == ["ns.a", "ns.b", "ns.quiet"]
 
 
-@pytest.mark.parametrize(
-    ("warehouse", "selected"),
-    [
-        ("s3://prod-lake/", True),
-        ("s3://prod-lake/deep/prefix", True),
-        ("arn:aws:s3tables:eu-west-1:123456789012:bucket/prod-lake", True),
-        ("/data/prod-lake", True),
-        ("s3://lake/prod-x", False),
-        ("s3://Prod-lake", False),
-    ],
-)
-def test_a_bucket_is_matched_by_its_name(warehouse: str, selected: bool) -> None:
-    assert selects_bucket(policy(bucket_filter="prod-*").policy, warehouse) is selected
-
-
 def test_an_assessor_joins_policy_memory_pins_and_the_expiry_plan(tmp_path: Path) -> None:
     """A pin stops the expiry proposal, an idle pass the summary's, and the table's own property the whole."""
     store = SqliteStateStore(tmp_path / "state.db")
@@ -398,11 +378,20 @@ def test_an_assessor_joins_policy_memory_pins_and_the_expiry_plan(tmp_path: Path
     )
 
 
-def test_only_star_and_question_mark_are_wildcards() -> None:
-    settings = policy(namespace_filter="a.b?", table_filter="t[1]*").policy
+def test_only_star_and_question_mark_are_wildcards_and_a_bucket_is_matched_by_its_name() -> None:
+    settings = policy(namespace_filter="a.b?", table_filter="t[1]*", bucket_filter="prod-*").policy
     assert selects_table(settings, TableName(("a", "bc"), "t[1]x"))
     assert not selects_table(settings, TableName(("a", "bc"), "t1x"))
     assert not selects_table(settings, TableName(("a",), "t[1]"))
+    for warehouse, selected in {
+        "s3://prod-lake/": True,
+        "s3://prod-lake/deep/prefix": True,
+        "arn:aws:s3tables:eu-west-1:123456789012:bucket/prod-lake": True,
+        "/data/prod-lake": True,
+        "s3://lake/prod-x": False,
+        "s3://Prod-lake": False,
+    }.items():
+        assert selects_bucket(settings, warehouse) is selected, warehouse
 
 
 # Items in several threads within a time budget: what is begun, what is done, and what comes too late.
@@ -540,11 +529,7 @@ def test_what_work_raises_is_raised_and_nothing_more_begins() -> None:
     with pytest.raises(ValueError, match="item 0"):
         within_budget(work, range(100), threads=1, budget_s=60, name="test", monotonic_s=time.monotonic)
     assert begun == [0]
-
-
-def test_without_items_nothing_is_waited_for() -> None:
-    nothing: list[int] = []
-    reached = within_budget(str, nothing, threads=4, budget_s=60, name="test", monotonic_s=time.monotonic)
+    reached = within_budget(work, range(0), threads=4, budget_s=60, name="test", monotonic_s=time.monotonic)
     assert (reached.done, reached.begun) == ([], 0)
 
 
@@ -777,19 +762,14 @@ def test_a_request_for_a_table_that_was_created_anew_is_not_for_the_new_one(stat
     assert [item.is_requested for item in scanned(state, catalog).proposals] == [True]
 
 
-def test_a_requested_table_that_is_gone_or_cannot_be_assessed_is_an_error(state: CountedState) -> None:
-    catalog = PreparedCatalog({"ns.t": PolicyError("there is no table ns.t in catalog C")})
-    state.requests.file(request("ns.t"))
-    assert scanned(state, catalog).skipped == (
-        Skip("ns.t", "there is no table ns.t in catalog C", is_error=True, catalog="C"),
-    )
-    assert scanned(state, PreparedCatalog({})).skipped == ()  # told once
-
-
-def test_a_requested_table_that_cannot_be_read_now_keeps_its_request(state: CountedState) -> None:
+def test_a_request_is_kept_where_its_table_cannot_be_read_now_and_dropped_where_it_is_gone(state: CountedState) -> None:
     state.requests.file(request("ns.t"))
     for trouble in (StorageError("no answer"), MetadataUnreadable("damaged")):
         assert scanned(state, PreparedCatalog({"ns.t": trouble})).errors == 1
     wrong = TableMetadata({**table().document, "properties": {"icekeeper.min_input_files": "few"}})
     assert scanned(state, PreparedCatalog({"ns.t": wrong})).errors == 1
     assert len(state.requests.pending()) == 1
+    gone = PreparedCatalog({"ns.t": PolicyError("there is no table ns.t in catalog C")})
+    message = Skip("ns.t", "there is no table ns.t in catalog C", is_error=True, catalog="C")
+    assert scanned(state, gone).skipped == (message,)
+    assert scanned(state, PreparedCatalog({})).skipped == ()  # reported once

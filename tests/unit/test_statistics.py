@@ -178,49 +178,34 @@ def problems(file: StatisticsFile, data: bytes = PUFFIN) -> list[tuple[ProblemKi
     return [(problem.kind, problem.detail) for problem in found]
 
 
-def test_a_file_as_it_should_be() -> None:
+def test_every_part_of_a_blob_is_compared() -> None:
     assert problems(told()) == []
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda blob: blob.update(type="other"),
-        lambda blob: blob.update(fields=[9]),
-        lambda blob: blob.update({"snapshot-id": 9}),
-        lambda blob: blob.update({"sequence-number": 9}),
-        lambda blob: blob.update(properties={"ndv": "4"}),
-    ],
-)
-def test_every_part_of_a_blob_is_compared(change: Callable[[dict[str, Any]], object]) -> None:
-    found = problems(told(lambda entry: change(entry["blob-metadata"][0])))
-    assert [kind for kind, _ in found] == [ProblemKind.STATISTICS] * 2
-    assert found[0][1].startswith("the metadata lists a blob ")
-    assert found[1][1] == "it has a blob kind of fields [1] that the metadata does not list"
-
-
-def test_a_blob_that_the_table_does_not_name() -> None:
+    unnamed = "it has a blob kind of fields [{}] that the metadata does not list"
+    for change in (
+        {"type": "other"},
+        {"fields": [9]},
+        {"snapshot-id": 9},
+        {"sequence-number": 9},
+        {"properties": {"ndv": "4"}},
+    ):
+        found = problems(told(lambda entry, change=change: entry["blob-metadata"][0].update(change)))  # type: ignore[misc]
+        assert [kind for kind, _ in found] == [ProblemKind.STATISTICS] * 2
+        assert found[0][1].startswith("the metadata lists a blob ")
+        assert found[1][1] == unnamed.format(1)
     found = problems(told(lambda entry: entry["blob-metadata"].pop()))
-    assert found == [(ProblemKind.STATISTICS, "it has a blob kind of fields [2] that the metadata does not list")]
+    assert found == [(ProblemKind.STATISTICS, unnamed.format(2))]
 
 
-def test_a_footer_of_another_size() -> None:
+def test_a_footer_of_another_size_or_with_a_blob_that_reaches_into_it() -> None:
     longer = replace(told(), footer_size=FOOTER_SIZE + 2)
     said = f"the table says that its footer has {FOOTER_SIZE + 2} bytes, it has {FOOTER_SIZE}"
     assert problems(longer) == [(ProblemKind.WRONG_SIZE, said)]
     assert problems(replace(told(), footer_size=FOOTER_SIZE - 2))[0][0] is ProblemKind.UNREADABLE_METADATA
-
-
-def test_a_blob_that_reaches_into_the_footer() -> None:
-    data = PUFFIN.replace(b'"length": 4', b'"length": 9')
-    found = problems(told(), data)
+    found = problems(told(), PUFFIN.replace(b'"length": 4', b'"length": 9'))
     assert found == [(ProblemKind.STATISTICS, "a blob kind reaches into the footer")] * 2
-
-
-def test_a_compressed_footer_is_legal_but_not_looked_into() -> None:
-    data = bytearray(PUFFIN)
-    data[-8] = 1
-    assert problems(told(lambda entry: entry["blob-metadata"].clear()), bytes(data)) == []
+    compressed = bytearray(PUFFIN)
+    compressed[-8] = 1
+    assert problems(told(lambda entry: entry["blob-metadata"].clear()), bytes(compressed)) == [], "legal, not opened"
 
 
 # Files whose rows cannot be read: no statistics are better than wrong ones (rule: read-faithfully-or-not-at-all).
@@ -351,12 +336,70 @@ def carried(answer: StatisticsPlan | Nothing) -> list[tuple[str, int, int]]:
     return [(s.path, s.blob.fields[0], s.blob.snapshot_id) for s in made(answer).carried]
 
 
-def test_a_table_without_rows_has_none() -> None:
+ALL = {(1,): ["everything"]}
+OURS = [file(1, blob(1, 1))]
+BROKEN = {"snapshot-id": 1, "statistics-path": "1.stats"}
+BESIDE = file(1, blob(1, 1), blob(3, 1), blob(1, 1, None, "presto-sum"))
+PLANS: dict[str, tuple[str, list[dict[str, Any]], dict[tuple[int, ...], list[str]], list[tuple[str, int, int]]]] = {
+    # A rewrite keeps the rows, so a sketch keeps the snapshot that it was computed from.
+    "rewrites": ("append replace replace", OURS, {}, [("1.stats", 1, 1)]),
+    **{
+        f"after '{operation}'": (f"append {operation} append", OURS, ALL, [])
+        for operation in ("overwrite", "delete", "-", "unheard-of")
+    },
+    # By another writer, or before its column was promoted.
+    **{f"a sketch of {kind}": ("append append", [file(1, blob(1, 1, kind))], ALL, []) for kind in (None, "int")},
+    **{
+        f"a sketch of {kind}, rewritten": ("append replace", [file(1, blob(1, 1, kind))], {}, [("1.stats", 1, 1)])
+        for kind in (None, "int")
+    },
+    "ours, whose snapshot has expired": ("replace append", [file(1, blob(1, 77))], {(1,): ["added by 2"]}, []),
+    "another writer's, whose snapshot has expired": ("replace append", [file(2, blob(1, 77, None))], ALL, []),
+    # Another writer knows why it registered a blob for the head, but a column of the policy is counted.
+    "another writer's for the head": (
+        "append overwrite",
+        [file(2, blob(1, 1, None), blob(9, 1, None))],
+        ALL,
+        [("2.stats", 9, 1)],
+    ),
+    "another branch": ("append", [file(99, blob(1, 99))], ALL, []),
+    "an entry that cannot be understood": ("append", [BROKEN], ALL, []),
+}
+
+
+@pytest.mark.parametrize(("operations", "statistics", "expected", "carries"), PLANS.values(), ids=PLANS)
+def test_what_is_read_and_what_is_carried(
+    operations: str,
+    statistics: list[dict[str, Any]],
+    expected: dict[tuple[int, ...], list[str]],
+    carries: list[tuple[str, int, int]],
+) -> None:
+    answer = plan(table(*operations.replace("-", "").split(" "), statistics=statistics))
+    assert (read(answer), carried(answer)) == (expected, carries)
+    assert [reading.base for reading in made(answer).readings if reading.files == EVERYTHING] in ([], [{}])
+
+
+def test_nothing_to_compute() -> None:
     assert plan(table()) == Nothing(NO_SNAPSHOT)
-
-
-def test_without_columns_and_partitions_there_is_nothing_to_do() -> None:
     assert plan(table("append"), {}) == Nothing(NO_COLUMNS)
+    assert plan(table("append", statistics=OURS)) == Nothing(UP_TO_DATE)
+    assert plan(table("replace", "append", statistics=[file(2, blob(1, 77))])) == Nothing(UP_TO_DATE)
+
+
+def test_only_missing_columns_are_read_and_the_others_carried() -> None:
+    """Also a sketch of a column outside the policy, and blobs of other kinds."""
+    answer = plan(table("append", statistics=[BESIDE]), TYPES)
+    assert read(answer) == {(2,): ["everything"]}
+    assert carried(answer) == [("1.stats", 1, 1), ("1.stats", 3, 1), ("1.stats", 1, 1)]
+    statistics = [file(1, blob(1, 1)), file(2, blob(2, 2, "string"))]
+    answer = plan(table("append", "append", "append", statistics=statistics), {**TYPES, 3: "date"})
+    assert read(answer) == {(1,): ["added by 3", "added by 2"], (2,): ["added by 3"], (3,): ["everything"]}
+    assert [f.file_path for f in made(answer).files] == ["added by 3", "added by 2", "everything"]
+
+
+def test_all_is_read_after_an_append_that_did_more_and_beside_an_unreadable_file() -> None:
+    assert read(plan(table("append", "append", statistics=OURS), appends_are_plain=False)) == ALL
+    assert read(plan(table("append", statistics=OURS), unreadable={"1.stats"})) == ALL
 
 
 def test_all_is_read_the_first_time() -> None:
@@ -366,91 +409,12 @@ def test_all_is_read_the_first_time() -> None:
     assert answer.carried == ()
 
 
-def test_what_the_head_has_is_up_to_date() -> None:
-    metadata = table("append", statistics=[file(1, blob(1, 1))])
-    assert plan(metadata) == Nothing(UP_TO_DATE)
-
-
-def test_only_missing_columns_are_read_and_the_others_carried() -> None:
-    """Also a sketch of a column that nobody asks for, and blobs of other kinds."""
-    metadata = table("append", statistics=[file(1, blob(1, 1), blob(3, 1), blob(1, 1, None, "presto-sum"))])
-    answer = plan(metadata, TYPES)
-    assert read(answer) == {(2,): ["everything"]}
-    assert carried(answer) == [("1.stats", 1, 1), ("1.stats", 3, 1), ("1.stats", 1, 1)]
-
-
-def test_rewrites_keep_rows_so_sketches_are_carried() -> None:
-    """They keep the snapshot that they were computed from."""
-    metadata = table("append", "replace", "replace", statistics=[file(1, blob(1, 1))])
-    answer = plan(metadata)
-    assert (read(answer), carried(answer)) == ({}, [("1.stats", 1, 1)])
-
-
-@pytest.mark.parametrize("operation", ["overwrite", "delete", "", "unheard of"])
-def test_after_anything_else_all_is_read(operation: str) -> None:
-    metadata = table("append", operation, "append", statistics=[file(1, blob(1, 1))])
-    answer = plan(metadata)
-    assert (read(answer), carried(answer)) == ({(1,): ["everything"]}, [])
-    assert made(answer).readings[0].base == {}
-
-
 def test_after_appends_only_their_files_are_read() -> None:
     metadata = table("append", "append", "replace", "append", statistics=[file(1, blob(1, 1))])
     answer = made(plan(metadata))
     assert read(answer) == {(1,): ["added by 4", "added by 2"]}
     (base,) = answer.readings[0].base.values()
     assert (base.path, base.blob.snapshot_id, answer.carried) == ("1.stats", 1, ())
-
-
-def test_an_append_that_did_more_makes_all_be_read() -> None:
-    metadata = table("append", "append", statistics=[file(1, blob(1, 1))])
-    assert read(plan(metadata, appends_are_plain=False)) == {(1,): ["everything"]}
-
-
-@pytest.mark.parametrize("kind", [None, "int"], ids=["another writer", "promoted since"])
-def test_a_sketch_of_other_bytes_is_not_continued(kind: str | None) -> None:
-    metadata = table("append", "append", statistics=[file(1, blob(1, 1, kind))])
-    assert read(plan(metadata)) == {(1,): ["everything"]}
-    unchanged = table("append", "replace", statistics=[file(1, blob(1, 1, kind))])
-    assert carried(plan(unchanged)) == [("1.stats", 1, 1)]
-
-
-def test_columns_with_different_pasts_are_read_apart() -> None:
-    metadata = table("append", "append", "append", statistics=[file(1, blob(1, 1)), file(2, blob(2, 2, "string"))])
-    answer = plan(metadata, {**TYPES, 3: "date"})
-    assert read(answer) == {(1,): ["added by 3", "added by 2"], (2,): ["added by 3"], (3,): ["everything"]}
-    assert [f.file_path for f in made(answer).files] == ["added by 3", "added by 2", "everything"]
-
-
-def test_ours_holds_where_it_is_registered_when_its_snapshot_has_expired() -> None:
-    metadata = table("replace", "append", statistics=[file(2, blob(1, 77))])
-    assert plan(metadata) == Nothing(UP_TO_DATE)
-    assert read(plan(table("replace", "append", statistics=[file(1, blob(1, 77))]))) == {(1,): ["added by 2"]}
-    foreign = table("replace", "append", statistics=[file(2, blob(1, 77, None))])
-    assert read(plan(foreign)) == {(1,): ["everything"]}
-    assert carried(plan(foreign)) == []
-
-
-def test_what_others_registered_for_the_head_stays_there() -> None:
-    """They know why, although rows changed since it was computed; but a column that is asked for is counted."""
-    mixed = file(2, blob(1, 1, None), blob(9, 1, None))
-    answer = plan(table("append", "overwrite", statistics=[mixed]))
-    assert (read(answer), carried(answer)) == ({(1,): ["everything"]}, [("2.stats", 9, 1)])
-
-
-def test_statistics_of_another_branch_do_not_count() -> None:
-    metadata = table("append", statistics=[file(99, blob(1, 99))])
-    assert read(plan(metadata)) == {(1,): ["everything"]}
-
-
-def test_a_file_of_no_use_counts_as_not_there() -> None:
-    metadata = table("append", statistics=[file(1, blob(1, 1))])
-    assert read(plan(metadata, unreadable={"1.stats"})) == {(1,): ["everything"]}
-
-
-def test_an_entry_that_cannot_be_understood_counts_as_not_there() -> None:
-    broken = {"snapshot-id": 1, "statistics-path": "1.stats"}
-    assert read(plan(table("append", statistics=[broken]))) == {(1,): ["everything"]}
 
 
 PARTITIONED = [{"spec-id": 0, "fields": [{"field-id": 1000, "source-id": 1, "name": "p", "transform": "identity"}]}]
@@ -491,50 +455,26 @@ def test_columns_are_the_primitive_ones_of_the_top() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "why"),
     [
-        (
-            "ids",
-            "policy key statistics_columns names 'ids', which is no column of this table; columns are: id, at.home, "
-            "tags, shape, point, point.x",
-        ),
-        (
-            "tags",
-            "policy key statistics_columns names 'tags', which is of type list: no statistics are kept of that",
-        ),
-        (
-            "shape",
-            "policy key statistics_columns names 'shape', which is of type geometry: no statistics are kept of that",
-        ),
+        ("ids", "is no column of this table; columns are: id, at.home, tags, shape, point, point.x"),
+        ("tags", "is of type list: no statistics are kept of that"),
+        ("shape", "is of type geometry: no statistics are kept of that"),
     ],
 )
-def test_a_column_that_does_not_fit_is_bad_usage(name: str, message: str) -> None:
+def test_a_column_that_does_not_fit_is_bad_usage(name: str, why: str) -> None:
     with pytest.raises(PolicyError) as caught:
         statistics_columns(table(schemas=[PLANNED_SCHEMA]), (name,))
-    assert str(caught.value) == message
+    assert str(caught.value) == f"policy key statistics_columns names '{name}', which {why}"
 
 
 # How far statistics are behind the head, by counters alone, and what detection and a pass make of it.
 
 COMPUTES = {"operations": "compute_statistics"}
-STALE_PARTITIONED = [
-    {"spec-id": 0, "fields": [{"name": "p", "source-id": 1, "field-id": 1000, "transform": "identity"}]}
-]
 
 
 def statistics_of(snapshot_id: int, *fields: int, kind: str | None = "long") -> dict[str, Any]:
-    properties = {} if kind is None else {TYPE_KEY: kind}
-    blobs = [
-        {"type": THETA_SKETCH, "snapshot-id": 1, "sequence-number": 1, "fields": [one], "properties": properties}
-        for one in fields
-    ]
-    return {
-        "snapshot-id": snapshot_id,
-        "statistics-path": f"{snapshot_id}.stats",
-        "file-size-in-bytes": 9,
-        "file-footer-size-in-bytes": 5,
-        "blob-metadata": blobs,
-    }
+    return file(snapshot_id, *(blob(one, 1, kind) for one in fields))
 
 
 def added(rows: int, total: int, operation: str = "append", **more: int) -> dict[str, str]:
@@ -574,6 +514,7 @@ def reasons(metadata: TableMetadata, **settings: str) -> list[str]:
 
 FIRST = added(1000, 1000)
 BOTH = [statistics_of(1, 1, 2)]
+DELETED = {"operation": "delete", "added-position-deletes": "3", "added-equality-deletes": "2", "total-records": "9"}
 
 
 @pytest.mark.parametrize(
@@ -583,17 +524,7 @@ BOTH = [statistics_of(1, 1, 2)]
         ([added(9, 1009), added(1, 1010)], Staleness(rows_changed=10, rows=1010)),
         ([added(500, 1000, "replace", deleted_records=500)], Staleness(rows_changed=0, rows=1000)),
         ([added(7, 1000, "overwrite", deleted_records=7)], Staleness(rows_changed=14, rows=1000)),
-        (
-            [
-                {
-                    "operation": "delete",
-                    "added-position-deletes": "3",
-                    "added-equality-deletes": "2",
-                    "total-records": "9",
-                }
-            ],
-            Staleness(rows_changed=5, rows=9),
-        ),
+        ([DELETED], Staleness(rows_changed=5, rows=9)),
         # Nothing came: counters that are 0 may be left out.
         ([{"operation": "append", "total-records": "1000"}], Staleness(rows_changed=0, rows=1000)),
         ([{"operation": "append"}, added(9, 1009)], Staleness(rows_changed=None, rows=1009)),
@@ -621,7 +552,7 @@ def test_the_oldest_statistics_in_use_count() -> None:
 
 def test_partitions_have_statistics_of_their_own() -> None:
     summaries = [FIRST, added(50, 1050), added(50, 1100)]
-    partitioned: dict[str, Any] = {"partition-specs": STALE_PARTITIONED, "default-spec-id": 0}
+    partitioned: dict[str, Any] = {"partition-specs": PARTITIONED, "default-spec-id": 0}
     up_to_date = [statistics_of(3, 1, 2)]
     bare = TableMetadata({**stale_table(*summaries, statistics=up_to_date).document, **partitioned})
     assert found(bare) == Staleness(partitions_missing=True, rows_changed=0, rows=1100)
