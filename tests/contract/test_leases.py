@@ -50,20 +50,20 @@ def a_lease(holder: str, expires_ms: int, key: str = KEY) -> Lease:
     return Lease(key=key, holder=holder, expires_ms=expires_ms)
 
 
-def test_nothing_is_leased_at_first(open_store: OpenStore) -> None:
+def test_a_lease_holds_until_it_runs_out(open_store: OpenStore) -> None:
+    """``expires_ms`` is the first millisecond at which others may take it.  Only the caller's clock counts: by the wall
+    clock these leases ran out decades ago."""
     leases = open_store().leases
     assert leases.current(KEY, now_ms=0) is None
     assert leases.release(a_lease("a", 10)) is False
-
-
-def test_a_lease_holds_until_it_runs_out(open_store: OpenStore) -> None:
-    """``expires_ms`` is the first millisecond at which others may take it."""
-    assert open_store().leases.acquire(KEY, "a", now_ms=1_000, ttl_ms=60) == a_lease("a", 1_060)
+    assert leases.acquire(KEY, "a", now_ms=1_000, ttl_ms=60) == a_lease("a", 1_060)
     assert open_store().leases.current(KEY, now_ms=1_059) == a_lease("a", 1_060)
     assert open_store().leases.current(KEY, now_ms=1_060) is None
     with pytest.raises(LeaseHeld):
         open_store().leases.acquire(KEY, "b", now_ms=1_059, ttl_ms=60)
     assert open_store().leases.acquire(KEY, "b", now_ms=1_060, ttl_ms=10) == a_lease("b", 1_070)
+    assert leases.current(KEY, now_ms=5_000) is None
+    assert leases.release(a_lease("b", 1_070)) is True
 
 
 def test_whoever_comes_second_is_told_who_has_it_and_until_when(open_store: OpenStore) -> None:
@@ -78,33 +78,25 @@ def test_whoever_comes_second_is_told_who_has_it_and_until_when(open_store: Open
 
 
 def test_its_holder_takes_it_again_and_never_shortens_it(open_store: OpenStore) -> None:
-    """So that a function which is retried after its answer was lost gets the same answer."""
+    """So that a function which is retried after its answer was lost gets the same answer.  Of a stolen lease only the
+    thief's own time counts."""
     leases = open_store().leases
     leases.acquire(KEY, "a", now_ms=0, ttl_ms=100)
     assert leases.acquire(KEY, "a", now_ms=10, ttl_ms=20) == a_lease("a", 100)
     assert leases.acquire(KEY, "a", now_ms=10, ttl_ms=200) == a_lease("a", 210)
     assert leases.acquire(KEY, "a", now_ms=300, ttl_ms=20) == a_lease("a", 320)
     assert leases.current(KEY, now_ms=319) == a_lease("a", 320)
-
-
-def test_a_lease_that_was_stolen_may_be_shorter(open_store: OpenStore) -> None:
-    """What counts is the thief's own time."""
-    leases = open_store().leases
-    leases.acquire(KEY, "a", now_ms=0, ttl_ms=100)
-    assert leases.acquire(KEY, "b", now_ms=100, ttl_ms=1) == a_lease("b", 101)
-    assert leases.current(KEY, now_ms=100) == a_lease("b", 101)
+    assert leases.acquire(KEY, "b", now_ms=320, ttl_ms=1) == a_lease("b", 321)
+    assert leases.current(KEY, now_ms=320) == a_lease("b", 321)
 
 
 def test_renewing_prolongs_and_never_shortens(open_store: OpenStore) -> None:
-    lease = open_store().leases.acquire(KEY, "a", now_ms=0, ttl_ms=100)
+    """Also a lease that ran out, if nobody took it."""
+    leases = open_store().leases
+    lease = leases.acquire(KEY, "a", now_ms=0, ttl_ms=100)
     assert open_store().leases.renew(lease, now_ms=50, ttl_ms=100) == a_lease("a", 150)
     assert open_store().leases.renew(lease, now_ms=60, ttl_ms=10) == a_lease("a", 150)
     assert open_store().leases.current(KEY, now_ms=149) == a_lease("a", 150)
-
-
-def test_a_lease_that_ran_out_is_renewed_when_nobody_took_it(open_store: OpenStore) -> None:
-    leases = open_store().leases
-    lease = leases.acquire(KEY, "a", now_ms=0, ttl_ms=100)
     assert leases.renew(lease, now_ms=5_000, ttl_ms=100) == a_lease("a", 5_100)
     with pytest.raises(LeaseHeld):
         leases.acquire(KEY, "b", now_ms=5_050, ttl_ms=1)
@@ -133,22 +125,6 @@ def test_a_released_lease_is_free_and_can_not_be_renewed(open_store: OpenStore) 
         leases.renew(lease, now_ms=50, ttl_ms=100)
     assert str(caught.value) == f"the lease of a on {NAME} is lost: it was released"
     assert leases.acquire(KEY, "b", now_ms=50, ttl_ms=10) == a_lease("b", 60)
-
-
-def test_a_lease_that_ran_out_can_be_released(open_store: OpenStore) -> None:
-    leases = open_store().leases
-    lease = leases.acquire(KEY, "a", now_ms=0, ttl_ms=100)
-    assert leases.current(KEY, now_ms=500) is None
-    assert leases.release(lease) is True
-
-
-def test_only_the_callers_clock_counts(open_store: OpenStore) -> None:
-    """These leases ran out decades ago by the wall clock."""
-    leases = open_store().leases
-    lease = leases.acquire(KEY, "a", now_ms=1, ttl_ms=1)
-    with pytest.raises(LeaseHeld):
-        open_store().leases.acquire(KEY, "b", now_ms=1, ttl_ms=1)
-    assert leases.current(KEY, now_ms=1) == lease
 
 
 @pytest.mark.parametrize("called", SPELLINGS.values(), ids=SPELLINGS)
@@ -436,6 +412,7 @@ def test_as_many_are_taken_as_there_are(open_store: OpenStore) -> None:
     assert take_slot(leases, "c", 3, now_ms=0, ttl_ms=100).key == "slot-3"
     assert leases.release(taken[0])
     assert take_slot(leases, "d", 2, now_ms=0, ttl_ms=100).key == "slot-1"
+    assert take_slot(leases, "e", 1, now_ms=100, ttl_ms=100).key == "slot-1", "the slot of a dead process runs out"
 
 
 def test_who_has_one_gets_it_again(open_store: OpenStore) -> None:
@@ -448,12 +425,6 @@ def test_who_has_one_gets_it_again(open_store: OpenStore) -> None:
     assert (again.key, again.expires_ms) == (second.key, 150)
     assert held_slot(leases, "b", 2, now_ms=50) == again
     assert held_slot(leases, "a", 2, now_ms=50) is None
-
-
-def test_the_slot_of_the_dead_runs_out(open_store: OpenStore) -> None:
-    leases = open_store().leases
-    take_slot(leases, "killed", 1, now_ms=0, ttl_ms=100)
-    assert take_slot(leases, "b", 1, now_ms=100, ttl_ms=100).holder == "b"
 
 
 def test_of_many_at_once_exactly_so_many_get_one(open_store: OpenStore) -> None:
@@ -492,6 +463,12 @@ def test_a_live_run_is_forgotten_after_the_time_limit_of_the_machine(open_store:
     note_live_run(leases, "a", now_ms=0)
     assert note_live_run(leases, "b", now_ms=12 * HOUR_MS - 1) == {"a"}
     assert note_live_run(leases, "c", now_ms=12 * HOUR_MS) == {"b"}
+    for run_id in "bc":
+        end_live_run(leases, run_id, now_ms=12 * HOUR_MS)
+    # A clock that is a little ahead does no harm.
+    note_live_run(leases, "far", now_ms=13 * HOUR_MS)
+    note_live_run(leases, "near", now_ms=HOUR_MS)
+    assert note_live_run(leases, "now", now_ms=0) == {"near"}
 
 
 def test_of_many_runs_at_once_exactly_one_is_the_first(open_store: OpenStore) -> None:
@@ -506,19 +483,12 @@ def test_of_many_runs_at_once_exactly_one_is_the_first(open_store: OpenStore) ->
         assert sorted(pool.map(note, range(4))) == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "7", "null", '{"a": "soon"}', '{"a": null}', '{"a": 1e99}', '{"a": -1}'])
-def test_a_malformed_record_of_live_runs_bars_nothing(open_store: OpenStore, text: str) -> None:
+def test_a_malformed_record_of_live_runs_bars_nothing(open_store: OpenStore) -> None:
     leases = open_store().leases
-    note_live_run(leases, "a", now_ms=0)
     key = named_key("lease", lease_module._LIVE_RUNS)
-    leases.table.change(key, "lease", lambda item: {"settings": text, "expires_s": leases.table.expires_s(HOUR_MS)})
-    assert note_live_run(leases, "b", now_ms=1) == frozenset()
-    assert note_live_run(leases, "c", now_ms=2) == {"b"}
-
-
-def test_a_live_run_of_a_clock_that_was_ahead_bars_nothing(open_store: OpenStore) -> None:
-    """A clock that is a little ahead does no harm."""
-    leases = open_store().leases
-    note_live_run(leases, "far", now_ms=13 * HOUR_MS)
-    note_live_run(leases, "near", now_ms=HOUR_MS)
-    assert note_live_run(leases, "now", now_ms=0) == {"near"}
+    for text in ("{", "[]", "7", "null", '{"a": "soon"}', '{"a": null}', '{"a": 1e99}', '{"a": -1}'):
+        note_live_run(leases, "a", now_ms=0)
+        record = {"settings": text, "expires_s": leases.table.expires_s(HOUR_MS)}
+        leases.table.change(key, "lease", lambda item, record=record: record)  # type: ignore[misc]
+        assert note_live_run(leases, "b", now_ms=1) == frozenset(), text
+        assert note_live_run(leases, "c", now_ms=2) == {"b"}

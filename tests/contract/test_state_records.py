@@ -18,7 +18,7 @@ from icekeeper.state.claims import CutOff, CutWork, cut_again, forget_cut, waiti
 from icekeeper.state.findings import RETRY_MS, CatalogScan, Part, RefusedExpiry, TableLayout, UnreadableFile, Verdict
 from icekeeper.state.identity import Entry, TableIdentity
 from icekeeper.state.lake_stats import LakeStats
-from icekeeper.state.requests import MaintenanceRequest, RequestStore
+from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.store import SeenTable, StateStore, hour_of
 from icekeeper.state.sweeps import SweepKind, SweepRecord
 from local_stack.moto_server import MotoServer
@@ -154,27 +154,30 @@ def some_stats(identity: TableIdentity = IDENTITY, observed_ms: int = 1_767_225_
     )
 
 
-def test_no_stats_are_known_at_first(open_store: OpenStore) -> None:
-    stats = open_store().lake_stats
-    assert stats.of_table(IDENTITY) is None
-    assert list(stats.of_catalog(IDENTITY.catalog)) == []
-    stats.forget(IDENTITY)
+def test_an_empty_store_knows_no_records(open_store: OpenStore) -> None:
+    store = open_store()
+    assert store.lake_stats.of_table(IDENTITY) is None
+    assert list(store.lake_stats.of_catalog(IDENTITY.catalog)) == []
+    store.lake_stats.forget(IDENTITY)
+    assert store.requests.pending() == ()
+    assert store.requests.claim(a_request(1)) is False
+    assert store.sweeps.of_table(IDENTITY) == {}
+    assert store.unreadable_files.of_table(IDENTITY) == {}
+    store.unreadable_files.forget(IDENTITY, [GONE.path])
+    glance = store.glance(IDENTITY, now_ms=0)
+    assert (glance.sweeps, glance.unreadable) == ({}, {})
 
 
-def test_what_was_seen_comes_back_as_it_was(open_store: OpenStore) -> None:
-    open_store().lake_stats.record(some_stats())
-    assert open_store().lake_stats.of_table(IDENTITY) == some_stats()
-    assert list(open_store().lake_stats.of_catalog(IDENTITY.catalog)) == [some_stats()]
-
-
-def test_what_is_seen_later_replaces_everything(open_store: OpenStore) -> None:
+def test_what_was_seen_comes_back_until_it_is_replaced_or_forgotten(open_store: OpenStore) -> None:
     """A warning that no longer holds must not stay."""
-    stats = open_store().lake_stats
-    stats.record(some_stats())
     empty = LakeStats(identity=IDENTITY, observed_ms=7, snapshot_id=None, counters={})
-    stats.record(empty)
-    assert stats.of_table(IDENTITY) == empty
-    assert list(stats.of_catalog(IDENTITY.catalog)) == [empty]
+    for recorded in (some_stats(), empty):
+        open_store().lake_stats.record(recorded)
+        assert open_store().lake_stats.of_table(IDENTITY) == recorded
+        assert list(open_store().lake_stats.of_catalog(IDENTITY.catalog)) == [recorded]
+    open_store().lake_stats.forget(IDENTITY)
+    assert open_store().lake_stats.of_table(IDENTITY) is None
+    assert list(open_store().lake_stats.of_catalog(IDENTITY.catalog)) == []
 
 
 def test_the_last_scan_of_a_catalog_and_the_layouts_of_its_tables_come_back(open_store: OpenStore) -> None:
@@ -196,14 +199,6 @@ def test_the_last_scan_of_a_catalog_and_the_layouts_of_its_tables_come_back(open
     assert store.scans.all() == (elsewhere, scan)
     assert list(open_store().layouts.of_catalog(place)) == [layout, holders]
     assert list(store.layouts.of_catalog(place._replace(name="other"))) == [other]
-
-
-def test_a_table_that_is_gone_is_forgotten(open_store: OpenStore) -> None:
-    stats = open_store().lake_stats
-    stats.record(some_stats())
-    stats.forget(IDENTITY)
-    assert stats.of_table(IDENTITY) is None
-    assert list(stats.of_catalog(IDENTITY.catalog)) == []
 
 
 @pytest.mark.parametrize("other", LISTED.values(), ids=LISTED)
@@ -252,20 +247,16 @@ SWEEPS = [
 STATS = [LakeStats(identity=one, observed_ms=n, snapshot_id=n, counters={"lake_refs": n}) for n, one in enumerate(MANY)]
 
 
-def test_the_stats_of_many_tables_are_recorded_at_once(open_store: OpenStore) -> None:
+def test_the_stats_and_sweeps_of_many_tables_are_recorded_at_once(open_store: OpenStore) -> None:
     """What protects a table is written before its caller continues (rule: protection-is-written-at-once)."""
     first, *others = STATS
     later = replace(first, observed_ms=99)
     open_store().lake_stats.record(first, later, *others)
     open_store().lake_stats.record()
     assert [*open_store().lake_stats.of_catalog(IDENTITY.catalog)] == [later, *others]
-
-
-def test_the_sweeps_of_many_tables_are_recorded_at_once(open_store: OpenStore) -> None:
     open_store().sweeps.record_all(SWEEPS)
     open_store().sweeps.record_all([])
-    found = [open_store().sweeps.of_table(MANY[n]) for n in (0, 1, 30, 59)]
-    assert found == [
+    assert [open_store().sweeps.of_table(MANY[n]) for n in (0, 1, 30, 59)] == [
         {SweepKind.FIRST: due(99)},
         {SweepKind.FIRST: due(1), SweepKind.SWEPT: sweep(SweepKind.SWEPT, 7)},
         {SweepKind.FIRST: due(30)},
@@ -304,58 +295,28 @@ def a_request(requested_ms: int, identity: TableIdentity = IDENTITY, **settings:
     return MaintenanceRequest(identity=identity, requested_ms=requested_ms, settings=settings)
 
 
-def pending(store: RequestStore) -> tuple[MaintenanceRequest, ...]:
-    return store.pending()
-
-
-def test_nothing_is_requested_at_first(open_store: OpenStore) -> None:
-    requests = open_store().requests
-    assert pending(requests) == ()
-    assert requests.claim(a_request(1)) is False
-
-
 def test_a_request_waits_until_it_is_claimed_once(open_store: OpenStore) -> None:
-    request = a_request(5, operations="compact", where="city = 'Zürich'")
-    open_store().requests.file(request)
-    assert pending(open_store().requests) == (request,)
-    assert open_store().requests.claim(request) is True
-    assert pending(open_store().requests) == ()
-    assert open_store().requests.claim(request) is False
-
-
-def test_a_repeat_takes_the_place_of_the_one_before(open_store: OpenStore) -> None:
-    requests = open_store().requests
-    requests.file(a_request(5, operations="compact"))
-    requests.file(a_request(9))
-    assert pending(requests) == (a_request(9),)
-
-
-@pytest.mark.parametrize(
-    "newer", [a_request(9, operations="compact"), a_request(5, operations="all")], ids=["later", "other settings"]
-)
-def test_whoever_read_the_old_one_cannot_take_the_new_one(open_store: OpenStore, newer: MaintenanceRequest) -> None:
-    requests = open_store().requests
-    old = a_request(5, operations="compact")
-    requests.file(old)
-    requests.file(newer)
-    assert requests.claim(old) is False
-    assert pending(requests) == (newer,)
-    assert requests.claim(newer) is True
-
-
-def test_a_request_after_a_claim_is_a_new_one(open_store: OpenStore) -> None:
-    requests = open_store().requests
-    requests.file(a_request(5))
-    assert requests.claim(a_request(5)) is True
+    """By its settings in any order; a request after a claim is a new one."""
+    requests, request = open_store().requests, a_request(5, operations="compact", where="city = 'Zürich'")
+    requests.file(request)
+    assert open_store().requests.pending() == (request,)
+    assert requests.claim(a_request(5, where="city = 'Zürich'", operations="compact")) is True
+    assert requests.pending() == ()
+    assert requests.claim(request) is False
     requests.file(a_request(6))
     assert requests.claim(a_request(5)) is False
-    assert pending(requests) == (a_request(6),)
+    assert requests.pending() == (a_request(6),)
 
 
-def test_the_order_of_settings_does_not_matter(open_store: OpenStore) -> None:
-    requests = open_store().requests
-    requests.file(MaintenanceRequest(identity=IDENTITY, requested_ms=1, settings={"a": "1", "b": "2"}))
-    assert requests.claim(MaintenanceRequest(identity=IDENTITY, requested_ms=1, settings={"b": "2", "a": "1"}))
+def test_a_repeat_takes_the_place_of_the_request_before(open_store: OpenStore) -> None:
+    """A reader of the old request cannot claim the new one, which is later or has other settings."""
+    requests, old = open_store().requests, a_request(5, operations="compact")
+    for newer in (a_request(9, operations="compact"), a_request(9), a_request(5, operations="all")):
+        requests.file(old)
+        requests.file(newer)
+        assert requests.claim(old) is False
+        assert requests.pending() == (newer,)
+        assert requests.claim(newer) is True
 
 
 def test_the_oldest_comes_first(open_store: OpenStore) -> None:
@@ -366,8 +327,8 @@ def test_the_oldest_comes_first(open_store: OpenStore) -> None:
     ]
     for request in made:
         requests.file(request)
-    assert [str(request.identity.table) for request in pending(requests)] == ["ns.c", "ns.a", "ns.b", "ns.d"]
-    assert pending(requests) == (made[1], made[2], made[0], made[3])
+    assert [str(request.identity.table) for request in requests.pending()] == ["ns.c", "ns.a", "ns.b", "ns.d"]
+    assert requests.pending() == (made[1], made[2], made[0], made[3])
 
 
 @pytest.mark.parametrize(
@@ -397,27 +358,38 @@ def test_a_flood_of_requests_is_read_in_part(
 
 
 @pytest.mark.parametrize("other", [COPY, *OTHERS.values()], ids=["a copy", *OTHERS])
-def test_each_table_has_its_own(open_store: OpenStore, other: TableIdentity) -> None:
-    requests = open_store().requests
+def test_copies_and_other_tables_have_records_of_their_own(open_store: OpenStore, other: TableIdentity) -> None:
+    store, requests = open_store(), open_store().requests
     requests.file(a_request(5))
     assert requests.claim(a_request(5, other)) is False
     assert requests.of_table(other) is None
     requests.file(a_request(6, other))
-    assert pending(requests) == (a_request(5), a_request(6, other))
+    assert requests.pending() == (a_request(5), a_request(6, other))
     assert requests.claim(a_request(6, other)) is True
-    assert pending(requests) == (a_request(5),)
+    assert requests.pending() == (a_request(5),)
+    store.sweeps.record(IDENTITY, SWEPT)
+    store.unreadable_files.record(IDENTITY, [GONE])
+    assert (store.sweeps.of_table(other), store.unreadable_files.of_table(other)) == ({}, {})
+    glance = store.glance(other, now_ms=0)
+    assert (glance.sweeps, glance.unreadable) == ({}, {})
 
 
 @pytest.mark.parametrize("called", SPELLINGS.values(), ids=SPELLINGS)
-def test_a_table_has_one_request_whatever_it_is_called(open_store: OpenStore, called: TableIdentity) -> None:
-    """It tells the names of the last one who asked."""
-    requests = open_store().requests
+def test_records_are_those_of_a_table_by_any_name(open_store: OpenStore, called: TableIdentity) -> None:
+    """A request holds the names of its last request."""
+    store, requests = open_store(), open_store().requests
     requests.file(a_request(5, operations="compact"))
     requests.file(a_request(6, called))
-    assert pending(requests) == (a_request(6, called),)
+    assert requests.pending() == (a_request(6, called),)
     assert requests.of_table(IDENTITY) == a_request(6, called)
     assert requests.claim(a_request(6)) is True
-    assert pending(requests) == ()
+    assert requests.pending() == ()
+    store.sweeps.record(IDENTITY, SWEPT)
+    assert store.sweeps.of_table(called) == {SweepKind.SWEPT: SWEPT}
+    store.unreadable_files.record(IDENTITY, [GONE])
+    assert store.unreadable_files.of_table(called) == {GONE.path: GONE}
+    store.unreadable_files.forget(called, [GONE.path])
+    assert store.unreadable_files.of_table(IDENTITY) == {}
 
 
 def test_of_many_claims_at_once_one_succeeds(open_store: OpenStore) -> None:
@@ -440,60 +412,22 @@ SWEPT = SweepRecord(kind=SweepKind.SWEPT, counted_ms=1_767_225_600_000, finished
 TRIED = replace(SWEPT, kind=SweepKind.TRIED, is_impossible=True, has_former_table=True)
 
 
-def test_no_sweep_is_known_at_first(open_store: OpenStore) -> None:
-    assert open_store().sweeps.of_table(IDENTITY) == {}
-    assert open_store().glance(IDENTITY, now_ms=0).sweeps == {}
-
-
 @pytest.mark.parametrize("identity", [IDENTITY, WITHOUT_UUID], ids=["with a UUID", "without one"])
-def test_what_was_recorded_comes_back_as_it_was(open_store: OpenStore, identity: TableIdentity) -> None:
+def test_a_sweep_replaces_the_one_of_its_kind_also_that_of_a_clock_that_was_ahead(
+    open_store: OpenStore, identity: TableIdentity
+) -> None:
+    store = open_store()
+    remember(store, identity, look(9))
+    store.sweeps.record(identity, replace(SWEPT, counted_ms=2**45, finished_ms=2**45))
     for one in (SWEPT, TRIED):
-        open_store().sweeps.record(identity, one)
+        store.sweeps.record(identity, one)
     expected = {SweepKind.SWEPT: SWEPT, SweepKind.TRIED: TRIED}
-    assert open_store().sweeps.of_table(identity) == open_store().glance(identity, now_ms=0).sweeps == expected
-
-
-def test_a_sweep_replaces_the_one_before_it_also_one_of_a_clock_that_was_ahead(open_store: OpenStore) -> None:
-    sweeps = open_store().sweeps
-    ahead = replace(SWEPT, counted_ms=2**45, finished_ms=2**45)
-    sweeps.record(IDENTITY, ahead)
-    assert sweeps.of_table(IDENTITY) == {SweepKind.SWEPT: ahead}
-    sweeps.record(IDENTITY, SWEPT)
-    assert open_store().sweeps.of_table(IDENTITY) == {SweepKind.SWEPT: SWEPT}
-
-
-@pytest.mark.parametrize("name", SPELLINGS)
-def test_sweeps_are_those_of_a_table_by_any_name(open_store: OpenStore, name: str) -> None:
-    open_store().sweeps.record(IDENTITY, SWEPT)
-    assert open_store().sweeps.of_table(SPELLINGS[name]) == {SweepKind.SWEPT: SWEPT}
-
-
-@pytest.mark.parametrize("other", [COPY, *OTHERS.values()])
-def test_copies_and_other_tables_have_sweeps_of_their_own(open_store: OpenStore, other: TableIdentity) -> None:
-    sweeps = open_store().sweeps
-    sweeps.record(IDENTITY, SWEPT)
-    assert sweeps.of_table(other) == {}
-    assert open_store().glance(other, now_ms=0).sweeps == {}
-
-
-def test_a_glance_shows_them_beside_the_last_pass(open_store: OpenStore) -> None:
-    store, seen = open_store(), look(9)
-    remember(store, IDENTITY, seen)
-    store.sweeps.record(IDENTITY, SWEPT)
-    glance = store.glance(IDENTITY, now_ms=0)
-    assert (glance.seen, glance.sweeps, glance.pins, glance.loads) == (looks(seen), {SweepKind.SWEPT: SWEPT}, (), ())
-
-
-def test_the_memory_of_sweeps_is_what_was_recorded(open_store: OpenStore) -> None:
-    for one in (
-        sweep(SweepKind.SWEPT, 2),
-        sweep(SweepKind.FIRST, 3),
-        sweep(SweepKind.TRIED, 4, is_impossible=True),
-        sweep(SweepKind.SWEPT, 5),
-    ):
-        open_store().sweeps.record(IDENTITY, one)
-    found = open_store().glance(IDENTITY, now_ms=0).sweeps
-    assert SweepMemory.of(found) == SweepMemory(swept_ms=5, first_ms=3, tried_ms=4, is_impossible=True)
+    glance = open_store().glance(identity, now_ms=0)
+    assert open_store().sweeps.of_table(identity) == glance.sweeps == expected
+    assert (glance.seen, glance.pins, glance.loads) == (looks(look(9)), (), ())
+    memory = SweepMemory.of(glance.sweeps)
+    times = {"swept_ms": SWEPT.counted_ms, "first_ms": None, "tried_ms": TRIED.finished_ms}
+    assert memory == SweepMemory(**times, is_impossible=True)
 
 
 # What every store of files that passes could not read does (rule: leave-out-unreadable-files).
@@ -502,48 +436,20 @@ GONE = UnreadableFile(path="s3://b/t/data/ä.parquet", why="it does not exist", 
 TORN = UnreadableFile(path="s3://b/t/data/b.parquet", why="it is damaged", schema_digest="d2", tried_ms=7)
 
 
-def test_no_unreadable_file_is_known_at_first(open_store: OpenStore) -> None:
-    assert open_store().unreadable_files.of_table(IDENTITY) == {}
-    assert open_store().glance(IDENTITY, now_ms=0).unreadable == {}
-    open_store().unreadable_files.forget(IDENTITY, [GONE.path])
-
-
 @pytest.mark.parametrize("identity", [IDENTITY, WITHOUT_UUID], ids=["with a UUID", "without one"])
-def test_what_was_recorded_comes_back_by_path(open_store: OpenStore, identity: TableIdentity) -> None:
-    open_store().unreadable_files.record(identity, [GONE, TORN])
+def test_unreadable_files_come_back_by_path_and_are_replaced_and_forgotten_alone(
+    open_store: OpenStore, identity: TableIdentity
+) -> None:
+    store = open_store().unreadable_files
+    store.record(identity, [GONE, TORN])
     found = open_store().unreadable_files.of_table(identity)
     assert list(found.items()) == [(TORN.path, TORN), (GONE.path, GONE)]
     assert open_store().glance(identity, now_ms=0).unreadable == found
-
-
-def test_a_later_record_replaces_the_one_before_and_leaves_the_others(open_store: OpenStore) -> None:
-    store = open_store().unreadable_files
-    store.record(IDENTITY, [GONE, TORN])
     again = replace(TORN, why="it is gone", schema_digest="d3", tried_ms=8)
-    store.record(IDENTITY, [again])
-    assert store.of_table(IDENTITY) == {GONE.path: GONE, TORN.path: again}
-
-
-def test_files_are_forgotten_one_by_one(open_store: OpenStore) -> None:
-    store = open_store().unreadable_files
-    store.record(IDENTITY, [GONE, TORN])
-    store.forget(IDENTITY, [GONE.path, "never known"])
-    assert store.of_table(IDENTITY) == {TORN.path: TORN}
-
-
-@pytest.mark.parametrize("name", SPELLINGS)
-def test_unreadable_files_are_those_of_a_table_by_any_name(open_store: OpenStore, name: str) -> None:
-    open_store().unreadable_files.record(IDENTITY, [GONE])
-    assert open_store().unreadable_files.of_table(SPELLINGS[name]) == {GONE.path: GONE}
-    open_store().unreadable_files.forget(SPELLINGS[name], [GONE.path])
-    assert open_store().unreadable_files.of_table(IDENTITY) == {}
-
-
-@pytest.mark.parametrize("other", [COPY, *OTHERS.values()])
-def test_copies_and_other_tables_have_files_of_their_own(open_store: OpenStore, other: TableIdentity) -> None:
-    open_store().unreadable_files.record(IDENTITY, [GONE])
-    assert open_store().unreadable_files.of_table(other) == {}
-    assert open_store().glance(other, now_ms=0).unreadable == {}
+    store.record(identity, [again])
+    assert store.of_table(identity) == {GONE.path: GONE, TORN.path: again}
+    store.forget(identity, [GONE.path, "never known"])
+    assert store.of_table(identity) == {TORN.path: again}
 
 
 def test_many_are_written_in_batches(open_store: OpenStore) -> None:

@@ -114,23 +114,12 @@ def test_too_few_or_too_few_small_partitions_are_no_fault(sizes: list[int], spea
     assert (one(partition_advice, fields=(DAY,), partitions=partitions(sizes)) is not None) is speaks
 
 
+def test_the_fitting_number_of_buckets() -> None:
+    sizes = (0, 99 * MB, 128 * GB, 128 * GB + 1, 257 * GB, 1024 * GB, 1025 * GB)
+    assert [fitting_buckets(size) for size in sizes] == [1, 1, 1, 2, 4, 8, 16]
+
+
 # -- buckets
-
-
-@pytest.mark.parametrize(
-    ("size", "buckets"),
-    [
-        (0, 1),
-        (99 * MB, 1),
-        (128 * GB, 1),
-        (128 * GB + 1, 2),
-        (257 * GB, 4),
-        (1024 * GB, 8),
-        (1025 * GB, 16),
-    ],
-)
-def test_the_fitting_number_of_buckets(size: int, buckets: int) -> None:
-    assert fitting_buckets(size) == buckets
 
 
 def bucketed(buckets: int, *sizes: int, outer: int = 1, name: str = "ns.t", **facts: Any) -> TableSummary:
@@ -237,27 +226,24 @@ def test_names_that_are_no_plain_words_are_quoted_in_statements() -> None:
 # -- order of rows
 
 
+def said(rule: Rule, **facts: Any) -> tuple[str, str] | None:
+    found = one(rule, **facts)
+    return None if found is None else (found.kind, found.statement)
+
+
 def test_keys_whose_lookups_open_many_files_are_worth_sorting_by() -> None:
-    assert one(sort_advice, columns=(column(7.9, is_key=True),)) is None
-    assert one(sort_advice, columns=(column(40.0),)) is None  # nothing tells that anyone looks it up
-    found = one(sort_advice, columns=(column(8.0, is_key=True),))
-    assert found is not None
-    assert (found.kind, found.statement) == ("sort_order", "ALTER TABLE ns.t WRITE ORDERED BY id")
-    assert one(sort_advice, columns=(column(8.0, is_key=True),), clustered_by=("other",)) is None
-    two = one(sort_advice, columns=(column(8.0, is_key=True), column(9.0, is_key=True, name="sku")))
-    assert two is not None
-    assert (two.kind, two.statement) == (
-        "z_order",
-        "icekeeper policy set ns.t strategy=zorder sort_order=sku,id",
-    )
-
-
-def test_a_sorted_table_that_is_deeper_than_passes_leave_it() -> None:
-    assert one(sort_advice, columns=(column(12.0),), clustered_by=("id",)) is None
-    found = one(sort_advice, columns=(column(12.1),), clustered_by=("id",))
-    assert found is not None
-    assert (found.kind, found.statement) == ("worn_clustering", "icekeeper maintain ns.t --operations compact")
-    assert one(sort_advice, columns=(column(99.0),), clustered_by=("id", "sku")) is None
+    key = column(8.0, is_key=True)
+    assert said(sort_advice, columns=(column(7.9, is_key=True),)) is None
+    assert said(sort_advice, columns=(column(40.0),)) is None, "nothing says that it is looked up"
+    assert said(sort_advice, columns=(key,)) == ("sort_order", "ALTER TABLE ns.t WRITE ORDERED BY id")
+    assert said(sort_advice, columns=(key,), clustered_by=("other",)) is None
+    zorder = ("z_order", "icekeeper policy set ns.t strategy=zorder sort_order=sku,id")
+    assert said(sort_advice, columns=(key, column(9.0, is_key=True, name="sku"))) == zorder
+    # A sorted table that is deeper than passes leave it.
+    assert said(sort_advice, columns=(column(12.0),), clustered_by=("id",)) is None
+    worn = ("worn_clustering", "icekeeper maintain ns.t --operations compact")
+    assert said(sort_advice, columns=(column(12.1),), clustered_by=("id",)) == worn
+    assert said(sort_advice, columns=(column(99.0),), clustered_by=("id", "sku")) is None
 
 
 def test_bloom_filters_for_many_values_that_bounds_do_not_divide() -> None:
@@ -295,42 +281,42 @@ def deletes(**facts: Any) -> DeleteFacts:
 
 
 def test_deletes_that_return_after_every_pass() -> None:
-    many = one(delete_advice, deletes=deletes())
-    assert many is not None
-    assert (many.kind, many.statement) == (
-        "deletion_vectors",
-        "ALTER TABLE ns.t SET TBLPROPERTIES ('format-version'='3')",
-    )
-    rare = one(delete_advice, deletes=deletes(commits=6))
+    def advised(version: int = 2, converts: bool = False, **facts: Any) -> tuple[str, str] | None:
+        table = replace(summary(deletes=deletes(**facts), converts=converts), format_version=version)
+        found = list(delete_advice(table))
+        return (found[0].kind, found[0].statement) if found else None
+
+    assert advised() == ("deletion_vectors", "ALTER TABLE ns.t SET TBLPROPERTIES ('format-version'='3')")
+    rare = advised(commits=6)
     assert rare is not None
-    assert rare.kind == "copy_on_write"
-    assert "'write.merge.mode'='copy-on-write'" in rare.statement
-    assert one(delete_advice, deletes=deletes(passes=2)) is None
-    assert one(delete_advice, deletes=deletes(came_back=False)) is None
-    keys = one(delete_advice, deletes=deletes(equalities=1))
-    assert keys is not None
-    assert (keys.kind, keys.statement) == (
-        "convert_deletes",
-        "icekeeper policy set ns.t convert_equality_deletes=true",
-    )
-    assert keys.message == (
+    assert (rare[0], "'write.merge.mode'='copy-on-write'" in rare[1]) == ("copy_on_write", True)
+    keys = ("convert_deletes", "icekeeper policy set ns.t convert_equality_deletes=true")
+    assert advised(equalities=1) == keys
+    for none in (
+        advised(passes=2),
+        advised(came_back=False),
+        advised(equalities=1, converts=True),
+        advised(positions=0),
+        advised(version=3),
+    ):
+        assert none is None
+    found = one(delete_advice, deletes=deletes(equalities=1))
+    assert found is not None
+    assert found.message == (
         "3 passes rewrote 1 GB for the 1 equality delete of 7 commits, and they came back each time"
     )
-    assert one(delete_advice, deletes=deletes(equalities=1), converts=True) is None
-    assert one(delete_advice, deletes=deletes(positions=0)) is None
-    assert list(delete_advice(replace(summary(deletes=deletes()), format_version=3))) == []
 
 
 def test_metadata_logs_that_leave_files_behind_or_are_too_long() -> None:
-    assert one(metadata_advice, metadata_log=99) is None
-    full = one(metadata_advice, metadata_log=100)
-    assert full is not None
-    assert "'write.metadata.delete-after-commit.enabled'='true'" in full.statement
-    assert one(metadata_advice, metadata_log=100, drops_old_metadata=True) is None
-    assert one(metadata_advice, metadata_log=500, metadata_log_limit=1000) is None
-    long = one(metadata_advice, metadata_log=501, metadata_log_limit=1000)
-    assert long is not None
-    assert "'write.metadata.previous-versions-max'='100'" in long.statement
+    for log, limit, drops, expected in (
+        (99, 100, False, None),
+        (100, 100, False, "'write.metadata.delete-after-commit.enabled'='true'"),
+        (100, 100, True, None),
+        (500, 1000, False, None),
+        (501, 1000, False, "'write.metadata.previous-versions-max'='100'"),
+    ):
+        found = said(metadata_advice, metadata_log=log, metadata_log_limit=limit, drops_old_metadata=drops)
+        assert (found is None) if expected is None else (found is not None and expected in found[1])
 
 
 def test_statistics_that_are_missing_or_stale() -> None:
@@ -512,8 +498,5 @@ def test_the_clustering_is_that_of_the_policy() -> None:
     assert curve.clustered_by == ("id", "sku")
     wrong = of(metadata({}), data, settings=policy(strategy="sort", sort_order="gone").policy)
     assert wrong.clustered_by == ()
-
-
-def test_a_table_without_a_snapshot_is_empty() -> None:
     empty = of(metadata())
     assert (empty.files, empty.partitions, empty.deletes) == (0, (), DeleteFacts())

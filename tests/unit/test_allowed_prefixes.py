@@ -43,11 +43,9 @@ def bound(
 
 
 class TestRules:
-    def test_without_rules_none_fits(self) -> None:
+    def test_the_first_rule_that_fits_holds(self) -> None:
         assert allowed("") is None
         assert allowed(" ; ") is None
-
-    def test_the_first_rule_that_fits_holds(self) -> None:
         rules = "lake.sales=s3://a/,s3://b/x;lake.s*=s3://c;*=s3://{catalog}/{namespace}"
         assert allowed(rules) == ("s3://a", "s3://b/x")
         assert allowed(rules, namespace=("support",)) == ("s3://c",)
@@ -300,10 +298,6 @@ class TestRefusal:
         assert admitting.from_operator
         assert allowed(rules, namespace=("hr",)) == ("s3://o",)
 
-    def test_it_names_the_rule_of_the_operator(self) -> None:
-        with pytest.raises(LocationRefused, match=r"s3://b/z/f lies outside s3://b/x and s3://b/y, where ICEKEEPER"):
-            AllowedLocations(("s3://b/x", "s3://b/y"), True).require(["s3://b/x/f", "s3://b/z/f"])
-
     @pytest.mark.parametrize(
         "path",
         [
@@ -327,9 +321,14 @@ class TestRefusal:
                 AllowedLocations(("s3://b/x",), False, "lake.sales").require([one])
 
     def test_the_printed_rule_takes_the_place_of_the_one_that_fits(self) -> None:
+        with pytest.raises(LocationRefused, match=r"s3://b/z/f lies outside s3://b/x and s3://b/y, where ICEKEEPER"):
+            AllowedLocations(("s3://b/x", "s3://b/y"), True).require(["s3://b/x/f", "s3://b/z/f"])
         rules = "lake.sales = s3://b/x; lake.hr=s3://b/hr"
         with pytest.raises(LocationRefused, match=r"='lake\.sales=s3://b/x,s3://z/t;lake\.hr=s3://b/hr'$"):
             bound(CatalogKind.SQL, "s3://lake/wh", "s3://b/x/t", rules).require(["s3://z/t"])
+        refusing = bound(CatalogKind.GLUE, "", "s3://a;*=s3:,b/t/metadata/1.json")
+        with pytest.raises(LocationRefused, match=f"no rule of {ALLOWED_PREFIXES} names it alone"):
+            refusing.require(["s3://z"])
 
     @pytest.mark.parametrize("folder", ["..", "."])
     def test_no_rule_admits_dots(self, folder: str) -> None:
@@ -352,17 +351,6 @@ class TestRefusal:
         with pytest.raises(LocationRefused, match=f"no rule of {ALLOWED_PREFIXES} names it alone") as refused:
             refusing.require(["s3://z"])
         assert f"set {ALLOWED_PREFIXES}" not in str(refused.value)
-
-    def test_a_bucket_adds_nothing_to_the_printed_rule(self) -> None:
-        refusing = bound(CatalogKind.GLUE, "", "s3://a;*=s3:,b/t/metadata/1.json")
-        with pytest.raises(LocationRefused, match=f"no rule of {ALLOWED_PREFIXES} names it alone"):
-            refusing.require(["s3://z"])
-
-
-def test_a_bound_travels_with_the_properties() -> None:
-    made = AllowedLocations(("s3://b/x",), True, "lake.sales", "*=s3://b/x", "")
-    assert AllowedLocations.of(made.put_into({"s3.endpoint": "e"})) == made
-    assert made.put_into(AllowedLocations((), False).put_into({})) == made.put_into({})
 
 
 # A store within a table's bound: no method reaches outside, and no link that appears meanwhile leads there.
@@ -467,11 +455,14 @@ def test_deletion_reports_what_is_outside_and_leaves_it(tmp_path: Path) -> None:
     assert [path.name for path in inside.iterdir()] == ["link"]
 
 
-def test_the_clock_of_a_store_outside_is_not_asked(tmp_path: Path) -> None:
+def test_the_clock_of_a_store_outside_is_not_asked_and_a_pipe_keeps_nobody_waiting(tmp_path: Path) -> None:
     private = tmp_path / "private"
     private.mkdir()
     assert store_now_ms(bounded(str(tmp_path / "wh")), str(private), may_write=True) is None
     assert list(private.iterdir()) == []
+    os.mkfifo(tmp_path / "f.parquet")
+    with pytest.raises(StorageError, match="is no regular file"):
+        bounded(str(tmp_path)).read(str(tmp_path / "f.parquet"))
 
 
 def test_a_warehouse_behind_a_link_is_honest(tmp_path: Path) -> None:
@@ -571,17 +562,11 @@ def test_a_link_that_appears_between_check_and_use_leads_nowhere(
     assert sorted(path.name for path in private.iterdir()) == ["empty", "f"]
 
 
-def test_a_pipe_in_the_place_of_a_file_keeps_nobody_waiting(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "f.parquet")
-    with pytest.raises(StorageError, match="is no regular file"):
-        bounded(str(tmp_path)).read(str(tmp_path / "f.parquet"))
-
-
-def test_secrets_and_bounds_stay_out_of_what_pyiceberg_gets() -> None:
+def test_a_bound_travels_with_the_properties_and_not_to_pyiceberg() -> None:
+    made = AllowedLocations(("s3://b/x",), True, "lake.sales", "*=s3://b/x", "")
+    assert AllowedLocations.of(made.put_into({"s3.endpoint": "e"})) == made
+    assert made.put_into(AllowedLocations((), False).put_into({})) == made.put_into({})
     assert ALLOWED_LOCATIONS not in bounded("s3://lake")._properties
-
-
-def test_a_store_of_which_the_properties_say_too_little_is_named() -> None:
     path = "abfs://lake@account.dfs.core.windows.net/t/f"
     with pytest.raises(StorageError, match=r"^abfs://lake@.* cannot be reached by .*; set .* adls\.account-name$"):
         Storage({}).read(path)

@@ -79,7 +79,7 @@ def dynamodb(operation: str, document: Any) -> str | None:
 
 
 def test_an_item_of_400_kb_is_the_largest() -> None:
-    for item, size in [
+    items: list[tuple[Any, int]] = [
         ({"pk": {"S": "é"}}, 4),
         ({"n": {"N": "1234567"}}, 6),
         ({"b": {"B": "AAAA"}}, 4),
@@ -87,8 +87,8 @@ def test_an_item_of_400_kb_is_the_largest() -> None:
         ({"l": {"L": [{"S": "ab"}]}}, 7),
         ({"m": {"M": {"k": {"S": "ab"}}}}, 8),
         ({"s": {"SS": ["a", "bc"]}}, 4),
-    ]:
-        assert item_size(item) == size, item
+    ]
+    assert [item_size(item) for item, _ in items] == [size for _, size in items]
     fits, larger = ({"pk": {"S": "x" * size}} for size in (LARGEST_ITEM - 2, LARGEST_ITEM - 1))
     for wrapped in (
         lambda item: ("PutItem", {"TableName": "T", "Item": item}),

@@ -111,12 +111,9 @@ def lengths(tasks: list[RewriteTask]) -> list[int]:
     return [len(batch.tasks) for batch in in_batches(tasks)]
 
 
-def test_tiny_groups_share_batches() -> None:
+def test_tiny_groups_share_batches_and_a_large_group_has_its_own() -> None:
     """Two tiny files count as half a megabyte, for opening them; a batch has 32."""
     assert lengths([group(number, 0, 0) for number in range(130)]) == [64, 64, 2]
-
-
-def test_a_large_group_has_a_batch_of_its_own() -> None:
     tiny, large = group(0, 0), group(1, 4 * MIB)
     assert lengths([tiny, tiny, large, tiny, large, large, tiny]) == [2, 1, 1, 1, 1, 1]
     assert lengths([large]) == [1]
@@ -135,17 +132,9 @@ def test_batches_hold_every_group_once_in_order_and_not_too_much(sizes: list[lis
             assert all(task.input_bytes <= 4 * MIB for task in batch.tasks)
 
 
-def test_an_attempt_at_a_batch_is_one_at_each_group() -> None:
-    """No two attempts write the same file (rule: attempts-never-share-a-file)."""
-    batch = RewriteBatch((group(0, 0), group(1, 0)))
-    again = batch.in_attempt(3)
-    assert [task.outputs.attempt for task in again.tasks] == [3, 3]
-    assert [task.outputs.attempt for task in batch.tasks] == [0, 0]
-    assert again.input_bytes == batch.input_bytes == 2 * OPEN_FILE_BYTES
-
-
 def test_groups_on_a_store_wait_side_by_side_with_one_storage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each alone would wait for its own requests, with a client and connections of its own."""
+    """Each alone would wait for its own requests, with a client and connections of its own.  Groups on this machine
+    need no threads."""
     together, storages = threading.Barrier(4), set()
 
     def rewritten(task: RewriteTask, storage: Any) -> int:
@@ -157,30 +146,25 @@ def test_groups_on_a_store_wait_side_by_side_with_one_storage(monkeypatch: pytes
     found: list[Any] = list(rewrite_batch(RewriteBatch(tuple(group(number, 0) for number in range(4)))))
     assert found == [0, 1, 2, 3]
     assert len(storages) == 1
-
-
-def test_groups_on_this_machine_need_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_rewrites, "rewrite_group", lambda task, storage: threading.get_ident())
-    local = [
-        replace(
-            group(number), inputs=(InputFile("/t/a.parquet", 1, 0),), outputs=OutputNames("/t", f"compact-{number}")
-        )
-        for number in range(3)
-    ]
-    found: list[Any] = list(rewrite_batch(RewriteBatch(tuple(local))))
+    inputs = (InputFile("/t/a.parquet", 1, 0),)
+    local = [replace(group(n), inputs=inputs, outputs=OutputNames("/t", f"compact-{n}")) for n in range(3)]
+    found = list(rewrite_batch(RewriteBatch(tuple(local))))
     assert found == [threading.get_ident()] * 3
 
 
-def test_an_input_that_is_missing_fails_its_own_group_alone(tmp_path: Any) -> None:
-    tasks = [
-        replace(group(number), inputs=(InputFile(str(tmp_path / f"{number}.parquet"), 1, 0),)) for number in range(2)
-    ]
-    first, second = rewrite_batch(RewriteBatch(tuple(tasks)))
-    assert (first.group_id, second.group_id) == (0, 1)
-    for number, result in enumerate((first, second)):
-        assert result.written == ()
-        assert result.error is not None
-        assert f"{number}.parquet" in result.error
+def test_an_attempt_at_a_batch_is_one_at_each_group(tmp_path: Any) -> None:
+    """No two attempts write the same file (rule: attempts-never-share-a-file).  A missing input fails its own group."""
+    batch = RewriteBatch((group(0, 0), group(1, 0)))
+    again = batch.in_attempt(3)
+    assert [task.outputs.attempt for task in again.tasks] == [3, 3]
+    assert [task.outputs.attempt for task in batch.tasks] == [0, 0]
+    assert again.input_bytes == batch.input_bytes == 2 * OPEN_FILE_BYTES
+    inputs = [(InputFile(str(tmp_path / f"{number}.parquet"), 1, 0),) for number in range(2)]
+    tasks = tuple(replace(group(number), inputs=one) for number, one in enumerate(inputs))
+    for number, result in enumerate(rewrite_batch(RewriteBatch(tasks))):
+        assert (result.group_id, result.written) == (number, ())
+        assert f"{number}.parquet" in str(result.error)
 
 
 @pytest.mark.parametrize(("size", "at_once"), [(0, 8), (MIB, 8), (3 * MIB, 2), (9 * MIB, 1)])
@@ -225,14 +209,7 @@ def test_files_of_expired_snapshots_that_claim_the_tables_order_are_clustered() 
     """Without them the whole table would be sorted once more."""
     assert taken(3, EXPIRED) == 0
     assert taken(None, EXPIRED) == taken(2, EXPIRED) == 5
-
-
-def test_a_snapshot_that_is_there_says_itself_whether_it_clustered() -> None:
-    """Writers that do not sort claim the table's order too."""
-    assert taken(3, HEAD) == 5
-
-
-def test_another_order_than_the_tables_is_claimed_by_no_file() -> None:
+    assert taken(3, HEAD) == 5, "the snapshot is there, and writers that do not sort claim the table's order too"
     assert taken(3, EXPIRED, sort_order="id desc") == 5
 
 
@@ -436,13 +413,9 @@ def test_the_newest_record_counts_and_each_snapshot_tells_how_much_less_came_out
     assert (found.ratio, found.file_bytes) == (0.45, 2000)
     assert found.shrank == {1: 0.5, 2: pytest.approx(0.9)}
     assert known(None, None) == known("0.500 planned 1.000 of 1000", version=1) == AS_THEY_ARE
-
-
-@pytest.mark.parametrize(
-    "text", ["", "0.5", "nan", "7.000 planned 1.000 of 9", "0.000 planned 0.000 of 0", "0.100 planned 1.000 of 9"]
-)
-def test_what_is_no_record_tells_nothing(text: str) -> None:
-    assert known(text) == AS_THEY_ARE
+    wrong = ["", "0.5", "nan", "7.000 planned 1.000 of 9", "0.000 planned 0.000 of 0", "0.100 planned 1.000 of 9"]
+    for text in wrong:
+        assert known(text) == AS_THEY_ARE, text
 
 
 def expected(size: int, sizes: OutputSizes, *, is_rewritten: bool = False, is_copied: bool = False) -> int:
@@ -480,8 +453,6 @@ def test_a_record_is_of_bytes_and_stays_where_nothing_new_is_shown() -> None:
 
 # What ``icekeeper plan`` tells of a compaction: reasons, outputs, bytes, requests, money, and what is left alone.
 
-SPEC = {"spec-id": 0, "fields": [{"name": "day", "transform": "identity", "source-id": 1, "field-id": 1000}]}
-
 
 def previewed(files: list[LiveEntry], deleted: dict[str, int], recipe: ClusterRecipe | None = None) -> CompactionPlan:
     state = table_state(files, [position_delete(f"d-{path}", path, rows=rows) for path, rows in deleted.items()])
@@ -508,25 +479,19 @@ def test_every_group_says_why_and_what_it_becomes() -> None:
     assert document["left"] == []
 
 
-def test_a_group_of_small_files_with_deletes_names_both() -> None:
+def test_groups_with_deletes_and_sorted_groups() -> None:
+    """Files whose rows are all deleted become none: a pass wrote no file where the dry run expected one."""
     document = plan_document(previewed(files(1, 1, 1, 1, 1), {"f0": 9}), TABLE)
-    assert [group["reasons"] for group in document["groups"]] == [["small", "deletes"]]
-    assert [group["delete_files"] for group in document["groups"]] == [1]
-
-
-def test_files_whose_rows_are_all_deleted_become_none() -> None:
-    """Found by a random history: the pass wrote no file where the dry run expected one."""
+    assert [(group["reasons"], group["delete_files"]) for group in document["groups"]] == [(["small", "deletes"], 1)]
     document = plan_document(previewed(files(200), {"f0": 10}), TABLE)
     assert [(group["files"], group["outputs"]) for group in document["groups"]] == [(1, 0)]
-
-
-def test_sorted_groups_say_how_many_files_they_become() -> None:
     recipe = ClusterRecipe(Strategy.SORT, (KeyColumn(1),), 256 * MB, 192 * MB)
     document = plan_document(previewed(files(*[100] * 10), {}, recipe), TABLE)
     assert [(group["reasons"], group["outputs"]) for group in document["groups"]] == [(["clustering"], 4)]
 
 
-def test_people_read_the_same() -> None:
+@pytest.mark.parametrize(("expected_scans", "scans"), [(200, 200), (7, 7), (None, 1)])
+def test_people_read_the_same(expected_scans: int | None, scans: int) -> None:
     document = plan_document(previewed(files(*[40] * 12), {}), TABLE)
     assert list(plan_lines(document))[:3] == [
         "small: 6 file(s) into 1, 240 MB in, 240 MB out",
@@ -534,13 +499,7 @@ def test_people_read_the_same() -> None:
         "in all: 12 file(s) into 2, 480 MB in, 480 MB out in 2 group(s)",
     ]
     assert list(plan_lines({})) == []
-
-
-@pytest.mark.parametrize(("expected_scans", "scans"), [(200, 200), (7, 7), (None, 1)])
-def test_money_says_what_it_is_reckoned_by(expected_scans: int | None, scans: int) -> None:
-    document = plan_document(previewed(files(*[40] * 12), {}), TABLE) | assumptions(
-        policy(expected_scans=expected_scans)
-    )
+    document |= assumptions(policy(expected_scans=expected_scans))
     (line,) = (line for line in plan_lines(document) if line.startswith("takes about"))
     told = f"in {scans} scan(s) (expected_scans), both by AWS's list prices, whatever store this is"
     assert line.partition("saves readers about ")[2].partition(" ")[1:] == (" ", told)
@@ -597,7 +556,4 @@ def rewritten_under_deletes(**settings: object) -> set[str]:
 def test_small_files_under_deletes_are_left_alone_when_that_is_switched_off() -> None:
     assert len(rewritten_under_deletes()) == 12
     assert {f"f{i}" for i in range(12)} - rewritten_under_deletes(delete_compaction_enabled=False) == {"f0", "f7"}
-
-
-def test_rewrite_all_means_all() -> None:
     assert len(rewritten_under_deletes(delete_compaction_enabled=False, rewrite_all=True)) == 12

@@ -350,60 +350,41 @@ def bounds(low: str, high: str) -> dict[str, Any]:
     return {"lower_bounds": {PATH_COLUMN: low.encode()}, "upper_bounds": {PATH_COLUMN: high.encode()}}
 
 
-@pytest.mark.parametrize(
-    ("delete", "is_hit"),
-    [
-        (position_delete(), True),
-        (position_delete(**bounds("a", "a")), True),
-        (position_delete(**bounds("0", "z")), True),
-        (position_delete(**bounds("c", "z")), False),
-        (position_delete(lower_bounds={PATH_COLUMN: b"a"}), True),
-        (position_delete(referenced_data_file="a"), True),
-        (position_delete(referenced_data_file="elsewhere", **bounds("0", "z")), False),
-        (equality_delete((1,)), False),
-        (equality_delete((1, 5)), False),
-        (equality_delete((4,)), True),
-        (equality_delete((1, 9)), True),
-    ],
-)
-def test_which_new_delete_keeps_a_group_from_being_committed(delete: DataFile, is_hit: bool) -> None:
-    lake = lake_with("a", "b")
-    lake.add("m-deletes", [delete], sequence=H_SEQUENCE)
-    assert bool(decide(lake, claim("a", "b")).dropped) is is_hit
+WIDE, WIDER = (None, b"\x00\x05"), (None, b"\x00\x00\x00\x05")
+BY_PARTITION: list[tuple[int, tuple[PartitionValue, ...], int, DataFile, bool]] = [
+    (1, (1.5,), 1, position_delete((1.5,)), True),
+    (1, (1.5,), 1, position_delete((2.5,)), False),
+    (1, (None,), 1, position_delete((None,)), True),
+    (1, (None,), 1, position_delete((1.5,)), False),
+    # NaN equals NaN, though not in Python once it came out of two files.
+    (1, (math.nan,), 1, position_delete((math.nan,)), True),
+    # Decimals are stored as wide as their type was: 0x0005 and 0x00000005 are one value, -5 too.
+    (2, WIDE, 2, position_delete(WIDER), True),
+    (2, (None, b"\xff\xfb"), 2, position_delete((None, b"\xff\xff\xff\xfb")), True),
+    (2, WIDE, 2, position_delete((None, b"\x00\x00\x00\x06")), False),
+    # A position delete that names an input hits it from any partition.
+    *(
+        (1, (1.5,), 2, position_delete((None, None), **name), path == "a")
+        for path in ("a", "elsewhere")
+        for name in (bounds(path, path), {"referenced_data_file": path})
+    ),
+    # Equality deletes without a partition are global, also those of a spec whose every field is void.
+    (1, (1.5,), 0, equality_delete((9,)), True),
+    (1, (1.5,), 3, equality_delete((9,), (None, None)), True),
+    (1, (1.5,), 1, equality_delete((9,), (2.5,)), False),
+]
 
 
-@pytest.mark.parametrize(
-    ("spec_id", "group", "delete", "is_hit"),
-    [
-        (1, (1.5,), (1.5,), True),
-        (1, (1.5,), (2.5,), False),
-        (1, (None,), (None,), True),
-        (1, (None,), (1.5,), False),
-        # NaN equals NaN, though not in Python once it came out of two files.
-        (1, (math.nan,), (math.nan,), True),
-        # Decimals are stored as wide as their type was: 0x0005 and 0x00000005 are one value, -5 too.
-        (2, (None, b"\x00\x05"), (None, b"\x00\x00\x00\x05"), True),
-        (2, (None, b"\xff\xfb"), (None, b"\xff\xff\xff\xfb"), True),
-        (2, (None, b"\x00\x05"), (None, b"\x00\x00\x00\x06"), False),
-    ],
-)
-def test_position_deletes_hit_within_their_partition(
-    spec_id: int, group: tuple[PartitionValue, ...], delete: tuple[PartitionValue, ...], is_hit: bool
+@pytest.mark.parametrize(("spec_id", "group", "delete_spec_id", "delete", "is_hit"), BY_PARTITION)
+def test_deletes_hit_within_their_partition(
+    spec_id: int, group: tuple[PartitionValue, ...], delete_spec_id: int, delete: DataFile, is_hit: bool
 ) -> None:
+    """(rule: deletes-reach-one-partition)"""
     lake = Lake()
     lake.add("m-planned", [data_file("a", 10, group)], spec_id=spec_id)
-    lake.add("m-deletes", [position_delete(delete)], spec_id=spec_id, sequence=H_SEQUENCE)
-    assert bool(decide(lake, claim("a", spec_id=spec_id, partition=group)).dropped) is is_hit
-
-
-@pytest.mark.parametrize("path", ["a", "elsewhere"])
-@pytest.mark.parametrize("by_bounds", [True, False])
-def test_a_position_delete_that_names_an_input_hits_from_any_partition(path: str, by_bounds: bool) -> None:
-    lake = Lake()
-    lake.add("m-planned", [data_file("a", 10, (1.5,))], spec_id=1)
-    name = bounds(path, path) if by_bounds else {"referenced_data_file": path}
-    lake.add("m-deletes", [position_delete((None, None), **name)], spec_id=2, sequence=H_SEQUENCE)
-    assert bool(decide(lake, claim("a", spec_id=1, partition=(1.5,))).dropped) is (path == "a")
+    lake.add("m-deletes", [delete], spec_id=delete_spec_id, sequence=H_SEQUENCE)
+    result = decide(lake, claim("a", spec_id=spec_id, partition=group))
+    assert (bool(result.dropped), result.kept) == (is_hit, frozenset() if is_hit else {0})
 
 
 @pytest.mark.parametrize("applied", [None, ("puffin-1", 4)], ids=["first", "replaces_the_one_applied"])
@@ -422,26 +403,28 @@ def test_a_deletion_vector_hits_the_group_of_its_file(applied: tuple[str, int] |
     assert result.kept == {1}
 
 
-def test_deletes_as_old_as_the_plan_were_there_when_it_was_made() -> None:
-    lake = lake_with("a")
-    lake.add("m-deletes", [position_delete()], sequence=S_SEQUENCE)
-    assert decide(lake, claim("a")).kept == {0}
-
-
-@pytest.mark.parametrize(("spec_id", "partition"), [(0, ()), (3, (None, None))])
-def test_equality_deletes_without_a_partition_are_global(spec_id: int, partition: tuple[PartitionValue, ...]) -> None:
-    """Also those of a spec whose every field is void (rule: deletes-reach-one-partition)."""
-    lake = Lake()
-    lake.add("m-planned", [data_file("a", 10, (1.5,))], spec_id=1)
-    lake.add("m-deletes", [equality_delete((9,), partition)], spec_id=spec_id, sequence=H_SEQUENCE)
-    assert decide(lake, claim("a", spec_id=1, partition=(1.5,))).dropped
-
-
-def test_equality_deletes_of_another_partition_concern_nobody_here() -> None:
-    lake = Lake()
-    lake.add("m-planned", [data_file("a", 10, (1.5,))], spec_id=1)
-    lake.add("m-deletes", [equality_delete((9,), (2.5,))], spec_id=1, sequence=H_SEQUENCE)
-    assert decide(lake, claim("a", spec_id=1, partition=(1.5,))).kept == {0}
+@pytest.mark.parametrize(
+    ("delete", "is_hit"),
+    [
+        (position_delete(), True),
+        (position_delete(**bounds("a", "a")), True),
+        (position_delete(**bounds("0", "z")), True),
+        (position_delete(**bounds("c", "z")), False),
+        (position_delete(lower_bounds={PATH_COLUMN: b"a"}), True),
+        (position_delete(referenced_data_file="a"), True),
+        (position_delete(referenced_data_file="elsewhere", **bounds("0", "z")), False),
+        (equality_delete((1,)), False),
+        (equality_delete((1, 5)), False),
+        (equality_delete((4,)), True),
+        (equality_delete((1, 9)), True),
+    ],
+)
+def test_which_new_delete_keeps_a_group_from_being_committed(delete: DataFile, is_hit: bool) -> None:
+    """A delete as old as the plan was there when it was made."""
+    for sequence, expected in ((H_SEQUENCE, is_hit), (S_SEQUENCE, False)):
+        lake = lake_with("a", "b")
+        lake.add("m-deletes", [delete], sequence=sequence)
+        assert bool(decide(lake, claim("a", "b")).dropped) is expected
 
 
 @pytest.mark.parametrize(

@@ -85,26 +85,8 @@ def test_a_delete_reaches_its_own_partition_and_spec_only() -> None:
 def test_equality_deletes_of_an_unpartitioned_spec_reach_every_partition() -> None:
     found = index(equality(9, partition=()), spec_id=3, is_global=True)
     assert reaches(found, data(partition=("b",)), spec_id=1)
-
-
-@pytest.mark.parametrize(
-    ("fields", "answer"),
-    [([], True), (["void", "void"], True), (["void", "identity"], False)],
-)
-def test_a_spec_of_voids_is_unpartitioned(fields: list[str], answer: bool) -> None:
-    assert is_unpartitioned({"fields": [{"transform": transform} for transform in fields]}) is answer
-
-
-def test_a_position_delete_that_names_its_file_reaches_no_other() -> None:
-    found = index(position(9, referenced_data_file="d"))
-    assert reaches(found, data(path="d"))
-    assert not reaches(found, data(path="e"))
-
-
-def test_a_position_delete_reaches_files_within_its_bounds_of_paths() -> None:
-    bounds = {"lower_bounds": {DELETE_FILE_PATH_ID: b"b"}, "upper_bounds": {DELETE_FILE_PATH_ID: b"d"}}
-    found = index(position(9, **bounds))
-    assert [reaches(found, data(path=path)) for path in ("a", "b", "c", "d", "da")] == [False, True, True, True, False]
+    for fields, answer in (([], True), (["void", "void"], True), (["void", "identity"], False)):
+        assert is_unpartitioned({"fields": [{"transform": transform} for transform in fields]}) is answer
 
 
 def named(path: str) -> dict[str, Any]:
@@ -113,7 +95,7 @@ def named(path: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", [{"referenced_data_file": "d"}, named("d")], ids=["field", "bounds"])
-def test_a_position_delete_that_names_its_file_reaches_it_from_any_partition_and_spec(name: dict[str, Any]) -> None:
+def test_a_position_delete_that_names_its_file_reaches_it_from_any_partition_and_no_other(name: dict[str, Any]) -> None:
     """Java, DuckDB and PyIceberg believe the name."""
     found = index(position(9, partition=("elsewhere",), **name), spec_id=3)
     assert reaches(found, data(path="d"))
@@ -121,18 +103,19 @@ def test_a_position_delete_that_names_its_file_reaches_it_from_any_partition_and
     assert [reaches(found, data(number, path="d")) for number in (9, 10)] == [True, False]
 
 
-@pytest.mark.parametrize(
-    ("low", "high"), [(b"s3://b/t/da", b"s3://b/t/db"), (b"d", None), (b"", b""), (b"d\xc3", b"d\xc3")]
-)
-def test_bounds_that_may_be_cut_short_name_no_file(low: bytes, high: bytes | None) -> None:
-    """An upper bound that was cut short is rounded up, so it equals no lower one."""
-    bounds = {"lower_bounds": {DELETE_FILE_PATH_ID: low}}
-    if high is not None:
-        bounds["upper_bounds"] = {DELETE_FILE_PATH_ID: high}
-    assert named_file(position(9, **bounds).file) is None
+def test_a_position_delete_reaches_files_within_its_bounds_of_paths() -> None:
+    bounds = {"lower_bounds": {DELETE_FILE_PATH_ID: b"b"}, "upper_bounds": {DELETE_FILE_PATH_ID: b"d"}}
+    found = index(position(9, **bounds))
+    assert [reaches(found, data(path=path)) for path in ("a", "b", "c", "d", "da")] == [False, True, True, True, False]
 
 
-def test_an_equality_delete_names_no_file() -> None:
+def test_bounds_that_may_be_cut_short_name_no_file() -> None:
+    """An upper bound that was cut short is rounded up, so it equals no lower one.  An equality delete names none."""
+    for low, high in ((b"s3://b/t/da", b"s3://b/t/db"), (b"d", None), (b"", b""), (b"d\xc3", b"d\xc3")):
+        bounds = {"lower_bounds": {DELETE_FILE_PATH_ID: low}}
+        if high is not None:
+            bounds["upper_bounds"] = {DELETE_FILE_PATH_ID: high}
+        assert named_file(position(9, **bounds).file) is None, (low, high)
     assert named_file(equality(9, **named("d")).file) is None
 
 
@@ -159,10 +142,14 @@ def test_an_equality_delete_whose_values_lie_elsewhere_reaches_nothing() -> None
 
 
 def test_bounds_from_before_a_promotion_are_compared_by_value() -> None:
+    """Large longs are not compared by the 32 bits that an int, promoted since, would have had."""
     low, high = ({1: struct.pack("<i", value)} for value in (-3, -1))
     file = data(lower_bounds=low, upper_bounds=high, null_value_counts={1: 0})
     assert reaches(index(equality(9, **longs(-2, -2))), file)
     assert not reaches(index(equality(9, **longs(0, 9))), file)
+    far = 2**40
+    assert reaches(index(equality(9, **longs(far, far))), data(5, **longs(far, far + 1)))
+    assert not reaches(index(equality(9, **longs(far, far))), data(5, **longs(0, 10)))
 
 
 def test_bounds_in_days_rule_out_nothing_once_the_column_counts_microseconds() -> None:
@@ -172,13 +159,6 @@ def test_bounds_in_days_rule_out_nothing_once_the_column_counts_microseconds() -
     file = data(lower_bounds=low, upper_bounds=high, null_value_counts={1: 0})
     noon = 20_000 * 86_400_000_000 + 43_200_000_000
     assert list(index(equality(9, **longs(noon, noon))).needed_by(file, 0, {1: "timestamp"}))
-
-
-def test_large_longs_are_compared_whole() -> None:
-    """Not by the 32 bits that an int, promoted since, would have had."""
-    far = 2**40
-    assert reaches(index(equality(9, **longs(far, far))), data(5, **longs(far, far + 1)))
-    assert not reaches(index(equality(9, **longs(far, far))), data(5, **longs(0, 10)))
 
 
 def test_a_deletion_vector_stands_for_the_position_deletes_it_absorbed() -> None:
@@ -196,12 +176,6 @@ def test_a_data_file_with_two_vectors_is_refused() -> None:
     assert len(index(first, other).vectors) == 2
 
 
-def test_partitions_are_compared_bit_for_bit() -> None:
-    nan = float("nan")
-    assert partition_key(0, (nan,)) == partition_key(0, (nan,))
-    assert partition_key(0, (0.0,)) != partition_key(0, (-0.0,))
-
-
 def test_an_index_knows_every_entry_it_was_given() -> None:
     given = [position(9, referenced_data_file="d", content_offset=4), position(8), equality(7)]
     found = index(*given)
@@ -209,6 +183,9 @@ def test_an_index_knows_every_entry_it_was_given() -> None:
     assert {e.file.file_path for e in found.entries} == {"p", "e"}
     assert len(list(found.entries)) == 3
     assert index().is_empty
+    nan = float("nan")
+    assert partition_key(0, (nan,)) == partition_key(0, (nan,)), "partitions are compared bit for bit"
+    assert partition_key(0, (0.0,)) != partition_key(0, (-0.0,))
 
 
 # Deletes whose data file is spelled otherwise are told from those whose data file is gone

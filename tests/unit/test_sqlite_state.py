@@ -82,21 +82,27 @@ def test_processes_that_start_together_create_one_store_and_lose_nothing(tmp_pat
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
-def test_a_folder_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    path = tmp_path / "file" / "state.db"
-    with pytest.raises(StorageError) as caught:
-        SqliteStateStore(path).pins(TABLE_OF_SQLITE, now_ms=0)
-    assert str(caught.value).startswith(f"the state file {path} cannot be used: ")
-
-
-def test_a_damaged_file_is_a_storage_error_and_stays_as_it_is(tmp_path: Path) -> None:
-    path = tmp_path / "state.db"
-    path.write_bytes(b"this is no database" * 100)
-    with pytest.raises(StorageError) as caught:
-        SqliteStateStore(path).seen(TABLE_OF_SQLITE)
-    assert str(caught.value).startswith(f"the state file {path} cannot be used: file is not a database; it is another")
-    assert path.read_bytes() == b"this is no database" * 100
+def test_a_file_that_is_no_state_is_a_storage_error_and_stays_as_it_is(tmp_path: Path) -> None:
+    damaged, foreign = tmp_path / "state.db", tmp_path / "catalog.db"
+    damaged.write_bytes(b"this is no database" * 100)
+    with closing(sqlite3.connect(foreign)) as connection:
+        connection.execute("CREATE TABLE iceberg_tables (name TEXT)")
+    below = damaged / "state.db"
+    pin = Pin(identity=TABLE_OF_SQLITE, name="p", snapshot_id=1, metadata_location="m", expires_ms=1)
+    for path, sentence in (
+        (below, f"the state file {below} cannot be used: "),
+        (damaged, f"the state file {damaged} cannot be used: file is not a database; it is another"),
+        (foreign, f"the file {foreign} is a database of another application, not a state file"),
+    ):
+        with pytest.raises(StorageError) as caught:
+            SqliteStateStore(path).seen(TABLE_OF_SQLITE)
+        assert str(caught.value).startswith(sentence)
+        with pytest.raises(StorageError) as caught:
+            SqliteStateStore(path).add_pin(pin)
+        assert str(caught.value).startswith(sentence)
+    assert damaged.read_bytes() == b"this is no database" * 100
+    with closing(sqlite3.connect(foreign)) as connection:
+        assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("iceberg_tables",)]
 
 
 @pytest.mark.parametrize("version", [1, 15, 17, 99])
@@ -121,19 +127,6 @@ def test_a_file_of_another_schema_version_is_refused_and_stays_as_it_is(tmp_path
     assert [one.name for one in tmp_path.iterdir()] == ["state.db"]
 
 
-def test_another_applications_database_is_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "catalog.db"
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("CREATE TABLE iceberg_tables (name TEXT)")
-    with pytest.raises(StorageError) as caught:
-        SqliteStateStore(path).add_pin(
-            Pin(identity=TABLE_OF_SQLITE, name="p", snapshot_id=1, metadata_location="m", expires_ms=1)
-        )
-    assert str(caught.value) == f"the file {path} is a database of another application, not a state file"
-    with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("iceberg_tables",)]
-
-
 def test_a_catalogs_lake_stats_are_read_some_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite_store, "_PAGE", 200)
     store = SqliteStateStore(tmp_path / "state.db").lake_stats
@@ -145,9 +138,9 @@ def test_a_catalogs_lake_stats_are_read_some_at_a_time(tmp_path: Path, monkeypat
     assert [each.identity for each in store.of_catalog(CatalogId("C", "w"))] == tables[:5]
 
 
-def test_a_new_state_file_is_for_its_owner_only(tmp_path: Path) -> None:
-    """Also in a folder that somebody named and others may enter: it tells which tables there are
-    (rule: state-is-private)."""
+def test_a_new_state_file_is_for_its_owner_only_and_keeps_another_mode(tmp_path: Path) -> None:
+    """Also in a folder that somebody named and others may enter: it says which tables there are
+    (rule: state-is-private).  A group may share it on purpose."""
     before = os.umask(0o022)
     try:
         store = SqliteStateStore(tmp_path / "state.db")
@@ -157,15 +150,9 @@ def test_a_new_state_file_is_for_its_owner_only(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert modes == dict.fromkeys(("state.db", "state.db-wal", "state.db-shm"), "-rw-------")
-
-
-def test_a_state_file_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
-    """A group may share it on purpose."""
-    path = tmp_path / "state.db"
-    SqliteStateStore(path).remove_pin(TABLE_OF_SQLITE, "p")
-    path.chmod(0o660)
-    SqliteStateStore(path).remove_pin(TABLE_OF_SQLITE, "p")
-    assert stat.filemode(path.stat().st_mode) == "-rw-rw----"
+    store.path.chmod(0o660)
+    SqliteStateStore(store.path).remove_pin(TABLE_OF_SQLITE, "p")
+    assert stat.filemode(store.path.stat().st_mode) == "-rw-rw----"
 
 
 # Bytes of the state file that were flipped: one sentence that names the file and says what to do.
@@ -412,13 +399,6 @@ def test_a_malformed_address_is_refused(text: str, what: str) -> None:
         assert str(caught.value) == f"ICEKEEPER_STATE={text} {what}: {HELP}"
 
 
-def test_the_store_is_the_one_that_is_named(tmp_path: Path) -> None:
-    file = open_state({"ICEKEEPER_STATE": str(tmp_path / "s.db")})
-    assert isinstance(file, SqliteStateStore)
-    assert file.path == tmp_path / "s.db"
-    assert isinstance(open_state({"ICEKEEPER_STATE": "dynamodb://table?region=eu-west-1"}).table, DynamoTable)
-
-
 def test_the_folder_of_a_named_file_must_be_there(tmp_path: Path) -> None:
     """The folder of a state file that was named is never created."""
     volume = tmp_path / "volume"
@@ -434,7 +414,11 @@ def test_the_folder_of_a_named_file_must_be_there(tmp_path: Path) -> None:
     assert (tmp_path / "new/.local/state/icekeeper/state.db").is_file()
 
 
-def test_lists_lie_beside_a_file_and_else_in_the_users_folder(tmp_path: Path) -> None:
+def test_the_store_is_the_one_that_is_named_and_lists_are_beside_a_file(tmp_path: Path) -> None:
+    file = open_state({"ICEKEEPER_STATE": str(tmp_path / "s.db")})
+    assert isinstance(file, SqliteStateStore)
+    assert file.path == tmp_path / "s.db"
+    assert isinstance(open_state({"ICEKEEPER_STATE": "dynamodb://table?region=eu-west-1"}).table, DynamoTable)
     home = {"HOME": str(tmp_path)}
     assert state_folder({**home, "ICEKEEPER_STATE": "/x/s.db"}) == Path("/x")
     assert state_folder({**home, "ICEKEEPER_STATE": "dynamodb://table"}) == tmp_path / ".local/state/icekeeper"
@@ -442,19 +426,15 @@ def test_lists_lie_beside_a_file_and_else_in_the_users_folder(tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("no_aws")
-def test_a_region_must_be_known() -> None:
+def test_a_region_and_credentials_are_needed() -> None:
     with pytest.raises(PolicyError) as caught:
         open_table(TableAddress("table"))
     assert str(caught.value) == (
         "the region of the state table table is not known: add ?region=REGION to ICEKEEPER_STATE"
     )
-
-
-@pytest.mark.usefixtures("no_aws")
-def test_without_credentials_the_sentence_says_so() -> None:
-    with pytest.raises(StorageError) as caught:
+    with pytest.raises(StorageError) as failed:
         open_state({"ICEKEEPER_STATE": "dynamodb://table?region=eu-west-1"}).require_writable()
-    assert str(caught.value) == (
+    assert str(failed.value) == (
         "the state table table cannot be used: no AWS credentials were found; configure them as for the AWS CLI"
     )
 
@@ -526,15 +506,13 @@ def test_a_transaction_that_fails_is_rolled_back_and_the_next_call_works(file: S
             with pytest.raises((StorageError, KeyboardInterrupt)):
                 add_and_raise(file, error)
         assert count(file) == 0
+        with file.connection() as connection:
+            connection.execute("BEGIN")
+            connection.execute(ADD, ("a",))
+            assert count(file) == 0, "a call within a call sees what others see"
+            connection.execute("ROLLBACK")
         file.write(ADD, "kept")
     assert count(file) == 1
-
-
-def test_a_call_within_a_call_sees_what_others_see(file: SqliteFile) -> None:
-    with file.kept_open(), file.connection() as connection:
-        connection.execute("BEGIN")
-        connection.execute(ADD, ("a",))
-        assert count(file) == 0
 
 
 @pytest.mark.parametrize("is_kept", [True, False])

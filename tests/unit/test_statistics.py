@@ -336,7 +336,7 @@ def carried(answer: StatisticsPlan | Nothing) -> list[tuple[str, int, int]]:
     return [(s.path, s.blob.fields[0], s.blob.snapshot_id) for s in made(answer).carried]
 
 
-ALL = {(1,): ["everything"]}
+ALL: dict[tuple[int, ...], list[str]] = {(1,): ["everything"]}
 OURS = [file(1, blob(1, 1))]
 BROKEN = {"snapshot-id": 1, "statistics-path": "1.stats"}
 BESIDE = file(1, blob(1, 1), blob(3, 1), blob(1, 1, None, "presto-sum"))
