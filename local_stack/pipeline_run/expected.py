@@ -46,7 +46,10 @@ PASSES: Mapping[str, Mapping[str, tuple[str, str]]] = {
             ("succeeded", "rewrote 7 manifests into 1 (7 entries)"),
         ),
         # The store refuses one of its files, which says nothing of the file: nothing is merged without it.
-        "compact": ("failed", "1 bin(s) failed: StorageError: … must not be accessed with these credentials"),
+        "compact": (
+            "failed",
+            "1 bin(s) failed: StorageError: … cannot be accessed: access is denied to these credentials",
+        ),
     },
 }
 _STATUSES = {name: "partial" if name.endswith(f".{BROKEN}") else "succeeded" for name in PASSES}

@@ -242,7 +242,7 @@ def test_a_lost_answer_leaves_the_state_unknown_and_the_commit_readable(lake: La
     with losing_answers(lake, answer) as (catalog, break_now):
         base = catalog.load(table)
         break_now()
-        with pytest.raises(CommitStateUnknown, match=f"ns.{table.name}: .*whether it landed is not known"):
+        with pytest.raises(CommitStateUnknown, match=f"ns.{table.name}: .*it is unknown whether it landed"):
             catalog.commit(base, [main_at(None)], append(base, 7))
     # It did land, so what it staged must be there.
     now = lake.open().load(table)
@@ -267,7 +267,9 @@ def test_signing_without_credentials_is_an_error_that_says_so(
 ) -> None:
     forget_credentials(monkeypatch, tmp_path)
     properties = {key: value for key, value in table_bucket.items() if not key.startswith("client.")}
-    with pytest.raises(StorageError, match="catalog lake signs its requests, but no AWS credentials are configured"):
+    with pytest.raises(
+        StorageError, match="requests to catalog lake must be signed, but no AWS credentials are configured"
+    ):
         open_catalog("lake", {**properties, "client.region": "us-east-1"})
 
 

@@ -148,9 +148,9 @@ def test_a_found_bucket_that_is_called_like_a_catalog_stops_no_other() -> None:
     served = fleet_catalogs(settings, configured, find=lambda: found, unreachable=told.append)
     assert [one.name for one in served] == ["lake", "logs"]
     assert [str(error) for error in told] == [
-        f"{arn}lake is left out: two catalogs of this deployment are called 'lake'; rename one"
+        f"{arn}lake is left out: two catalogs of this deployment are named 'lake'; rename one of them"
     ]
-    with pytest.raises(PolicyError, match="are called 'lake'"):
+    with pytest.raises(PolicyError, match="are named 'lake'"):
         fleet_catalogs(settings, configured, find=lambda: found)
 
 

@@ -225,7 +225,7 @@ def test_a_listing_that_is_none_is_told(foreign: _Foreign, path: str, body: byte
     foreign.path, foreign.body = path, body
     with pytest.raises(StorageError) as caught:
         list(catalog.list_tables())
-    told = f"what answers at {foreign.url} is not an Iceberg REST catalog; look for a proxy that answers in its place"
+    told = f"the server at {foreign.url} is not an Iceberg REST catalog; look for a proxy that answers in its place"
     assert str(caught.value) == told
 
 
@@ -247,7 +247,7 @@ def test_only_a_catalog_says_that_a_table_is_missing(foreign: _Foreign, body: by
     """With Iceberg's error document, of any type; anything else may come from a proxy."""
     catalog = foreign.open()
     foreign.path, foreign.status, foreign.body = "/tables/t", 404, body
-    with pytest.raises(StorageError, match="whether the table exists is not known"):
+    with pytest.raises(StorageError, match="it is unknown whether the table exists"):
         catalog.load(NAME)
     foreign.body = json.dumps(NO_SUCH).encode()
     with pytest.raises(TableNotFound, match=r"there is no table ns\.t in catalog scripted"):
@@ -308,7 +308,7 @@ def test_credentials_that_are_none_are_told(foreign: _Foreign, more: Mapping[str
     loaded = catalog.load(NAME)
     answer = {"metadata-location": loaded.metadata_location, "metadata": dict(loaded.metadata.document), **more}
     foreign.path, foreign.body = "/tables/t", json.dumps(answer).encode()
-    with pytest.raises(MetadataUnreadable, match="answered with credentials or configuration that are not understood"):
+    with pytest.raises(MetadataUnreadable, match="answered with credentials or configuration that cannot be parsed"):
         catalog.load(NAME)
 
 
@@ -322,7 +322,8 @@ def test_table_metadata_of_another_shape_are_refused_with_their_file(foreign: _F
         catalog.load(NAME)
     told = str(caught.value)
     assert (
-        f"metadata file {loaded.metadata_location}, which is not an Iceberg table's: snapshots[0].snapshot-id" in told
+        f"metadata file {loaded.metadata_location}, which is not valid Iceberg table metadata: snapshots[0].snapshot-id"
+        in told
     )
 
 

@@ -113,7 +113,9 @@ def test_a_table_without_a_next_sequence_number_is_left_alone_by_name(table: Mai
     table.rewrite_document(lambda document: document.update({"last-sequence-number": 2**63 - 1}))
     outcomes = {part.operation.value: part for part in table.maintain().operations}
     assert outcomes["compact"].status is Status.REFUSED
-    assert "last-sequence-number is 9223372036854775807, after which there is none" in str(outcomes["compact"].reason)
+    assert "last-sequence-number is 9223372036854775807, which is the largest possible" in str(
+        outcomes["compact"].reason
+    )
     assert table.ids() == [0, 1, 10, 11, 20, 21]
 
 
@@ -158,7 +160,7 @@ def test_an_entry_that_does_not_fit_its_manifest_is_not_read(table: MaintainedTa
     outcome = table.run(Operation.COMPACT)
     assert outcome.status is Status.FAILED
     assert said in str(outcome.reason)
-    assert "holds an entry that does not fit" in str(outcome.reason)
+    assert "has an entry that does not fit" in str(outcome.reason)
     assert [problem.kind for problem in table.verify().problems if said in problem.detail] != []
     assert table.metadata_location == before
 

@@ -201,7 +201,7 @@ def test_items_without_bytes_are_passed_over_and_not_read(kind: Any, most: int) 
         if count == most:
             assert len(types.reader(schema)(in_two, 0)[0]["x"]) == most
         else:
-            with pytest.raises(ValueError, match=f"an array has {count} items, {most} may be"):
+            with pytest.raises(ValueError, match=f"an array has {count} items, at most {most} are allowed"):
                 types.reader(schema)(in_two, 0)
 
 

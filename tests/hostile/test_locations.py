@@ -160,7 +160,7 @@ def test_a_table_in_an_s3_catalog_whose_location_is_a_local_folder_is_left_alone
         lake.rewrite(table, lambda document, to=where, by=forged: document.update(location=to, properties=by))  # type: ignore[misc]
         outcomes = lake.maintain()
         assert {part.status for part in outcomes.values()} == {Status.REFUSED}
-        assert all("lies outside s3://" in reason and ALLOWED_PREFIXES in reason for reason in refusals(outcomes))
+        assert all("is outside s3://" in reason and ALLOWED_PREFIXES in reason for reason in refusals(outcomes))
         assert lake.is_untouched()
 
 
@@ -193,7 +193,7 @@ def test_a_table_writes_no_files_elsewhere(lake: Lake, moto_server: MotoServer) 
             )
             outcomes = lake.maintain()
             assert outcomes["compact"].status is Status.REFUSED
-            assert f"{where} lies outside s3://{lake.bucket}/wh" in str(outcomes["compact"].reason)
+            assert f"{where} is outside s3://{lake.bucket}/wh" in str(outcomes["compact"].reason)
             assert lake.is_untouched()
             assert list(lake.store.list(f"s3://{other}")) == []
             assert len(lake.theirs.load_table("ns.t").scan().to_arrow()) == rows
@@ -205,7 +205,7 @@ def test_a_compaction_copies_no_local_file_into_the_tenants_folder(lake: Lake) -
     before = lake.keys()
     outcomes = lake.maintain(operations="compact", rewrite_all="true")
     assert outcomes["compact"].status is Status.REFUSED
-    assert "secret.parquet lies outside" in str(outcomes["compact"].reason)
+    assert "secret.parquet is outside" in str(outcomes["compact"].reason)
     assert lake.keys() == before
     assert lake.is_untouched()
 
@@ -218,14 +218,14 @@ def test_a_task_carries_the_bound_of_its_table(lake: Lake, monkeypatch: pytest.M
     before = lake.keys()
     outcome = lake.maintain(operations="compact", rewrite_all="true", min_row_group_copy_bytes="1")["compact"]
     assert outcome.status is not Status.SUCCEEDED
-    assert "secret.parquet lies outside" in str(outcome.reason)
+    assert "secret.parquet is outside" in str(outcome.reason)
     assert lake.keys() == before
 
 
 def refuse(store: Storage, paths: Iterable[str]) -> None:
     for path in paths:
         if not store.allows(path):
-            raise LocationRefused(f"{path} lies outside")
+            raise LocationRefused(f"{path} is outside")
 
 
 NAMED: dict[str, Callable[[dict[str, Any], str], object]] = {
@@ -279,7 +279,7 @@ def test_what_metadata_name_on_this_machine_is_neither_read_nor_deleted(lake: La
     outcomes = lake.maintain()
     if what != "older metadata file":
         assert found[pipe.as_uri()].kind is ProblemKind.NOT_ALLOWED
-        assert "lies outside s3://" in found[pipe.as_uri()].detail
+        assert "is outside s3://" in found[pipe.as_uri()].detail
     if "manifest list" in what:
         assert {"expire_snapshots", "remove_orphans"} <= {
             name for name, part in outcomes.items() if part.status is Status.REFUSED
@@ -325,7 +325,7 @@ def test_a_catalog_entry_reads_no_file_elsewhere(lake: Lake) -> None:
     lake.table()
     for path in ("{}/metadata.json", "file://{}/metadata.json", "s3://another-tenants/metadata.json"):
         lake.point(path.format(lake.private))
-        with pytest.raises(LocationRefused, match=r"metadata\.json lies outside s3://") as refused:
+        with pytest.raises(LocationRefused, match=r"metadata\.json is outside s3://") as refused:
             lake.catalog().load(NAME)
         assert refused.value.pointer == path.format(lake.private)
         with pytest.raises(LocationRefused):
@@ -689,7 +689,7 @@ def test_a_table_whose_folder_leads_out_is_left_alone(table: MaintainedTable, pr
     home = table.folder
     home.rename(private / "t")
     home.symlink_to(private / "t")
-    with pytest.raises(LocationRefused, match=r"metadata\.json lies outside file://"):
+    with pytest.raises(LocationRefused, match=r"metadata\.json is outside file://"):
         table.run(Operation.COMPACT)
 
 
@@ -699,7 +699,7 @@ def test_a_registered_file_behind_a_link_is_not_copied_into_the_table(table: Mai
     before = table.files()
     outcome = table.run(Operation.COMPACT, rewrite_all="true")
     assert outcome.status is Status.REFUSED
-    assert "link.parquet lies outside" in str(outcome.reason)
+    assert "link.parquet is outside" in str(outcome.reason)
     assert table.files() == before
 
 

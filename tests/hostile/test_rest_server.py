@@ -203,7 +203,9 @@ def test_no_request_follows_a_redirect_to_another_origin(
     }
     for status in (301, 302, 303, 307, 308):
         server.leads[start] = status, f"{elsewhere.url}/v1/namespaces/ns/tables/t"
-        with pytest.raises(StorageError, match=rf"a redirect leads elsewhere, to '{elsewhere.url}.*correct its uri"):
+        with pytest.raises(
+            StorageError, match=rf"a redirect leads to another server, '{elsewhere.url}.*correct its uri"
+        ):
             files_of(server.open(**properties))
     assert elsewhere.paths == []
 
@@ -226,7 +228,7 @@ def test_an_address_that_libraries_read_differently_is_followed_by_none(
 ) -> None:
     here, there = (one.url.removeprefix("http://") for one in (server, elsewhere))
     server.leads["/v1/config"] = 302, address.format(here=here, there=there)
-    with pytest.raises(StorageError, match="a redirect leads elsewhere"):
+    with pytest.raises(StorageError, match="a redirect leads to another server"):
         server.open()
     assert elsewhere.paths == []
 
@@ -322,10 +324,10 @@ def test_what_is_left_out_is_told_masked_and_escaped(server: HostileRest, caplog
         files_of(catalog)
         files_of(server.open())
     assert warnings_in(caplog) == [
-        f"catalog scripted at {server.url} sends settings that a server may not set, so they are ignored: "
+        f"catalog scripted at {server.url} sends settings that a server may not set; they are ignored: "
         "adls.account-key=***, auth=***, header.X\\u001b=***, "
         "py-io-impl=evil\\u001b[2J\\nerror: all tables lost \\u202e; "
-        "set those that you want in the catalog's own configuration"
+        "set the settings that you want in the catalog's own configuration"
     ]
     assert [one.levelname for one in caplog.records if " io-impl=***" in one.getMessage()] == ["INFO"]
 
@@ -386,7 +388,8 @@ def test_our_keys_go_to_no_endpoint_that_a_server_names(
             files_of(catalog)
         assert str(refused.value) == (
             'ns.t: catalog scripted names the endpoint "http://127.0.0.1:1" for its files and vends no keys for it; '
-            "your own keys are not sent there: if it is yours, set s3.endpoint to it in the catalog's configuration"
+            "your own keys are not sent there: if the endpoint is yours, set s3.endpoint to it in the catalog's "
+            "configuration"
         )
 
 
@@ -459,7 +462,7 @@ def test_a_link_local_endpoint_is_never_used(server: HostileRest, host: str, mon
 
     monkeypatch.setattr("socket.getaddrinfo", answer)
     server.config = {**VENDED, "s3.endpoint": f"http://{host}/"}
-    with pytest.raises(StorageError, match=r"a link-local address, which is never used: correct s3\.endpoint"):
+    with pytest.raises(StorageError, match=r"a link-local address and therefore never used: correct s3\.endpoint"):
         files_of(server.open())
 
 
@@ -494,7 +497,7 @@ def test_keys_are_renewed_by_keys_of_the_server_alone(server: HostileRest, monke
     found = files_of(server.open(**own))
     server.config = {"s3.session-token-expires-at-ms": "4102444900000"}
     now_ms[0] += 500_000
-    with pytest.raises(StorageError, match="vends no others now"):
+    with pytest.raises(StorageError, match="it no longer vends keys"):
         current_properties(found)
     server.config = {**VENDED, "s3.access-key-id": "LATER", "s3.endpoint": "http://127.0.0.1:2"}
     now = current_properties(found)

@@ -121,11 +121,11 @@ def test_a_bucket_that_does_not_answer_lets_no_operation_be_skipped(
     """moto without the operation: HTTP 500.  The pass had succeeded, with everything skipped
     (rule: throttles-are-failures)."""
     monkeypatch.delattr(S3TablesResponse, "get_table_maintenance_configuration")
-    with pytest.raises(StorageError, match=r"^what table bucket arn:\S+ maintains itself is not known: S3 Tables "):
+    with pytest.raises(StorageError, match=r"^the maintenance of table bucket arn:\S+ cannot be read: S3 Tables "):
         lake.maintain()
     (skip,) = lake.runtime.detect({}).skipped
     assert (skip.table, skip.is_error) == ("ns.t", True)
-    assert skip.reason.startswith("what table bucket ")
+    assert skip.reason.startswith("the maintenance of table bucket ")
 
 
 def test_a_pin_says_when_the_bucket_would_not_keep_it(

@@ -406,5 +406,5 @@ def test_a_table_that_is_still_there_is_not_forgotten(command: Command) -> None:
     open_state(os.environ).claims.record(guest)
     answer = command("claims", "forget", "ns.t", "--by-catalog", CATALOG, "--by-table", "ns.guest")
     assert answer.code == 1
-    assert "is still there" in one_sentence(answer.err)
+    assert "still exists" in one_sentence(answer.err)
     assert is_recorded(guest)

@@ -220,9 +220,8 @@ def test_a_process_that_must_end_leaves_the_rest_to_the_next_pass(table: Maintai
     result = deleted(table, paths, time_left_s=lambda: next(looks))
     assert sorted(result.deleted) == paths[:4]
     assert result.failed == dict.fromkeys(paths[4:], "was not reached: this process must end")
-    assert result.failures == (
-        f"2 file(s) could not be deleted and wait for the next pass: {paths[4]} was not reached: this process must end",
-    )
+    why = f"{paths[4]} was not reached: this process must end"
+    assert result.failures == (f"2 file(s) could not be deleted and remain for the next pass: {why}",)
     assert table.waits == []
     assert [Path(path).exists() for path in paths] == [False] * 4 + [True] * 2
 

@@ -130,7 +130,7 @@ class TestAnotherTenant:
         before, bound = table.files(), {ALLOWED_PREFIXES: f"*={table.metadata.metadata_directory}"}
         outcomes = maintain(table, table.pyiceberg, "ns.t", bound)
         assert {part.status for part in outcomes.values()} == {Status.REFUSED}
-        with pytest.raises(LocationRefused, match=r"metadata\.json lies outside s3://somewhere/ns, "):
+        with pytest.raises(LocationRefused, match=r"metadata\.json is outside s3://somewhere/ns, "):
             maintain(table, table.pyiceberg, "ns.t", {ALLOWED_PREFIXES: "*=s3://somewhere/{namespace}/"})
         assert table.files() == before
 
@@ -151,7 +151,7 @@ class TestAnotherTenant:
         before = table.files()
         refused = maintain(table, table.pyiceberg, "ns.thief", bound)["compact"]
         assert refused.status is Status.REFUSED
-        assert "lies outside" in str(refused.reason)
+        assert "is outside" in str(refused.reason)
         assert Path(normalise(theirs[0])).parent.as_posix() in str(refused.reason)
         assert table.files() == before
         assert ids(thief.refresh()) == [0, 1, 10, 11, 20, 21]
@@ -447,7 +447,7 @@ def test_the_bound_of_the_deployment_holds_in_functions_and_jobs(pipeline: Pipel
         assert pipeline.document(item, "compact.json")["status"] == "refused"
     else:
         assert steps(pipeline, item, "compact") == {"compact": "refused"}
-    assert "ns/t lies outside file:///" in pipeline.document(item, "compact.json")["reason"]
+    assert "ns/t is outside file:///" in pipeline.document(item, "compact.json")["reason"]
 
 
 def test_an_entry_that_is_out_of_date_is_refused(pipeline: Pipeline, tmp_path: Path) -> None:
@@ -562,7 +562,7 @@ class TestBranchesOutside:
     """Nessie keeps a table on branches of its own, which need files that no state seen here names
     (rule: branches-outside-need-everything)."""
 
-    WHY = "ns.t is in Nessie, whose other branches, tags and commits may need any file of it and are not seen here"
+    WHY = "ns.t is in Nessie, whose other branches, tags and commits are not visible here and may need any of its files"
 
     def test_nothing_that_was_ever_committed_is_deleted(self, table: MaintainedTable) -> None:
         """All operations run; expiry and orphan removal are refused by name, and rewrites go on."""

@@ -135,7 +135,7 @@ def test_a_manifest_list_that_cannot_be_read_is_no_sign_and_a_warning(table: Mai
         manifest_list.unlink()
     else:
         table.rewrite_document(lambda document: document["snapshots"][-1].update({"manifest-list": "/etc/hostname"}))
-    why = {"cut off": "is damaged or truncated", "gone": "does not exist", "elsewhere": "lies outside"}[damage]
+    why = {"cut off": "is damaged or truncated", "gone": "does not exist", "elsewhere": "is outside"}[damage]
     for _ in range(2):
         assert proposed(table) == ()
         assert "lake_manifests" not in recorded(table).counters

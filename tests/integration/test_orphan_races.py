@@ -167,7 +167,7 @@ def test_an_empty_listing_is_no_proof_that_there_is_no_newer_head(
     before = three_appends.files()
     outcome = three_appends.run(Operation.EXPIRE_SNAPSHOTS)
     assert (outcome.status.value, before - three_appends.files()) == ("refused", set())
-    assert f"lacks {three_appends.metadata_location}, which is there" in (outcome.reason or "")
+    assert f"lacks {three_appends.metadata_location}, which exists" in (outcome.reason or "")
     monkeypatch.undo()
     assert three_appends.run(Operation.EXPIRE_SNAPSHOTS).status.value == "succeeded"
 

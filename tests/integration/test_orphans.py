@@ -406,10 +406,10 @@ def test_files_that_cannot_be_deleted_wait_for_the_next_pass(three_appends: Main
     in_vain = sweep(table)
     assert (in_vain.status, in_vain.metrics[f"{METRIC}files_failed"]) == (Status.FAILED, 2)
     assert in_vain.reason is not None
-    assert in_vain.reason.startswith("2 file(s) could not be deleted and wait for the next pass: ")
+    assert in_vain.reason.startswith("2 file(s) could not be deleted and remain for the next pass: ")
     locked[:] = ["a.parquet"]
     outcome = sweep(table)
-    reason = f"1 file(s) could not be deleted and wait for the next pass: file://{stays} is locked"
+    reason = f"1 file(s) could not be deleted and remain for the next pass: file://{stays} is locked"
     assert (outcome.status, outcome.summary) == (Status.SUCCEEDED, f"removed 1 orphan file(s); {reason}")
     assert {stays, goes} & table.files() == {stays}
 
@@ -417,7 +417,7 @@ def test_files_that_cannot_be_deleted_wait_for_the_next_pass(three_appends: Main
     expired = table.run(Operation.EXPIRE_SNAPSHOTS, **EXPIRE)
     freed = expired.metrics["expire_snapshots.files_failed"]
     assert (expired.status, freed > 0) == (Status.SUCCEEDED, True)
-    reason = f"{freed} file(s) could not be deleted and wait for the next pass: "
+    reason = f"{freed} file(s) could not be deleted and remain for the next pass: "
     assert expired.summary.startswith(f"expired 2 snapshot(s), deleted 0 unreferenced file(s); {reason}")
     again = table.run(Operation.EXPIRE_SNAPSHOTS, **EXPIRE)
     assert (again.status, again.metrics["expire_snapshots.files_failed"]) == (Status.FAILED, freed)

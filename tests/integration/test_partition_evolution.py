@@ -186,7 +186,7 @@ def test_a_newer_equality_delete_drops_a_group_whose_rows_are_dealt_out(made: Ma
     made.engine.during = lambda: commit_deletes(made, [equality_delete(1, "us")], spec_id=1)
     outcome = compacted(made)
     assert outcome.status is Status.FAILED
-    assert "a partition that the rows left or came to" in (outcome.reason or "")
+    assert "a partition that rows were moved out of or into" in (outcome.reason or "")
     head = made.loaded.metadata.current_snapshot
     assert head is not None
     assert head.operation == "delete"

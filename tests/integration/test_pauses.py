@@ -185,7 +185,7 @@ def test_an_expiry_that_has_landed_leaves_its_deletions_to_a_later_pass(
         expiry = table.run(Operation.EXPIRE_SNAPSHOTS)
     assert (expiry.status, expiry.summary) == (
         Status.SUCCEEDED,
-        f"expired 3 snapshot(s), deleted 0 unreferenced file(s); 9 file(s) wait for a later pass: {said(why)}",
+        f"expired 3 snapshot(s), deleted 0 unreferenced file(s); 9 file(s) remain for a later pass: {said(why)}",
     )
     assert len(table.metadata.snapshots) == 1
     assert table.files() >= before
@@ -216,7 +216,7 @@ def test_a_sweep_is_switched_off_between_two_batches(
         outcome = table.run(Operation.REMOVE_ORPHANS, **more)
     assert (outcome.status, outcome.summary) == (
         Status.SUCCEEDED,
-        f"removed 2 orphan file(s); 3 file(s) wait for a later pass: {said(why)}",
+        f"removed 2 orphan file(s); 3 file(s) remain for a later pass: {said(why)}",
     )
     assert len(orphans & table.files()) == 3
     unset(table, key)

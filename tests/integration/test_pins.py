@@ -283,7 +283,8 @@ def test_a_pinned_snapshot_that_cannot_be_followed_stops_every_deletion(table: M
     outcome = table.run(Operation.REMOVE_ORPHANS)
     assert outcome.status is Status.REFUSED
     assert outcome.reason is not None
-    assert outcome.reason.startswith(f"what pin '{pin.name}' holds cannot be told, so nothing was deleted: ")
+    assert outcome.reason.startswith(f"the files that pin '{pin.name}' holds cannot be determined: ")
+    assert "; nothing was deleted; " in outcome.reason
     assert orphan in table.files()
 
 

@@ -126,7 +126,7 @@ def test_rows_that_get_their_ids_meanwhile_keep_them(table: MaintainedTable) -> 
     table.engine.during = lambda: append(table, 1000, 5, "us")
     outcome = compacted(table)
     assert outcome.status is Status.FAILED
-    assert "the rows of an input file were given ids by another commit" in (outcome.reason or "")
+    assert "another commit gave the rows of an input file ids" in (outcome.reason or "")
     before = lineage(table)
     assert_row_ids_hold(table)
     table.engine.during = lambda: None

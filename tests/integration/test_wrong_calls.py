@@ -239,7 +239,8 @@ def test_a_catalog_in_another_spelling_is_told_how_the_database_spells_it(comman
         answer = command(*call, catalog=CATALOG.lower())
         assert (answer.code, answer.out) == (2, "")
         assert one_sentence(answer.err) == (
-            "the database of catalog c has it as 'C', and names of SQL catalogs are case-sensitive; write --catalog C"
+            "the database of catalog c spells its name 'C', and names of SQL catalogs are case-sensitive; "
+            "write --catalog C"
         )
 
 
@@ -248,7 +249,7 @@ def test_a_database_that_is_not_there_is_not_created(command: Command, monkeypat
     monkeypatch.setenv(f"PYICEBERG_CATALOG__{CATALOG}__URI", f"sqlite:///{path}")
     answer = command("detect", "--json")
     assert answer.code == 1
-    told = f"the database of catalog C cannot be used: unable to open {path}: there is no such file"
+    told = f"the database of catalog C cannot be used: unable to open {path}: the file does not exist"
     told += " (did you mean 'catalog.db'?)"
     assert one_sentence(answer.err) == told
     assert answer.json == {"error": {"type": "StorageError", "message": told}}

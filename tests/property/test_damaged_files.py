@@ -386,8 +386,8 @@ def test_a_vector_with_the_right_checksum_of_a_damaged_bitmap(
             {"schemas": [{"fields": [{"id": 1, "name": "a", "required": False, "type": {"type": "list"}}]}]},
             r"schemas\[0\].fields\[0\].type.element-id is missing",
         ),
-        ({"current-schema-id": 7}, "current-schema-id is 7, which is no schema of the document"),
-        ({"default-spec-id": 7}, "default-spec-id is 7, which is no partition spec of the document"),
+        ({"current-schema-id": 7}, "current-schema-id is 7, but the document has no such schema"),
+        ({"default-spec-id": 7}, "default-spec-id is 7, but the document has no such partition spec"),
         (
             {"partition-specs": [{"spec-id": 0, "fields": [{"name": "p", "transform": "identity"}]}]},
             "partition field p has no source-id",
@@ -405,7 +405,7 @@ def test_a_vector_with_the_right_checksum_of_a_damaged_bitmap(
 def test_a_document_of_another_shape_is_refused_with_the_place(change: dict[str, Any], said: str) -> None:
     sound = new_document("s3://b/t", 2)
     assert parse_document(json.dumps(sound).encode(), "m.json").document == sound
-    with pytest.raises(MetadataUnreadable, match=f"^metadata file m.json is not an Iceberg table's: {said}"):
+    with pytest.raises(MetadataUnreadable, match=f"^metadata file m.json is not valid Iceberg table metadata: {said}"):
         parse_document(json.dumps({**sound, **change}).encode(), "m.json")
 
 

@@ -164,7 +164,7 @@ def test_without_a_region_the_error_says_where_to_set_it(title: str) -> None:
     service = "glue" if "Glue" in title else "s3tables"
     assert type(caught.value) is PolicyError  # as other mistakes of a configuration
     assert str(caught.value) == (
-        f"the region of {title} is not known: set {service}.region or client.region of the catalog, AWS_REGION, or the"
+        f"the region of {title} is not set: set {service}.region or client.region of the catalog, AWS_REGION, or the"
         " region of the AWS profile"
     )
 
@@ -192,7 +192,7 @@ def test_workers_get_keys_only_if_that_is_asked_for(monkeypatch: pytest.MonkeyPa
     for own in (S3_KEYS, {"s3.anonymous": "true"}):
         assert properties_for_workers({**properties, **own}) == {**properties, **own}
     with pytest.raises(
-        StorageError, match=r"=driver needs keys, but there are none to send: The config profile \(nobody\)"
+        StorageError, match=r"=driver needs keys to send, but there are none: The config profile \(nobody\)"
     ):
         properties_for_workers({"client.profile-name": "nobody"})
     monkeypatch.setenv("ICEKEEPER_WORKER_CREDENTIALS", "both")

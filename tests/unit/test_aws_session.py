@@ -178,12 +178,12 @@ def test_who_maintains_a_table_is_an_error_while_the_bucket_does_not_say(
 ) -> None:
     """It was taken for the bucket's work, so that a throttle let every operation be skipped, and the pass succeed."""
     bucket = maintenance(Wire(monkeypatch, answer(status, "TooManyRequestsException")))
-    said = f"^what table bucket {ARN} maintains itself is not known: S3 Tables failed with TooManyRequestsException$"
+    said = f"^the maintenance of table bucket {ARN} cannot be read: S3 Tables failed with TooManyRequestsException$"
     with pytest.raises(StorageError, match=said):
         bucket.read(TABLE)
     with pytest.raises(StorageError, match=said):
         bucket.with_jobs(BucketMaintenance(), TABLE)
-    with pytest.raises(StorageError, match=r"^its settings cannot be read: what table bucket "):
+    with pytest.raises(StorageError, match=r"^its settings cannot be read: the maintenance of table bucket "):
         bucket.disable(TABLE, BuiltIn.COMPACTION)
 
 

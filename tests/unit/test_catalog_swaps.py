@@ -297,7 +297,7 @@ def test_in_doubt_the_document_stays(pointer: Pointer, no: MaintenanceError) -> 
         pointer.broken = StorageError("down")
         raise no
 
-    with pytest.raises(CommitStateUnknown, match="cannot be read to make sure of it: down"):
+    with pytest.raises(CommitStateUnknown, match="cannot be read to confirm this: down"):
         pointer.commit(base, say_no_and_break)
     assert pointer.documents() == 2
     pointer.broken = None
@@ -345,7 +345,7 @@ def test_a_connection_that_dies_leaves_the_outcome_unknown_and_the_document_ther
     """Neither statement nor rollback is confirmed, or not even the commit: that is no answer, and so no proof."""
     base, database = sql.load(NAME), DyingDatabase(sql)
     database.at_swap, database.after_commit, database.at_end = not landed, landed, True
-    with pytest.raises(CommitStateUnknown, match="whether it landed is not known"):
+    with pytest.raises(CommitStateUnknown, match="it is unknown whether it landed"):
         sql.commit(base, [], UPDATES)
     database.at_end = False
     assert ("ours" in sql.load(NAME).metadata.properties) is landed
@@ -355,7 +355,7 @@ def test_a_connection_that_dies_leaves_the_outcome_unknown_and_the_document_ther
 def test_a_driver_that_does_not_count_rows_says_nothing_about_a_conflict(sql: SqlCatalog) -> None:
     base, database = sql.load(NAME), DyingDatabase(sql)
     database.rowcount = -1
-    with pytest.raises(CommitRefused, match="does not say which rows") as raised:
+    with pytest.raises(CommitRefused, match="does not report how many rows") as raised:
         sql.commit(base, [], UPDATES)
     assert len(raised.value.left) == 1
     assert sql.load(NAME).metadata_location == base.metadata_location

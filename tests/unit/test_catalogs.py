@@ -78,23 +78,33 @@ def test_of_several_lenders_the_one_with_the_buckets_name_is_asked_else_they_mus
     assert found.properties == BUCKET
     [found] = named_catalogs({TABLE_BUCKETS: ARN}, {"a": BUCKET, "b": BUCKET})
     assert found.properties == BUCKET
-    with pytest.raises(PolicyError, match=f"catalogs a, b are all about table bucket {ARN} and differ"):
+    with pytest.raises(
+        PolicyError, match=f"catalogs a, b all have table bucket {ARN} as warehouse, and their properties differ"
+    ):
         named_catalogs({TABLE_BUCKETS: ARN}, {"a": BUCKET, "b": differs})
 
 
 @pytest.mark.parametrize(
     ("variable", "value", "message"),
     [
-        (CATALOGS, "lake,nope", r"^ICEKEEPER_CATALOGS has 'nope', but there is no such catalog \(configured: lake\)$"),
-        (CATALOGS, ARN, f"^ICEKEEPER_CATALOGS has '{ARN}'; table buckets belong into ICEKEEPER_TABLE_BUCKETS$"),
-        (TABLE_BUCKETS, "sales", r"^ICEKEEPER_TABLE_BUCKETS has 'sales', but must be the ARN of a table bucket, for"),
-        (TABLE_BUCKETS, "arn:aws:s3:::sales", "^ICEKEEPER_TABLE_BUCKETS has 'arn:aws:s3:::sales', but must be"),
+        (CATALOGS, "lake,nope", r"^ICEKEEPER_CATALOGS contains 'nope', which is not configured \(configured: lake\)$"),
+        (
+            CATALOGS,
+            ARN,
+            f"^ICEKEEPER_CATALOGS contains '{ARN}'; name table buckets in ICEKEEPER_TABLE_BUCKETS instead$",
+        ),
+        (
+            TABLE_BUCKETS,
+            "sales",
+            r"^ICEKEEPER_TABLE_BUCKETS contains 'sales', but must be the ARN of a table bucket, for",
+        ),
+        (TABLE_BUCKETS, "arn:aws:s3:::sales", "^ICEKEEPER_TABLE_BUCKETS contains 'arn:aws:s3:::sales', but must be"),
         (
             TABLE_BUCKETS,
             "arn:aws:s3tables:eu-west-1:111122223333:bucket/*",
-            "^ICEKEEPER_TABLE_BUCKETS has .*, but must be",
+            "^ICEKEEPER_TABLE_BUCKETS contains .*, but must be",
         ),
-        (TABLE_BUCKETS, f"{ARN}/table/t", "^ICEKEEPER_TABLE_BUCKETS has '.*', but must be"),
+        (TABLE_BUCKETS, f"{ARN}/table/t", "^ICEKEEPER_TABLE_BUCKETS contains '.*', but must be"),
         (TABLE_BUCKETS, f"all,{ARN}", f"^ICEKEEPER_TABLE_BUCKETS is 'all,{ARN}'; set it to ARNs or to 'all', not both"),
     ],
 )
@@ -116,7 +126,7 @@ def test_a_malformed_value_names_its_variable(variable: str, value: str, message
 def test_two_names_for_the_same_tables_are_an_error(
     catalogs: dict[str, dict[str, str]], names: str, buckets: str
 ) -> None:
-    with pytest.raises(PolicyError, match=r"reach the same tables as catalog 'a' and as catalog '(b|sales)'"):
+    with pytest.raises(PolicyError, match=r"name the same tables as catalog 'a' and as catalog '(b|sales)'"):
         named(catalogs, names=names, buckets=buckets)
 
 
@@ -135,9 +145,9 @@ def test_catalogs_that_differ_are_both_served(first: dict[str, str], second: dic
 
 def test_two_catalogs_of_one_name_are_an_error() -> None:
     twin = OTHER.replace("logs", "sales")
-    with pytest.raises(PolicyError, match="two catalogs of this deployment are called 'sales'"):
+    with pytest.raises(PolicyError, match="two catalogs of this deployment are named 'sales'"):
         named({}, buckets=f"{ARN},{twin}")
-    with pytest.raises(PolicyError, match="two catalogs of this deployment are called 'sales'"):
+    with pytest.raises(PolicyError, match="two catalogs of this deployment are named 'sales'"):
         add_found(named_catalogs({TABLE_BUCKETS: ARN}, {}), [twin], {})
 
 
@@ -170,7 +180,7 @@ def test_what_is_written_down_holds_no_secret_and_is_found_again() -> None:
 
 def test_what_is_configured_otherwise_by_now_is_not_taken_for_what_was_written_down() -> None:
     for recorded in (CatalogId("lake", "file:///lake"), CatalogId("sales", OTHER), CatalogId("gone", "")):
-        with pytest.raises(PolicyError, match="is not configured any more"):
+        with pytest.raises(PolicyError, match="is no longer configured"):
             recorded_catalog(recorded, {"lake": {**LAKE, "warehouse": "file:///moved"}})
 
 

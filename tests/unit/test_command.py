@@ -101,7 +101,7 @@ def test_credentials_and_profiles_that_are_not_there() -> None:
 def test_a_region_that_does_not_exist_is_named() -> None:
     error = EndpointConnectionError(endpoint_url="https://lake.s3.eu-nowhere-9.amazonaws.com/k?list-type=2")
     told = describe_failure(error, None)
-    assert "at lake.s3.eu-nowhere-9.amazonaws.com; correct the region if AWS has none of that name" in told
+    assert "at lake.s3.eu-nowhere-9.amazonaws.com; correct the region if AWS has no region of that name" in told
     assert describe_failure(error, "http://127.0.0.1:9").endswith("nothing answers at http://127.0.0.1:9")
 
 
@@ -110,7 +110,7 @@ def test_a_region_that_does_not_exist_is_named() -> None:
     [
         (errno.EROFS, "cannot be written: its file system is read-only; mount it for writing"),
         (errno.ENOSPC, "cannot be written: no space is left on its disk; free space there"),
-        (errno.EACCES, "must not be accessed with these credentials"),
+        (errno.EACCES, "cannot be accessed: access is denied to these credentials"),
         (errno.EIO, "failed: Input/output error"),
     ],
 )
@@ -121,12 +121,12 @@ def test_a_failure_of_the_disk_has_neither_a_number_nor_an_internal_path(number:
 def test_braces_in_pyicebergs_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
     (tmp_path / ".pyiceberg.yaml").write_text("catalog:\n  lake: {type: sql, uri: x}\n")
-    with pytest.raises(PolicyError, match="write each property on a line of its own, without braces"):
+    with pytest.raises(PolicyError, match="write each property on its own line, without braces"):
         open_catalog("lake")
 
 
 def test_a_catalog_without_uri() -> None:
-    with pytest.raises(PolicyError, match="set it beside the catalog's type"):
+    with pytest.raises(PolicyError, match="set it next to the catalog's type"):
         open_catalog("lake", {"type": "sql"})
 
 

@@ -245,7 +245,7 @@ def answer_with_another_table(catalog: MemoryCatalog, land: Callable[[], LoadedT
 
 FOUR_STAGED = [f"staged-{number}" for number in range(1, 5)]
 NEVER_SHOWN = "answered that the commit landed, but the table's metadata do not show"
-UNCONFIRMED = "cannot be read to make sure of it: down"
+UNCONFIRMED = "cannot be read to confirm this: down"
 
 Ending = tuple[list[Script], type[BaseException], str | None, int | None, list[str], tuple[float, float] | None]
 NOT_LANDED: dict[str, Ending] = {
@@ -361,7 +361,7 @@ def test_a_metadata_file_in_the_store_outweighs_a_refusal(script: Script) -> Non
 def test_a_refusal_of_a_commit_that_may_have_landed_and_expired_keeps_the_files() -> None:
     run = Run(MemoryCatalog(scripts=[refuse]))
     run.cannot_have_landed = False
-    with pytest.raises(CommitStateUnknown, match="expired already"):
+    with pytest.raises(CommitStateUnknown, match="already expired"):
         run.go()
     assert run.discarded == []
 

@@ -199,7 +199,7 @@ def test_a_path_that_was_added_again_is_another_file(identity: FileIdentity, is_
     The latter alone may have been lost or overwritten by whoever rewrote the manifest."""
     lake = lake_with("a", "b", manifest="m-merged")
     result = decide(lake, claim("a", identity=identity), claim("b", group_id=1))
-    again = {0: "an input file was added again by another commit"}
+    again = {0: "another commit added an input file again"}
     assert dict(result.dropped) == ({} if is_same else again)
 
 
@@ -208,7 +208,7 @@ def test_an_input_that_is_listed_a_second_time_drops_its_group() -> None:
     lake = lake_with("a")
     lake.add("m-merged", [data_file("a", 10), data_file("b", 10)])
     result = decide(lake, claim("a"), claim("b", group_id=1, manifest="m-gone"))
-    assert dict(result.dropped) == {0: "an input file was added again by another commit"}
+    assert dict(result.dropped) == {0: "another commit added an input file again"}
     assert result.kept == {1}
 
 
@@ -260,7 +260,7 @@ def test_a_planning_snapshot_that_another_engine_expired_is_still_the_parent() -
 )
 def test_a_history_that_was_expired_proves_nothing(left: list[dict[str, Any]]) -> None:
     """Whatever its sequence numbers are: the table may have been rolled back before the snapshots that are left."""
-    with pytest.raises(PlanStale, match="its history was expired meanwhile; plan again"):
+    with pytest.raises(PlanStale, match="because snapshots after it have expired; plan again"):
         decide(lake_with("a"), claim("a"), head=document(*left, head=H))
 
 
@@ -281,7 +281,7 @@ def test_outputs_without_row_ids_do_not_replace_rows_that_have_them() -> None:
     assert decide(lake, *claims).kept == {0, 1}
     lake.listed = [replace(m, first_row_id=0) for m in lake.listed]
     result = decide(replace(lake, format_version=3), *claims, head=document_v3)
-    assert dict(result.dropped) == {0: "the rows of an input file were given ids by another commit"}
+    assert dict(result.dropped) == {0: "another commit gave the rows of an input file ids"}
 
 
 def with_fields(*fields: dict[str, Any], last_column_id: int = 5) -> TableMetadata:
@@ -399,7 +399,7 @@ def test_a_deletion_vector_hits_the_group_of_its_file(applied: tuple[str, int] |
     deletes: dict[tuple[str, int | None], int] = {} if applied is None else {applied: 1}
     claims = [replace(claim("a", "b"), deletes=deletes), claim("a", group_id=1)]
     result = decide(lake, *claims)
-    assert dict(result.dropped) == {0: "rows of an input file were deleted by another commit"}
+    assert dict(result.dropped) == {0: "another commit deleted rows of an input file"}
     assert result.kept == {1}
 
 
@@ -443,4 +443,4 @@ def test_a_partitioned_equality_delete_drops_a_group_whose_rows_moved(
     lake.add("m-global", [equality_delete((1,))], spec_id=0, sequence=H_SEQUENCE)
     assert decide(lake, moved).kept == {0}
     lake.add("m-deletes", [equality_delete((1,), partition)], spec_id=spec_id, sequence=H_SEQUENCE)
-    assert "a partition that the rows left or came to" in decide(lake, moved).dropped[0]
+    assert "a partition that rows were moved out of or into" in decide(lake, moved).dropped[0]

@@ -72,7 +72,7 @@ def test_beside_many_tables_that_hang_the_others_have_a_short_time(
     for number in range(20):
         told = looks.hang(f"t{number}")
     assert looks.limits == [300.0] * 16 + [5.0] * 4
-    assert told == "ns.t19 is not read: 19 others took too long"
+    assert told == "ns.t19 is not read: 19 other tables took too long"
     assert len(looks.cuts()) == 16
     short = Looks(tmp_path / "short", 59, monkeypatch)
     assert short.hang("t") == "ns.t is not read: looking at it did not end within detection_timeout_s 59"
@@ -195,7 +195,7 @@ def test_swaps_that_crashed_one_after_the_other_are_spared() -> None:
 
 @pytest.mark.parametrize("log", [[path(5), path(6)], [path(6)], [path(7, "other")]])
 def test_a_file_that_follows_on_another_unknown_one_is_another_head(log: list[str]) -> None:
-    with pytest.raises(OperationRefused, match=r"00007-x.*metadata of ns\.t that follows on metadata which its"):
+    with pytest.raises(OperationRefused, match=r"00007-x.*metadata of ns\.t made from metadata that its"):
         refuse_other_head(table_at(), [stray(7, log, [5, 6, 7])])
 
 

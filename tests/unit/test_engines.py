@@ -94,7 +94,7 @@ def test_one_line_records_the_files_of_all_attempts_and_a_record_of_an_earlier_v
 def test_an_attempt_that_cleaning_would_not_try_writes_nothing() -> None:
     names = LAYOUTS["plain"]
     with pytest.raises(
-        StorageError, match="started more than 4 times; files of further attempts would never be removed"
+        StorageError, match="started more than 4 times, and files of further attempts would never be removed"
     ):
         replace(names, attempt=ATTEMPTS_PER_RUN).path()
     assert replace(names, attempt=ATTEMPTS_PER_RUN, attempts=MAX_ATTEMPTS).path().endswith("-a4.parquet")

@@ -141,7 +141,7 @@ def test_a_catalog_of_aws_believes_no_page(page: bytes) -> None:
         (tables.get_table_metadata_location, {"tableBucketARN": arn, "namespace": "ns", "name": "t"}),
     ]
     for ask, about in requests:
-        with pytest.raises(ClientError, match="the answer is not one of the service"):
+        with pytest.raises(ClientError, match="the answer does not come from the service"):
             ask(**about)
 
 
@@ -176,8 +176,8 @@ def test_what_tells_nothing_of_the_deletion_deletes_nothing(body: bytes) -> None
     told = answered(body)
     assert (told.deleted, set(told.transient)) == ((), set(PATHS))
     assert told.failed["s3://bucket/a"] == (
-        "failed with NoDeleteResult: the answer is not one of a store, so that the request counts as failed; "
-        "look for a proxy that answers in the place of the store"
+        "failed with NoDeleteResult: the answer does not come from a store, so the request counts as failed; "
+        "look for a proxy that answers in place of the store"
     )
 
 
@@ -229,7 +229,7 @@ def test_an_answer_without_errors_is_a_success() -> None:
 
 FILE, FOLDER = "s3://bucket/t/f", "s3://bucket/t"
 RENEW = "; sign in again, or name a profile or role, whose keys are renewed"
-CORRECT = "; the bucket is elsewhere: correct s3.region or s3.endpoint"
+CORRECT = "; the bucket is in another region or store: correct s3.region or s3.endpoint"
 PAGE = (
     b"<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>on</NextContinuationToken>"
     b"<Contents><Key>t/a</Key><Size>1</Size></Contents></ListBucketResult>"

@@ -119,7 +119,7 @@ def test_a_switch_of_glue_is_true_or_false(value: str) -> None:
 def test_glue_without_a_region_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE", "AWS_ENDPOINT_URL"):
         monkeypatch.delenv(variable, raising=False)
-    with pytest.raises(PolicyError, match=r"^the region of the Glue Data Catalog is not known: set glue\.region or"):
+    with pytest.raises(PolicyError, match=r"^the region of the Glue Data Catalog is not set: set glue\.region or"):
         open_catalog("g", {"type": "glue"})
 
 

@@ -218,7 +218,7 @@ def test_numbers_in_more_bytes_than_they_need_are_read_all_the_same() -> None:
 def test_an_entry_without_snapshot_is_no_entry() -> None:
     manifest = one()
     orphaned = ManifestFile(manifest_path="m.avro", manifest_length=1, partition_spec_id=0, added_snapshot_id=None)
-    with pytest.raises(MetadataUnreadable, match=r"m\.avro holds an entry without snapshot id"):
+    with pytest.raises(MetadataUnreadable, match=r"m\.avro has an entry without snapshot id"):
         list(EntryCopier(table_of(3), 0).copy(manifest.data, replace(orphaned, sequence_number=9)))
 
 
@@ -300,7 +300,7 @@ def test_existing_and_deleted_entries_must_say_it_all(
     status: EntryStatus, snapshot_id: int | None, number: int | None
 ) -> None:
     """Written null, they would inherit the numbers of the wrong snapshot (rule: carry-entries-explicitly)."""
-    with pytest.raises(ValueError, match="must carry its ids explicitly"):
+    with pytest.raises(ValueError, match="must state its ids explicitly"):
         encoded(drawn_table(2, spec=[]), [entry(status, snapshot_id, number, 1)], ManifestContent.DATA)
 
 
@@ -440,6 +440,7 @@ def test_a_partition_value_of_another_type_is_not_copied(stored: str, now: str) 
     entry = ManifestEntry(EntryStatus.ADDED, 1, None, None, data_file("s3://b/t/f", 9, (value,)))
     written = encoded(theirs, [entry], ManifestContent.DATA)
     with pytest.raises(
-        MetadataUnreadable, match=r"^manifest s3://b/m\.avro holds an entry with a value of another type"
+        MetadataUnreadable,
+        match=r"^manifest s3://b/m\.avro has an entry with a value that does not have its column's type",
     ):
         list(EntryCopier(ours, 0).copy(written.data, written.manifest))

@@ -279,9 +279,9 @@ _WHOLE = _md5(bytes.fromhex(_md5(b"a")) + bytes.fromhex(_md5(b"b")))
 TOLD: list[tuple[str, list[PartEtag], str | None]] = [
     (f'"{_WHOLE}-2"', [_COPIED, _SENT], None),
     (f"{_WHOLE}-2", [_COPIED, _SENT], None),
-    (f'"{_WHOLE}-3"', [_COPIED, _SENT], "the store made it of 3 parts instead of 2"),
-    (f'"{_WHOLE}-2"', [_SENT, _COPIED], "its ETag is not that of its parts"),
-    (f'"{_WHOLE}-2"', [_SENT, (_md5(b"c"), _md5(b"d"))], "the store holds other bytes than were sent to it"),
+    (f'"{_WHOLE}-3"', [_COPIED, _SENT], "the store made it from 3 parts instead of 2"),
+    (f'"{_WHOLE}-2"', [_SENT, _COPIED], "its ETag does not match its parts"),
+    (f'"{_WHOLE}-2"', [_SENT, (_md5(b"c"), _md5(b"d"))], "the store has other bytes than were sent to it"),
     # Of a store whose ETags are no MD5 nothing is told but the number of parts.
     (f'"{_WHOLE}-2"', [_COPIED, (_md5(b"c"), _md5(b"d"))], None),
     ('"anything"', [_COPIED, _SENT], None),
@@ -330,7 +330,7 @@ def test_an_answer_without_its_etag_tells_nothing(call: str, monkeypatch: pytest
     monkeypatch.setattr(client, call, silent)
     if call != "complete_multipart_upload":
         made = assemble(storage_over(client), TO, UPLOADED_PARTS)
-        assert made == "failed: the store did not tell the ETag of what it made"
+        assert made == "failed: the store did not send the ETag of the object or part"
         return
-    with pytest.raises(StorageError, match="did not tell the ETag"):
+    with pytest.raises(StorageError, match="did not send the ETag"):
         assemble(storage_over(client), TO, UPLOADED_PARTS)

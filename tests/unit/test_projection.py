@@ -149,7 +149,7 @@ def test_a_partition_value_goes_before_a_default_and_a_default_before_null() -> 
 def test_a_default_of_another_type_and_a_required_column_without_a_default_are_refused() -> None:
     wrong: list[tuple[str, Any]] = [("int", "1"), ("int", True), ("boolean", 1), ("date", "yesterday")]
     for kind, default in (*wrong, ("decimal(9,2)", "1.234"), ("string", 1)):
-        with pytest.raises(TableUnsupported, match="is no value of type"):
+        with pytest.raises(TableUnsupported, match="is not a value of type"):
             added((2, "n", kind, {"initial-default": default}))
     with pytest.raises(TableUnsupported, match="lacks the required column n, which has no default"):
         added((2, "n", "int", {"required": True}))

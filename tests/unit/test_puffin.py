@@ -123,7 +123,7 @@ def test_damage_is_found(damage: Callable[[bytes], bytes], said: str) -> None:
 
 
 def test_the_cardinality_must_be_what_the_manifest_says() -> None:
-    with pytest.raises(MetadataUnreadable, match="it holds 4 positions, its manifest says 3"):
+    with pytest.raises(MetadataUnreadable, match="it contains 4 positions, but its manifest says 3"):
         decode_deletion_vector(BLOB, "x", 3)
 
 
@@ -168,8 +168,8 @@ def test_footers_of_other_writers_are_read() -> None:
         (lambda data: data[:-12] + struct.pack("<I", 2**31) + data[-8:], "no footer"),
         (lambda data: data[:-12] + struct.pack("<I", 20) + data[-8:], "no footer"),
         (lambda data: data[:-8] + b"\1\0\0\0PFA1", "footer is compressed"),
-        (lambda data: data.replace(b'"offset"', b'"offsat"'), "cannot be understood"),
-        (lambda data: data.replace(b'{"blobs"', b'["blobs"'), "cannot be understood"),
+        (lambda data: data.replace(b'"offset"', b'"offsat"'), "cannot be parsed"),
+        (lambda data: data.replace(b'{"blobs"', b'["blobs"'), "cannot be parsed"),
     ],
 )
 def test_a_damaged_footer_names_its_file(damage: Callable[[bytes], bytes], said: str) -> None:
@@ -254,9 +254,9 @@ def test_theta_of_a_union_is_the_least() -> None:
         (lambda data: data[:4], "requires a buffer"),
         (lambda data: data[:-8], "requires a buffer"),
         (lambda data: data + bytes(8), "do not fit"),
-        (lambda data: data[:1] + b"\2" + data[2:], "no compact sketch"),
-        (lambda data: data[:2] + b"\2" + data[3:], "no compact sketch"),
-        (lambda data: data[:5] + bytes([data[5] | 1]) + data[6:], "no compact sketch"),
+        (lambda data: data[:1] + b"\2" + data[2:], "not a compact sketch"),
+        (lambda data: data[:2] + b"\2" + data[3:], "not a compact sketch"),
+        (lambda data: data[:5] + bytes([data[5] | 1]) + data[6:], "not a compact sketch"),
         (lambda data: data[:6] + b"\0\0" + data[8:], "another seed"),
         (lambda data: data[:16] + struct.pack("<q", 5) + data[24:], "do not fit"),
     ],

@@ -298,8 +298,8 @@ def test_a_database_that_must_not_be_looked_into_hides_no_other() -> None:
         listed.extend(catalog.list_tables())
     assert listed == [TableName(("sales",), "orders")]
     assert str(told.value) == (
-        "catalog lake (Glue Data Catalog): the tables of 1 database(s) must not be listed (hr); allow glue:GetTables "
-        "on them where they may share files with tables that are maintained"
+        "catalog lake (Glue Data Catalog): access to the tables of 1 database(s) is denied (hr); allow glue:GetTables "
+        "on them if they may share files with maintained tables"
     )
 
 

@@ -99,7 +99,9 @@ def test_a_missing_right_is_told_once(ask: Ask, right: str, caplog: pytest.LogCa
     (rule: throttles-are-failures)."""
     bucket = f"denied-{ask.__name__}"
     assert [ask(Refusing("AccessDenied", 403), bucket) for _ in range(3)] == [False] * 3
-    assert caplog.messages == [f"unneeded files stay in s3://{bucket}, because a permission is missing: allow {right}"]
+    assert caplog.messages == [
+        f"unneeded files remain in s3://{bucket}, because a permission is missing: allow {right}"
+    ]
 
 
 @pytest.mark.parametrize(("ask", "right"), ASKED)

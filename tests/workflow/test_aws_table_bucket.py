@@ -275,7 +275,7 @@ def test_a_key_that_is_not_there_is_a_403_to_who_may_not_list(scripted_stack: Lo
     with scripted_stack.rights.without("RunDocumentsPolicy", "s3:ListBucket"):
         execution = scripted_stack.run({})
     assert execution.error == "ReportFailed"  # it is not told either: its report lies there
-    assert "must not be accessed with these credentials" in execution.visits[0].errors[0][1]
+    assert "cannot be accessed: access is denied to these credentials" in execution.visits[0].errors[0][1]
     assert {one.need.action for one in DENIED} == {"s3:ListBucket"}
     DENIED.clear()
 

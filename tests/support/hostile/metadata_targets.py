@@ -322,7 +322,7 @@ def deletion_vector(folder: Path) -> Target:
             count = 3
             decode_deletion_vector(data, str(path), count)
         except MetadataUnreadable as error:
-            found = re.search(r"it holds (\d+) positions, its manifest", str(error))
+            found = re.search(r"it contains (\d+) positions, but its manifest", str(error))
             if found is None:
                 raise
             count = int(found[1])

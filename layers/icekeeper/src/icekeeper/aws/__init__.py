@@ -1,1 +1,1 @@
-"""Which AWS identity, region and endpoint a catalog, a store or the state uses; all other rooms ask this one."""
+"""The AWS identity, region and endpoint that a catalog, a store or the state store uses."""

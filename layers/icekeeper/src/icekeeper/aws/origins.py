@@ -11,20 +11,20 @@ from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 _FOREIGN = (
-    b'{"__type": "ForeignAnswer", "message": "the answer is not one of the service, so that the request counts as '
+    b'{"__type": "ForeignAnswer", "message": "the answer does not come from the service, so the request counts as '
     b'failed; look for a proxy that answers in its place"}'
 )
 
 
 def require_members(client: Any, members: Mapping[str, str]) -> None:
-    """Make a boto3 client check, before it parses an answer in JSON, that it is the service's own
+    """Make a boto3 client check, before it parses a JSON answer, that the answer is the service's own
     (rule: trust-only-own-answers).
 
-    boto3 takes a page that a proxy sends with status 200 for an empty answer: that an item, such as a pin, does not
-    exist, or that one, such as a lease, was written.  Here such an answer becomes a transient failure, like a 502,
-    after which boto3 repeats the request if it repeats failed ones.
+    boto3 would take a proxy's page with status 200 for an empty answer: that an item, such as a pin, does not exist, or
+    that an item, such as a lease, was written.  Here such an answer becomes a transient failure, like a 502, after
+    which boto3 repeats the request if it repeats failed requests.
 
-    ``members``: operation → a member that every answer contains; empty where answers may be empty objects.  Source: the
+    ``members``: operation → a member that every answer contains; empty if answers may be empty objects.  Source: the
     services' API references, "Response Syntax".
     """
 
@@ -44,7 +44,7 @@ def _has(body: bytes, member: str) -> bool:
 
 
 def _believe_parsed(response: Any, **_: Any) -> None:
-    """Copy the changed status into the HTTP response, because boto3 decides by that whether to repeat the request."""
+    """Copy the changed status into the HTTP response, by which boto3 decides whether to repeat the request."""
     if response is not None:
         http_response, parsed = response
         http_response.status_code = parsed["ResponseMetadata"]["HTTPStatusCode"]
@@ -53,13 +53,13 @@ def _believe_parsed(response: Any, **_: Any) -> None:
 _IP: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _PORTS = {"http": 80, "https": 443}
-# No user, no blanks, no control characters, and no backslash, which some libraries read as a slash (WHATWG URL
+# An address without user, blanks, control characters and backslashes, which some libraries read as slashes (WHATWG URL
 # standard).
 _PLAIN = re.compile(
     r"(?P<scheme>https?)://(?P<host>[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::(?P<port>[0-9]{1,5}))?(?:[/?#][!-\[\]-~]*)?",
     re.IGNORECASE,
 )
-# Link-local addresses (RFC 3927, RFC 4291), and others of clouds' metadata services: AWS's IPv6 (EC2 user guide,
+# Link-local addresses (RFC 3927, RFC 4291), and addresses of clouds' metadata services: AWS's IPv6 (EC2 user guide,
 # "Instance metadata"; EKS Pod Identity), Alibaba's, Azure's and Oracle's.
 _NEVER = tuple(
     ipaddress.ip_network(network)
@@ -74,7 +74,7 @@ _EMBEDDING = tuple(ipaddress.IPv6Network(network) for network in ("::/96", "::ff
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Who answers at an address (RFC 6454)."""
+    """The origin of an address: scheme, host and port (RFC 6454)."""
 
     scheme: str
     host: str
@@ -87,10 +87,10 @@ class Origin:
 
 
 def origin_of(address: str) -> Origin | None:
-    """The origin of an address that somebody else names; ``None`` where it is no plain HTTP address.
+    """The origin of an address that a server or table names; ``None`` if it is not a plain HTTP address.
 
-    Libraries parse odd addresses differently: one library's host is another's user.  So only plain addresses have an
-    origin, and others are never followed.
+    Libraries parse unusual addresses differently: one takes for the host what another takes for the user.  So only
+    plain addresses have an origin, and other addresses are never used.
     """
     plain = _PLAIN.fullmatch(address)
     if plain is None:
@@ -112,15 +112,15 @@ def own_origin(address: str) -> Origin | None:
 
 
 def is_link_local(host: str) -> bool:
-    """Whether a host is a link-local address, in any spelling, or a name that resolves to one now.
+    """Whether a host is a link-local address, in any spelling, or a name that currently resolves to such an address.
 
-    False for a name that cannot be resolved.  The answer may change: ask again before each connection.
+    ``False`` for a name that cannot be resolved.  The result may change: call this before each connection.
     """
     try:
         found = [_literal(host)]
     except ValueError:
         found = _looked_up(host)
-    return any(address in network for one in found for address in _meanings(one) for network in _NEVER)
+    return any(meant in network for address in found for meant in _meanings(address) for network in _NEVER)
 
 
 def _literal(host: str) -> _IP:
@@ -128,7 +128,7 @@ def _literal(host: str) -> _IP:
     if host.startswith("["):
         return ipaddress.IPv6Address(host.strip("[]"))
     try:
-        # Also decimal, octal, hexadecimal and shortened spellings, which the C library accepts when it connects.
+        # This includes decimal, octal, hexadecimal and shortened spellings, which the C library accepts on connecting.
         return ipaddress.IPv4Address(socket.inet_aton(host.rstrip(".")))
     except OSError as error:
         raise ValueError(host) from error
@@ -149,4 +149,4 @@ def _meanings(address: _IP) -> list[_IP]:
     inner = [address.sixtofour, *(address.teredo or ())]
     if any(address in network for network in _EMBEDDING):
         inner.append(ipaddress.IPv4Address(address.packed[-4:]))
-    return [address, *(one for one in inner if one is not None)]
+    return [address, *(embedded for embedded in inner if embedded is not None)]

@@ -1,8 +1,8 @@
 """boto3 sessions for PyIceberg's properties, shared by identity, with credentials that renew themselves.
 
-Keys are requested once for each identity, because all users of it share a session.  boto3 itself renews the keys of a
-machine's or container's role, of a profile that assumes a role or uses single sign-on, and of a credential process.  A
-role in the properties, and keys that a catalog vends, are renewed here.
+Keys are requested once per identity, because all its users share a session.  boto3 itself renews the keys of a
+machine's or container's role, of a profile that assumes a role or uses single sign-on, and of a credential process.
+The keys of a role in the properties, and keys that a catalog vends, are renewed here.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ from icekeeper.text import remember_secrets
 Answer = TypeVar("Answer")
 
 ANSWERS_IN_S = 120.0
-"""A person may have to type a second factor's code meanwhile."""
+"""Long enough for a person to type the code of a second factor."""
 
 
 class Patience:
-    """Waits for one source of credentials, with a limit, and does not ask again while an answer is outstanding.
+    """Waits for a source of credentials, with a time limit, and sends no second request while the first is unanswered.
 
-    A credential process may hang, and botocore has no limit for it.
+    A credential process may hang, and botocore sets no limit for it.
     """
 
     def __init__(self) -> None:
         self._silent: Future[Any] | None = None
 
     def ask(self, ask: Callable[[], Answer], provider: str) -> Answer:
-        """Call ``ask`` in its own thread, which is left behind if it does not return.
+        """Call ``ask`` in its own thread, which is abandoned if it does not return.
 
         Raises:
             CredentialRetrievalError: it did not return within :data:`ANSWERS_IN_S` seconds.
@@ -77,7 +77,7 @@ class Patience:
             except BaseException as error:
                 answer.set_exception(error)
 
-        # A daemon, so that the process can end without an answer.
+        # A daemon thread, so that the process can end without an answer.
         threading.Thread(target=contextvars.copy_context().run, args=(run,), name="credentials", daemon=True).start()
         try:
             return answer.result(ANSWERS_IN_S)
@@ -93,12 +93,12 @@ def _silence(provider: str) -> CredentialRetrievalError:
 
 
 _ROLE_SESSION_NAME = "icekeeper"
-# So close before keys expire, work waits for others, or fails.
+# This long before keys expire, work waits for new keys, or fails.
 _LATE_S = 60.0
 
 
 class Source(Protocol):
-    """A session whose credentials others use."""
+    """A session whose credentials other sessions use."""
 
     def source(self) -> Any:
         """botocore's credentials, or ``None``."""
@@ -110,7 +110,7 @@ class Source(Protocol):
 
 
 class AssumedRole(CredentialProvider):  # type: ignore[misc]  # botocore has no types
-    """The keys of a role that another identity assumes, on first use and again before they expire."""
+    """The keys of a role that another identity assumes: on first use, and again before they expire."""
 
     METHOD = "assume-role"
     CANONICAL_NAME = "custom-icekeeper-assume-role"
@@ -134,7 +134,8 @@ class AssumedRole(CredentialProvider):  # type: ignore[misc]  # botocore has no 
         return DeferredRefreshableCredentials(fetcher.fetch_credentials, self.METHOD)
 
     def _client(self, service: str, **_: Any) -> Any:
-        """The client that assumes the role; botocore would make a new one each time, with the source's current keys."""
+        """The client that assumes the role; botocore would make a new client each time, with the source's current
+        keys."""
         if self._asking is None:
             self._asking = self._source.client(service)
         return self._asking
@@ -175,7 +176,7 @@ class VendedKeys(CredentialProvider):  # type: ignore[misc]  # as above
             lambda: _as_botocore(self._vendor.renew()),
             self.METHOD,
             time_fetcher=lambda: _moment(system_clock()),
-            # With botocore's own 15 and 10 minutes, keys that live no longer would be renewed at each request.
+            # With botocore's own 15 and 10 minutes, keys with a shorter life would be renewed at each request.
             advisory_timeout=min(EARLY_S, left_s / 3),
             mandatory_timeout=min(_LATE_S, left_s / 6),
         )
@@ -194,10 +195,10 @@ def _moment(epoch_ms: int) -> datetime:
     return datetime.fromtimestamp(epoch_ms / 1000, UTC)
 
 
-def told_moment(text: str) -> datetime | None:
-    """The time in a text of an answer, in UTC where it has no zone; ``None`` where it is malformed.
+def parsed_moment(text: str) -> datetime | None:
+    """The time that an answer contains as text, in UTC if it has no zone; ``None`` if it is malformed.
 
-    botocore would take a time without a zone for local time, and fail on a malformed one.
+    botocore would take a time without a zone for local time, and fail on a malformed time.
     """
     try:
         found: datetime = parse_timestamp(text)
@@ -206,17 +207,17 @@ def told_moment(text: str) -> datetime | None:
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
-# More than the requests that the threads of a process send at once; more threads would wait for a connection.
+# More than the threads of a process send requests at once, so that no thread waits for a connection.
 _MAX_CONNECTIONS = 64
 
-# While a process runs for weeks, somebody may edit AWS's configuration files and replace keys in them.
+# A process may run for weeks, and AWS's configuration files and the keys in them may be edited meanwhile.
 _KEPT_S = 300.0
 # A catalog may vend different keys for each table.
 _MOST_KEPT = 64
 
 
 class Keys(NamedTuple):
-    """Credentials at one moment; a later call may return others."""
+    """The current credentials; a later call may return others."""
 
     access_key: str
     secret_key: str
@@ -227,10 +228,10 @@ class Keys(NamedTuple):
 
 
 class AwsSession:
-    """One identity in one region; safe to share between threads."""
+    """An identity in a region; safe to share between threads."""
 
     def __init__(self, core: Any, **identity: str | None) -> None:
-        """``core`` is a botocore session that no other shares; ``identity`` is as for :class:`boto3.Session`."""
+        """``core``: a botocore session that is not shared; ``identity``: arguments of :class:`boto3.Session`."""
         self._session = boto3.Session(botocore_session=core, **identity)
         places = core.get_component("data_loader").search_paths
         places[:] = dict.fromkeys(places)  # boto3 adds its own path with each session
@@ -242,13 +243,13 @@ class AwsSession:
 
     @property
     def region_name(self) -> str | None:
-        """The region; ``None`` if neither the properties nor AWS's own configuration name one."""
+        """The region; ``None`` if neither the properties nor AWS's own configuration name a region."""
         region: str | None = self._session.region_name
         return region
 
     @property
     def has_credentials(self) -> bool:
-        """Whether there are any; raises as :meth:`source`."""
+        """Whether there are credentials; raises what :meth:`source` raises."""
         return self.source() is not None
 
     def client(self, service: str, *, first_base: type | None = None, **options: Any) -> Any:
@@ -270,7 +271,7 @@ class AwsSession:
         return made
 
     def keys(self) -> Keys | None:
-        """Credentials for a client that is not boto3's, renewed before they expire; ``None`` where there are none.
+        """Credentials for a client that is not boto3's, renewed before they expire; ``None`` if there are none.
 
         Call this before each use of such a client: new keys need a new client.
 
@@ -291,15 +292,15 @@ class AwsSession:
         return keys
 
     def _frozen(self, credentials: Any) -> Any:
-        """The current keys, renewed where that is due."""
+        """The current keys, renewed if they expire soon."""
         if not getattr(credentials, "refresh_needed", lambda: False)():
             return credentials.get_frozen_credentials()
         return self._patience.ask(credentials.get_frozen_credentials, str(credentials.method))
 
     def botocore_session(self) -> Any:
-        """A session with the same credentials and region, for a library that makes clients itself.
+        """A new session with the same credentials and region, for a library that makes clients itself.
 
-        A new one, because boto3 would add its methods to the clients once more for each session over the same core.
+        It is not shared, because boto3 adds its methods to the clients again for each session over the same core.
         """
         core = _core()
         core.register_component("credential_provider", CredentialResolver([SameAs(self)]))
@@ -312,7 +313,7 @@ class AwsSession:
             self.keys()
 
     def source(self) -> Any:
-        """botocore's credentials, which renew themselves when they are used; ``None`` where there are none.
+        """botocore's credentials, which renew themselves when they are used; ``None`` if there are none.
 
         Raises:
             BotoCoreError: the source of credentials failed.
@@ -322,7 +323,7 @@ class AwsSession:
                 return None
             if self._found is None:
                 self._found = self._patience.ask(self._session.get_credentials, "the configured source of credentials")
-                self._has_none = self._found is None  # another look takes seconds where no metadata service answers
+                self._has_none = self._found is None  # without a metadata service, another request takes seconds
             return self._found
 
 
@@ -336,7 +337,7 @@ def aws_session(properties: Mapping[str, str], prefixes: Sequence[str] = FILES) 
 
 
 def session_of(identity: AwsIdentity, region: str | None) -> AwsSession:
-    """The session of an identity; as :func:`aws_session`."""
+    """The session of an identity; otherwise like :func:`aws_session`."""
     return _kept.get((identity, region, _surroundings()), partial(_new_session, identity, region))
 
 
@@ -362,7 +363,7 @@ _kept = _Kept()
 
 
 def _surroundings() -> tuple[tuple[str, str], ...]:
-    """The variables that AWS's SDKs read; functions in one process may have different ones."""
+    """The variables that AWS's SDKs read; functions in the same process may have different variables."""
     return tuple(sorted((k, v) for k, v in os.environ.items() if k.startswith("AWS_") or k in ("HOME", "USERPROFILE")))
 
 
@@ -388,12 +389,12 @@ def _new_session(identity: AwsIdentity, region: str | None) -> AwsSession:
 
 
 def _core() -> Any:
-    """A botocore session that shares the models of AWS's services with all others, and parses times by told_moment.
+    """A botocore session that shares the models of AWS's services with all others, and uses :func:`parsed_moment`.
 
-    Else each session would parse the models again: 13 MB and a twentieth of a second for S3 alone.
+    Otherwise each session would parse the models again: 13 MB and a twentieth of a second for S3 alone.
     """
     core = botocore.session.get_session()
-    core.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=told_moment)
+    core.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=parsed_moment)
     core.register_component("data_loader", _models(core.get_config_variable("data_path")))
     return core
 
@@ -404,8 +405,8 @@ def _models(data_path: str | None) -> Any:
 
 
 def client_config(properties: Mapping[str, str], *, attempts: int = 3, **more: Any) -> Config:
-    """Timeouts and attempts of every client: a refused connection fails within 5 s, a lost answer is requested again
-    (rule: failures-cost-no-row).
+    """Timeouts and attempts of every client: a refused connection fails within 5 s, and a request without an answer is
+    repeated (rule: failures-cost-no-row).
     """
     return Config(
         connect_timeout=float(properties.get(S3_CONNECT_TIMEOUT) or 3),

@@ -16,8 +16,8 @@ S3_CONNECT_TIMEOUT = "s3.connect-timeout"
 S3_ENDPOINT = "s3.endpoint"
 S3_REGION = "s3.region"
 ENDPOINT_OF_SERVER = "icekeeper.endpoint-of-server"
-"""``true``: the server of a catalog named the endpoint, so it is not trusted like the operator's own.  Our own
-property; only :mod:`icekeeper.catalogs.server_settings` sets it."""
+"""``true``: the server of a catalog named the endpoint, so it is trusted less than the operator's own.  An internal
+property, which only :mod:`icekeeper.catalogs.server_settings` sets."""
 
 FILES = ("s3", "client")
 """Prefixes of the properties for files, in this order (PyIceberg, "Configuration": ``s3.*`` wins over ``client.*``)."""
@@ -25,7 +25,7 @@ FILES = ("s3", "client")
 
 @dataclass(frozen=True, slots=True)
 class AwsIdentity:
-    """The sender of requests; a value that is ``None`` comes from boto3's own chain."""
+    """The identity that sends requests; a value that is ``None`` comes from boto3's own chain."""
 
     profile: str | None = None
     access_key: str | None = None
@@ -41,7 +41,7 @@ class AwsIdentity:
 
 
 def _first_of(properties: Mapping[str, str], key: str, prefixes: Sequence[str]) -> str | None:
-    """The value of a key under the first prefix that has one."""
+    """The value of a key under the first prefix for which it is set."""
     return next((value for prefix in prefixes if (value := properties.get(f"{prefix}.{key}"))), None)
 
 
@@ -49,7 +49,7 @@ def identity_in(properties: Mapping[str, str], prefixes: Sequence[str] = FILES) 
     """The identity in the properties.
 
     For files, keys are used directly, even if there is a role: PyIceberg would assume the role *instead*, and vended
-    keys may not assume any.  For catalogs, the keys assume the role, as in PyIceberg (its pull request 4132).
+    keys may not assume a role.  For catalogs, the keys assume the role, as in PyIceberg (its pull request 4132).
     """
     access_key = _first_of(properties, "access-key-id", prefixes)
     keys_win = access_key is not None and prefixes[0] == FILES[0]
@@ -84,7 +84,7 @@ def with_keys(properties: Mapping[str, str], access_key: str, secret_key: str, t
 
 
 def without_keys(properties: Mapping[str, str]) -> dict[str, str]:
-    """The properties without keys and roles for files, which others replace; a profile stays, for its region."""
+    """The properties without keys and roles for files, which the caller replaces; a profile remains, for its region."""
     left_out = {
         f"{prefix}.{key}"
         for prefix in FILES
@@ -94,7 +94,7 @@ def without_keys(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def with_endpoint(properties: Mapping[str, str]) -> dict[str, str]:
-    """The properties, with S3's endpoint from the environment where they name none.
+    """The properties, with S3's endpoint from the environment if they name no endpoint.
 
     boto3 reads ``AWS_ENDPOINT_URL_S3`` and ``AWS_ENDPOINT_URL``, PyArrow 26 does not; both must reach the same store
     (platform: pyarrow-ignores-endpoint-url).  Source: AWS SDKs and tools reference, "Service-specific endpoints".
@@ -107,26 +107,26 @@ def with_endpoint(properties: Mapping[str, str]) -> dict[str, str]:
     return chosen
 
 
-# Keys that a catalog vends with a table.  To get others before they expire, the table is loaded again.
+# Keys that a catalog vends with a table.  To get new keys before they expire, the table is loaded again.
 #
 # A REST catalog sends the time at which keys expire (Iceberg-Java,
 # ``S3FileIOProperties.SESSION_TOKEN_EXPIRES_AT_MS``); keys without it are never renewed.  Only the process that signed
-# in to the catalog can get new keys.  A worker gets the keys that are current when its work is sent, and no others.
+# in to the catalog can get new keys.  A worker gets only the keys that are current when its work is sent.
 
 _ACCESS_KEY, _SECRET_KEY, _TOKEN = "s3.access-key-id", "s3.secret-access-key", "s3.session-token"
 _EXPIRES = "s3.session-token-expires-at-ms"
 EARLY_S = 300.0
-"""Keys are renewed so long before they expire."""
-# A scan of a large fleet gets keys for each table while passes use those of some; these must not be forgotten.
+"""How long before their expiry keys are renewed."""
+# A scan of a large fleet gets keys for each table while passes use the keys of some tables, which must be remembered.
 _MOST_REMEMBERED = 4096
 
 LoadAgain: TypeAlias = Callable[[], Mapping[str, str]]
-"""Loads the table and returns the properties for its files; raises as :meth:`.Catalog.load` does."""
+"""Loads the table and returns the properties for its files; raises what :meth:`.Catalog.load` raises."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vended:
-    """Keys for the files of one table, and the epoch millisecond at which they expire."""
+    """Keys for the files of a table, and the epoch millisecond at which they expire."""
 
     access_key: str
     secret_key: str
@@ -135,7 +135,7 @@ class Vended:
 
     @classmethod
     def read(cls, properties: Mapping[str, str]) -> Vended | None:
-        """The vended keys in the properties; ``None``: there are none, or none with a known time of expiry."""
+        """The vended keys in the properties; ``None``: there are none, or their time of expiry is not known."""
         access_key, secret_key, token = (properties.get(key, "") for key in (_ACCESS_KEY, _SECRET_KEY, _TOKEN))
         expires = properties.get(_EXPIRES, "")
         if not (access_key and secret_key and token and expires.isdecimal()):
@@ -143,13 +143,13 @@ class Vended:
         return cls(access_key, secret_key, token, int(expires))
 
     def put_into(self, properties: Mapping[str, str]) -> dict[str, str]:
-        """The properties with these keys in place of others."""
+        """The properties with these keys in place of other keys."""
         keys = {_ACCESS_KEY: self.access_key, _SECRET_KEY: self.secret_key, _TOKEN: self.session_token}
         return {**properties, **keys, _EXPIRES: str(self.expires_ms)}
 
 
 class Vendor:
-    """The newest keys that a catalog vended for a table, and the way to get others."""
+    """The newest keys that a catalog vended for a table, and a function that gets new keys."""
 
     def __init__(self, first: Vended, again: LoadAgain) -> None:
         self.newest = first
@@ -159,20 +159,20 @@ class Vendor:
         """Get new keys.
 
         Raises:
-            StorageError: the catalog vends none any more.
-            MaintenanceError: the catalog cannot be asked.
+            StorageError: the catalog no longer vends keys.
+            MaintenanceError: the catalog cannot be reached.
         """
         renewed = Vended.read(self._again())
         if renewed is None:
-            raise StorageError("the catalog has vended keys that expire, and vends no others now")
+            raise StorageError("the keys that the catalog vended expire, and it no longer vends keys")
         self.newest = renewed
         return renewed
 
     def lasting(self) -> Vended:
-        """The newest keys, or new ones if those expire soon.
+        """The newest keys, renewed if they expire soon.
 
         Raises:
-            MaintenanceError: they have expired, and the catalog gave no others.
+            MaintenanceError: they have expired, and the catalog vended no new keys.
         """
         left_ms = self.newest.expires_ms - system_clock()
         if left_ms > EARLY_S * 1000:
@@ -211,10 +211,10 @@ def vendor_of(session_token: str | None) -> Vendor | None:
 
 
 def current_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """The properties, with new keys in place of vended ones that expire soon, for a process that cannot renew them.
+    """The properties, with new keys in place of vended keys that expire soon, for a process that cannot renew them.
 
     Raises:
-        MaintenanceError: they have expired, and the catalog gave no others.
+        MaintenanceError: they have expired, and the catalog vended no new keys.
     """
     vendor = vendor_of(properties.get(_TOKEN))
     return dict(properties) if vendor is None else vendor.lasting().put_into(properties)

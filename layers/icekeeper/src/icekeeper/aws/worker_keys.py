@@ -1,7 +1,7 @@
-"""The properties with which workers reach files: they get keys themselves, unless the operator sets otherwise.
+"""The properties with which workers access files: workers get keys themselves, unless the operator sets otherwise.
 
-A task contains a profile's name or a role, but no keys, except configured or vended ones: anybody who can read a task
-can read them, and nothing renews them.
+A task contains a profile's name or a role, but no keys except configured or vended keys, because anybody who can read a
+task can read its keys, and nothing renews them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def properties_for_workers(properties: Mapping[str, str]) -> dict[str, str]:
         session = aws_session(found)
         keys = session.keys()
     except (BotoCoreError, ClientError) as error:
-        raise StorageError(f"{WORKER_CREDENTIALS}=driver needs keys, but there are none to send: {error}") from error
+        raise StorageError(f"{WORKER_CREDENTIALS}=driver needs keys to send, but there are none: {error}") from error
     if keys is None:
         return found
     if region := region_of(found) or session.region_name:

@@ -1,1 +1,1 @@
-"""Catalogs (REST, SQL, S3 Tables, Glue): load a table's metadata document, swap it, and list what there is."""
+"""Catalogs (REST, SQL, S3 Tables, Glue): list tables, load a table's metadata document, and swap it."""

@@ -1,7 +1,7 @@
 """The common part of AWS's catalogs: clients from PyIceberg's properties, errors of a swap, and retries of throttled
 requests (rule: throttles-are-failures).
 
-Errors are distinguished by their codes: boto3's typed exceptions do not match the answers of other servers.
+Errors are distinguished by their codes, because boto3's typed exceptions do not match the answers of other servers.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from icekeeper.model import TableName
 from icekeeper.storage.failures import describe_failure
 from icekeeper.text import mask
 
-# Throttled requests are sent again for half a minute, beyond boto3's own attempts.  boto3's limit is for all failures:
-# with as many attempts, a refused connection would take as long.
+# Throttled requests are sent again for half a minute, beyond boto3's own attempts.  boto3's own limit applies to all
+# failures: if it were as high, a refused connection would also take half a minute.
 ATTEMPTS = 8
 _LONGEST_PAUSE_S = 8.0
 # "Too many requests" and "service unavailable": services throttle with both.
@@ -72,11 +72,11 @@ AWS_ERRORS = (BotoCoreError, ClientError, ResponseParserError)
 
 @dataclass(frozen=True, slots=True)
 class AwsClients:
-    """Two clients of one service: one repeats failed and throttled requests, one sends each request once."""
+    """Two clients of a service: ``repeating`` repeats failed and throttled requests, ``once`` repeats nothing."""
 
     repeating: Any
     once: Any
-    """For swaps: a swap that is sent twice conflicts with itself."""
+    """For swaps, because a swap that is sent twice conflicts with itself."""
 
     def close(self) -> None:
         self.repeating.close()
@@ -97,7 +97,7 @@ class AwsService:
     members: Mapping[str, str]
     """Operation → a member that every answer to it contains."""
     unknown_codes: frozenset[str] = frozenset()
-    """Codes that come with a status below 500 although the request may have been carried out."""
+    """Codes that come with a status below 500 although the service may have carried out the request."""
 
     def connect(self, properties: Mapping[str, str]) -> AwsClients:
         """Prepare the clients; only requests for credentials are sent.
@@ -109,7 +109,7 @@ class AwsService:
         session = aws_session(properties, self.prefixes)
         if session.region_name is None:
             raise PolicyError(
-                f"the region of {self.title} is not known: set {self.client}.region or client.region of the catalog,"
+                f"the region of {self.title} is not set: set {self.client}.region or client.region of the catalog,"
                 " AWS_REGION, or the region of the AWS profile"
             )
         endpoint = properties.get(f"{self.client}.endpoint")
@@ -130,14 +130,14 @@ class AwsService:
         return mask(describe_failure(error, properties.get(f"{self.client}.endpoint")), properties)
 
     def is_missing(self, error: Exception) -> bool:
-        """Whether the answer was that there is no such thing."""
+        """Whether the service answered that the table, namespace or bucket does not exist."""
         return isinstance(error, ClientError) and error_code(error) in self.missing_codes
 
     def swap_error(
         self, error: Exception, table: TableName, unusable: Callable[[Exception], StorageError]
     ) -> MaintenanceError:
-        """The error to raise for a swap that failed: ``unusable`` if the swap was surely never sent, else by the answer
-        (:mod:`icekeeper.catalogs.commit_answer`).
+        """The error to raise for a failed swap: ``unusable`` if the swap was certainly never sent, else the error that
+        fits the answer (:mod:`icekeeper.catalogs.commit_answer`).
         """
         if isinstance(error, ClientError):
             answer = answer_of_aws(
@@ -147,7 +147,7 @@ class AwsService:
                 unknown_codes=self.unknown_codes,
             )
             if answer is CommitAnswer.CONFLICT:
-                return CommitConflict(f"{table} changed meanwhile: another writer committed first")
+                return CommitConflict(f"{table} has changed: another writer committed first")
             unknown = f"{self.title} answered with {error_code(error)}"
             return error_of(answer, table, unknown if answer is CommitAnswer.UNKNOWN else str(unusable(error)))
         never_sent = isinstance(error, EndpointConnectionError | ConnectTimeoutError | ProxyConnectionError)

@@ -1,9 +1,8 @@
 """The maintenance that an AWS table bucket does by itself, through the S3 Tables API.
 
-An operation that is missing in an answer, or has no status, counts as enabled, which is AWS's default.  An error that
-may pass (a throttle, a server's error) is a failure.  An error that will not (a missing right, a server that does not
-know the request) is reported as unreadable, and the bucket counts as doing that operation
-(rule: throttles-are-failures).
+An operation that an answer lacks, or that has no status, counts as enabled, which is AWS's default.  A transient error
+(throttling, a server's error) is a failure.  A lasting error (a missing right, a server that does not know the request)
+is reported as unreadable, and the bucket is assumed to run that operation (rule: throttles-are-failures).
 Source: Amazon S3 API reference, "GetTableMaintenanceConfiguration", "GetTableBucketMaintenanceConfiguration",
 "GetTableMaintenanceJobStatus", "PutTableMaintenanceConfiguration".
 """
@@ -31,13 +30,13 @@ from icekeeper.text import mask
 S3TABLES_PREFIXES = ("s3tables", "client", "s3")
 _TABLE_WIDE = (BuiltIn.COMPACTION, BuiltIn.SNAPSHOT_MANAGEMENT)
 _BUCKET_WIDE = (BuiltIn.UNREFERENCED_FILE_REMOVAL,)
-# Long enough for a scan to send one request for many tables.  Not longer: a warm function lives for hours, and with an
+# Long enough that a scan sends one request for many tables, and no longer: a warm function lives for hours, and with an
 # outdated answer it would reject every plan of another function as stale.
 _REMEMBERED_S = 10.0
 
 
 class TableBucketMaintenance:
-    """The maintenance of one table bucket; safe to share between threads."""
+    """The maintenance of a table bucket; safe to share between threads."""
 
     def __init__(
         self,
@@ -46,7 +45,7 @@ class TableBucketMaintenance:
         properties: Mapping[str, str],
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``connect`` makes the S3 Tables client on first use; secrets in ``properties`` are masked in messages."""
+        """``connect`` makes the S3 Tables client on first use; messages mask secrets in ``properties``."""
         self._arn = arn
         self._connect = connect
         self._properties = properties
@@ -55,9 +54,9 @@ class TableBucketMaintenance:
         self._asked_s = 0.0
 
     def read(self, table: TableName) -> BucketMaintenance:
-        """What the bucket does for a table, and which of its settings cannot be read.
+        """The operations that the bucket runs for a table, and the settings that cannot be read.
 
-        The settings for the whole bucket are remembered for seconds.
+        The settings of the whole bucket are cached for seconds.
 
         Raises:
             StorageError: the bucket does not answer now, but may later.
@@ -93,19 +92,20 @@ class TableBucketMaintenance:
         return replace(bucket, jobs=jobs)
 
     def disable(self, table: TableName, built_in: BuiltIn) -> None:
-        """Switch off one operation of the bucket for one table, and keep the operation's settings.
+        """Switch off an operation of the bucket for a table, and keep the operation's settings.
 
         Raises:
-            StorageError: it could not be switched off, is of the whole bucket, or its settings cannot be read.
+            StorageError: it could not be switched off, it can only be switched off for the whole bucket, or its
+                settings cannot be read.
         """
         if built_in not in _TABLE_WIDE:
-            raise StorageError(f"{built_in.value} is switched off for all tables of a bucket, not for one")
+            raise StorageError(f"{built_in.value} can only be switched off for all tables of a bucket")
         try:
             found = self.read(table)
         except StorageError as error:
             raise StorageError(f"its settings cannot be read: {error}") from error
         settings = found.settings.get(built_in)
-        if settings is None:  # a request without its settings would erase them, such as how long snapshots are kept
+        if settings is None:  # a request without settings would erase them, such as how long snapshots are kept
             raise StorageError(f"its settings cannot be read: {found.unreadable[built_in]}")
         value: dict[str, Any] = {"status": "disabled"}
         if settings:
@@ -136,12 +136,12 @@ class TableBucketMaintenance:
         return {"tableBucketARN": self._arn, "namespace": ".".join(table.namespace), "name": table.name}
 
     def _lasting(self, error: Exception) -> str:
-        """An error that will not pass, in words; one that may pass raises StorageError."""
+        """The text of a lasting error; a transient error raises StorageError."""
         passing = isinstance(error, ReadTimeoutError)
         if isinstance(error, ClientError):
             passing = is_transient(error) or is_throttle(error.response)
         if passing:
-            raise StorageError(f"what table bucket {self._arn} maintains itself is not known: {self._words(error)}")
+            raise StorageError(f"the maintenance of table bucket {self._arn} cannot be read: {self._words(error)}")
         return self._words(error)
 
     def _words(self, error: Exception) -> str:
@@ -162,7 +162,7 @@ def maintenance_behind(properties: Mapping[str, str]) -> TableBucketMaintenance 
 
 
 def s3tables_client(properties: Mapping[str, str], session: Any) -> Any:
-    """A client of the S3 Tables API, at the endpoint in the properties; it outlasts throttles."""
+    """A client of the S3 Tables API, at the endpoint in the properties; it repeats throttled requests."""
     client = session.client(
         "s3tables",
         endpoint_url=properties.get("s3tables.endpoint"),

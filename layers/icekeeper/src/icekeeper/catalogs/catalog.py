@@ -1,4 +1,4 @@
-"""The interface of every catalog: load a table's metadata, swap them for new ones, nothing more.
+"""The interface of every catalog: it loads a table's metadata and swaps them for new metadata.
 
 Also here: a loaded table and its identity, and the error for a missing table.
 """
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LoadedTable:
-    """A table at one moment: the metadata file that the catalog named, and the token that the next swap must match."""
+    """A state of a table: the metadata file that the catalog named, and the token that the next swap must match."""
 
     name: TableName
     metadata: TableMetadata
     metadata_location: str
     token: str
-    """What the swap compares: the metadata location, or the catalog's version token where it has one."""
+    """The value that the swap compares: the metadata location, or the catalog's version token if it has one."""
     io_properties: Mapping[str, str] = field(repr=False)
     """PyIceberg FileIO properties for this table's files; never log them: they may contain vended credentials."""
     pinned_metadata: frozenset[str] = frozenset()
     """Metadata files that a commit on this base must not delete when they drop off the metadata log."""
     versioned_by: str = ""
-    """The catalog, such as Nessie, that keeps the table on branches of its own, where other states of it stay."""
+    """The catalog, such as Nessie, that keeps other states of the table on branches of its own."""
 
     @property
     def allowed(self) -> AllowedLocations:
@@ -48,16 +48,16 @@ class LoadedTable:
         return AllowedLocations.of(self.io_properties)
 
     def is_kept_apart_from(self, catalog: CatalogId, table: TableName) -> bool:
-        """Whether the operator's rules for this table and for that table of ``catalog`` share no folder
+        """Whether the operator's rules for this table and for ``table`` of ``catalog`` share no folder
         (rule: separated-tables-stop-nothing)."""
-        from icekeeper.storage.paths import may_be_under  # functions that delete nothing import this module
+        from icekeeper.storage.paths import may_be_under  # here, because functions that delete nothing need no paths
 
         mine = self.allowed
         theirs = allowed_prefixes(mine.rules, catalog.name, table.namespace) if mine.from_operator else None
         if theirs is None:
             return False
         pairs = product(mine.prefixes, theirs[0])
-        return not any(may_be_under(one, other) or may_be_under(other, one) for one, other in pairs)
+        return not any(may_be_under(location, other) or may_be_under(other, location) for location, other in pairs)
 
 
 class Catalog(Protocol):
@@ -70,20 +70,20 @@ class Catalog(Protocol):
 
     @property
     def built_in_maintenance(self) -> TableBucketMaintenance | None:
-        """The table bucket's own maintenance; ``None`` where only we maintain tables."""
+        """The table bucket's own maintenance; ``None`` if the catalog does no maintenance itself."""
         ...
 
     def list_tables(self) -> Iterator[TableName]:
-        """Every table of every namespace, nested ones included.
+        """Every table of every namespace, including nested namespaces.
 
         Raises:
-            PartlyListed: some tables may not be listed; raised after all others were returned.
+            PartlyListed: some tables cannot be listed; raised after all others were returned.
             StorageError: the catalog cannot be reached.
         """
         ...
 
     def load(self, table: TableName) -> LoadedTable:
-        """The table's newest state; asks the catalog each time.
+        """The table's newest state; every call sends a request to the catalog.
 
         Raises:
             TableNotFound: the catalog itself answers that it has no Iceberg table of this name.
@@ -100,17 +100,17 @@ class Catalog(Protocol):
         Raises:
             CommitConflict: the catalog answered that the table is no longer at ``base``, or that a requirement does not
                 hold.
-            CommitRefused: the catalog answered that it does not commit (``CatalogBusy``: not now).
+            CommitRefused: the catalog answered that it did not commit (``CatalogBusy``: because of load).
             CommitStateUnknown: the request was sent and its outcome is not known.
-            StorageError, PolicyError: any other class: the swap failed before it was sent.
+            StorageError, PolicyError: any other error: the swap failed before it was sent.
         """
         ...
 
 
 _SHOWN = 3
-# Above difflib's 0.6: the namespace is often right, and makes every table in it similar.
+# Above difflib's 0.6, because the namespace is often right, and makes every table in it similar.
 _CUTOFF = 0.75
-# A person waits for the hint, and listing takes a request for each namespace.
+# A person waits for the hint, and a listing takes a request per namespace.
 _LISTED_WITHIN_S = 3
 
 
@@ -121,19 +121,19 @@ def missing_table(catalog: Catalog, table: TableName) -> TableNotFound:
 
 
 def _did_you_mean(catalog: Catalog, table: TableName) -> str:
-    """The nearest names, as the end of the sentence; empty where none is near or listing fails."""
+    """The nearest names, as the end of a sentence; empty if no name is near or listing fails."""
     listed: list[TableName] = []
     until_s = steady_s() + _LISTED_WITHIN_S
     with suppress(MaintenanceError):  # the tables listed before the failure may still help
-        for one in catalog.list_tables():
-            listed.append(one)
+        for name in catalog.list_tables():
+            listed.append(name)
             if steady_s() > until_s:
                 break
-    names = {str(one).lower(): str(one) for one in listed if one != table}
-    elsewhere = [str(one) for one in listed if one != table and one.name.lower() == table.name.lower()]
+    names = {str(name).lower(): str(name) for name in listed if name != table}
+    elsewhere = [str(name) for name in listed if name != table and name.name.lower() == table.name.lower()]
     similar = difflib.get_close_matches(str(table).lower(), names, n=_SHOWN, cutoff=_CUTOFF)
-    nearest = list(dict.fromkeys([*(names[one] for one in similar), *sorted(elsewhere)]))[:_SHOWN]
-    quoted = " or ".join(f"'{one}'" for one in nearest)
+    nearest = list(dict.fromkeys([*(names[name] for name in similar), *sorted(elsewhere)]))[:_SHOWN]
+    quoted = " or ".join(f"'{name}'" for name in nearest)
     return f" (did you mean {quoted}?)" if nearest else ""
 
 

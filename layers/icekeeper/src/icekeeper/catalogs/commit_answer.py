@@ -1,9 +1,9 @@
-"""What a catalog's answer says about the outcome of a commit (pure).  Only a proof shows that it failed
+"""What a catalog's answer says about the outcome of a commit (pure).  Only the table's metadata prove that it failed
 (rule: metadata-decides-over-answers).
 
-A server may act on a request and still answer with any status, and anything between it and us (a proxy, a load
-balancer, a gateway) answers in its place when it is late.  So an answer counts as the catalog's own only if it has the
-catalog's error document, and even then the newest head decides (``commit/transaction.py``).
+A server may carry out a request and still answer with any status, and a proxy, load balancer or gateway in between may
+answer in place of a slow server.  So an answer counts as the catalog's own only if it has the catalog's error document,
+and even then the newest head decides (``commit/transaction.py``).
 Sources: the Iceberg REST catalog specification (``ErrorModel``, ``CommitStateUnknownException``); RFC 9110.
 """
 
@@ -24,10 +24,10 @@ class CommitAnswer(Enum):
 
     LANDED = "landed"
     CONFLICT = "conflict"
-    """The table is in another state than the commit requires."""
+    """The table is not in the state that the commit requires."""
     REFUSED = "refused"
     BUSY = "busy"
-    """Refused for now: too many requests."""
+    """Refused because of too many requests."""
     UNKNOWN = "unknown"
 
 
@@ -41,16 +41,16 @@ class ErrorDocument:
     """The status that the catalog itself answered with."""
 
 
-# SeaweedFS answers 400, not 409, when another commit overtook a sequence number or first row id
+# SeaweedFS answers 400, not 409, when another commit has already used a sequence number or first row id
 # (platform: seaweedfs-conflict-is-400).
 _OVERTAKEN = re.compile(
     r"must be > than last sequence number|is behind table next-row-id|older than last sequence number"
 )
 _STATE_UNKNOWN = "CommitStateUnknownException"
-# With 501 a catalog may say that it does not offer commits; a gateway sends it for a method that it does not know.
+# A catalog sends 501 if it does not offer commits; a gateway sends 501 for a method that it does not know.
 _NOT_OFFERED = re.compile(r"^(Unsupported|NotImplemented|NotSupported)", re.IGNORECASE)
-# The codes with which AWS refuses because of load, with any status; and those with which it fails midway, which some of
-# its services, and servers that imitate them, send with status 400.  Source: botocore's
+# The codes with which AWS refuses because of load, with any status; and the codes of failures midway, which some AWS
+# services, and servers that imitate them, send with status 400.  Source: botocore's
 # ``retries.standard`` (``ThrottledRetryableChecker``, ``TransientRetryableChecker``), AWS "Common Errors".
 AWS_BUSY_CODES = frozenset(
     {
@@ -80,7 +80,7 @@ _AWS_UNKNOWN_CODES = frozenset(
 
 
 def answer_of_rest(status: int, error: ErrorDocument | None) -> CommitAnswer:
-    """What a REST catalog's answer says; ``error`` is ``None`` where the body is no error document of a catalog."""
+    """What a REST catalog's answer says; ``error`` is ``None`` if the body is not a catalog's error document."""
     if error is not None and error.type == _STATE_UNKNOWN:
         return CommitAnswer.UNKNOWN
     if 200 <= status < 300:
@@ -97,7 +97,7 @@ def answer_of_rest(status: int, error: ErrorDocument | None) -> CommitAnswer:
 def answer_of_aws(
     status: int, code: str, *, conflict_codes: Collection[str], unknown_codes: Collection[str]
 ) -> CommitAnswer:
-    """What an error of AWS says, by its code; where the body is no error of AWS, boto3 gives the status as code."""
+    """What an AWS error says, by its code; if the body is not an AWS error, boto3 uses the status as the code."""
     if code in conflict_codes:
         return CommitAnswer.CONFLICT
     if code in AWS_BUSY_CODES:
@@ -110,23 +110,23 @@ def answer_of_aws(
 def _by_status(status: int) -> CommitAnswer:
     if status == 429:
         return CommitAnswer.BUSY
-    # 3xx names another address, 408 comes from a server that gave up waiting, 5xx from one that failed midway.
+    # 3xx names another address; 408: the server gave up waiting; 5xx: the server failed midway.
     return CommitAnswer.REFUSED if 400 <= status < 500 and status != 408 else CommitAnswer.UNKNOWN
 
 
 def error_of(answer: CommitAnswer, table: TableName, words: str) -> MaintenanceError:
-    """The error that an answer becomes for the commit loop; ``words`` name the catalog and quote it."""
+    """The error that the commit loop gets for an answer; ``words`` name the catalog and quote it."""
     if answer is CommitAnswer.CONFLICT:
         return CommitConflict(f"{table}: {words}")
     if answer is CommitAnswer.REFUSED:
         return CommitRefused(f"{table}: {words}")
     if answer is CommitAnswer.BUSY:
         return CatalogBusy(f"{table}: {words}")
-    return CommitStateUnknown(f"{table}: the commit was sent, but {words}; whether it landed is not known")
+    return CommitStateUnknown(f"{table}: the commit was sent, but {words}; it is unknown whether it landed")
 
 
 def read_error(body: Any) -> ErrorDocument | None:
-    """The error in a decoded JSON body; ``None`` where it is not one of a REST catalog."""
+    """The error in a decoded JSON body; ``None`` if it is not a REST catalog's error document."""
     error = body.get("error") if isinstance(body, Mapping) else None
     if not isinstance(error, Mapping):
         return None

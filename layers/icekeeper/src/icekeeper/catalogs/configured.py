@@ -1,6 +1,6 @@
-"""A catalog as it is configured, where its tables may have files, and which catalogs a deployment serves.
+"""The configuration of a catalog, where its tables may have files, and which catalogs a deployment serves (pure).
 
-Nothing is opened here (pure).  Also here: ARNs of table buckets, and other names of buckets.
+Also here: ARNs of table buckets, and second names of buckets.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CATALOG_ONLY_PREFIXES = ("auth", "header.", "oauth2-", "rest.", "ssl")
 
 
 def file_io_properties(properties: Mapping[str, Any]) -> dict[str, str]:
-    """The FileIO properties among a catalog's, without the secrets that are only the catalog's."""
+    """The FileIO properties among a catalog's properties, without secrets that only the catalog needs."""
     return {
         key: value
         for key, value in properties.items()
@@ -42,14 +42,14 @@ class CatalogKind(StrEnum):
 
 
 SUPPORTED = ", ".join(CatalogKind)
-# PyIceberg's users name a catalog class in py-catalog-impl; only ours is accepted.
+# PyIceberg's users name a catalog class in py-catalog-impl; only this class is accepted.
 S3_TABLES_IMPL = "icekeeper.catalogs.s3tables.S3TablesCatalog"
 # As in PyIceberg (pyiceberg.catalog.infer_catalog_type, 0.12).
 INFERRED = {"http": CatalogKind.REST, "sqlite": CatalogKind.SQL, "postgresql": CatalogKind.SQL}
 
 
 def kind_of(name: str, properties: Mapping[str, Any]) -> CatalogKind:
-    """The kind that ``type`` or ``py-catalog-impl`` names, else the one that ``uri`` implies.
+    """The kind that ``type`` or ``py-catalog-impl`` names, else the kind that ``uri`` implies.
 
     Raises:
         PolicyError: the properties name a kind that is not supported, or imply none.
@@ -83,10 +83,10 @@ class TableBucketArn:
 
     @classmethod
     def parse(cls, text: str) -> TableBucketArn:
-        """Take an ARN apart.
+        """Parse an ARN.
 
         Raises:
-            ValueError: the text is no such ARN; the message continues a sentence.
+            ValueError: the text is not the ARN of a table bucket; the message continues a sentence.
         """
         match = _ARN.fullmatch(text)
         if match is None:
@@ -102,25 +102,25 @@ def is_table_bucket(warehouse: str) -> bool:
     return _ARN.fullmatch(warehouse) is not None
 
 
-# Reserved for access points and never the name of a bucket, of which each is a second name: Amazon S3 user guide,
+# Endings of the aliases of access points, which are second names of buckets.  No bucket has such a name: S3 user guide,
 # "General purpose bucket naming rules", "Access point aliases" (a volume of FSx: ``-ext-s3alias``), "Access points for
 # directory buckets", S3 on Outposts (``--op-s3``).
 _ACCESS_POINT_ENDINGS = ("-s3alias", "--ol-s3", "--op-s3", "--xa-s3", ".mrap")
 
 
 def is_access_point(bucket: str) -> bool:
-    """Whether what stands for a bucket in a path is an access point: its ARN or its alias
+    """Whether the bucket part of a path is the ARN or the alias of an access point
     (platform: buckets-have-second-names)."""
     return bucket.lower().startswith("arn:") or bucket.lower().endswith(_ACCESS_POINT_ENDINGS)
 
 
-# Characters of a pattern's or of the setting's own syntax.
+# Characters that have a meaning in patterns or in the setting.
 _NOT_A_NAME = re.compile(r"[*?\[\];=,'\s\x00-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredCatalog:
-    """A catalog as it is configured: what opens it, and what bounds its tables."""
+    """The configuration of a catalog: the properties that open it, and the rules that bound its tables."""
 
     name: str
     """In the spelling that Icekeeper shows and records."""
@@ -140,7 +140,7 @@ class ConfiguredCatalog:
     def of(cls, name: str, properties: Mapping[str, Any]) -> ConfiguredCatalog:
         """The catalog with these properties; its name in lower case, because PyIceberg ignores case.
 
-        But a SQL catalog stores the name in its rows, so that another spelling is another catalog.
+        The name of a SQL catalog keeps its case: its rows contain the name, so another spelling is another catalog.
 
         Raises:
             PolicyError: the properties name a kind that is not supported, or imply none.
@@ -155,7 +155,7 @@ class ConfiguredCatalog:
 
     @property
     def id(self) -> CatalogId:
-        """Name and warehouse; without one, the id of a Glue catalog, and the address of a REST server."""
+        """Name and warehouse; without a warehouse, the id of a Glue catalog, or the address of a REST server."""
         warehouse = self.stated_warehouse
         if not warehouse and self.kind is CatalogKind.GLUE:
             warehouse = str(self.properties.get("glue.id") or "")
@@ -169,31 +169,31 @@ class ConfiguredCatalog:
         return {key: value for key, value in self.properties.items() if isinstance(value, str)}
 
     def bound_of(self, table: TableName, metadata_location: str, home: str | None = None) -> AllowedLocations:
-        """Where the files of one table may be: by a rule of the operator, else by the warehouse
+        """Where the files of a table may be: by a rule of the operator, else by the warehouse
         (rule: bound-every-table).
 
         Args:
-            metadata_location: its metadata file.  Its writer may write there, while the location that the file names
-                may belong to somebody else.
+            metadata_location: its metadata file.  The writer of that file could write there; the location named in the
+                file may belong to another table.
             home: the table's location according to the catalog's service.
         """
         subject = self._subject(table.namespace)
         found = allowed_prefixes(self.rules, self.name, table.namespace)
         prefixes, why_none = (self._default(metadata_location, home), "") if found is None else found
         spelled_in = self.stated_warehouse if found is None else self.rules
-        if alias := next((one for one in prefixes if _is_second_name(one, spelled_in)), None):
+        if alias := next((prefix for prefix in prefixes if _is_second_name(prefix, spelled_in)), None):
             prefixes, why_none = (
                 (),
                 (
                     f"{authority(alias)} is an access point, a second name of a bucket in which other tables may have "
-                    f"files; give the table the bucket's own name, or spell the access point in the catalog's "
+                    f"files; give the table the bucket's own name, or name the access point in the catalog's "
                     f"warehouse or in a rule of {ALLOWED_PREFIXES}"
                 ),
             )
         return AllowedLocations(prefixes, found is not None, subject, self.rules, why_none)
 
     def _subject(self, namespace: tuple[str, ...]) -> str:
-        """The beginning of a rule for one namespace; empty where such a rule would fit others as well."""
+        """The beginning of a rule for a namespace; empty if such a rule would also fit other namespaces."""
         if not namespace or not all(namespace) or any(_NOT_A_NAME.search(level) or "." in level for level in namespace):
             return ""
         return f"{_NOT_A_NAME.sub('?', self.name).replace('.', '?')}.{'.'.join(namespace)}"
@@ -215,8 +215,8 @@ class ConfiguredCatalog:
 
 
 def _is_second_name(prefix: str, spelled_in: str) -> bool:
-    """Whether a prefix is in an access point that the operator's own text does not spell: a table or namespace chose it
-    (rule: second-names-of-buckets)."""
+    """Whether a prefix is in an access point that the operator's own text does not contain: a table or namespace chose
+    it (rule: second-names-of-buckets)."""
     place = split_path(prefix)
     if place.scheme not in S3_SCHEMES or not is_access_point(place.authority):
         return False
@@ -226,8 +226,8 @@ def _is_second_name(prefix: str, spelled_in: str) -> bool:
 def table_bucket_properties(bucket: TableBucketArn, configured: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """The properties that open a table bucket of which only the ARN is known.
 
-    They are type and warehouse, and the endpoints, region and credentials of a configured catalog with that warehouse,
-    preferably one with the bucket's name.  Address and sign-in of a REST catalog over the bucket are left out.
+    They are type and warehouse, and the endpoints, region and credentials of a configured catalog with that warehouse;
+    a catalog with the bucket's name comes first.  Address and sign-in of a REST catalog over the bucket are left out.
 
     Raises:
         PolicyError: several catalogs have that warehouse, none has the bucket's name, and their properties differ.
@@ -239,16 +239,16 @@ def table_bucket_properties(bucket: TableBucketArn, configured: Mapping[str, Map
     distinct = list(lent.values())
     if any(properties != distinct[0] for properties in distinct):
         raise PolicyError(
-            f"catalogs {', '.join(sorted(lent))} are all about table bucket {bucket} and differ; name the one to use"
-            f" '{bucket.name}', or leave only one of them configured"
+            f"catalogs {', '.join(sorted(lent))} all have table bucket {bucket} as warehouse, and their properties"
+            f" differ; rename the catalog to use to '{bucket.name}', or configure only one of them"
         )
     properties = {**(distinct[0] if distinct else {}), "type": CatalogKind.S3_TABLES.value, "warehouse": bucket.text}
     properties.pop("py-catalog-impl", None)
     return properties
 
 
-# The catalogs that a deployment serves.  With two names for the same tables, each scan would read every table twice.
-# So two settings that name one warehouse are an error, and a bucket that ``all`` finds is skipped where a configured
+# The catalogs that a deployment serves.  If the same tables had two catalogs, each scan would read every table twice.
+# So two settings that name the same warehouse are an error, and a bucket that ``all`` finds is skipped if a configured
 # catalog serves it already.
 
 CATALOGS = "ICEKEEPER_CATALOGS"
@@ -265,25 +265,25 @@ Catalogs = Mapping[str, Mapping[str, Any]]
 def named_catalogs(
     environment: Mapping[str, str], catalogs: Catalogs, *, unless_named: Sequence[str] = ()
 ) -> Sequence[ConfiguredCatalog]:
-    """The catalogs that the settings name: configured ones, then table buckets, each in the order given.
+    """The catalogs that the settings name: configured catalogs, then table buckets, each in the order given.
 
     ``unless_named``: the configured catalogs to serve when ``ICEKEEPER_CATALOGS`` is not set.
 
     Raises:
-        PolicyError: a variable names a catalog that is not configured, or contains text that is no ARN of a table
-            bucket; two names mean the same tables; or two catalogs have one name.
+        PolicyError: a variable names a catalog that is not configured, or contains text that is not the ARN of a table
+            bucket; two names denote the same tables; or two catalogs have the same name.
     """
     named = [_configured(name, catalogs) for name in _items(environment, CATALOGS) or unless_named]
     if not wants_all_buckets(environment):
         named += [_table_bucket(_parsed(arn), catalogs) for arn in _items(environment, TABLE_BUCKETS)]
     known: dict[Hashable, ConfiguredCatalog] = {}
-    for one in named:
-        other = known.setdefault(_tables_of(one), one)
-        if other.name != one.name:
+    for catalog in named:
+        other = known.setdefault(_tables_of(catalog), catalog)
+        if other.name != catalog.name:
             raise PolicyError(
-                f"{CATALOGS} and {TABLE_BUCKETS} reach the same tables as catalog '{other.name}' and as catalog"
-                f" '{one.name}', which would hide the pins of one from the other; leave one out, or call the"
-                " configured one as the table bucket"
+                f"{CATALOGS} and {TABLE_BUCKETS} name the same tables as catalog '{other.name}' and as catalog"
+                f" '{catalog.name}', and neither would see the pins of the other; remove one of them, or give the"
+                " configured catalog the name of the table bucket"
             )
     return _with_distinct_names(known.values())
 
@@ -292,7 +292,7 @@ def wants_all_buckets(environment: Mapping[str, str]) -> bool:
     """Whether ``ICEKEEPER_TABLE_BUCKETS`` is ``all``, so that the S3 Tables API must list the buckets.
 
     Raises:
-        PolicyError: it contains ``all`` and ARNs.
+        PolicyError: it contains both ``all`` and ARNs.
     """
     items = _items(environment, TABLE_BUCKETS)
     if ALL in items and len(items) > 1:
@@ -309,7 +309,7 @@ def add_found(
         PolicyError: several configured catalogs have a found bucket as warehouse, and differ; or a bucket has the name
             of another catalog.
     """
-    known = {_tables_of(one): one for one in served}
+    known = {_tables_of(catalog): catalog for catalog in served}
     for arn in arns:
         found = replace(_table_bucket(_parsed(arn), catalogs), is_found=True)
         known.setdefault(_tables_of(found), found)
@@ -317,19 +317,19 @@ def add_found(
 
 
 def find_catalog(served: Sequence[ConfiguredCatalog], name: str | None) -> ConfiguredCatalog:
-    """The catalog with this name or warehouse; ``None`` finds the only catalog there is.
+    """The catalog with this name or warehouse; ``None`` finds the only catalog.
 
     Raises:
-        PolicyError: no catalog fits, or more than one.
+        PolicyError: no catalog fits, or several do.
     """
-    names = ", ".join(sorted(one.name for one in served)) or "none"
-    wanted = [one for one in served if name is None or name in (one.name, one.stated_warehouse or one.name)]
+    names = ", ".join(sorted(catalog.name for catalog in served)) or "none"
+    wanted = [c for c in served if name is None or name in (c.name, c.stated_warehouse or c.name)]
     if len(wanted) == 1:
         return wanted[0]
     if name is None:
         raise PolicyError(f"name the catalog: this deployment serves {names}")
     if wanted:
-        raise PolicyError(f"several catalogs have the warehouse '{name}'; name one of {names}")
+        raise PolicyError(f"several catalogs have the warehouse '{name}'; use a name: {names}")
     raise CatalogNotFound(f"this deployment has no catalog '{name}'; it has: {names}")
 
 
@@ -337,7 +337,7 @@ def recorded_catalog(recorded: CatalogId, catalogs: Catalogs) -> ConfiguredCatal
     """The catalog with this name and warehouse, as it is configured now.
 
     Raises:
-        PolicyError: that catalog is no longer configured, or has another warehouse by now.
+        PolicyError: that catalog is no longer configured, or now has another warehouse.
     """
     name, warehouse = recorded
     if name.lower() in catalogs:
@@ -349,16 +349,16 @@ def recorded_catalog(recorded: CatalogId, catalogs: Catalogs) -> ConfiguredCatal
     except ValueError:
         bucket = None
     if bucket is None or bucket.name != name:
-        raise PolicyError(f"catalog '{name}' with warehouse '{warehouse}' is not configured any more")
+        raise PolicyError(f"catalog '{name}' with warehouse '{warehouse}' is no longer configured")
     return _table_bucket(bucket, catalogs)
 
 
 def _with_distinct_names(served: Iterable[ConfiguredCatalog]) -> Sequence[ConfiguredCatalog]:
     """The same catalogs; raises PolicyError if two share a name, because names are keys of a catalog's records."""
     seen: dict[str, ConfiguredCatalog] = {}
-    for one in served:
-        if seen.setdefault(one.name, one) is not one:
-            raise PolicyError(f"two catalogs of this deployment are called '{one.name}'; rename one")
+    for catalog in served:
+        if seen.setdefault(catalog.name, catalog) is not catalog:
+            raise PolicyError(f"two catalogs of this deployment are named '{catalog.name}'; rename one of them")
     return tuple(seen.values())
 
 
@@ -371,16 +371,16 @@ def _parsed(arn: str) -> TableBucketArn:
     try:
         return TableBucketArn.parse(arn)
     except ValueError as error:
-        raise PolicyError(f"{TABLE_BUCKETS} has {error}, or '{ALL}' alone") from error
+        raise PolicyError(f"{TABLE_BUCKETS} contains {error}, or '{ALL}' alone") from error
 
 
 def _configured(name: str, catalogs: Catalogs) -> ConfiguredCatalog:
     if name.startswith("arn:"):
-        raise PolicyError(f"{CATALOGS} has '{name}'; table buckets belong into {TABLE_BUCKETS}")
+        raise PolicyError(f"{CATALOGS} contains '{name}'; name table buckets in {TABLE_BUCKETS} instead")
     properties = catalogs.get(name.lower())
     if properties is None:
         known = ", ".join(sorted(catalogs)) or "none"
-        raise PolicyError(f"{CATALOGS} has '{name}', but there is no such catalog (configured: {known})")
+        raise PolicyError(f"{CATALOGS} contains '{name}', which is not configured (configured: {known})")
     return ConfiguredCatalog.of(name, properties)
 
 
@@ -392,7 +392,7 @@ def _tables_of(catalog: ConfiguredCatalog) -> Hashable:
     """A key that is equal for catalogs of the same tables."""
     kind, properties = catalog.kind, catalog.properties
     if kind is CatalogKind.SQL:
-        # One database holds many catalogs.
+        # A database may contain many catalogs.
         return kind, properties.get("uri"), catalog.name
     if kind is CatalogKind.GLUE:
         region = properties.get("glue.region") or properties.get("client.region")

@@ -1,11 +1,11 @@
 """The AWS Glue Data Catalog: tables in ordinary S3 buckets, swapped by the version id that Glue keeps for every table.
 
 A commit reads Glue's entry of the table, checks that it still points at the commit's base, and sends it back with the
-new pointer, on condition that the entry still has the same version.  All else in the entry (columns, owner, …) is sent
-back unchanged, because maintenance changes no schema.
+new pointer, on condition that the entry still has the same version.  Everything else in the entry (columns, owner, …)
+is sent back unchanged, because maintenance changes no schema.
 
-Resource links are skipped: they point at tables of another database or account, which are maintained there under one
-name.  A database whose tables must not be listed is skipped and reported (rule: partial-listings-delete-nothing).
+Resource links are skipped: they point at tables of another database or account, which are maintained there.  A database
+whose tables must not be listed is skipped and reported (rule: partial-listings-delete-nothing).
 Source: AWS Glue API reference, "GetTable" and "UpdateTable"; the properties are those of PyIceberg's ``GlueCatalog``.
 """
 
@@ -45,7 +45,7 @@ _SHOWN = 3
 
 
 class GlueCatalog:
-    """The Iceberg tables of one Glue Data Catalog: those whose parameter ``table_type`` is ``ICEBERG``.
+    """The Iceberg tables of a Glue Data Catalog: tables whose parameter ``table_type`` is ``ICEBERG``.
 
     Properties: ``glue.id`` (another account's catalog), ``glue.endpoint``, ``glue.skip-archive`` (true unless set:
     Glue keeps no older versions), region and credentials as ``glue.*`` or ``client.*``, else boto3's default chain;
@@ -85,29 +85,29 @@ class GlueCatalog:
         try:
             for database in self._databases():
                 yield from self._tables_of(database, refused, missing)
-            if missing:  # dropped meanwhile, if a listing that begins now lacks it
+            if missing:  # a database was dropped if a new listing lacks it
                 refused += {*missing}.intersection(self._databases())
         except AWS_ERRORS as error:
             raise self._unusable(error) from error
         if refused:
             shown = ", ".join([*refused[:_SHOWN], *(["…"] if len(refused) > _SHOWN else [])])
             raise PartlyListed(
-                f"catalog {self.id} (Glue Data Catalog): the tables of {len(refused)} database(s) must not be listed"
-                f" ({shown}); allow glue:GetTables on them where they may share files with tables that are maintained",
+                f"catalog {self.id} (Glue Data Catalog): access to the tables of {len(refused)} database(s) is denied"
+                f" ({shown}); allow glue:GetTables on them if they may share files with maintained tables",
                 hidden=[tuple(name.split(".")) for name in refused],
             )
 
     def load(self, table: TableName) -> LoadedTable:
         entry = self._entry(table)
         if not _is_iceberg(entry):
-            raise TableNotFound(f"{table} in catalog {self.id} is no Iceberg table")
+            raise TableNotFound(f"{table} in catalog {self.id} is not an Iceberg table")
         if target := entry.get("TargetTable"):
             place = f"{target.get('DatabaseName')}.{target.get('Name')} in catalog {target.get('CatalogId')}"
             raise TableNotFound(f"{table} in catalog {self.id} is a resource link; maintain the table itself: {place}")
         location = entry["Parameters"].get(POINTER)
         if not location:
             raise MetadataUnreadable(f"{table} has no {POINTER} in catalog {self.id}")
-        # Glue folds names to lower case: take its spelling, so that a table has one name.
+        # Glue changes names to lower case: use its spelling, so that a table has only one name.
         name = TableName(tuple(str(entry["DatabaseName"]).split(".")), str(entry["Name"]))
         return self._files.load(name, location, location)
 
@@ -116,10 +116,10 @@ class GlueCatalog:
     ) -> LoadedTable:
         entry = self._entry(base.name)
         if entry.get("Parameters", {}).get(POINTER) != base.token:
-            raise CommitConflict(f"{base.name} changed meanwhile: another writer committed first")
+            raise CommitConflict(f"{base.name} has changed: another writer committed first")
         if not entry.get("VersionId"):
             raise StorageError(
-                f"catalog {self.id} names no version of {base.name}, so a commit could undo another writer's;"
+                f"catalog {self.id} sends no version of {base.name}, so a commit could undo another writer's commit;"
                 " nothing was sent"
             )
         swap = partial(self._swap, base, entry)
@@ -141,13 +141,13 @@ class GlueCatalog:
             )
         except AWS_ERRORS as error:
             raise GLUE.swap_error(error, base.name, self._unusable) from error
-        # Glue's answer of success contains nothing about the table.
+        # Glue's success response says nothing about the table.
         try:
             shown = self._entry(base.name).get("Parameters", {}).get(POINTER)
         except (PolicyError, StorageError) as error:
             raise error_of(CommitAnswer.UNKNOWN, base.name, f"the table cannot be read: {error}") from error
         if shown != location:
-            raise error_of(CommitAnswer.UNKNOWN, base.name, "Glue points elsewhere by now")
+            raise error_of(CommitAnswer.UNKNOWN, base.name, "Glue points at another metadata file now")
         return location
 
     def _entry(self, table: TableName) -> dict[str, Any]:
@@ -166,8 +166,8 @@ class GlueCatalog:
             yield from (database["Name"] for database in page["DatabaseList"] if "TargetDatabase" not in database)
 
     def _tables_of(self, database: str, refused: list[str], missing: list[str]) -> Iterator[TableName]:
-        """The tables of one database; its name is added to ``refused`` where they must not be listed, and to
-        ``missing`` where Glue answers that there is no such database."""
+        """The tables of a database; its name is added to ``refused`` if they must not be listed, and to ``missing`` if
+        Glue answers that the database does not exist."""
         try:
             for page in self._pages("get_tables", DatabaseName=database):
                 for entry in page["TableList"]:
@@ -193,7 +193,7 @@ def _is_iceberg(entry: Mapping[str, Any]) -> bool:
 
 
 def _accepted(shape: Any, value: Any) -> Any:
-    """The fields of an answer that boto3's description of a request has, at every level."""
+    """The fields of an answer that a request also has, at every level, by boto3's description of the request."""
     if shape.type_name == "structure":
         return {key: _accepted(shape.members[key], item) for key, item in value.items() if key in shape.members}
     if shape.type_name == "list":

@@ -1,4 +1,4 @@
-"""Open a catalog by its name in PyIceberg's configuration, or a table bucket by its ARN."""
+"""Opens a catalog by its name in PyIceberg's configuration, or a table bucket by its ARN."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SECRET = "secretsmanager:"
 
 
 def known_catalogs(catalog_file: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, dict[str, Any]]:
-    """Properties by lower-case catalog name: those of a catalog file, overlaid by PyIceberg's own configuration.
+    """Properties by lower-case catalog name, from a catalog file; PyIceberg's own configuration takes precedence.
 
     Raises:
         PolicyError: PyIceberg's configuration is not valid.
@@ -33,23 +33,22 @@ def known_catalogs(catalog_file: Mapping[str, Mapping[str, Any]] | None = None) 
     try:
         return merged(catalog_file or {}, configured_catalogs())
     except ValueError as error:
-        how = "; write each property on a line of its own, without braces" if "flow mapping" in str(error) else ""
+        how = "; write each property on its own line, without braces" if "flow mapping" in str(error) else ""
         raise PolicyError(f"PyIceberg's configuration cannot be read: {error}{how}") from error
 
 
 def open_catalog(
     name: str, properties: Mapping[str, str] | None = None, environment: Mapping[str, str] | None = None
 ) -> Catalog:
-    """Connect to the catalog ``name`` of PyIceberg's configuration; ``properties`` win over configured ones.
+    """Connect to the catalog ``name`` of PyIceberg's configuration; ``properties`` override configured properties.
 
     ``type: rest``, ``sql`` and ``glue`` are PyIceberg's own; ``type: s3tables`` with ``warehouse`` set to the ARN of a
     table bucket uses the S3 Tables API (also as ``py-catalog-impl: icekeeper.catalogs.s3tables.S3TablesCatalog``).
 
     The ARN of a table bucket in place of a name opens that bucket without any configuration.  If a configured catalog
-    has that warehouse, its endpoints and credentials are used.  The catalog is always named after the bucket, on a
-    laptop and in a fleet.
+    has that warehouse, its endpoints and credentials are used.  The catalog always gets the bucket's name.
 
-    ``environment``, by default this process's, contains the rules for where tables may have files.
+    ``environment``, by default that of this process, contains the rules for where tables may have files.
 
     Raises:
         PolicyError: there is no such catalog, its type is not supported, or its properties are incomplete.
@@ -79,7 +78,7 @@ def open_catalog(
 def served_catalog(recorded: CatalogId) -> Catalog | None:
     """Open the configured catalog of this name, or the table bucket whose ARN is its warehouse.
 
-    ``None`` where there is no such catalog, or it has another warehouse by now.
+    ``None`` if there is no such catalog, or it now has another warehouse.
 
     Raises:
         PolicyError: its type is not supported, or its properties are incomplete.
@@ -104,7 +103,7 @@ def connect(configured: ConfiguredCatalog, environment: Mapping[str, str] | None
     rules = (os.environ if environment is None else environment).get(ALLOWED_PREFIXES, "")
     opened = replace(with_secrets(configured), rules=rules)
     remember_secrets(opened.properties)
-    # Only one adapter is imported, because each imports libraries (SQLAlchemy alone takes a quarter second).
+    # Only one adapter is imported, because each imports libraries (SQLAlchemy alone takes a quarter of a second).
     if opened.kind is CatalogKind.S3_TABLES:
         from icekeeper.catalogs.s3tables import S3TablesCatalog
 
@@ -115,7 +114,7 @@ def connect(configured: ConfiguredCatalog, environment: Mapping[str, str] | None
         return GlueCatalog(opened)
     if not opened.properties.get("uri"):
         raise PolicyError(
-            f"catalog {opened.name} has no uri; set it beside the catalog's type in PyIceberg's configuration"
+            f"catalog {opened.name} has no uri; set it next to the catalog's type in PyIceberg's configuration"
         )
     if opened.kind is CatalogKind.SQL:
         from icekeeper.catalogs.sql import SqlCatalog
@@ -127,12 +126,12 @@ def connect(configured: ConfiguredCatalog, environment: Mapping[str, str] | None
 
 
 def with_secrets(configured: ConfiguredCatalog) -> ConfiguredCatalog:
-    """The catalog, with the secrets that its properties name in the place of their values.
+    """The catalog, with references to secrets in its properties replaced by the secrets.
 
-    They are read with the process's own credentials, not with those of the catalog, whenever a catalog is opened.
+    They are read whenever a catalog is opened, with the process's own credentials and not with those of the catalog.
 
     Raises:
-        PolicyError: what follows ``secretsmanager:`` is no ARN of a secret, or the secret is no text.
+        PolicyError: the text after ``secretsmanager:`` is not the ARN of a secret, or the secret is not text.
         StorageError: a secret cannot be read.
     """
     named = {key: value for key, value in configured.texts.items() if value.startswith(_SECRET)}
@@ -159,5 +158,5 @@ def _read_secret(name: str, key: str, arn: str) -> str:
     except (BotoCoreError, ClientError) as error:
         raise StorageError(f"catalog {name}: the secret {arn} of {key} {describe_failure(error, None)}") from error
     if not secret:
-        raise PolicyError(f"catalog {name}: the secret {arn} of {key} is no text")
+        raise PolicyError(f"catalog {name}: the secret {arn} of {key} is not text")
     return str(secret)

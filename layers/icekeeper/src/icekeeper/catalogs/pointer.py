@@ -1,10 +1,10 @@
 """Catalogs that only hold a pointer to the newest metadata file: a commit writes a new file, then swaps the pointer.
 
-The new file has a unique name.  When the swap surely did not happen, the file is deleted.  When the outcome is unknown,
-the file stays, because it may be the table's by now.  A catalog that says "no" is not believed until its pointer shows
-it (rule: swap-pointers-conditionally).
+The new file has a unique name.  If it is certain that the swap did not happen, the file is deleted.  If the outcome is
+unknown, the file is kept, because the table may reference it.  A "no" of the catalog is believed only once its pointer
+confirms it (rule: swap-pointers-conditionally).
 
-The last part of this module keeps metadata files that a pass has read.
+The last part of this module caches metadata files that a pass has read.
 """
 
 from __future__ import annotations
@@ -40,11 +40,12 @@ from icekeeper.storage.storage import Storage, store_now_ms
 Swap = Callable[[str], str]
 """Points the table at a new metadata location if it is still at its base; returns the new token.
 
-Raises CommitConflict or CommitRefused when the catalog says no, another StorageError when nothing was sent, and
-CommitStateUnknown when in doubt."""
+Raises CommitConflict or CommitRefused if the catalog says no, another StorageError if nothing was sent, and
+CommitStateUnknown if the outcome is not certain."""
 
 _VERSION = re.compile(r"^(\d+)-")
-# So many files per commit are deleted when they drop off the log, because each is read first; the rest become orphans.
+# At most so many files that dropped off the log are deleted per commit, because each is read first; the rest become
+# orphans.
 _MOST_DROPPED = 100
 
 
@@ -55,12 +56,12 @@ class TableFiles:
         self._catalog = catalog
         self._io_properties = file_io_properties(catalog.properties)
         self.storage = Storage(self._io_properties)
-        """Without any table's bound."""
+        """Not limited by the bound of any table."""
 
     def load(self, table: TableName, location: str, token: str, home: str | None = None) -> LoadedTable:
         """The table whose metadata file a pointer names, with its bound (rule: bound-every-table).
 
-        ``home``: the table's location, where the catalog's service knows it.
+        ``home``: the table's location, if the catalog's service knows it.
 
         Raises:
             LocationRefused: the file is outside of the table's bound; it was not read.
@@ -69,7 +70,7 @@ class TableFiles:
         bound = self._catalog.bound_of(table, location, home)
         storage = self.storage.within(bound)
         try:
-            storage.require([location])  # here, because a file that is kept is not read
+            storage.require([location])  # here, because a cached file is not read again
         except LocationRefused as error:
             error.pointer = location
             raise
@@ -78,7 +79,7 @@ class TableFiles:
 
 
 def load_document(storage: Storage, location: str) -> TableMetadata:
-    """The metadata file that a pointer names; a pass reads it once.
+    """The document of the metadata file that a pointer names; a pass reads the file once.
 
     Raises:
         MetadataUnreadable: it is missing or damaged.
@@ -125,18 +126,18 @@ def commit_document(
     """Apply the updates to ``base``, write the new metadata file and swap the pointer to it; return the new state.
 
     Args:
-        storage: the catalog's, without any table's bound.
+        storage: the catalog's storage, not limited by the bound of any table.
         load: loads a table's newest state.
-        conflict_is_proof: whether a CommitConflict proves that the swap lost: no proxy can have repeated it or answered
-            in its place.
+        conflict_is_proof: whether a CommitConflict proves that the swap lost, because no proxy can have repeated it or
+            answered for the catalog.
 
     Raises:
         CommitConflict: a requirement does not hold, or the pointer had moved.  The new file is deleted, unless the
             catalog still shows the pointer at ``base``.
         CommitRefused: the catalog refused.  If its pointer has moved to another commit, the new file is deleted; if
-            the pointer is still at ``base``, the file stays and ``left`` names it.
-        CommitStateUnknown: the swap may have happened; the new file stays.
-        StorageError: the file could not be written, or the swap was never sent; nothing is left behind.
+            the pointer is still at ``base``, the file is kept and ``left`` names it.
+        CommitStateUnknown: the swap may have happened; the new file is kept.
+        StorageError: the file could not be written, or the swap was never sent; no file is left.
     """
     check_requirements(base.metadata, requirements)
     storage, now_ms = storage.within(base.allowed), system_clock()
@@ -168,39 +169,40 @@ def _swapped(
 
     Raises:
         CommitConflict, CommitRefused: the catalog said so, but still shows the pointer at ``base``.  A lagging replica
-            shows the same after our success; so the new file may be the table's.
-        CommitStateUnknown: it is not known whether the swap landed.
+            shows the same after our success, so the table may reference the new file.
+        CommitStateUnknown: it is unknown whether the swap landed.
     """
     try:
         now = load(base.name)
     except MaintenanceError as error:
-        raise CommitStateUnknown(f"{no}; the table cannot be read to make sure of it: {error}") from no
+        raise CommitStateUnknown(f"{no}; the table cannot be read to confirm this: {error}") from no
     history = {normalise(entry["metadata-file"]) for entry in now.metadata.metadata_log}
     history.add(normalise(now.metadata_location))
     if normalise(location) in history:
         return now
     if isinstance(no, CommitConflict) and normalise(now.metadata_location) == normalise(base.metadata_location):
-        raise no  # a conflict means that the pointer moved, so a lagging replica may have answered
+        raise no  # the pointer must have moved for a conflict, so a lagging replica may have answered
     if isinstance(no, CommitRefused) and normalise(now.metadata_location) == normalise(base.metadata_location):
         raise type(no)(str(no), left=(location,)) from no
-    # The metadata log is an unbroken chain that ends at the pointer: if it has the base, it has every file after that.
+    # The metadata log is an unbroken chain that ends at the pointer: if it contains the base, it contains every file
+    # after the base.
     if normalise(base.metadata_location) in history:
         return None
     raise CommitStateUnknown(
-        f"{no}; it is not known whether it landed, because the table's metadata log does not reach back to its base"
+        f"{no}; it is unknown whether it landed, because the table's metadata log does not reach back to its base"
     ) from no
 
 
 def _compressed(metadata: TableMetadata) -> bool:
-    # Readers take the codec from the file's name, which knows only gzip: other codecs are written uncompressed.
+    # Readers take the codec from the file's name, where only gzip has an ending: with other codecs, write uncompressed.
     return metadata.properties.get("write.metadata.compression-codec", "none").strip().lower() == "gzip"
 
 
 def _delete_dropped_metadata(storage: Storage, base: LoadedTable, metadata: TableMetadata) -> None:
     """Delete the metadata files that dropped off the log, as Iceberg-Java does after a commit; best effort.
 
-    Pinned ones stay, because a pin's owner reads the table through them (rule: pin-is-a-horizon).  The table's writers
-    choose the names in the log.  So a file is deleted only when its own content names this table and this location
+    Pinned files are kept, because the pin's owner reads the table through them (rule: pin-is-a-horizon).  The table's
+    writers choose the names in the log, so a file is deleted only if its own content names this table and this location
     (rule: metadata-deleted-only-if-own).
     """
     if not metadata.property_flag("write.metadata.delete-after-commit.enabled", default=False):
@@ -223,7 +225,7 @@ def _delete_dropped_metadata(storage: Storage, base: LoadedTable, metadata: Tabl
 
 
 def _is_former_state(storage: Storage, path: str, metadata: TableMetadata) -> bool:
-    """Whether a metadata file belongs to this table at this location; false when it cannot be read."""
+    """Whether a metadata file belongs to this table at this location; ``False`` if it cannot be read."""
     try:
         former = parse_document(storage.read(path), path)
     except MaintenanceError:
@@ -232,13 +234,13 @@ def _is_former_state(storage: Storage, path: str, metadata: TableMetadata) -> bo
     return is_same_table and normalise(former.location) == normalise(metadata.location)
 
 
-# Metadata files that a pass has read.  Each load asks the catalog for the pointer; a file that the pointer still names
-# is not read again, because a metadata file never changes (specification, "File System Operations").  A file that this
-# process wrote is read from the store once, like any other (rule: cache-only-immutable-metadata).  Two catalogs' stores
-# may have different files of one path (rule: cache-only-immutable-metadata).
+# The cache of metadata files that a pass has read.  Each load asks the catalog for the pointer; a file that the pointer
+# still names is not read again, because a metadata file never changes (specification, "File System Operations").  A
+# file that this process wrote is also read from the store once (rule: cache-only-immutable-metadata).  Two stores may
+# have different files at the same path (rule: cache-only-immutable-metadata).
 
 Place: TypeAlias = tuple[str, str]
-"""A store, as :attr:`.Storage.place`."""
+"""Identifies a store, like :attr:`.Storage.place`."""
 
 _MOST_FILES = 16
 _MOST_BYTES = 16 * 1024 * 1024
@@ -258,7 +260,7 @@ _current: ContextVar[_Documents | None] = ContextVar("icekeeper_kept_documents",
 
 @contextmanager
 def keeping_documents() -> Iterator[None]:
-    """Inside of the outermost such block, read no metadata file twice; outside, each load reads it."""
+    """Inside the outermost such block, read no metadata file twice; outside, every load reads its file."""
     before = _current.set(_current.get() or _Documents())
     try:
         yield
@@ -268,7 +270,7 @@ def keeping_documents() -> Iterator[None]:
 
 @contextmanager
 def reading_anew() -> Iterator[None]:
-    """Inside of the block, read every metadata file from its store, to find out that it can still be read."""
+    """Inside the block, read every metadata file from its store, to check that it can still be read."""
     before = _current.set(None)
     try:
         yield
@@ -277,7 +279,7 @@ def reading_anew() -> Iterator[None]:
 
 
 def kept_document(place: Place, location: str) -> bytes | None:
-    """The bytes of a metadata file that was read before; ``None``: it must be read."""
+    """The cached bytes of a metadata file; ``None``: it must be read."""
     kept = _current.get()
     if kept is None:
         return None
@@ -289,7 +291,7 @@ def kept_document(place: Place, location: str) -> bytes | None:
 
 
 def keep_document(place: Place, location: str, data: bytes) -> None:
-    """Keep a metadata file that was read from its store and parsed."""
+    """Cache a metadata file that was read from its store and parsed."""
     kept = _current.get()
     if kept is None or len(data) > _MOST_BYTES:
         return

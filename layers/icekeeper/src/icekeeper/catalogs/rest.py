@@ -1,7 +1,7 @@
 """REST catalogs: raw JSON through PyIceberg's authenticated session (SigV4, OAuth, tokens), so that no field is lost.
 
-The server checks the *requirements* of a commit, not the state that the commit was based on.  So everything that must
-not have changed meanwhile needs a requirement (rule: swap-pointers-conditionally).
+The server checks the *requirements* of a commit, not the state on which the commit is based.  So everything that must
+not have changed since then needs a requirement (rule: swap-pointers-conditionally).
 Source: the Iceberg REST catalog specification, ``rest-catalog-open-api.yaml``.
 """
 
@@ -32,7 +32,7 @@ from icekeeper.metadata.updates import same_table
 from icekeeper.model import TableName
 from icekeeper.pyiceberg_private.rest_session import (
     BoundedRestCatalog,
-    LedElsewhere,
+    RedirectRefused,
     SecondAttemptFailed,
     rest_credentials,
     rest_request,
@@ -42,16 +42,16 @@ from icekeeper.text import address_to_show, mask, remember_secrets
 
 # NotImplementedError: the server does not offer an endpoint.
 REST_ERRORS = (pyiceberg.exceptions.RESTError, pyiceberg.exceptions.OAuthError, NotImplementedError)
-# Raised while PyIceberg sends requests and parses answers, which may not be a catalog's.
+# Raised while PyIceberg sends requests and parses answers, which may not come from a catalog.
 LISTING_ERRORS = (
     requests.RequestException,
     *REST_ERRORS,
     pyiceberg.exceptions.NoSuchNamespaceError,
     ValidationError,
 )
-# More than any catalog has; a hostile server could list without end.
+# More than any catalog has, because the listing of a hostile server may never end.
 _MOST_NAMESPACES, _MOST_LEVELS = 100_000, 64
-# Errors about one namespace, which say nothing about the others.
+# Errors that concern a single namespace; the other namespaces can still be listed.
 OF_ONE_NAMESPACE = (
     pyiceberg.exceptions.ServerError,
     pyiceberg.exceptions.ForbiddenError,
@@ -71,7 +71,7 @@ class RestCatalog:
 
         Raises:
             PolicyError: PyIceberg does not accept the properties.
-            StorageError: the server cannot be reached, refuses the credentials, or is no REST catalog.
+            StorageError: the server cannot be reached, refuses the credentials, or is not a REST catalog.
         """
         self.id = configured.id
         self._configured = configured
@@ -99,7 +99,7 @@ class RestCatalog:
             if len(seen) > _MOST_NAMESPACES or len(namespace) > _MOST_LEVELS:
                 raise StorageError(
                     f"catalog {self.id} at {self._uri} cannot be listed: it has more than {_MOST_NAMESPACES:,} "
-                    f"namespaces, or some of more than {_MOST_LEVELS} levels"
+                    f"namespaces, or namespaces with more than {_MOST_LEVELS} levels"
                 )
             try:
                 tables = self._client.list_tables(namespace)
@@ -130,15 +130,15 @@ class RestCatalog:
         if hidden:
             first, why = next(iter(hidden.items()))
             raise PartlyListed(
-                f"catalog {self.id}: the tables of {len(hidden)} namespace(s) cannot be listed, as "
-                f"{'.'.join(first)}: {self._unusable(why)}; have the server repaired",
+                f"catalog {self.id}: the tables of {len(hidden)} namespace(s) cannot be listed, for example "
+                f"{'.'.join(first)}: {self._unusable(why)}; repair the server",
                 hidden=() if below else tuple(hidden),
             )
 
     def load(self, table: TableName) -> LoadedTable:
         response = self._ask(table)
         try:
-            answer = parsed_json(response.content, FileLimits(f"{table}: what catalog {self.id} answers"))
+            answer = parsed_json(response.content, FileLimits(f"{table}: the answer of catalog {self.id}"))
         except ValueError:
             answer = None
         return self._loaded(table, answer)
@@ -158,16 +158,16 @@ class RestCatalog:
         except (requests.RequestException, *NEVER_SENT) as error:
             if isinstance(error, NEVER_SENT) or _never_sent(error):
                 raise self._unusable(error) from error
-            did = "answered with a redirect" if isinstance(error, LedElsewhere) else "did not answer"
+            did = "answered with a redirect" if isinstance(error, RedirectRefused) else "did not answer"
             raise error_of(CommitAnswer.UNKNOWN, table, f"catalog {self.id} {did}") from error
         body = _json(response)
         answer = answer_of_rest(response.status_code, read_error(body))
         if answer is CommitAnswer.LANDED:
             try:
-                # The answer has no configuration, so the properties that were loaded with the base stay.
+                # The answer has no configuration, so the properties that were loaded with the base remain.
                 return self._loaded(table, body, base.io_properties)
             except MetadataUnreadable as error:
-                raise CommitStateUnknown(f"{error}; whether the commit landed is not known") from error
+                raise CommitStateUnknown(f"{error}; it is unknown whether the commit landed") from error
         words = f"catalog {self.id} answered HTTP {response.status_code} ({self._message(response)})"
         raise error_of(answer, table, words)
 
@@ -187,10 +187,10 @@ class RestCatalog:
             return {}
         session = aws_session(properties, ("client",))
         if not session.has_credentials:
-            raise StorageError(f"catalog {self.id} signs its requests, but no AWS credentials are configured")
+            raise StorageError(f"requests to catalog {self.id} must be signed, but no AWS credentials are configured")
         if session.region_name is None and not properties.get("rest.signing-region"):
             raise PolicyError(
-                f"catalog {self.id} signs its requests, but the region is not known: set rest.signing-region"
+                f"requests to catalog {self.id} must be signed, but no region is set: set rest.signing-region"
             )
         return {BOTOCORE_SESSION: session.botocore_session()}
 
@@ -210,11 +210,11 @@ class RestCatalog:
         return [tuple(child) for child in found if len(child) > len(parent) and tuple(child[: len(parent)]) == parent]
 
     def _is_dropped(self, namespace: tuple[str, ...], error: Exception) -> bool:
-        """Whether the catalog itself said that there is no such namespace, and listings begun afterwards lack it."""
+        """Whether the catalog itself answered that the namespace does not exist, and later listings lack it."""
         answered = error.__cause__
         if not (isinstance(answered, requests.HTTPError) and _says_missing(answered.response)):
             return False
-        try:  # at the top, too
+        try:  # the top level may list it, too
             return all(namespace not in self._children(parent) for parent in {namespace[:-1], ()})
         except StorageError:
             return False
@@ -230,14 +230,14 @@ class RestCatalog:
             raise missing_table(self, table)
         if response.status_code == 404:
             raise StorageError(
-                f"catalog {self.id} answered HTTP 404 about {table} without Iceberg's error document, so whether the "
-                f"table exists is not known ({self._message(response)}); look for a proxy that answers in its place, "
-                "and check its uri"
+                f"catalog {self.id} answered HTTP 404 for {table} without Iceberg's error document, so it is unknown "
+                f"whether the table exists ({self._message(response)}); check the catalog's uri, and look for a proxy "
+                "that answers in its place"
             )
         if response.status_code in (401, 403, 419):
             raise StorageError(f"catalog {self.id} denies access to {table}: {self._message(response)}")
         raise StorageError(
-            f"catalog {self.id} answered HTTP {response.status_code} about {table}: {self._message(response)}"
+            f"catalog {self.id} answered HTTP {response.status_code} for {table}: {self._message(response)}"
         )
 
     def _loaded(self, table: TableName, answer: Any, io_properties: Mapping[str, str] | None = None) -> LoadedTable:
@@ -254,7 +254,7 @@ class RestCatalog:
         try:
             require_shape(document)
         except MetadataUnreadable as error:
-            what = f"metadata file {location}, which is not an Iceberg table's: {error}"
+            what = f"metadata file {location}, which is not valid Iceberg table metadata: {error}"
             raise MetadataUnreadable(f"{table}: catalog {self.id} answered with {what}") from None
         metadata = TableMetadata(document)
         bound = self._configured.bound_of(table, location)
@@ -264,13 +264,13 @@ class RestCatalog:
     def _files(
         self, table: TableName, answer: Mapping[str, Any], location: str
     ) -> tuple[dict[str, str], dict[str, str], Sent]:
-        """As :func:`.file_settings`."""
+        """See :func:`.file_settings`."""
         try:
             config = dict(answer.get("config") or {})
             vended = rest_credentials(answer.get("storage-credentials") or (), location)
         except (ValidationError, TypeError, ValueError, AttributeError) as error:
             raise MetadataUnreadable(
-                f"{table}: catalog {self.id} answered with credentials or configuration that are not understood"
+                f"{table}: catalog {self.id} answered with credentials or configuration that cannot be parsed"
             ) from error
         in_s3 = split_path(location).scheme in S3_SCHEMES
         what = f"{table}: catalog {self.id}"
@@ -279,7 +279,7 @@ class RestCatalog:
         )
 
     def _vended(self, table: TableName) -> Mapping[str, str]:
-        """The keys that the server vends for a table now, never the operator's; raises as :meth:`load` does."""
+        """The keys that the server now vends for a table, never the operator's own; raises what :meth:`load` raises."""
         response = self._ask(table)
         answer = _json(response)
         if not isinstance(answer, dict) or not isinstance(answer.get("metadata-location"), str):
@@ -295,7 +295,7 @@ class RestCatalog:
         return masked[:2000] if error is not None else masked[:200]
 
     def _masked(self, text: str) -> str:
-        """The text without secrets: values of any type, also nested ones, may be some."""
+        """The text without secrets, which may be values of any type, even nested values."""
         return mask(text, self._configured.properties)
 
     def _unusable(self, error: Exception) -> StorageError:
@@ -303,8 +303,7 @@ class RestCatalog:
             error = error.__cause__
         if isinstance(error, ValidationError):
             return StorageError(
-                f"what answers at {self._uri} is not an Iceberg REST catalog; "
-                "look for a proxy that answers in its place"
+                f"the server at {self._uri} is not an Iceberg REST catalog; look for a proxy that answers in its place"
             )
         if isinstance(error, requests.Timeout):
             return StorageError(f"catalog {self.id} at {self._uri} does not answer in time")
@@ -315,7 +314,7 @@ class RestCatalog:
 
 
 def _says_missing(response: requests.Response | None) -> bool:
-    """Whether the catalog itself says that there is no such table or namespace: proxies also answer 404."""
+    """Whether the catalog itself says that the table or namespace does not exist: proxies also answer 404."""
     if response is None or response.status_code != 404:
         return False
     error = read_error(_json(response))
@@ -323,7 +322,7 @@ def _says_missing(response: requests.Response | None) -> bool:
 
 
 def _json(response: requests.Response) -> Any:
-    """The decoded body; ``None`` where it is no JSON or exceeds the limits."""
+    """The decoded body; ``None`` if it is not JSON or exceeds the limits."""
     try:
         return parsed_json(response.content, FileLimits("an answer"))
     except (ValueError, MetadataUnreadable):
@@ -331,7 +330,7 @@ def _json(response: requests.Response) -> Any:
 
 
 def _never_sent(error: Exception) -> bool:
-    """Whether a request surely failed before a byte of it was sent; in doubt, false."""
+    """Whether a request certainly failed before any byte of it was sent."""
     if isinstance(error, requests.ConnectTimeout):
         return True
     cause = error.args[0] if error.args else None

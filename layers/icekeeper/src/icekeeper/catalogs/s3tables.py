@@ -32,7 +32,7 @@ S3_TABLES = AwsService(
 
 
 class S3TablesCatalog:
-    """The tables of one table bucket; ``warehouse`` is the bucket's ARN.
+    """The tables of a table bucket; ``warehouse`` is the bucket's ARN.
 
     Properties: ``s3tables.endpoint``, ``s3tables.region`` (else the ARN's), credentials as ``s3tables.*``, ``client.*``
     or ``s3.*``, else boto3's default chain; PyIceberg's ``s3.*`` for the files.
@@ -82,7 +82,7 @@ class S3TablesCatalog:
             raise self._unusable(error) from error
         location = pointer.get("metadataLocation")
         if not location:
-            raise MetadataUnreadable(f"{table} has no metadata file yet: nothing was ever committed to it")
+            raise MetadataUnreadable(f"{table} has no metadata file yet: it has no commits")
         return self._files.load(table, location, pointer["versionToken"], pointer.get("warehouseLocation"))
 
     def commit(
@@ -111,5 +111,5 @@ class S3TablesCatalog:
     def _unusable(self, error: Exception) -> StorageError:
         reason = S3_TABLES.describe(error, self._properties)
         if isinstance(error, ClientError) and error_code(error) in ("404", "NotImplemented", "NoSuchKey"):
-            reason += "; a server without this part of the S3 Tables API is reached as a REST catalog (type: rest)"
+            reason += "; if the server lacks this part of the S3 Tables API, use it as a REST catalog (type: rest)"
         return StorageError(f"catalog {self.id} ({self.id.warehouse}) {reason}")

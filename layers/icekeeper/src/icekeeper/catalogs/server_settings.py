@@ -1,10 +1,9 @@
-"""The settings that the server of a REST catalog may make: all that it sends is filtered here
-(rule: admit-server-settings-by-list).
+"""Filters the settings that the server of a REST catalog sends (rule: admit-server-settings-by-list).
 
-PyIceberg's client merges a server's settings with the operator's; they choose classes to import, files to open and how
-to sign in.  Here a list names the keys that are admitted, and the form of their values.  All others are ignored, and
-logged once.  This module also decides which keys are vended, and to which endpoint the operator's own keys may be sent
-(rule: own-keys-stay-with-own-endpoint).
+PyIceberg's client merges a server's settings with the operator's; such settings choose classes to import, files to open
+and how to sign in.  Here a list names the admitted keys and the form of their values.  All other settings are ignored,
+and logged once.  This module also decides which access keys are vended, and to which endpoint the operator's own access
+keys may be sent (rule: own-keys-stay-with-own-endpoint).
 Source: the Iceberg REST catalog specification, ``CatalogConfig``, ``LoadTableResult``, ``StorageCredential``.
 """
 
@@ -47,10 +46,11 @@ _OF_NESSIE = "nessie."
 _OF_LAKEFS = re.compile(r"/iceberg/(api|relative_to/[^/]+/api)/*\Z")
 
 _ACCESS_KEY, _SECRET_KEY = "s3.access-key-id", "s3.secret-access-key"
-# The properties of one pair of keys; those of two pairs are never mixed.
+# The properties of a pair of keys; properties of two pairs are never mixed.
 _OF_KEYS = (_ACCESS_KEY, _SECRET_KEY, "s3.session-token", "s3.session-token-expires-at-ms")
 _LONGEST = 16 * 1024
-# A region is a valid label of a host name, because AWS's SDKs make it one (botocore, ``validate_region_name``).
+# A region must be a valid label of a host name, because AWS's SDKs put it into host names (botocore,
+# ``validate_region_name``).
 _REGION = re.compile(r"(?![0-9]+\Z)(?!-)[A-Za-z0-9-]{1,63}(?<!-)")
 # Characters and segments with which a path would end early, or leave its folder.
 _LEAVES_PATH = re.compile(r"[?#\\]|(?:\A|/)(?:\.|%2e){1,2}(?:/|\Z)", re.IGNORECASE)
@@ -76,7 +76,7 @@ _FOR_FILES: Mapping[str, Callable[[str], bool]] = {
     "s3.path-style-access": lambda value: value.lower() in ("true", "false"),
     **dict.fromkeys(("s3.server-side-encryption", "s3.sse-kms-key-id"), _ANY),
 }
-# Beginnings of the keys that PyIceberg or this package would act on.  Servers also send keys that only other clients
+# Beginnings of the keys that would affect PyIceberg or this package.  Servers also send keys that only other clients
 # know, such as ``client.refresh-credentials-endpoint`` and ``s3.delete-enabled``.
 _ACTED_ON = (
     *("adls.", "audience", "auth", "botocore", "buffer-size", "credential", "default_", "dynamodb.", "gcs.", "glue."),
@@ -87,8 +87,8 @@ _ACTED_ON = (
     *("s3.proxy", "s3.region", "s3.request", "s3.resolve", "s3.retry", "s3.role", "s3.secret", "s3.server-side"),
     *("s3.session", "s3.signer", "s3.sse-kms"),
 )
-# Lakekeeper and Nessie send these with every table, beside keys.  They have no effect here: we never sign remotely, and
-# choose the FileIO ourselves.
+# Lakekeeper and Nessie send these with every table, in addition to keys.  They have no effect here: we never sign
+# remotely, and choose the FileIO ourselves.
 _HARMLESS = frozenset({("py-io-impl", ARROW_FILE_IO), ("py-io-impl", FSSPEC_FILE_IO), ("s3.signer", "S3V4RestSigner")})
 _BESIDE_KEYS = ("s3.signer.endpoint", "s3.signer.uri")
 
@@ -98,17 +98,17 @@ class ServerSettings:
     """The admitted part of the configuration that a server sends when a client connects."""
 
     connection: Mapping[str, str]
-    """For the requests to the catalog, in place of the operator's."""
+    """For requests to the catalog, in place of the operator's properties."""
     defaults: Sent = field(repr=False)
-    """For files, where neither the operator nor the table has a value."""
+    """For files, if neither the operator nor the table has a value."""
     overrides: Sent = field(repr=False)
     ignored: Sent = field(repr=False)
     versioned_by: str = ""
-    """:data:`NESSIE` or :data:`LAKEFS` where the server is one, else empty."""
+    """:data:`NESSIE` or :data:`LAKEFS` if the server is Nessie or lakeFS, else empty."""
 
 
 def server_settings(own: Sent, defaults: Sent, overrides: Sent) -> ServerSettings:
-    """The admitted part of a server's configuration; a ``uri`` only if it has the origin of the operator's."""
+    """The admitted part of a server's configuration; a ``uri`` only if it has the origin of the operator's ``uri``."""
     connection: dict[str, str] = {}
     ours = own_origin(str(own.get("uri", "")))
     for key, is_fit in _FOR_CONNECTION.items():
@@ -136,16 +136,15 @@ def _of_files(sent: Sent) -> dict[str, Any]:
 def file_settings(
     what: str, own: Mapping[str, str], server: ServerSettings, table: Sequence[Sent], *, in_s3: bool
 ) -> tuple[dict[str, str], dict[str, str], Sent]:
-    """The FileIO properties for a table's files: the operator's, and the admitted ones of the server.
+    """The FileIO properties for a table's files: the operator's, and the admitted properties of the server.
 
-    Also returns those of the server's vended keys (empty where the operator's are used), and what was ignored.
-
-    ``what`` names table and catalog, and begins messages.  ``table``: the server's settings for the table, strongest
-    last.  ``in_s3``: whether the table's files are on S3.
+    Also returns the properties of the server's vended keys (empty if the operator's keys are used), and the ignored
+    settings.  ``what`` names table and catalog, and begins messages.  ``table``: the server's settings for the table;
+    later settings override earlier settings.  ``in_s3``: whether the table's files are on S3.
 
     Raises:
-        StorageError: the server names an endpoint to which the operator's keys must not be sent, or one that is never
-            used; or it wants to sign requests itself.
+        StorageError: the server names an endpoint to which the operator's keys must not be sent, or an endpoint that is
+            never used; or it wants to sign requests itself.
     """
     keys: dict[str, str] = {}
     weaker: dict[str, str] = {}
@@ -165,9 +164,9 @@ def file_settings(
     weaker.pop(S3_ENDPOINT, None)
     if in_s3 and not keys and _signs_itself({**server.ignored, **ignored}) and not _names_keys(own):
         raise StorageError(
-            f"{what} wants to sign the requests for its files itself (remote signing), which is not supported: have it "
-            "vend credentials, or set s3.access-key-id and s3.secret-access-key, client.profile-name or "
-            "client.role-arn in the catalog's configuration"
+            f"{what} wants to sign the requests for its files itself (remote signing), which is not supported: "
+            "configure it to vend credentials, or set s3.access-key-id and s3.secret-access-key, client.profile-name "
+            "or client.role-arn in the catalog's configuration"
         )
     endpoint = {} if named is None else _endpoint(what, named, own, vends=bool(keys))
     mine = without_keys(own) if keys else own
@@ -187,7 +186,7 @@ def _signs_itself(ignored: Sent) -> bool:
 
 
 def _endpoint(what: str, named: str, own: Mapping[str, str], *, vends: bool) -> dict[str, str]:
-    """The properties of the endpoint to use where a server names one."""
+    """The properties of the endpoint to use if a server names an endpoint."""
     ours = with_endpoint(own).get(S3_ENDPOINT)
     place, here = origin_of(named), own_origin(ours) if ours else None
     shown = json.dumps(mask(named, {S3_ENDPOINT: named})[:200])
@@ -200,11 +199,11 @@ def _endpoint(what: str, named: str, own: Mapping[str, str], *, vends: bool) -> 
     if not vends:
         raise StorageError(
             f"{what} names the endpoint {shown} for its files and vends no keys for it; your own keys are not sent "
-            "there: if it is yours, set s3.endpoint to it in the catalog's configuration"
+            "there: if the endpoint is yours, set s3.endpoint to it in the catalog's configuration"
         )
     if is_link_local(place.host):
         raise StorageError(
-            f"{what} names the endpoint {shown} for its files, a link-local address, which is never used: "
+            f"{what} names the endpoint {shown} for its files, which is a link-local address and therefore never used: "
             "correct s3.endpoint"
         )
     return {S3_ENDPOINT: named, ENDPOINT_OF_SERVER: "true"}
@@ -214,15 +213,15 @@ _MOST_CATALOGS, _MOST_KEYS = 256, 64
 
 
 _logged: OrderedDict[tuple[str, str], set[str]] = OrderedDict()
-"""The keys that were logged, by catalog and address; bounded numbers of catalogs and of keys of each."""
+"""The keys that were logged, by catalog and address; the numbers of catalogs and of keys per catalog are bounded."""
 _logged_lock = Lock()
 
 
 def log_ignored(catalog: str, address: str, ignored: Sent, *, vends: bool = False) -> None:
-    """Log each ignored setting, once in the life of this process; values are masked and escaped.
+    """Log each ignored setting once per process; values are masked and escaped.
 
-    A setting is logged as a warning only if something here would have acted on it, and at level INFO otherwise.  With a
-    server that ``vends`` keys, its settings for remote signing are no warning either.
+    A setting is logged as a warning if it would have had an effect, and at level INFO otherwise.  If a server ``vends``
+    keys, its settings for remote signing are also logged at level INFO.
     """
 
     def is_acted_on(key: str) -> bool:
@@ -242,8 +241,8 @@ def log_ignored(catalog: str, address: str, ignored: Sent, *, vends: bool = Fals
             settings = ", ".join(f"{_shown(key)}={_shown(_value(key, ignored[key]))}" for key in fresh)
             log.log(
                 level,
-                "catalog %s at %s sends settings that a server may not set, so they are ignored: %s; set those that "
-                "you want in the catalog's own configuration",
+                "catalog %s at %s sends settings that a server may not set; they are ignored: %s; set the settings "
+                "that you want in the catalog's own configuration",
                 catalog,
                 address,
                 settings,

@@ -1,7 +1,7 @@
 """SQL catalogs: PyIceberg's table of pointers, swapped by ``UPDATE … WHERE metadata_location = the base's``.
 
-The statements are plain SQL.  SQLite is reached by the standard library, any other database by SQLAlchemy, which takes
-half as long to import as a small pass takes in all.
+The statements are plain SQL.  SQLite is used through the standard library, any other database through SQLAlchemy, whose
+import takes half as long as a whole small pass.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from icekeeper.errors import CommitConflict, PolicyError, StorageError
 from icekeeper.model import TableName
 from icekeeper.text import address_to_show, mask
 
-# The layout that PyIceberg (``catalog/sql.py``) and Iceberg-Java (``JdbcUtil``) share.  Views are in the same table;
-# catalogs made by older versions have no column for the type.
+# The layout that PyIceberg (``catalog/sql.py``) and Iceberg-Java (``JdbcUtil``) share.  The SQL table also contains
+# views; catalogs made by older versions have no column for the type.
 _OURS = "catalog_name = :catalog"
 _ONLY_TABLES = " AND (iceberg_type = 'TABLE' OR iceberg_type IS NULL)"
 _HAS_TYPES = "SELECT iceberg_type FROM iceberg_tables WHERE 1 = 0"
@@ -39,7 +39,7 @@ _SQLITE = re.compile(r"sqlite(?:\+pysqlite)?:///([^?]+)(\?.*)?")
 
 
 class _Connection(Protocol):
-    """What both drivers offer; leaving the connection without a commit rolls back."""
+    """The methods that both drivers have; leaving the connection without a commit rolls back."""
 
     def execute(self, statement: str, parameters: Mapping[str, str], /) -> Any: ...
     def commit(self) -> None: ...
@@ -99,25 +99,25 @@ class _SqlAlchemy:
 
 
 def _sqlite_file(uri: str) -> Path | None:
-    """The file of a SQLite address; ``None``: another database, or none in a file."""
+    """The file of a SQLite address; ``None``: another database, or a database that is not in a file."""
     found = _SQLITE.fullmatch(uri)
     path = "" if found is None else found[1]
     return None if path in ("", ":memory:") or path.startswith("file:") else Path(path)
 
 
 def why_no_database(uri: str) -> str | None:
-    """Why there is no SQLite file at an address, with the nearest name; ``None`` where there may be a database.
+    """Why there is no SQLite file at an address, with the nearest name; ``None`` if there may be a database.
 
-    Checked before it is opened, because that would create the file.
+    This is checked before the database is opened, because opening creates the file.
     """
     file = _sqlite_file(uri)
     if file is None or file.exists():
         return None
     if not file.parent.is_dir():
-        return f"unable to open its file: there is no folder {file.parent}"
+        return f"unable to open its file: folder {file.parent} does not exist"
     beside = [entry.name for entry in file.parent.iterdir() if entry.is_file()]
     nearest = difflib.get_close_matches(file.name, beside, n=1)
-    return f"unable to open {file}: there is no such file" + (f" (did you mean '{nearest[0]}'?)" if nearest else "")
+    return f"unable to open {file}: the file does not exist" + (f" (did you mean '{nearest[0]}'?)" if nearest else "")
 
 
 class SqlCatalog:
@@ -129,8 +129,8 @@ class SqlCatalog:
         """Connect to an existing database; nothing is created.
 
         Raises:
-            PolicyError: the driver for this kind of database is not installed, or the database has this catalog only in
-                another spelling.
+            PolicyError: the driver for this kind of database is not installed, or the database has this catalog only
+                under a name in another case.
             StorageError: the database does not exist or cannot be reached.
         """
         self.id = configured.id
@@ -151,10 +151,10 @@ class SqlCatalog:
             return _SqlAlchemy(self._configured.properties)
         except ImportError as error:
             raise PolicyError(f"catalog {self.id}: the driver of its database is not installed: {error}") from error
-        except ValueError as error:  # with a slash in the password, SQLAlchemy takes a part of it for the port
+        except ValueError as error:  # if the password contains a slash, SQLAlchemy takes part of it for the port
             raise PolicyError(
                 f"catalog {self.id}: its uri {address_to_show(uri)} cannot be parsed;"
-                " write special characters of the password as %2F and the like"
+                " percent-encode special characters of the password (/ as %2F)"
             ) from error
         except Exception as error:
             if type(error).__module__.startswith("sqlalchemy."):
@@ -202,7 +202,7 @@ class SqlCatalog:
         )
 
     def _require_spelling(self) -> None:
-        """Refuse a name that the database has only in another case: the catalog would seem to have no tables."""
+        """Refuse a name that the database has only in another case, because the catalog would seem to be empty."""
         names: set[str] = set()
         with suppress(StorageError):  # the first use reports an error
             names.update(name for (name,) in self._read(_NAMES))
@@ -210,7 +210,7 @@ class SqlCatalog:
         if spelled and self.id.name not in spelled:
             self.close()
             raise PolicyError(
-                f"the database of catalog {self.id} has it as '{spelled[0]}', and names of SQL catalogs are"
+                f"the database of catalog {self.id} spells its name '{spelled[0]}', and names of SQL catalogs are"
                 f" case-sensitive; write --catalog {spelled[0]}"
             )
 
@@ -228,11 +228,11 @@ class SqlCatalog:
                 self._move(connection, base, location)
             return location
         except self._database.error as error:  # the rollback was not confirmed either
-            words = f"the database of catalog {self.id} was lost"
+            words = f"the connection to the database of catalog {self.id} was lost"
             raise error_of(CommitAnswer.UNKNOWN, base.name, words) from error
 
     def _move(self, connection: _Connection, base: LoadedTable, location: str) -> None:
-        """Swap the pointer in one transaction; leaving the connection rolls back, unless the database autocommits."""
+        """Swap the pointer in a transaction; leaving the connection rolls back, unless the database autocommits."""
         table = base.name
         named = {"catalog": self.id.name, "namespace": ".".join(table.namespace), "name": table.name}
         try:
@@ -242,14 +242,14 @@ class SqlCatalog:
         if swap.rowcount == 0:
             raise CommitConflict(f"{table} is no longer at {base.token}: another writer committed first")
         if swap.rowcount != 1:  # -1 where a driver does not count
-            words = f"the driver of catalog {self.id} does not say which rows it changed"
+            words = f"the driver of catalog {self.id} does not report how many rows it changed"
             raise error_of(CommitAnswer.REFUSED, table, words)
         try:
             connection.commit()
         except self._database.error as error:
-            raise error_of(CommitAnswer.UNKNOWN, table, f"catalog {self.id} did not confirm it") from error
+            raise error_of(CommitAnswer.UNKNOWN, table, f"catalog {self.id} did not confirm the commit") from error
 
     def _unusable(self, error: Exception) -> StorageError:
-        # The driver's own message: SQLAlchemy's contains the statement and its parameters.
+        # Use the driver's own message, because SQLAlchemy's contains the statement and its parameters.
         reason = " ".join(mask(str(getattr(error, "orig", None) or error), self._configured.properties).split())
         return StorageError(f"the database of catalog {self.id} cannot be used: {reason}")

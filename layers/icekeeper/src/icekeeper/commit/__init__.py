@@ -1,1 +1,1 @@
-"""Commits: conflict detection on the newest head, new manifests and snapshot, compare-and-swap, unknown outcomes."""
+"""Commits: detects conflicts on the newest head, writes manifests and snapshot, swaps, resolves unknown outcomes."""

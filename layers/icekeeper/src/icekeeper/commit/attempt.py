@@ -2,7 +2,7 @@
 
 Only the table's metadata decide.  A state that shows the attempt proves that it landed.  A state proves that the
 attempt did not land if it does not show it, is no older than the attempt's base, and no longer meets the attempt's
-requirements.  A state from before the attempt proves nothing: a lagging replica shows one after a success, too.
+requirements.  A state from before the attempt proves nothing: a lagging replica returns it even after a success.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ class PreparedCommit:
     requirements: Sequence[Mapping[str, Any]]
     updates: Sequence[Mapping[str, Any]]
     landed: Callable[[TableMetadata], bool]
-    """Whether a document shows the attempt, by its snapshot id or by the state that it asked for."""
+    """Whether a metadata document shows the attempt: it has the attempt's snapshot id, or the requested state."""
     staged: Sequence[str] = ()
-    """Files of this attempt only, which are removed once it certainly did not land."""
+    """Files that only this attempt needs.  They are removed once it is certain that the attempt did not land."""
     snapshot_id: int | None = None
     cannot_have_landed: Callable[[TableMetadata], bool] = lambda metadata: True
-    """For a document that does not show the attempt: ``False`` if it may have landed and expired since."""
+    """Called with a document that does not show the attempt; ``False``: its snapshot may have landed and expired."""
 
     @property
     def names_files(self) -> bool:
-        """Whether the table needs staged files after the commit.  If not, wrongly believing a refusal costs nothing."""
+        """Whether the committed table references staged files.  If not, believing a false refusal loses nothing."""
         return any(update["action"] in _NAMES_FILES for update in self.updates)
 
 
@@ -48,7 +48,7 @@ class Verdict(Enum):
     LOST = "lost"
     """It did not land and never will: its requirements are no longer met."""
     MAYBE_EXPIRED = "maybe expired"
-    """Snapshots newer than the base have expired; the attempt's may be one of them."""
+    """Snapshots newer than the base have expired, and the attempt's snapshot may be among them."""
     OPEN = "open"
 
 
@@ -80,7 +80,7 @@ def is_as_before(now: LoadedTable, base: LoadedTable) -> bool:
 
 
 def is_older(now: LoadedTable, base: LoadedTable) -> bool:
-    """Whether ``now`` comes before ``base``: a replica lags."""
+    """Whether ``now`` is older than ``base``, because a replica lags."""
     if now.metadata.uuid != base.metadata.uuid:
         return False
     before_base = {entry["metadata-file"] for entry in base.metadata.metadata_log} - {base.metadata_location}
@@ -89,7 +89,7 @@ def is_older(now: LoadedTable, base: LoadedTable) -> bool:
 
 
 def _lacks_head(now: TableMetadata, base: TableMetadata) -> bool:
-    """Whether the base's head does not exist yet, for tables without sequence numbers (v1) and metadata log.
+    """Whether ``now`` is from before the base's head, for tables without sequence numbers (v1) and metadata log.
 
     If the head was rolled back and has expired instead, ``last-updated-ms`` is later than the base's.
     """
@@ -102,8 +102,8 @@ def _lacks_head(now: TableMetadata, base: TableMetadata) -> bool:
     )
 
 
-# What snapshots prove about a commit whose answer was lost.  A snapshot may land, get children and expire before anyone
-# looks; its manifests live on in its children.
+# What snapshots prove about a commit whose response was lost.  A snapshot may land, get children and expire before the
+# table is read again; its children still list its manifests.
 
 RUN_ID_KEY = "icekeeper.run-id"
 """Snapshot summary: the run that committed it."""
@@ -146,8 +146,9 @@ def shows_every_commit_since(base: Collection[int], metadata: TableMetadata) -> 
 def assign_row_ids(manifests: Sequence[ManifestFile], next_row_id: int) -> tuple[list[ManifestFile], int]:
     """Give every data manifest of a v3 snapshot its first row id; also returns the next free id.
 
-    A manifest that has one keeps it.  The others, also those from before an upgrade to v3, get ids for all live rows,
-    because the manifest list does not show which entries have ids of their own.  Counts must be known.
+    A manifest that already has a first row id keeps it.  All others, including those from before an upgrade to v3, get
+    ids for all their live rows, because the manifest list does not show which entries have ids of their own.  Row
+    counts must be known.
     Source: specification, "First Row ID Assignment"; Java's ``ManifestListWriter.V3Writer``
     (rule: assign-row-ids-per-attempt).
     """

@@ -36,22 +36,22 @@ class GroupClaim:
     """Spec and partition of its outputs; empty when all its rows are deleted."""
     input_scopes: frozenset[Scope]
     inputs: Mapping[FileKey, tuple[str, FileIdentity]]
-    """Each as it was at planning: the path of its manifest, and which file it is."""
+    """Input → the path of its manifest and its identity, both as they were at planning."""
     output_field_ids: frozenset[int]
     deletes: Mapping[FileKey, int] = field(default_factory=dict)
     """Delete file that was applied → how many of the inputs needed it."""
     position_deletes: frozenset[FileKey] = frozenset()
-    """The position deletes and deletion vectors that were applied, also those that came after planning."""
+    """The position deletes and deletion vectors that were applied, including those committed after planning."""
     homes: Mapping[str, Scope] = field(default_factory=dict)
     """Input → its spec and partition, if newer position deletes of it can be forwarded to the outputs.
 
     Empty: such a delete drops the group.
     """
     without_row_ids: bool = False
-    """Its rows had no ids when they were read, so that its outputs hold none.
+    """The rows had no ids when they were read, so the outputs contain none.
 
-    Such groups can only be in the first v3 commit of a branch, which gives an id to every row, also of files that it
-    does not replace.  So a rewrite of several commits reads the ids after the first, before it begins more groups.
+    Such groups can only be in the first v3 commit of a branch, which gives every row an id, even in files that it does
+    not replace.  So a rewrite of several commits reads the ids after its first commit, before it begins more groups.
     """
 
 
@@ -67,18 +67,18 @@ class RebaseResult:
     delete_manifests: Mapping[FileKey, str]
     """Live delete file → path of its manifest; empty if neither plan nor groups have deletes."""
     manifests: Sequence[ManifestFile]
-    """The head's."""
+    """The manifests of the head."""
     affected: frozenset[str]
     """Paths of the manifests to rewrite."""
     moved_on: Mapping[int, Mapping[str, tuple[ManifestEntry, ...]]] = field(default_factory=dict)
-    """Kept group whose inputs have other position deletes now than it applied → input → all that reach it."""
+    """Kept group whose inputs have other position deletes than it applied → input → all deletes that apply to it."""
     newer: tuple[LiveEntry, ...] = ()
     """The position deletes since planning that may name inputs of kept groups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanningState:
-    """The table as a plan found it."""
+    """The table at the time of planning."""
 
     metadata: TableMetadata
     snapshot_id: int
@@ -88,23 +88,23 @@ class PlanningState:
     delete_needs: Mapping[FileKey, int] = field(default_factory=dict)
     """Live delete file → how many live data files needed it; empty where the plan does not remove any."""
     own_snapshots: Collection[int] = ()
-    """Earlier commits of the same plan, whose outputs need none of the deletes that these applied."""
+    """Snapshots of earlier commits of the same plan: the deletes that they applied do not concern their outputs."""
 
     @property
     def sequence_number(self) -> int:
-        """That of the planning snapshot."""
+        """The sequence number of the planning snapshot."""
         return self.metadata.snapshots[self.snapshot_id].sequence_number
 
 
-# Entries of delete manifests that are kept between the attempts at one commit: some 100 MB.
+# Entries of delete manifests that are kept between the attempts at one commit: about 100 MB.
 _MOST_KEPT = 100_000
 
 
 class DeleteManifests:
     """The live entries of delete manifests, decoded once for all attempts at a commit.
 
-    A table that is deleted from every second lists hundreds of new ones by the end of a rewrite.  An attempt that
-    decoded them all would take longer than the time until the next delete, and lose every swap.
+    A table with a delete every second lists hundreds of new delete manifests by the end of a rewrite.  An attempt that
+    decoded all of them would take longer than the time until the next delete, and lose every swap.
     """
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ class DeleteManifests:
         self._count = 0
 
     def live_entries(self, reader: TableReader, manifests: Iterable[ManifestFile]) -> Iterator[LiveEntry]:
-        """Every live entry of those that are delete manifests.
+        """Every live entry of the delete manifests among ``manifests``.
 
         Raises:
             MetadataUnreadable: a manifest cannot be read.
@@ -144,7 +144,7 @@ def rebase(
 
     Raises:
         PlanStale: the table was replaced, or the planning snapshot is not certainly an ancestor of the head (a
-            rollback, an expiry), so that rows may be back that no group contains (rule: same-table-same-history).
+            rollback, an expiry), so rows that no group contains may have come back (rule: same-table-same-history).
         MetadataUnreadable: the head's manifests cannot be read.
     """
     manifests = reader.manifests(_later_snapshot(planned, head, branch))
@@ -172,7 +172,7 @@ def rebase(
     unneeded = _unneeded(planned.delete_needs, kept, live_deletes)
     foreign = (m for m in new if m.content is ManifestContent.DATA and m.added_snapshot_id not in planned.own_snapshots)
     if any(m.min_sequence_number <= planned.sequence_number for m in foreign):
-        # Other commits added files with old sequence numbers, to which old deletes may apply: a later pass decides.
+        # Old deletes may apply to files that other commits added with old sequence numbers: a later pass decides.
         unneeded = frozenset()
     affected = {inputs.location[key] for group in kept for key in group.inputs}
     affected.update(live_deletes[key] for key in unneeded)
@@ -191,51 +191,51 @@ def rebase(
 def _later_snapshot(planned: PlanningState, head: TableMetadata, branch: str) -> Snapshot:
     """The snapshot that ``branch`` points at on ``head``.
 
-    The planning snapshot itself may have been expired by another engine: what came since then is the head's history,
-    all of which can be seen if its oldest snapshot names the planning snapshot as its parent.
+    Another engine may have expired the planning snapshot itself.  The head's history is still complete if its oldest
+    snapshot names the planning snapshot as its parent.
 
     Raises:
-        PlanStale: it does not certainly descend from the planning snapshot.
+        PlanStale: it is not certain that the snapshot descends from the planning snapshot.
     """
     if head.uuid != planned.metadata.uuid:
-        raise PlanStale("the table was replaced by another one of the same name; nothing was changed")
+        raise PlanStale("the table was replaced by another table of the same name; nothing was changed")
     snapshot, wanted = head.head(branch), planned.snapshot_id
     line = () if snapshot is None else tuple(head.ancestors(snapshot.snapshot_id))
-    if snapshot is not None and (line[-1].parent_id == wanted or any(one.snapshot_id == wanted for one in line)):
+    if snapshot is not None and (line[-1].parent_id == wanted or any(wanted == each.snapshot_id for each in line)):
         return snapshot
     if snapshot is None or wanted in head.snapshots:
         raise PlanStale(f"the table was rolled back past snapshot {wanted}; plan again")
     raise PlanStale(
-        f"what came since snapshot {wanted} is not known, because its history was expired meanwhile; plan again"
+        f"the commits since snapshot {wanted} are not known, because snapshots after it have expired; plan again"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Inputs:
-    """Where the inputs of all groups are on the new head."""
+    """The inputs of all groups on the new head."""
 
     location: Mapping[FileKey, str]
-    """The manifest of each that is still there."""
+    """Input that is still in the table → path of its manifest."""
     changed: Collection[FileKey]
-    """Those that were added again: the entry of their path is another file or occurs twice."""
+    """Inputs that were added again: their path has two entries, or its entry describes another file."""
     numbered: Collection[str]
     """Manifests with a first row id."""
 
 
 def _why_overtaken(group: GroupClaim, head: TableMetadata, inputs: _Inputs, revived: frozenset[int]) -> str | None:
-    """Why a group must not be committed, as far as its inputs, the specs and the schema tell."""
+    """Why a group must not be committed, judged by its inputs, the specs and the schema; ``None``: it may."""
     if any(key not in inputs.location for key in group.inputs):
-        return "an input file was removed or rewritten by another commit"
+        return "another commit removed or rewrote an input file"
     if any(key in inputs.changed for key in group.inputs):
-        return "an input file was added again by another commit"
+        return "another commit added an input file again"
     if removed := {spec_id for spec_id, _ in group.output_scopes} - head.specs.keys():
         return f"partition spec {min(removed)} was removed"
     if lacking := revived - group.output_field_ids:
         return f"the schema has column {min(lacking)} again, which the output lacks"
     if group.without_row_ids and any(inputs.location[key] in inputs.numbered for key in group.inputs):
-        # The first v3 commit gives an id to every row; outputs without these ids would get new ones
+        # The first v3 commit gives every row an id; outputs without these ids would get new ids
         # (rule: rows-keep-their-lineage).
-        return "the rows of an input file were given ids by another commit"
+        return "another commit gave the rows of an input file ids"
     return None
 
 
@@ -245,11 +245,11 @@ def _hits_of_new_deletes(
     new: Iterable[LiveEntry],
     sequence_number: int,
 ) -> tuple[Mapping[int, Sequence[LiveEntry]], dict[int, str]]:
-    """Per group the deletes that landed after planning and must be forwarded, an empty list without any; and the groups
-    that must not be committed for such a delete, with the reason."""
+    """Group → the deletes that landed after planning and must be forwarded (perhaps none); and group → why such a
+    delete forbids its commit."""
     newer: dict[int, list[LiveEntry]] = defaultdict(list)
     refused: dict[int, str] = {}
-    # A hot table has many groups and gets many deletes: each delete is compared only with groups that it may concern.
+    # A busy table has many groups and many deletes: each delete is compared only with groups to which it may apply.
     by_path = {path: group for group in groups for path, _ in group.inputs}
     by_scope: dict[tuple[object, ...], list[GroupClaim]] = defaultdict(list)
     for group in groups:
@@ -282,7 +282,7 @@ def _position_deletes(
     head: TableMetadata,
     deletes: Iterable[LiveEntry],
 ) -> dict[int, str | Mapping[str, tuple[ManifestEntry, ...]]]:
-    """Per group the position deletes that reach its inputs on the head, by input; or why it must not be committed."""
+    """Group → input → the position deletes that apply to it on the head; or why the group must not be committed."""
     builder = DeleteIndexBuilder()
     for manifest, entry in deletes:
         is_global = is_unpartitioned(head.specs[manifest.partition_spec_id])
@@ -295,13 +295,13 @@ def _position_deletes(
             for (path, _), (_, identity) in group.inputs.items()
         }
         reached = {entry.file.key for entries in reaching.values() for entry in entries}
-        # What a reader does not apply, its writer may have meant: a vector replaces all other position deletes, but two
-        # spellings of one partition are an accident.
+        # A newer delete may name an input and yet not apply to it.  If a deletion vector replaces it, this is correct.
+        # Otherwise the writer may have meant it to apply, for example if it spelled the partition differently.
         unclear = any(
             hit.entry.file.key not in reached and not index.vectors.keys() >= _named(hit.entry.file, group)
             for hit in newer[group.group_id]
         )
-        found[group.group_id] = "rows of an input file were deleted by another commit" if unclear else reaching
+        found[group.group_id] = "another commit deleted rows of an input file" if unclear else reaching
     return found
 
 
@@ -312,7 +312,7 @@ def _named(delete: DataFile, group: GroupClaim) -> set[str]:
 def _taken_back(
     groups: Sequence[GroupClaim], live_deletes: Container[FileKey], dropped: Container[int]
 ) -> dict[int, str]:
-    """The other groups that have applied a delete that another commit undid: their rows must stay."""
+    """The groups, apart from ``dropped``, that applied a delete which another commit undid, so its rows are live."""
     found: dict[int, str] = {}
     for group in groups:
         lost = {key for key in group.deletes if key not in live_deletes}
@@ -326,9 +326,9 @@ def _taken_back(
 def _live_deletes(
     deletes: Iterable[LiveEntry], planned: PlanningState
 ) -> tuple[dict[FileKey, str], frozenset[FileKey]]:
-    """The live delete files that were there at planning, with their manifests; and all live ones.
+    """The live delete files that existed at planning, with their manifests; and all live delete files.
 
-    One that was removed and added again counts as new: it applies to newer data files, too.
+    A delete file that was removed and added again counts as new: it also applies to newer data files.
     """
     old: dict[FileKey, str] = {}
     live: set[FileKey] = set()
@@ -343,7 +343,7 @@ def _live_deletes(
 def _unneeded(
     needs: Mapping[FileKey, int], kept: Sequence[GroupClaim], live: Collection[FileKey]
 ) -> frozenset[FileKey]:
-    """Deletes whose every data file is replaced by the kept groups, and those that had none
+    """Deletes of which the kept groups replace every data file, and deletes that had no data file
     (rule: drop-deletes-only-when-dangling)."""
     replaced: Counter[FileKey] = Counter()
     for group in kept:
@@ -357,10 +357,10 @@ def _locate(
     new: Sequence[ManifestFile],
     reader: TableReader,
 ) -> _Inputs:
-    """Where each input is now, and which were added again.
+    """Find each input on the new head.
 
-    Manifests are immutable, so an input whose manifest is still listed is still there.  Only if a manifest is gone,
-    new manifests are read.
+    Manifests are immutable, so an input whose manifest is still listed is still there.  New manifests are read only
+    if the manifest of an input is gone.
     """
     here = {m.manifest_path for m in manifests}
     numbered = {m.manifest_path for m in manifests if m.first_row_id is not None}
@@ -381,7 +381,7 @@ def _locate(
 
 
 def _hit(delete: DataFile, spec_id: int, is_global: bool, group: GroupClaim) -> str | None:
-    """Why a delete that landed after planning keeps a group from being committed, if it does
+    """Why a delete that landed after planning forbids the commit of a group; ``None``: it does not
     (rule: drop-groups-new-deletes-would-miss)."""
     here = _comparable((spec_id, delete.partition))
     same_partition = here in {_comparable(scope) for scope in group.input_scopes}
@@ -390,20 +390,20 @@ def _hit(delete: DataFile, spec_id: int, is_global: bool, group: GroupClaim) -> 
         if not (is_global or same_partition or reaches_output):
             return None
         if not is_global and group.output_scopes and group.output_scopes != group.input_scopes:
-            return "a newer equality delete is bound to a partition that the rows left or came to"
+            return "a newer equality delete is bound to a partition that rows were moved out of or into"
         missing = set(delete.equality_ids or ()) - group.output_field_ids
         # Outputs keep the planning snapshot's sequence number, spec and partition, so the delete still applies.
         return f"a newer equality delete uses column {min(missing)}, which the output lacks" if missing else None
-    # One that names its data file is believed whatever its partition says.
+    # A delete that names its data file applies to it, whatever the delete's partition is.
     may_reach = same_partition or named_file(delete) is not None
     hit = may_reach and any(may_name(delete, path) for path, _ in group.inputs)
-    return "rows of an input file were deleted by another commit" if hit else None
+    return "another commit deleted rows of an input file" if hit else None
 
 
 def _comparable(scope: Scope) -> tuple[object, ...]:
-    """Spec and partition in a form in which equal values compare equal, also NaN and decimals of any stored width.
+    """Spec and partition in a form in which equal values compare equal, even NaN and decimals of any stored width.
 
-    A few different values then compare equal, too; this only drops a group without need.
+    A few different values then compare equal as well, which can only drop a group that could have been kept.
     """
     spec_id, partition = scope
     return spec_id, *(
@@ -413,7 +413,7 @@ def _comparable(scope: Scope) -> tuple[object, ...]:
 
 
 def _revived_columns(planned: TableMetadata, head: TableMetadata) -> frozenset[int]:
-    """Columns that only the head's schema has, but older files may contain: a schema change was undone."""
+    """Columns that the planned schema lacked and older files may contain: a schema change was undone."""
     known = planned.document.get("last-column-id")
     before = set(_leaves({"type": "struct", **planned.current_schema}))
     now = set(_leaves({"type": "struct", **head.current_schema}))

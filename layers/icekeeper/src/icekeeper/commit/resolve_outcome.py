@@ -1,9 +1,9 @@
-"""Finds out whether a commit landed: reads the table until that is known, or certain never to be known.
+"""Finds out whether a commit landed: reads the table until the outcome is known, or certain to stay unknown.
 
-A server may commit and answer "no", and a client or proxy that repeats a request may get "conflict" about its own
-success.  So a "no" is compared with the newest head.  An unchanged head fits a refusal, but a lagging replica shows it
-after a success, too.  So the head is read again, at growing intervals, and then the store, which does not lag: a
-catalog that made the commit has written a metadata file that shows it.
+A server may commit and still answer "no", and a client or proxy that repeats a request may get "conflict" because of
+its own success.  So a "no" is compared with the newest head.  An unchanged head agrees with a refusal, but a lagging
+replica may show it even after a success.  So the head is read again, at growing intervals.  Finally the store is read,
+which does not lag: a catalog that made the commit has written a metadata file that shows it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from icekeeper.errors import CatalogBusy, CommitConflict, CommitRefused, CommitS
 from icekeeper.metadata.document import TableMetadata
 
 Traces = Callable[[LoadedTable], Iterable[TableMetadata]]
-"""Reads the metadata files that were stored after a state of the table, also those that the catalog does not show."""
+"""Reads the metadata files stored after a state of the table, including files that the catalog does not show."""
 
 
 class Undecided(MaintenanceError):
-    """The catalog said no, but the table is unchanged: the same commit may be sent again, on ``head``."""
+    """The catalog answered "no", but the table is unchanged: the same commit may be sent again, on ``head``."""
 
     def __init__(self, no: CommitConflict | CatalogBusy, head: LoadedTable) -> None:
         super().__init__(f"{no}, but the table is as it was before")
@@ -33,11 +33,11 @@ class Undecided(MaintenanceError):
 
 @dataclass(frozen=True, slots=True)
 class OutcomeResolver:
-    """Finds out what became of attempts.  Each method returns the table once it shows the attempt, or the reason why
+    """Finds out whether attempts landed.  Each method returns the table once it shows the attempt, or the reason why
     the attempt certainly did not land.
 
     Raises:
-        CommitStateUnknown: neither is certain.
+        CommitStateUnknown: the outcome is not certain.
     """
 
     catalog: Catalog
@@ -55,7 +55,7 @@ class OutcomeResolver:
         if is_as_before(now, base) and isinstance(no, CommitConflict | CatalogBusy):
             return Undecided(no, base if is_older(now, base) else now)
         if isinstance(no, CommitConflict) and not is_repeated:
-            return no  # whatever moved the table explains it
+            return no  # the table has changed, which explains the conflict
         if isinstance(no, CommitRefused) and not (prepared.names_files or no.left):
             return no
         return self.settle(base, prepared, no)
@@ -63,7 +63,8 @@ class OutcomeResolver:
     def settle(
         self, base: LoadedTable, prepared: PreparedCommit, no: MaintenanceError
     ) -> LoadedTable | MaintenanceError:
-        """Read a head that proves nothing a few times more; then believe a refusal that left no trace in the store."""
+        """Read the head a few more times while it proves nothing.  Then believe a refusal that left no trace in the
+        store."""
         now = base
         for attempt in range(REFUSAL_LOOKS):
             self.sleep(backoff_seconds(SLOW + attempt))
@@ -73,7 +74,7 @@ class OutcomeResolver:
                 return _decided(found, now, base, no)
         if is_older(now, base):
             raise CommitStateUnknown(f"{no}; the catalog shows an older state of the table, which proves nothing")
-        # Files that the swap itself staged are in the store in any case.
+        # A refused swap that staged files itself (``no.left``) has left its metadata file in the store in any case.
         if not (isinstance(no, CommitRefused) and no.left):
             self._require_no_trace(now, prepared, no)
         return no
@@ -88,18 +89,18 @@ class OutcomeResolver:
             self.sleep(backoff_seconds(attempt))
         raise CommitStateUnknown(
             f"{base.name}: catalog {self.catalog.id} answered that the commit landed, but the table's metadata do not"
-            " show it; its files were kept"
+            " show the commit; its files were kept"
         )
 
     def after_silence(
         self, base: LoadedTable, prepared: PreparedCommit, unknown: MaintenanceError
     ) -> LoadedTable | MaintenanceError:
-        """Reload until the table shows the attempt, or no longer meets its requirements, so that it lost."""
+        """Reload until the table shows the attempt, or no longer meets its requirements: then the attempt has lost."""
         for attempt in range(RESOLVE_LOOKS):
             self.sleep(backoff_seconds(attempt))
             try:
                 now = self.catalog.load(base.name)
-            except MaintenanceError:  # even a missing table does not prove that the attempt never landed
+            except MaintenanceError:  # even a missing table does not prove that the attempt failed to land
                 continue
             found = verdict(now, base, prepared)
             if found is not Verdict.OPEN:
@@ -111,21 +112,21 @@ class OutcomeResolver:
         try:
             return self.catalog.load(base.name)
         except MaintenanceError as error:
-            raise CommitStateUnknown(f"{no}; the table cannot be read to make sure of it: {error}") from error
+            raise CommitStateUnknown(f"{no}; the table cannot be read to confirm this: {error}") from error
 
     def _require_no_trace(self, now: LoadedTable, prepared: PreparedCommit, no: MaintenanceError) -> None:
         try:
             found = any(_may_be_head(trace, now) and prepared.landed(trace) for trace in self.traces(now))
         except MaintenanceError as error:
-            raise CommitStateUnknown(f"{no}; the store cannot be asked to make sure of it: {error}") from error
+            raise CommitStateUnknown(f"{no}; the store cannot be read to confirm this: {error}") from error
         if found:
             raise CommitStateUnknown(
-                f"{no}; but a metadata file in the store shows the commit, so that whether it landed is not known"
+                f"{no}; but a metadata file in the store shows the commit, so it is unknown whether it landed"
             ) from no
 
 
 def _may_be_head(trace: TableMetadata, now: LoadedTable) -> bool:
-    """Whether metadata may be newer than the catalog's; metadata based on an older state has lost its swap."""
+    """Whether the metadata may be newer than the catalog's.  Metadata based on an older state have lost their swap."""
     left_behind = {entry["metadata-file"] for entry in now.metadata.metadata_log}
     made_of = [entry["metadata-file"] for entry in trace.metadata_log[-1:]]
     return trace.uuid == now.metadata.uuid and left_behind.isdisjoint(made_of)
@@ -147,7 +148,7 @@ def _decided(
                 "again"
             ) from cause or no
         raise CommitStateUnknown(
-            f"{now.name}: whether the commit landed cannot be told, because snapshots that came after its base have "
-            "expired already; its files were kept"
+            f"{now.name}: it is unknown whether the commit landed, because snapshots that came after its base have "
+            "already expired; its files were kept"
         ) from cause or no
     return no

@@ -1,8 +1,8 @@
-"""When a commit is tried again: how often, for how long, and after which wait (rule: commit-on-newest-head).
+"""How often and for how long a commit is retried, and how long each wait is (rule: commit-on-newest-head).
 
 After a lost swap the next attempt waits 50 ms, 100 ms, 200 ms, … up to 5 s, as SeaweedFS's worker does.  A commit is
-tried ``max_commit_retries`` times, and a rewrite's for as long as the rewrite took.  What an answer proves stands in
-``commit/attempt.py``.
+tried ``max_commit_retries`` times; the commit of a rewrite is tried for as long as the rewrite took.
+``commit/attempt.py`` decides what an answer proves.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from icekeeper.report.activity import swap_lost
 _FIRST_BACKOFF_S = 0.05
 _MAX_BACKOFF_S = 5.0
 SLOW = 4
-"""After "too many requests", and between reads of a table that may lag, waits start as after this many lost swaps
-(0.8 s)."""
+"""After "too many requests", and between reads of a table that may lag, the first wait is as long as after this many
+lost swaps (0.8 s)."""
 RESOLVE_LOOKS = 7
 """How often an unknown outcome is looked up before giving up; the waits add up to about six seconds."""
 REFUSAL_LOOKS = 3
-"""How often a refusal is compared with an unchanged head again; the waits add up to about six seconds as well."""
+"""How often an unchanged head is read again after a refusal; the waits add up to about six seconds."""
 # A rewrite's commit is tried for as long as the rewrite took, within these bounds.
 _LEAST_PATIENCE_S = 30.0
 _MOST_PATIENCE_S = 15 * 60.0
 # A process with a deadline keeps this time for one more attempt, for removing its files, and for its report.
 _TIME_TO_END_S = 30.0
-# How long a lost attempt is kept waiting for the moment after another writer's commit.
+# How long, at most, the next attempt waits for another writer's commit.
 _MOST_WATCHED_S = 5.0
 
 
 def backoff_seconds(attempt: int) -> float:
-    """Wait before retry ``attempt`` (0 first), with jitter between half and the whole of the step."""
+    """The wait before retry ``attempt`` (0 first): a random time between half of the step and the whole step."""
     step = min(_MAX_BACKOFF_S, _FIRST_BACKOFF_S * 2.0**attempt)
     return step * random.uniform(0.5, 1.0)
 
@@ -56,7 +56,7 @@ class Retries:
         sleep: Callable[[float], None],
         monotonic_s: Callable[[], float],
     ) -> None:
-        """At least ``max_retries`` retries, however long they take, and retries for ``patience_s``, however many."""
+        """Retries end after ``max_retries`` retries or after ``patience_s`` seconds, whichever comes later."""
         self._max_retries, self._sleep, self._monotonic_s = max_retries, sleep, monotonic_s
         self._began_s = monotonic_s()
         self._until_s = self._began_s + patience_s
@@ -80,10 +80,10 @@ class Retries:
     ) -> LoadedTable:
         """Wait after a lost attempt, and load the head for the next one.
 
-        From the second lost swap on, this is the head that another writer commits next, as soon as it is there.  An
-        attempt has most time right after another writer's commit: it wins whenever it is shorter than the time to the
-        next one.  In twice the time of an attempt comes the next commit of every writer who would disturb it more
-        often than not.
+        From the second lost swap on, wait for the next commit of another writer and return that head.  Right after
+        another writer's commit an attempt has the most time: it wins if it is shorter than the time to the next
+        commit.  The wait is at most twice the time of an attempt: a writer that commits less often than this rarely
+        disturbs it.
         """
         watched_s = min(2 * (self._monotonic_s() - self._began_s), _MOST_WATCHED_S)
         self.wait(head, attempt, why, is_busy=is_busy)

@@ -65,25 +65,26 @@ class FileReplacement:
     added: tuple[tuple[int, DataFile], ...]
     """Spec id and file."""
     data_sequence_number: int | None
-    """The planning snapshot's, for every added file, so that newer equality deletes still apply
-    (rule: keep-planning-sequence-number).  ``None``: added files get the commit's."""
+    """The planning snapshot's sequence number, for every added file, so that newer equality deletes still apply
+    (rule: keep-planning-sequence-number).  ``None``: added files get the commit's number."""
     own_sequence_numbers: Mapping[FileKey, int | None] = field(default_factory=dict)
-    """Added files with another data sequence number; ``None``: the commit's."""
+    """Added files with another data sequence number; ``None``: they get the commit's number."""
     staged: Sequence[str] = ()
-    """Added files that only this attempt needs: they are removed if it does not land."""
+    """Added files that only this attempt needs.  They are removed if it does not land."""
     recipe: str | None = None
     """The recipe by which the added files are clustered; it is recorded in the summary."""
     clustering_depth: float | None = None
-    """The average number of files that a lookup opens afterwards, of the plan's candidates; recorded in the summary."""
+    """How many of the plan's candidates a lookup opens on average after the commit; recorded in the summary."""
     noted: Mapping[str, str] = field(default_factory=dict)
     """More entries of the summary."""
 
 
 @dataclass(slots=True)
 class SnapshotWriter:
-    """Writes one attempt's files; those in ``staged`` are to be removed if the attempt does not land.
+    """Writes the manifests and the manifest list of an attempt.
 
-    If preparing the attempt fails, it removes its files itself: no catalog knows of them.
+    The caller removes the files in ``staged`` if the attempt does not land.  If preparing the attempt fails, the
+    writer removes them itself.
     """
 
     metadata: TableMetadata
@@ -103,12 +104,12 @@ class SnapshotWriter:
     def head(self) -> Snapshot:
         head = self.metadata.head(self.branch)
         if head is None:
-            raise PlanStale(f"branch '{self.branch}' has no snapshot any more")
+            raise PlanStale(f"branch '{self.branch}' no longer has a snapshot")
         return head
 
     @property
     def sequence_number(self) -> int:
-        """The attempt's sequence number, from the table's and not the head's: branches share the count."""
+        """The attempt's sequence number: the table's last one plus one, because branches share a sequence."""
         return 0 if self.metadata.format_version == 1 else self.metadata.last_sequence_number + 1
 
     def replace_files(
@@ -118,9 +119,9 @@ class SnapshotWriter:
         affected: Iterable[str],
         operation: str = REPLACE,
     ) -> PreparedCommit:
-        """Swap files; ``manifests`` are the head's, ``affected`` the paths of those with removed files.
+        """Swap files; ``manifests``: the head's manifests; ``affected``: the paths of manifests with removed files.
 
-        DELETED entries get manifests of their own, which every planner skips and the next commit drops.
+        DELETED entries are written to separate manifests, which every planner skips and the next commit drops.
 
         Raises:
             PlanStale: a removed file is in none of the affected manifests.
@@ -345,9 +346,9 @@ def snapshot_summary(
 ) -> dict[str, str]:
     """The summary of a ``replace`` or ``delete`` snapshot; files come with their spec id.
 
-    As in Java, a total is left out if the parent has none or the result would be negative: later snapshots would
-    inherit a guess.  The marks of streaming writers are copied from the parent, so that they outlive it.  ``counted``
-    has totals from the manifests, which take precedence.
+    As in Java, a total is left out if the parent has none or the result would be negative, because later snapshots
+    would inherit a guess.  The marks of streaming writers are copied from the parent, so that they survive its expiry.
+    ``counted`` has totals from the manifests, which take precedence.
     """
     counters: dict[str, int] = {}
     partitions: set[tuple[int, tuple[PartitionValue, ...]]] = set()
@@ -382,7 +383,7 @@ def snapshot_summary(
 
 
 def counted_totals(manifests: Sequence[ManifestFile]) -> dict[str, int]:
-    """The totals of a snapshot, summed over its manifests; empty if a v1 writer left counts out."""
+    """The totals of a snapshot, summed over its manifests; empty if a v1 writer omitted counts."""
     totals = dict.fromkeys(("total-data-files", "total-delete-files", "total-records"), 0)
     for manifest in manifests:
         files = (manifest.added_files_count, manifest.existing_files_count)
@@ -406,8 +407,8 @@ _LARGEST_TARGET_BYTES = 128 * 1024 * 1024
 def manifest_target_bytes(metadata: TableMetadata, total_bytes: float) -> int:
     """``commit.manifest.target-size-bytes``, within limits.
 
-    Entries of ``total_bytes`` become at most 10,000 manifests, because every pass reads each of them.  A manifest is
-    at most about 128 MB, because it is assembled in memory.
+    Entries of ``total_bytes`` make at most 10,000 manifests, because every pass reads all of them.  A manifest has at
+    most about 128 MB, because it is assembled in memory.
     """
     asked = metadata.property_int("commit.manifest.target-size-bytes", MANIFEST_TARGET_BYTES)
     return min(max(1, asked, math.ceil(total_bytes / _MOST_MANIFESTS)), _LARGEST_TARGET_BYTES)

@@ -1,7 +1,7 @@
-"""The compare-and-swap loop: prepare on the newest head, swap, and on a lost swap try again (``commit/retry.py``).
+"""The compare-and-swap loop: prepare on the newest head, swap, and try again after a lost swap (``commit/retry.py``).
 
-A catalog's answer is a hint; the table's metadata decide (``commit/attempt.py``) and are read until they do
-(``commit/resolve_outcome.py``).  Staged files are never removed while the commit that names them may have landed
+A catalog's answer is only a hint: the table's metadata are read until they decide whether the commit landed
+(``commit/attempt.py``, ``commit/resolve_outcome.py``).  Staged files are kept while the commit may have landed
 (rule: keep-files-while-commit-may-land; iceberg 5752, 13443).
 """
 
@@ -35,22 +35,22 @@ from icekeeper.model import Nothing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitTerms:
-    """How often a commit is tried, and what is called meanwhile."""
+    """How often a commit is tried, and the functions that it calls."""
 
     max_retries: int
-    """This many lost swaps are retried, however long they take."""
+    """Lost swaps are retried at least this often, however long that takes."""
     patience_s: float = 0.0
-    """For this long lost swaps are retried, however many they are."""
+    """Lost swaps are retried at least for this long, however often."""
     discard: Callable[[Sequence[str]], object]
     """Removes the staged files of an attempt that certainly did not land."""
     pinned_metadata: Callable[[], Iterable[str]]
-    """Called just before each swap: metadata files to keep even if the table's log drops them."""
+    """Called just before each swap; returns metadata files to keep even if the table's log drops them."""
     permit: Callable[[LoadedTable], None] = lambda head: None
     """Called with each head before the commit is prepared on it; raises if that head forbids the commit."""
     renew: Callable[[], None] = lambda: None
-    """Called just before each swap; raises if the files to commit are no longer ours."""
+    """Called just before each swap; raises if the lease was lost, so that the files to commit may be deleted."""
     traces: Traces = lambda base: ()
-    """Reads metadata files in the store, where a refusal may hide a commit that landed."""
+    """Reads metadata files in the store, which show a commit that landed although the catalog refused it."""
     sleep: Callable[[float], None] = time.sleep
     monotonic_s: Callable[[], float] = steady_s
 
@@ -73,11 +73,11 @@ def commit_with_retries(
     """Prepare and swap until a swap lands; ``prepare`` is called on every new head and may return ``Nothing``.
 
     Raises:
-        CommitConflict: all attempts that ``terms`` allow were lost to other writers; nothing changed.
+        CommitConflict: other writers won against all attempts that ``terms`` allow; nothing changed.
         StorageError: the swap could not be sent, or the catalog refused it (in its own words); nothing changed.
         CommitStateUnknown: the outcome could not be determined; staged files are kept.
-        PlanStale: by ``prepare``, the plan does not fit the new head; by ``terms.renew``, the files are gone.
-        SwitchedOff: by ``terms.permit``; nothing changed.
+        PlanStale: from ``prepare``: the plan does not fit the new head; from ``terms.renew``: the files are gone.
+        SwitchedOff: from ``terms.permit``; nothing changed.
     """
     resolver = OutcomeResolver(catalog, terms.sleep, terms.traces)
     retries = Retries(terms.max_retries, terms.patience_s, terms.sleep, terms.monotonic_s)
@@ -129,10 +129,10 @@ def _swap(
     *,
     is_repeated: bool,
 ) -> LoadedTable | MaintenanceError:
-    """The table once it shows the attempt, why the attempt certainly did not land, or :class:`Undecided`.
+    """The table that shows the attempt, the reason why the attempt certainly did not land, or :class:`Undecided`.
 
     Raises:
-        CommitStateUnknown: neither is certain.
+        CommitStateUnknown: the outcome is not certain.
     """
     try:
         pinned = replace(base, pinned_metadata=frozenset(terms.pinned_metadata()))
@@ -141,7 +141,7 @@ def _swap(
             after = catalog.commit(pinned, prepared.requirements, prepared.updates)
     except (CommitConflict, CommitRefused) as no:
         return resolver.after_no(base, prepared, no, is_repeated=is_repeated)
-    # A catalog whose response is no table metadata may have made the commit.
+    # A catalog whose response is not valid table metadata may still have made the commit.
     except (CommitStateUnknown, MetadataUnreadable) as unknown:
         return resolver.after_silence(base, prepared, unknown)
     except (StorageError, PolicyError, OperationRefused, PlanStale) as never_sent:  # by the catalog's contract
@@ -150,10 +150,10 @@ def _swap(
 
 
 def _disproves(outcome: LoadedTable | MaintenanceError, is_unexplained: bool) -> bool:
-    """Whether the outcome of an attempt that was sent several times holds for all of these times.
+    """Whether the outcome of the last request decides an attempt that was sent several times.
 
-    A refusal that was compared with the table proves that the attempt is not in the table.  After a conflict without
-    explanation, only a conflict that the table explains proves it.
+    A refusal that agrees with the table proves that no request landed.  After an unexplained conflict, only a conflict
+    that the table explains proves it.
     """
     return isinstance(outcome, LoadedTable | CommitConflict | (CommitConflict if is_unexplained else CommitRefused))
 
@@ -163,13 +163,13 @@ def _busy(outcome: LoadedTable | MaintenanceError) -> bool:
 
 
 def _left(outcome: LoadedTable | MaintenanceError) -> Sequence[str]:
-    """The files that a refused swap staged itself, and that may be the table's."""
+    """The files that a refused swap staged itself, and that the table may reference."""
     no = outcome.no if isinstance(outcome, Undecided) else outcome
     return no.left if isinstance(no, CommitRefused) else ()
 
 
 def _unknown(why: LoadedTable | MaintenanceError) -> CommitStateUnknown:
-    unknown = CommitStateUnknown(f"{why}; whether the commit landed is not known")
+    unknown = CommitStateUnknown(f"{why}; it is unknown whether the commit landed")
     unknown.__cause__ = why if isinstance(why, MaintenanceError) else None
     return unknown
 

@@ -1,1 +1,1 @@
-"""Finds out who needs a file before it is deleted, and deletes those that nobody needs."""
+"""Checks which tables, pins and jobs need a file, and deletes files that none of them needs."""

@@ -1,9 +1,9 @@
-"""Whether a bucket in which files are deleted is a second name of a bucket in which other tables have files.
+"""Checks whether a bucket in which files are deleted is a second name of a bucket in which other tables have files.
 
 An access point, a proxy or a replica shows the objects of a bucket under another name, with the same keys
 (platform: buckets-have-second-names).  Paths under the two names never compare as equal, so neither claims nor
-references protect the files of those tables.  So where another table has files at the same keys of another bucket,
-nothing is deleted until a file of that bucket proves that the names are of two buckets (rule: second-names-of-buckets).
+references protect the files of those tables.  If another table has files at the same keys of another bucket, nothing
+is deleted until a file of that bucket proves that the two names denote two buckets (rule: second-names-of-buckets).
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from icekeeper.storage.paths import authority, is_s3, normalise, split_path
 from icekeeper.storage.s3_reads import ObjectPart
 from icekeeper.storage.storage import Storage
 
-# Of the tables in a bucket, so many are asked for a file in it, and so many of one's files are looked at.
+# At most so many tables of a bucket are searched for a file in it, and at most so many files of each.
 _MOST_TABLES = 8
 _MOST_FILES = 1000
 
 
 def refuse_second_names(context: OperationContext, own: LoadedTable) -> None:
-    """Refuse deletions where another name of a bucket may lead to files of other tables; two names are compared once
-    a run, after its look at all tables.
+    """Refuse deletions if a bucket of ``own`` may be a second name of a bucket with files of other tables.  Two names
+    are compared once a run, after its look at all tables.
 
     Raises:
-        OperationRefused: a bucket of ``own`` shows a file of another table, which names another bucket; or whether it
-            does cannot be found out.
+        OperationRefused: a bucket of ``own`` shows a file of another table, which names another bucket; or this cannot
+            be determined.
         StorageError: the state store failed.
     """
     homes = [normalise(place) for place in owned_locations(own.metadata) if is_s3(place)]
@@ -53,33 +53,33 @@ def _refuse_in(context: OperationContext, own: LoadedTable, home: str) -> None:
     looked_ms = {look.catalog: look.looked_ms for look in looks}
     if run.claims is None or run.claims[0] != looked_ms:
         found_claims = chain.from_iterable(context.state.claims.of_catalog(look.catalog) for look in looks)
-        run.claims = looked_ms, [one for one in found_claims if one.location]
+        run.claims = looked_ms, [claims for claims in found_claims if claims.location]
     all_claims = run.claims[1]
     near: dict[str, list[TableClaims]] = {}
-    for one in all_claims:
-        for there in {store_of(folder) for folder in _folders(one) if _has_same_keys(folder, home)}:
-            near.setdefault(there, []).append(one)
+    for known in all_claims:
+        for there in {store_of(folder) for folder in _folders(known) if _has_same_keys(folder, home)}:
+            near.setdefault(there, []).append(known)
     for there, claims in sorted(near.items()):
         names, first, why = (here, there), claims[0], ""
         if names not in run.same_buckets:
-            others = (one for one in all_claims if any(store_of(folder) == there for folder in _folders(one)))
-            asked = list({one.entry: one for one in (*claims, *others)}.values())[:_MOST_TABLES]
+            others = (known for known in all_claims if any(store_of(folder) == there for folder in _folders(known)))
+            asked = list({known.entry: known for known in (*claims, *others)}.values())[:_MOST_TABLES]
             found, why = _are_same(context, own, names, asked)
             if found is not None:
                 run.same_buckets[names] = found
         what = f"a second name of {there}, where {first.table} of catalog {first.catalog} has files at the same keys"
         if run.same_buckets.get(names):
             raise OperationRefused(
-                f"{here} is {what} as {own.name}: a file of that bucket shows under both names; nothing was deleted; "
+                f"{here} is {what} as {own.name}: both names show the same file; nothing was deleted; "
                 f"register {own.name} under {there}"
             )
-        if why and not all(own.is_kept_apart_from(one.catalog, one.table) for one in claims):
+        if why and not all(own.is_kept_apart_from(known.catalog, known.table) for known in claims):
             forget = ("icekeeper", "claims", "forget", str(own.name), "--catalog", context.catalogs.own.id.name)
             entry = ("--by-catalog", first.catalog.name, "--by-table", str(first.table))
             raise OperationRefused(
-                f"whether {here} is {what} as {own.name}, cannot be found out: {why}; nothing was deleted; repair that "
-                f"table{rules_to_write(context.catalogs.own.id, own, first.catalog, first.table)}; if it is gone for "
-                f"good: {shlex.join((*forget, *entry))}"
+                f"{here} may be {what} as {own.name}, and this cannot be checked: {why}; nothing was deleted; repair "
+                f"that table{rules_to_write(context.catalogs.own.id, own, first.catalog, first.table)}; if it is gone "
+                f"for good: {shlex.join((*forget, *entry))}"
             )
 
 
@@ -97,37 +97,37 @@ def _has_same_keys(folder: str, home: str) -> bool:
 def _are_same(
     context: OperationContext, own: LoadedTable, names: tuple[str, str], asked: Sequence[TableClaims]
 ) -> tuple[bool | None, str]:
-    """Whether two buckets are one; ``None``: not known, and why."""
+    """Whether two names denote the same bucket; ``None``: not known, and the reason."""
     why = ""
     for claims in asked:
         catalog = opened(context, claims)
         if catalog is None or isinstance(catalog, str):
-            why = catalog or f"catalog {claims.catalog} cannot be opened from here"
+            why = catalog or f"catalog {claims.catalog} cannot be opened"
             continue
         ask = partial(_ask, context, context.stores.storage(own).operators(), names, catalog, claims.table)
         try:
             found = LimitedLooks(context, catalog).look(claims.table, ask)
-        except (MaintenanceError, AttributeError, KeyError, TypeError, ValueError) as error:  # or no valid metadata
+        except (MaintenanceError, AttributeError, KeyError, TypeError, ValueError) as error:  # or invalid metadata
             why = str(error)
             continue
         if found is not None:
             return found, ""
-        why = f"{claims.table} shows no file there"
+        why = f"no file of {claims.table} was found there"
     return None, why
 
 
 def _ask(
     context: OperationContext, here_store: Storage, names: tuple[str, str], catalog: Catalog, table: TableName
 ) -> bool | None:
-    """Whether a bucket shows a file that this table has in another one; ``None``: the table has none there, or it is
-    gone."""
+    """Whether the bucket ``names[0]`` shows a file that this table has in ``names[1]``; ``None``: the table has no
+    file there, or the file is gone."""
     here, there = names
     loaded = catalog.load(table)
     there_store = context.stores.storage(loaded)
-    path = next((one for one in islice(_files(loaded, there_store), _MOST_FILES) if authority(one) == there), None)
+    path = next((file for file in islice(_files(loaded, there_store), _MOST_FILES) if authority(file) == there), None)
     if path is None:
         return None
-    # First under the name in question: a file that is gone there and then seen where it belongs was never there.
+    # Look under ``here`` first: a file that is missing there and then found under ``there`` was never under ``here``.
     shown, known = _shown(here_store, f"{here}/{split_path(path).key}"), _seen(there_store, path)
     if known is None:
         return None
@@ -143,22 +143,22 @@ def _files(loaded: LoadedTable, storage: Storage) -> Iterator[str]:
 
 
 def _shown(storage: Storage, path: str) -> ObjectPart | None:
-    """As :func:`_seen`, of a path that is probably missing."""
+    """Like :func:`_seen`, for a path that is probably missing."""
     try:
         return _seen(storage, path)
     except StorageError as error:
         if not isinstance(error.__cause__, PermissionError):
             raise
-        # S3 answers 403 about a missing object where listing is allowed below a prefix only (vended credentials).
-        listed = (one for one in storage.list_folder(path.rpartition("/")[0]) if one.path == path)
-        return next((ObjectPart(b"", one.size) for one in listed), None)
+        # S3 answers 403 for a missing object if listing is allowed only below a prefix (vended credentials).
+        listed = (found for found in storage.list_folder(path.rpartition("/")[0]) if found.path == path)
+        return next((ObjectPart(b"", found.size) for found in listed), None)
 
 
 def _seen(storage: Storage, path: str) -> ObjectPart | None:
     """The object's size and ETag; ``None``: there is no such object.
 
     Raises:
-        StorageError: the store failed, or says neither that it is there nor that it is not.
+        StorageError: the store failed, or did not answer whether the object exists.
     """
     try:
         return storage.read_end(path, 1)

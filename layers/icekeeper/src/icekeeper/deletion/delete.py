@@ -1,7 +1,8 @@
-"""Deletes files that nobody needs, in batches.
+"""Deletes unneeded files in batches.
 
 Just before each batch, everything that could need a file is read again.  A file that a snapshot, a pin or a staged load
-needs since planning is kept.  Batches are deleted in parallel.  Transient failures are tried again after another check.
+has needed since planning is kept.  Batches are deleted in parallel.  Transient failures are retried after another
+check.
 """
 
 from __future__ import annotations
@@ -24,32 +25,32 @@ from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.storage import DeleteReport, Storage
 
 Confirm: TypeAlias = Callable[[Sequence[str]], Sequence[str]]
-"""Returns those of the paths that are still old enough to delete."""
+"""Returns the paths that are still old enough to delete."""
 
 _PARALLEL_LOOKS = 16
 # S3's limit for one DeleteObjects request; also the number of files deleted between two reads of the catalog pointer.
 _BATCH = 1000
-# With more batches at once, S3 only returns SlowDown (its limit is 3,500 deletions per second and prefix).
+# With more batches at once, S3 returns SlowDown (its limit is 3,500 deletions per second and prefix).
 _IN_FLIGHT = 8
 _ATTEMPTS = 4
-# The pauses between attempts are 0.8, 1.6 and 3.2 s: the storage layer has retried with its own pauses before.
+# The pauses between attempts are 0.8, 1.6 and 3.2 s, because the storage layer has already made shorter pauses.
 _FIRST_PAUSE = 4
 # After this many batches in a row without a single deletion, the store is down rather than busy.
 _HOPELESS = 8
-# A batch takes seconds; the rest is for what follows: outcome and journal.
+# A batch takes seconds; the rest of this time is for the outcome and the journal.
 _LEAST_S = 60.0
 _NO_TIME = "was not reached: this process must end"
 
 
 @dataclass(slots=True)
 class DeletedFiles:
-    """The deleted paths, the failed ones with the reason, and the spared ones, which are needed again."""
+    """The deleted paths, the failed paths with the reason, and the spared paths, which are needed again."""
 
     deleted: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     spared: list[str] = field(default_factory=list)
     stopped: SwitchedOff | None = None
-    """Why the rest of the files, among the failed ones, was left to a later pass."""
+    """Why the remaining files, which count as failed, were left to a later pass."""
 
     @property
     def failures(self) -> tuple[str, ...]:
@@ -57,12 +58,12 @@ class DeletedFiles:
         if not self.failed:
             return ()
         if self.stopped is not None:
-            return (f"{len(self.failed)} file(s) wait for a later pass: {self.stopped}",)
+            return (f"{len(self.failed)} file(s) remain for a later pass: {self.stopped}",)
         path, reason = next(iter(self.failed.items()))
-        return (f"{len(self.failed)} file(s) could not be deleted and wait for the next pass: {path} {reason}",)
+        return (f"{len(self.failed)} file(s) could not be deleted and remain for the next pass: {path} {reason}",)
 
     def in_vain(self, operation: Operation, metrics: Metrics) -> OperationOutcome | None:
-        """The outcome of an operation whose deletions all failed; ``None``: one succeeded, or there was none.
+        """The outcome of an operation whose deletions all failed; ``None``: a deletion succeeded, or there was none.
 
         Raises:
             SwitchedOff: the operation was stopped before the first.
@@ -82,11 +83,11 @@ def delete_unneeded(
     needs: FileNeeds,
     confirm: Confirm | None = None,
 ) -> DeletedFiles:
-    """Delete those of the paths that nobody needs, in batches, for as long as this process has time and the table's
-    switches allow it.
+    """Delete the unneeded files among ``paths``, in batches, while this process has time and the table's switches
+    allow it.
 
     ``what`` names the files in progress reports.  ``confirm`` is called before ``needs`` is read again, so that nothing
-    comes between that reading and the request.
+    delays the request after that.
 
     Raises:
         OperationRefused: the table was replaced meanwhile, its files must not be deleted any more, a table that
@@ -117,18 +118,18 @@ class _Deletion:
     confirm: Confirm | None
     result: DeletedFiles = field(default_factory=DeletedFiles)
     reason: str = ""
-    """Of the last transient failure."""
+    """The reason of the last transient failure."""
     fruitless: int = 0
     """The number of batches in a row without a single deletion."""
 
     @property
     def has_no_time(self) -> bool:
-        """Whether no further batch may begin, because this process is about to be ended."""
+        """Whether no further batch may begin, because this process must end soon."""
         left_s = self.context.limits.time_left_s()
         return left_s is not None and left_s < _LEAST_S
 
     def attempt(self, paths: Sequence[str]) -> list[str]:
-        """Try every path once; return those that failed for a transient reason."""
+        """Try every path once; return the paths that failed for a transient reason."""
         again: list[str] = []
         running: deque[Future[DeleteReport]] = deque()
         self.fruitless = 0
@@ -179,7 +180,7 @@ class _Deletion:
 
 
 def still_old(storage: Storage, paths: Iterable[str], older_than_ms: int) -> list[ListedObject]:
-    """Those of the files that still exist in the store and were modified before ``older_than_ms``.
+    """The files among ``paths`` that still exist in the store and were modified before ``older_than_ms``.
 
     Raises:
         StorageError: the store does not answer.

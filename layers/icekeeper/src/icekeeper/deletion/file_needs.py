@@ -1,9 +1,9 @@
-"""Decides whether anybody needs a file.  Every deletion asks :class:`FileNeeds` at planning and before each batch.
+"""Decides whether a file is needed.  Every deletion checks :class:`FileNeeds` at planning and before each batch.
 
-It knows the references of the table and of the tables that may share files with it; the files that pins, staged loads
-and running jobs hold; newer metadata that the catalog entry does not know; and the locations where the table may delete
-(rule: one-object-decides-deletions).  If something cannot be read, it refuses: fewer files are deleted, never more
-(rule: unreadable-deletes-less).
+It considers the references of the table and of all tables that may share files with it; the files that pins, staged
+loads and running jobs hold; newer metadata that the catalog entry does not know; and the locations where the table may
+delete (rule: one-object-decides-deletions).  If any of these cannot be read, it refuses: a failed read deletes less,
+never more (rule: unreadable-deletes-less).
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ GC_DISABLED = "gc.enabled is false: this table's files must not be deleted"  # (
 
 
 def why_left_to_collector(storage: Storage, table: LoadedTable) -> str | None:
-    """Why no file of a table may be deleted here: Nessie or lakeFS keeps it on branches of its own, which cannot be
-    seen (rule: branches-outside-need-everything); ``None``: neither does.
+    """Why no file of a table may be deleted: Nessie or lakeFS keeps the table on branches that are not visible here
+    (rule: branches-outside-need-everything); ``None``: neither does.
 
     Raises:
         StorageError: the store does not answer.
@@ -61,27 +61,27 @@ def why_left_to_collector(storage: Storage, table: LoadedTable) -> str | None:
     if not by:
         return None
     return (
-        f"{table.name} is in {by}, whose other branches, tags and commits may need any file of it and are not seen "
-        f"here: leave deletions to {_COLLECTORS[by]}, and set snapshot_expiry_enabled=false and "
+        f"{table.name} is in {by}, whose other branches, tags and commits are not visible here and may need any of "
+        f"its files: leave deletions to {_COLLECTORS[by]}, and set snapshot_expiry_enabled=false and "
         "orphan_sweep_enabled=false"
     )
 
 
 def refuse_if_left_to_collector(storage: Storage, table: LoadedTable) -> None:
-    """Raises OperationRefused where :func:`why_left_to_collector` has a reason."""
+    """Raises OperationRefused if :func:`why_left_to_collector` returns a reason."""
     why = why_left_to_collector(storage, table)
     if why is not None:
         raise OperationRefused(f"{why}; nothing was deleted")
 
 
 class FileNeeds:
-    """Knows who needs files of one table.
+    """Decides which files of a table are needed.
 
-    ``references``: the table's own references that the caller has read already, and that do not need the files.
+    ``references``: the table's own references that the caller has already read; none of them is a file to delete.
     """
 
     def __init__(self, context: OperationContext, table: LoadedTable, references: References | None = None) -> None:
-        """Ask whether the table is one whose files may be deleted here at all, and read its pins and loads.
+        """Check that files of the table may be deleted at all, and read its pins and loads.
 
         Raises:
             OperationRefused: Nessie or lakeFS keeps the table.
@@ -113,7 +113,7 @@ class FileNeeds:
         return self._allowed.allows(path) and any(is_under(path, location) for location in self._owned_now)
 
     def permit_sweep(self) -> None:
-        """Check that files may go that only a listing shows; from now on :meth:`look_again` checks this, too.
+        """Check that files which only a listing shows may be deleted; from now on :meth:`look_again` checks this, too.
 
         Raises:
             OperationRefused: the table may be of another format.
@@ -122,14 +122,14 @@ class FileNeeds:
         self._is_sweep = True
 
     def may_sweep(self, path: str) -> bool:
-        """Whether a file that only a listing shows may go by its name."""
+        """Whether the name of a file that only a listing shows permits its deletion."""
         return is_of_iceberg(path, self._context.policy.orphan_file_endings)
 
     def ask(self, paths: Iterable[str]) -> None:
-        """Find who else may need files that this table's own snapshots or loads name.
+        """Find the other tables that may need files that this table's own snapshots or loads name.
 
-        These are tables whose folders touch this table's location or the files'.  If such a table has a folder below
-        this table's location, the whole folder is left alone unless both share it.
+        These are tables whose folders touch this table's location or the folders of the files.  If such a table has a
+        folder below this table's location, the whole folder is left alone unless both share it.
 
         Raises:
             OperationRefused: a table that may need them cannot be loaded, a table has a newer head than its entry,
@@ -143,11 +143,11 @@ class FileNeeds:
         near = near_tables(self._context, self._table, sorted({normalise(self._home), *around}))
         self._share(near)
         own = (metadata.data_location, metadata.metadata_directory)
-        others = (one for one in near.tables if not one.is_table_of(self._table))
+        others = (table for table in near.tables if not table.is_table_of(self._table))
         self._left_alone.add(
             folder
-            for one in others
-            for folder in one.folders.values()
+            for table in others
+            for folder in table.folders.values()
             if is_under(folder, self._home) and not any(may_be_under(place, folder) for place in own)
         )
         self.look_for_other_heads()
@@ -159,7 +159,7 @@ class FileNeeds:
         If such a table has a folder below this table's location, the whole folder is left alone.
 
         Raises:
-            OperationRefused: another table has the same location, or one that may need files cannot be read.
+            OperationRefused: another table has the same location, or a table that may need files cannot be read.
             MetadataUnreadable: references of such a table cannot be read.
             StorageError: catalog or state store failed.
         """
@@ -170,23 +170,23 @@ class FileNeeds:
         return left_alone
 
     def look_for_other_heads(self, listed: Iterable[ListedObject] | None = None) -> None:
-        """Look for newer metadata of the table that its catalog entry does not know; spare the files it references.
+        """Look for newer metadata of the table that its catalog entry does not know; keep the files it references.
 
         ``listed``: metadata files from a listing of the location; without it the metadata folders are listed.
 
         Raises:
-            OperationRefused: another catalog, or a newer state of this one, has another head of the table; or the
-                folders cannot be listed, so that it might.
+            OperationRefused: another catalog, or a newer state of this catalog, has another head of the table; or the
+                folders cannot be listed, so that such a head may be missed.
             MetadataUnreadable: such metadata, or its references, cannot be read.
         """
         storage = self._context.stores.storage(self._table)
         found = list_beside(storage, self._table, listed)
-        now = self._context.load()  # after the listing, so that commits made meanwhile are no strays
+        now = self._context.load()  # after the listing, so that metadata of commits made meanwhile are known
         for stray in refuse_other_head(now, read_strays(storage, now, found)):
             self._newer.update(map(any_spelling, needed_by(storage, stray, self.references)))
 
     def need(self, path: str) -> bool:
-        """Whether anybody needs the file, or the table must not delete it, as of the last :meth:`look_again`."""
+        """Whether the file is needed, or this table must not delete it, as of the last :meth:`look_again`."""
         path = compared(path)
         spelled = any_spelling(path)
         return (
@@ -220,7 +220,7 @@ class FileNeeds:
         self.shared.look_again()
         now = self._context.load()
         if now.metadata.uuid != self._table.metadata.uuid:
-            raise OperationRefused(f"table {now.name} was replaced by another one; nothing more was deleted")
+            raise OperationRefused(f"table {now.name} was replaced by another table; nothing more was deleted")
         if not gc_enabled(now.metadata):
             raise OperationRefused(f"{GC_DISABLED}; nothing more was deleted")
         if self._is_sweep:
@@ -239,15 +239,15 @@ class FileNeeds:
             return
         if not storage.can_list(self._home):
             raise OperationRefused(
-                f"whether tables of other formats lie in {self._home} cannot be told, because it cannot be listed; "
-                "nothing was deleted; allow s3:ListBucket there"
+                f"{self._home} may contain tables of other formats, and cannot be listed to check this; nothing was "
+                "deleted; allow s3:ListBucket there"
             )
         found = find_other_formats(storage, self._owned, data)
         self._other_formats.add(found)
         for folder in sorted(found):
             log.warning(
-                "%s: data files in %s stay: it is the folder of a table of another format, which may need them; they "
-                "can go once its log folder is removed",
+                "%s: data files in %s are kept: it is the folder of a table of another format, which may need them; "
+                "they can be deleted once its log folder is removed",
                 self._table.name,
                 folder,
             )
@@ -272,14 +272,15 @@ class FileNeeds:
         for pointer in near.pointers:
             self._spare_entry_at(pointer)
         held: list[str] = []  # of other tables, but perhaps in this one's location
-        for one in near.tables:
-            memory = TableMemory(self._context.state, identity_of(one.catalog, one.table), self._context.memory.clock)
+        for other in near.tables:
+            identity = identity_of(other.catalog, other.table)
+            memory = TableMemory(self._context.state, identity, self._context.memory.clock)
             held += (*memory.staged_paths(), *memory.pinned_metadata())
         claimed = (folder for claims, _ in unreadable for folder in (claims.location, *claims.folders))
         self._left_alone = PathSet((*held, *claimed))
 
     def _spare_entry_at(self, pointer: str) -> None:
-        """Spare the references of a second entry of this table, even if the operator's rules keep that entry apart
+        """Keep the files that a second entry of this table references, even if the operator's rules separate that entry
         (rule: stale-entries-delete-nothing)."""
         storage = self._context.stores.storage(self._table)
         found = read_listed_metadata(storage, pointer)
@@ -302,8 +303,8 @@ class FileNeeds:
             )
             to_forget = f"; if it is gone for good, with its catalog: {command}"
         raise OperationRefused(
-            f"{claims.table} of catalog {claims.catalog} was seen to have files at or around {self._home}, and "
-            f"cannot be loaded: {reason}; which of them it needs is not known, so nothing was deleted; repair it, "
+            f"{claims.table} of catalog {claims.catalog} had files at or around {self._home} when it was last read, "
+            f"and cannot be loaded now: {reason}; it may need any of them, so nothing was deleted; repair it, "
             f"or drop it from its catalog{rules_to_write(catalog.id, self._table, claims.catalog, claims.table)}"
             f"{to_forget}"
         )

@@ -1,9 +1,9 @@
 """Finds the owners of unreferenced metadata files, and tables of other formats, under a table's location.
 
 If a metadata file belongs to another table, that table's data may be there too and look like orphans.  A metadata file
-that the store does not let us read might be such a file.  Both stop the deletion (rule: unknown-metadata-stops-sweeps),
-unless the operator waives it with ``orphan_protected_prefixes`` (rule: unknown-metadata-stops-sweeps).  A damaged
-file stops nothing: nobody can read a table by it.
+that the store does not let us read may be such a file.  Both stop the deletion (rule: unknown-metadata-stops-sweeps),
+unless the operator waives this with ``orphan_protected_prefixes`` (rule: unknown-metadata-stops-sweeps).  A damaged
+file does not stop it, because no reader can read a table from it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from icekeeper.storage.paths import is_under, may_be_under, normalise
 from icekeeper.storage.storage import Storage
 
 WAIVER = "orphan_protected_prefixes, which for this counts only from the deployment, a policy file or --set"
-"""The setting that waives the refusal and where it counts, as messages say it."""
+"""For messages: the setting that waives the refusal, and where the setting counts."""
 
 _PARALLEL_READS = 16
 _BEGINNING_BYTES = 4096
@@ -43,7 +43,7 @@ class ForeignMetadata:
 
 
 def foreign_metadata(storage: Storage, table: TableMetadata, paths: Iterable[str]) -> list[ForeignMetadata]:
-    """Those of the metadata files that belong to another table, or cannot be read."""
+    """The metadata files among ``paths`` that belong to another table, or cannot be read."""
 
     def foreign(path: str) -> ForeignMetadata | None:
         found = metadata_owner(storage, path, table.uuid)
@@ -57,9 +57,9 @@ def foreign_metadata(storage: Storage, table: TableMetadata, paths: Iterable[str
 
 
 def metadata_owner(storage: Storage, path: str, expected_uuid: str | None = None) -> ForeignMetadata | None:
-    """The table to which a metadata file belongs; ``None``: it is the expected table's, or gone by now.
+    """The table to which a metadata file belongs; ``None``: it is the expected table, or the file is gone.
 
-    Only the first bytes are read if they hold the UUID: old tables have many metadata files, each with a long history.
+    If the first bytes contain the UUID, only they are read: old tables have many metadata files with a long history.
     """
     try:
         if expected_uuid is not None:
@@ -74,41 +74,41 @@ def metadata_owner(storage: Storage, path: str, expected_uuid: str | None = None
             if not isinstance(error, MetadataUnreadable) and storage.size(path) is None:
                 return None
         except StorageError:
-            pass  # the first failure says more
+            pass  # report the first failure, which is more specific
         return ForeignMetadata(path, None, "", str(error), isinstance(error, MetadataUnreadable))
 
 
 def former_tables(table: TableMetadata, found: Iterable[ForeignMetadata]) -> list[ForeignMetadata]:
-    """Those of the metadata files that belong to a dropped table at exactly this table's location.
+    """The metadata files that belong to a dropped table at exactly this table's location.
 
-    PyIceberg's default location has no unique part, so a table that is created again gets the location of the old one.
+    PyIceberg's default location has no unique part, so a table that is created again gets its former location.
     """
     home = normalise(table.location)
-    return [one for one in found if one.error is None and normalise(one.location) == home]
+    return [file for file in found if file.error is None and normalise(file.location) == home]
 
 
 def unexplained(found: Iterable[ForeignMetadata], folders: Sequence[str]) -> list[ForeignMetadata]:
-    """Those of the metadata files that are in none of the ``folders`` of tables that the catalog knows."""
-    return [one for one in found if not any(may_be_under(one.path, folder) for folder in folders)]
+    """The metadata files outside all ``folders`` of tables that the catalog knows."""
+    return [file for file in found if not any(may_be_under(file.path, folder) for folder in folders)]
 
 
 def refuse_foreign(found: Iterable[ForeignMetadata]) -> None:
     """Refuse when a metadata file cannot be read, or belongs to another table.
 
     Raises:
-        OperationRefused: names the other table's UUID and location.
+        OperationRefused: a file belongs to another table; the message names its UUID and location.
         MetadataUnreadable: a file cannot be read, so that its owner is unknown.
     """
     for other in found:
         if other.error is not None:
             raise MetadataUnreadable(
-                f"whose metadata file {other.path} is cannot be told: {other.error}; if it is of no table, delete it "
-                f"by hand or name it in {WAIVER}; nothing was deleted"
+                f"metadata file {other.path} cannot be read, so its table is unknown: {other.error}; nothing was "
+                f"deleted; if it belongs to no table, delete it by hand or name it in {WAIVER}"
             )
         raise OperationRefused(
             f"{other.path} belongs to another table (UUID {other.uuid}, at {other.location}) under this table's "
             f"location; nothing was deleted; name that table's folder in {WAIVER}; or, if the table was dropped and "
-            "none of its files is needed, delete this file or name it alone: its data then counts as orphans"
+            "none of its files is needed, delete this file or name only this file: its data files then count as orphans"
         )
 
 
@@ -121,7 +121,7 @@ def refuse_foreign(found: Iterable[ForeignMetadata]) -> None:
 _PARALLEL_LOOKS = 16
 # Files listed per folder to find a log file; fewer than one page of a listing.
 _FILES_LOOKED_AT = 100
-# More sibling folders than this are partitions or hashes of one table: only their parent is checked.
+# If there are more sibling folders, they are partitions or hashes of one table, and only their parent is checked.
 _MOST_SIBLINGS = 50
 _MARKER = re.compile(r"/(?:(?:_delta_log|\.hoodie|_versions)/|schema/schema-\d+\Z|snapshot/snapshot-\d+\Z)")
 # The folders to list: ``snapshot`` is left out because Paimon keeps every schema, but not every snapshot.
@@ -164,7 +164,7 @@ def _up_to(folder: str, locations: Sequence[str]) -> Iterator[str]:
 
 
 def _is_other_format(storage: Storage, folder: str) -> bool:
-    there = storage.folders_in(folder)  # hardly ever one of them
+    there = storage.folders_in(folder)  # rarely contains a marker
     marked = _MARKED if there is None else [name for name in _MARKED if name in there]
     listed = (islice(storage.list_folder(f"{folder}/{name}"), _FILES_LOOKED_AT) for name in marked)
     return any(other_format_at(found.path) == folder for found in chain.from_iterable(listed))

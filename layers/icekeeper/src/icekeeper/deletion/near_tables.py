@@ -1,6 +1,6 @@
-"""The tables that may need files in some folders: those that can be loaded, and why the others cannot.
+"""The tables that may need files in some folders: the tables that can be loaded, and why the others cannot.
 
-Claims say which tables these are; the look of this run (``other_tables``) has brought the claims up to date.
+The claims name these tables; the look of this run (``other_tables``) has brought the claims up to date.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _PARALLEL_LOADS = 8
 
 @dataclass(frozen=True, slots=True)
 class CatalogTables:
-    """Loaded tables of a catalog with their folders, and those that cannot be loaded, with the reason."""
+    """Loaded tables of a catalog with their folders, and the tables that cannot be loaded, with the reason."""
 
     tables: tuple[TableFolders, ...]
     unreadable: tuple[tuple[TableName, str], ...]
     is_gone: bool = False
-    """The metadata file of every unreadable table is gone."""
+    """Whether the metadata file of every unreadable table is gone."""
     missing: str = ""
     """Why the recorded claims of a missing table still count."""
 
@@ -58,22 +58,22 @@ class NearTables:
     missing: tuple[tuple[TableClaims, str], ...] = ()
     """Missing in their catalog, but not proven to be gone (rule: gone-is-proven-twice)."""
     kept_apart: tuple[tuple[TableClaims, str], ...] = ()
-    """Unreadable or given up, but kept apart by the operator's rules (rule: separated-tables-stop-nothing)."""
+    """Unreadable or given up, but separated by the operator's rules (rule: separated-tables-stop-nothing)."""
     pointers: tuple[str, ...] = ()
-    """Metadata files in the cleaned table's folders to which entries of kept apart tables point, or at which missing
-    entries of the cleaned table stood."""
+    """Metadata files in the cleaned table's folders: entries of separated tables, or former entries of the cleaned
+    table itself, point at them."""
 
 
 def load_all(
     catalog: Catalog, names: Iterable[TableName], state: StateStore, known: Mapping[TableName, TableClaims]
 ) -> CatalogTables:
-    """Load tables in parallel, and record the folders of new ones; missing tables are left out.
+    """Load tables in parallel, and record the folders of new tables; missing tables are left out.
 
     Raises:
         StorageError: the names cannot be listed, or the state store failed.
     """
 
-    # By UUID: a table may have had another name when it was looked at.
+    # By UUID, because a table may have had another name at an earlier look.
     seen_in: defaultdict[str, set[str]] = defaultdict(set)
     for claims in known.values():
         seen_in[claims.uuid] |= claims.folders
@@ -95,14 +95,14 @@ def load_all(
 
     with WorkThreads(_PARALLEL_LOADS, thread_name_prefix="table-load") as pool:
         found = list(pool.map(load, names))
-    readable = tuple(one for one in found if isinstance(one, TableFolders))
-    for one in readable:
-        if one.table.name not in known:
-            same = [claims for claims in known.values() if claims.uuid == _uuid_of(one)]
-            record_first_look(state, catalog, one.table, same)
+    readable = tuple(table for table in found if isinstance(table, TableFolders))
+    for table in readable:
+        if table.table.name not in known:
+            same = [claims for claims in known.values() if claims.uuid == _uuid_of(table)]
+            record_first_look(state, catalog, table.table, same)
     return CatalogTables(
         readable,
-        tuple(one for one in found if isinstance(one, tuple)),
+        tuple(failed for failed in found if isinstance(failed, tuple)),
         is_gone=bool(lost) and all(lost),
     )
 
@@ -111,21 +111,21 @@ def near_tables(context: OperationContext, own: LoadedTable, folders: Sequence[s
     """Every other table of all served catalogs that may have files in the (normalised) folders.
 
     Raises:
-        OperationRefused: for some table this is unknown.
+        OperationRefused: it is unknown whether some table has files there.
         StorageError: the state store failed.
     """
     looks = know_every_table(context, own)
     claimed: dict[Entry, TableClaims] = {}
     for folder in folders:
-        for one in context.state.claims.touching(folder):
-            claimed.setdefault(one.entry, one)
+        for claims in context.state.claims.touching(folder):
+            claimed.setdefault(claims.entry, claims)
     own_entry = entry_of(context.catalogs.own, own)
     claimed.pop(own_entry, None)
-    lost = (one for one in lost_entries(looks) if any(one[0].touch(folder) for folder in folders))
-    near = [NearTables(given_up=(one,)) for one in lost if _counts(context, own, one[0])]
-    failed = {Entry(look.catalog, one.table.key): one for look in looks for one in look.unseen if one.is_known}
-    catalogs = {entry.catalog: opened(context, one) for entry, one in claimed.items()}
-    # One object for each catalog, so that tables that hang shorten the time of the others there.
+    lost = (entry for entry in lost_entries(looks) if any(entry[0].touch(folder) for folder in folders))
+    near = [NearTables(given_up=(entry,)) for entry in lost if _counts(context, own, entry[0])]
+    failed = {Entry(look.catalog, entry.table.key): entry for look in looks for entry in look.unseen if entry.is_known}
+    catalogs = {entry.catalog: opened(context, claims) for entry, claims in claimed.items()}
+    # One object per catalog, so that tables that hang shorten the time limit of the other tables there.
     ways = {
         key: catalog if catalog is None or isinstance(catalog, str) else LimitedLooks(context, catalog)
         for key, catalog in catalogs.items()
@@ -141,17 +141,17 @@ def near_tables(context: OperationContext, own: LoadedTable, folders: Sequence[s
     others = {entry_of(table.catalog, table.table): table for table in found.tables}
     homes = owned_locations(own.metadata)
     pointers = {
-        one.pointer
+        entry.pointer
         for look in looks
-        for one in look.unseen
-        if any(is_under(one.pointer, home) for home in homes) and own.is_kept_apart_from(look.catalog, one.table)
+        for entry in look.unseen
+        if any(is_under(entry.pointer, home) for home in homes) and own.is_kept_apart_from(look.catalog, entry.table)
     }
     tables = tuple(table for entry, table in others.items() if entry != own_entry)
-    # A missing entry of the table itself needs the history of its head, and nothing else here.
+    # A missing entry of the table itself needs only the history of its head.
     uuid, copy = own.metadata.uuid, identity_of(context.catalogs.own, own).copy
     same = [claims for claims, _ in found.missing if uuid and claims.copy == copy]
     pointers.update(claims.seen.metadata_file for claims in same if claims.is_looked_into)
-    missing = tuple(one for one in found.missing if one[0] not in same)
+    missing = tuple(entry for entry in found.missing if entry[0] not in same)
     return replace(found, tables=tables, missing=missing, pointers=tuple(sorted(pointers)))
 
 
@@ -163,9 +163,10 @@ def _near_one(
     folders: Sequence[str],
     failed: UnseenEntry | None,
 ) -> NearTables:
-    """Load the table of one entry; ``way``: the looks at its catalog, or the result of :func:`opened` without one.
+    """Load the table of an entry.
 
-    ``failed``: the failed look of this run, which is not repeated for each pass, because it may take long.
+    ``way``: the looks at its catalog, or the result of :func:`opened` if that is no catalog.  ``failed``: the failed
+    look of this run, which is not repeated for each pass, because it may take long.
     """
     is_kept_apart = partial(own.is_kept_apart_from, claims.catalog)
 
@@ -178,7 +179,7 @@ def _near_one(
     if failed is not None:
         return lost(failed.reason, is_gone=failed.is_gone)
     if way is None:
-        return lost(f"catalog {claims.catalog} cannot be opened from here", is_gone=True)
+        return lost(f"catalog {claims.catalog} cannot be opened", is_gone=True)
     if isinstance(way, str):
         return lost(way)
 
@@ -197,15 +198,15 @@ def _near_one(
         if unread is not None:
             near.append(lost(str(unread), table.table.name))
         if any(map(table.overlap, folders)):
-            apart = is_kept_apart(table.table.name)  # files that it names are kept, but it owns no folder here
+            apart = is_kept_apart(table.table.name)  # files that it references are kept, but it owns no folder here
             near.append(NearTables((replace(table, folders={}, is_kept_apart=True) if apart else table,)))
     return _joined(near)
 
 
 def _counts(context: OperationContext, own: LoadedTable, lost: TableClaims) -> bool:
-    """Whether the location of a lost entry that was never read is spared.
+    """Whether files at the location of a lost entry that was never read are kept.
 
-    Not if the operator's rules keep it apart, or if it contains ``own`` and a person has excluded the entry.
+    They are not if the operator's rules separate it, or if it contains ``own`` and a person has excluded the entry.
     """
     if own.is_kept_apart_from(lost.catalog, lost.table):
         return False
@@ -217,47 +218,47 @@ def _counts(context: OperationContext, own: LoadedTable, lost: TableClaims) -> b
 
 def _joined(near: Sequence[NearTables]) -> NearTables:
     return NearTables(
-        tuple(chain.from_iterable(one.tables for one in near)),
-        tuple(chain.from_iterable(one.unreadable for one in near)),
-        tuple(chain.from_iterable(one.given_up for one in near)),
-        tuple(chain.from_iterable(one.missing for one in near)),
-        tuple(chain.from_iterable(one.kept_apart for one in near)),
+        tuple(chain.from_iterable(part.tables for part in near)),
+        tuple(chain.from_iterable(part.unreadable for part in near)),
+        tuple(chain.from_iterable(part.given_up for part in near)),
+        tuple(chain.from_iterable(part.missing for part in near)),
+        tuple(chain.from_iterable(part.kept_apart for part in near)),
     )
 
 
 def _looked_into(
-    context: OperationContext, one: TableFolders, recorded: TableClaims
+    context: OperationContext, table: TableFolders, recorded: TableClaims
 ) -> tuple[TableFolders, MaintenanceError | None]:
     """A table with all folders in which it has files now; and the error if its manifests cannot be read."""
-    if one.table.name == recorded.table and is_seen(recorded, one.table):
-        return one, None
+    if table.table.name == recorded.table and is_seen(recorded, table.table):
+        return table, None
     try:
-        return replace(one, files_in=one.files_in | look_into(context, one.catalog, one.table)), None
+        return replace(table, files_in=table.files_in | look_into(context, table.catalog, table.table)), None
     except MaintenanceError as error:
-        return one, error
+        return table, error
 
 
 def opened(context: OperationContext, claims: TableClaims) -> Catalog | str | None:
-    """The catalog of an entry; ``None``: it is no longer served; a text: why it cannot be opened."""
+    """The catalog of an entry; ``None``: it is no longer served; a string: why it cannot be opened."""
     try:
         return context.catalogs.open(claims.catalog)
     except MaintenanceError as error:
-        return f"catalog {claims.catalog} cannot be opened from here: {error}"
+        return f"catalog {claims.catalog} cannot be opened: {error}"
 
 
 def _loaded_by_claims(
     context: OperationContext, own: LoadedTable, catalog: Catalog, claims: TableClaims
 ) -> CatalogTables:
-    """The table that was seen under a name, or under its new name.
+    """The table of an entry, under its recorded name or a new name.
 
-    The claims of a missing table count, until it is proven to be gone; then they are forgotten
+    The claims of a missing table count until it is proven to be gone; then they are forgotten
     (rule: gone-is-proven-twice).
 
     Raises:
         StorageError: the catalog cannot be listed, or the state store failed.
     """
     found = load_all(catalog, [claims.table], context.state, {claims.table: claims})
-    if found.unreadable or any(_uuid_of(one) == claims.uuid for one in found.tables):
+    if found.unreadable or any(_uuid_of(table) == claims.uuid for table in found.tables):
         return found
     is_missing = not found.tables
     if is_missing and claims.missing_again(context.clock()) == claims:
@@ -268,7 +269,7 @@ def _loaded_by_claims(
         return CatalogTables((), ((claims.table, DENIED),))
     renamed = load_all(catalog, [name for name in listed if name not in recorded], context.state, recorded)
     missing = ""
-    if is_missing and not renamed.unreadable and all(_uuid_of(one) != claims.uuid for one in renamed.tables):
+    if is_missing and not renamed.unreadable and all(_uuid_of(table) != claims.uuid for table in renamed.tables):
         now = claims.missing_again(context.clock())
         if now is None:
             context.state.claims.forget(claims.entry)
@@ -277,14 +278,14 @@ def _loaded_by_claims(
             missing = _why_missing(now)
     # A table that cannot be loaded may be the renamed one.
     lost = [(name, f"it may be {name}, which cannot be loaded: {why}") for name, why in renamed.unreadable]
-    near = [one for one in lost if not own.is_kept_apart_from(catalog.id, one[0])]
+    near = [entry for entry in lost if not own.is_kept_apart_from(catalog.id, entry[0])]
     return CatalogTables((*found.tables, *renamed.tables), tuple((near or lost)[:1]), renamed.is_gone, missing)
 
 
 def _why_missing(claims: TableClaims) -> str:
     since, until = iso_utc(claims.missing_ms), iso_utc(claims.missing_ms + GONE_AFTER_MS)
-    return f"its catalog has not shown it since {since}; it counts as dropped if that is still so after {until}"
+    return f"its catalog has not listed it since {since}; it counts as dropped if it is still missing after {until}"
 
 
-def _uuid_of(one: TableFolders) -> str:
-    return identity_of(one.catalog, one.table).uuid
+def _uuid_of(table: TableFolders) -> str:
+    return identity_of(table.catalog, table.table).uuid

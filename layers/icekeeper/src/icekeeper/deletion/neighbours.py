@@ -1,4 +1,4 @@
-"""Which other tables may have files near a table, and which state of a table is the newest.  Nothing is read here.
+"""Which other tables may have files near a table, and which state of a table is the newest; nothing is read here.
 
 A table claims the folders that its metadata names, the folders of the files that its document names, and the folders
 where an earlier pass saw files that only its manifests name (imported files).  Every deletion checks these claims first
@@ -39,10 +39,10 @@ class TableFolders:
         """Whether one of the table's folders contains the location or is inside it."""
         place = normalise(location)
         # ``files_in`` names a whole bucket if there are files in too many folders.
-        return any(_is_in(place, one) or _is_in(one, place) for one in (*self.folders, *self.files_in))
+        return any(_is_in(place, folder) or _is_in(folder, place) for folder in (*self.folders, *self.files_in))
 
     def is_table_of(self, other: LoadedTable) -> bool:
-        """Whether both are entries of the same table; one of them may be out of date."""
+        """Whether both are entries of the same table; either entry may be out of date."""
         table = self.table
         if normalise(table.metadata_location) == normalise(other.metadata_location):
             return True
@@ -56,7 +56,7 @@ def has_its_own_bucket(location: str) -> bool:
 
 
 def table_folders(catalog: Catalog, table: LoadedTable, seen_in: Iterable[str] = ()) -> TableFolders:
-    """The folders that a table's document names, and the (normalised) ones where its files were seen."""
+    """The folders that a table's document names, and the (normalised) folders ``seen_in`` where its files were seen."""
     metadata = table.metadata
     own = (metadata.location, metadata.data_location, metadata.metadata_directory)
     return TableFolders(
@@ -76,22 +76,22 @@ def folders_left_alone(table: LoadedTable, others: Iterable[TableFolders]) -> tu
     """
     home = normalise(table.metadata.location)
     left_alone: list[str] = []
-    for one in others:
-        other = one.table
-        if one.is_table_of(table):
+    for claimed in others:
+        other = claimed.table
+        if claimed.is_table_of(table):
             continue
-        if home in one.folders:
+        if home in claimed.folders:
             raise OperationRefused(
-                f"{other.name} (UUID {other.metadata.uuid}) keeps files at {one.folders[home]}, the location of "
-                f"{table.name} (UUID {table.metadata.uuid}): whose a file there is cannot be told; nothing was "
+                f"{other.name} (UUID {other.metadata.uuid}) keeps files at {claimed.folders[home]}, the location of "
+                f"{table.name} (UUID {table.metadata.uuid}): it is unknown which table owns a file there; nothing was "
                 "deleted; give each table a location of its own, or drop the entry that is not needed"
             )
-        left_alone += [folder for normal, folder in one.folders.items() if _is_in(normal, home)]
+        left_alone += [folder for normal, folder in claimed.folders.items() if _is_in(normal, home)]
     return tuple(sorted(left_alone))
 
 
 def _is_in(inner: str, outer: str) -> bool:
-    """Whether a normalised path is ``outer``, or lies below it."""
+    """Whether a normalised path is ``outer``, or is below it."""
     return inner == outer or inner.startswith(outer if outer.endswith("/") else f"{outer}/")
 
 
@@ -107,10 +107,11 @@ def _named_files(table: LoadedTable) -> Iterator[str]:
 
 # Is a catalog entry at the newest state of its table (rule: stale-entries-delete-nothing)?
 #
-# A table may be registered in two catalogs (a migration), or a catalog's database may be restored from a backup.  Then
-# the entry points at an older state, and files of the newer state look like orphans.  Metadata files next to the
-# table's own are the evidence.  A file made directly from the entry's metadata may be a crashed commit or another head:
-# its references are spared.  A file made from metadata that the table does not know proves another head.
+# A table may be registered in two catalogs (during a migration), or a catalog's database may be restored from a
+# backup.  Then the entry points at an older state, and files of the newer state look like orphans.  Unknown metadata
+# files beside the table's own show this.  A file made directly from the entry's metadata may come from a crashed commit
+# or be another head: the files that it references are kept.  A file made from metadata that the table does not know
+# proves that there is another head.
 
 # "00012-<uuid>.metadata.json" of Iceberg-Java and PyIceberg, "v12.metadata.json" of Hadoop catalogs and SeaweedFS.
 _NUMBER = re.compile(r"v?(\d+)[-.]")
@@ -118,7 +119,7 @@ _NUMBER = re.compile(r"v?(\d+)[-.]")
 
 @dataclass(frozen=True, slots=True)
 class StrayMetadata:
-    """A metadata file of the table that is neither its catalog entry's current one nor in the metadata log."""
+    """A metadata file of the table that is neither current in its catalog entry nor in the metadata log."""
 
     path: str
     metadata: TableMetadata
@@ -142,44 +143,45 @@ def is_past(table: LoadedTable, path: str, modified_ms: int | None) -> bool:
 
 
 def refuse_other_head(table: LoadedTable, strays: Iterable[StrayMetadata]) -> Sequence[StrayMetadata]:
-    """The metadata files one step beyond the entry: each may be a newer head, so its references must be spared.
+    """The metadata files made directly from the entry's current one: each may be a newer head, so the files that it
+    references must be kept.
 
     Raises:
-        OperationRefused: a metadata file was made from another one that the table does not know either.
+        OperationRefused: a metadata file was made from another metadata file that the table does not know either.
     """
     metadata = table.metadata
     known = {normalise(str(entry["metadata-file"])): int(entry["timestamp-ms"]) for entry in metadata.metadata_log}
     known[normalise(table.metadata_location)] = metadata.last_updated_ms
     made_ms = _made_ms(known)
     spared = []
-    for stray in sorted(strays, key=lambda one: one.metadata.last_updated_ms, reverse=True):  # report the newest
+    for stray in sorted(strays, key=lambda stray: stray.metadata.last_updated_ms, reverse=True):  # report the newest
         number, base_number = _number(stray.path), None if stray.base is None else _number(stray.base)
-        # Some catalogs leave entries out of the log: a number that is missing there is from the table's own past.
+        # Some catalogs omit entries from the log: a number that is missing there is from the table's own past.
         is_own_past = number is not None and number not in made_ms and _was_followed(stray, number, made_ms)
-        # So is a file that lost a swap before the log begins.
+        # A file that lost a swap before the log begins is also from the table's past.
         reaches_back = base_number is None or base_number >= min(made_ms, default=0)
         lost_long_ago = not reaches_back and _was_followed(stray, base_number, made_ms)
         if is_own_past or lost_long_ago or normalise(stray.path) in known:
             continue
         is_unknown = stray.base is not None and stray.base not in known
-        # A file without new snapshots may still be another head: then only its number shows it.
+        # A file without new snapshots may still be another head, which only its number shows.
         if _is_ancestor(metadata, stray.metadata) and (not is_unknown or base_number is None):
             continue
         if is_unknown:
             raise OperationRefused(
-                f"{stray.path} is metadata of {table.name} that follows on metadata which its entry does not know "
-                f"(that is at {table.metadata_location}): another catalog, or a newer state of this one, has a "
+                f"{stray.path} is metadata of {table.name} made from metadata that its catalog entry, at "
+                f"{table.metadata_location}, does not know: another catalog, or a newer state of this catalog, has a "
                 "newer head of the table; nothing was deleted; point the entry at the newest metadata file, or drop "
-                "the entry that is out of date; if that newer head is given up for good, delete its metadata files"
+                "the entry that is out of date; if the newer head is not needed, delete its metadata files"
             )
-        # A file made from an older state lost against a later commit.
+        # A file made from an older state has lost its swap to a later commit.
         if stray.base is None or stray.base == normalise(table.metadata_location):
             spared.append(stray)
     return spared
 
 
 def _made_ms(known: Mapping[str, int]) -> dict[int, int]:
-    """Number of a metadata file → its time (epoch milliseconds), the latest if a number occurs twice."""
+    """Number of a metadata file → its time (epoch milliseconds); the latest time if a number occurs twice."""
     made_ms: dict[int, int] = {}
     for path, time_ms in known.items():
         number = _number(path)
@@ -191,7 +193,7 @@ def _made_ms(known: Mapping[str, int]) -> dict[int, int]:
 def _was_followed(stray: StrayMetadata, number: int | None, made_ms: Mapping[int, int]) -> bool:
     """Whether a metadata file was made before the table reached a higher number.
 
-    A file with a smaller number that was made later belongs to another head.
+    A file that has a smaller number but was made later belongs to another head.
     """
     if number is None:
         return False
@@ -212,9 +214,9 @@ def _number(path: str) -> int | None:
 
 
 def owned_locations(metadata: TableMetadata) -> tuple[str, ...]:
-    """The locations below which this table may delete files (rule: delete-below-own-locations); nested ones once.
+    """The outermost locations below which this table may delete files (rule: delete-below-own-locations).
 
-    A symbolic link that leads out of a location is not owned: others may use its target.
+    A symbolic link that leads out of a location is not owned: other tables may use its target.
     """
     locations: list[str] = []
     for location in sorted(set(metadata.locations), key=len):
@@ -225,7 +227,7 @@ def owned_locations(metadata: TableMetadata) -> tuple[str, ...]:
 
 # Prefix mismatch: a listed path and a referenced one differ only in scheme, bucket or host after normalisation.
 #
-# The table may be a copy, or its bucket was renamed.  Neither is guessed: the deletion is refused
+# The table may be a copy, or its bucket may have been renamed.  As this is unknown, the deletion is refused
 # (rule: refuse-same-path-elsewhere), as with ``prefix_mismatch_mode=ERROR`` of Iceberg-Java's ``DeleteOrphanFiles``.
 
 
@@ -238,12 +240,12 @@ def prefix_mismatch_error(path: str, referenced: str) -> OperationRefused:
 
 
 def without_authority(path: str) -> str:
-    """The normalised path without its scheme and without its bucket or host."""
+    """The normalised path without scheme, bucket and host."""
     return behind_authority(normalise(path))
 
 
 def behind_authority(normal: str) -> str:
-    """As :func:`without_authority`, of a path that is normalised already."""
+    """Like :func:`without_authority`, for a path that is already normalised."""
     _, separator, rest = normal.partition("://")
     return f"/{rest.partition('/')[2]}" if separator else normal
 

@@ -1,10 +1,10 @@
-"""The look: it brings up to date in which folders each table of all served catalogs has files.
+"""The look: brings the record of the folders in which each table of all served catalogs has files up to date.
 
-Any table may have adopted files of another one (``add_files``), and only its manifests show it.  So before the first
+Any table may have adopted files of another table (``add_files``), which only its manifests show.  So before the first
 deletion, each run looks once at every table of every served catalog (rule: look-at-every-served-table): it loads the
 tables whose head is new, reads their new manifests and records the folders that they name (their *claims*).  Then only
-tables whose claims touch the cleaned table are loaded (``near_tables``).  An entry that cannot be read is known by its
-last look.  An entry that nobody has ever read stops the deletions in its bucket until a person excludes it
+tables whose claims touch the cleaned table are loaded (``near_tables``).  For an entry that cannot be read, the last
+look counts.  An entry that was never read stops the deletions in its bucket until a person excludes it
 (rule: never-seen-tables-stop-their-bucket).
 """
 
@@ -58,16 +58,16 @@ log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-# After so many tables that hang, each further table gets a short time: a function ends after 15 minutes.
+# After so many tables that hang, each further table gets this short time, because a function ends after 15 minutes.
 _MOST_GIVEN_UP = 16
 _SHORT_S = 5.0
 
 
 class LimitedLooks:
-    """Reads the tables of one catalog, each for at most ``detection_timeout_s`` (rule: cut-off-endless-tables).
+    """Reads the tables of a catalog, each for at most ``detection_timeout_s`` (rule: cut-off-endless-tables).
 
-    A look that takes too long is an error like any other, so files that the table may need are kept.  It is recorded,
-    and the table is not read again for a while.
+    A look that takes too long counts as a failed read, so files that the table may need are kept.  It is recorded, and
+    the table is not read again for a while.
     """
 
     def __init__(self, context: OperationContext, catalog: Catalog) -> None:
@@ -77,14 +77,14 @@ class LimitedLooks:
         self._limit_s = context.policy.detection_timeout_s
         self._given_up = 0
         cuts = context.state.cut_offs.of_catalog(catalog.id)
-        self._once_cut = {one.entry.table for one in cuts if one.work is CutWork.LOOK}
+        self._once_cut = {cut.entry.table for cut in cuts if cut.work is CutWork.LOOK}
         self._waiting = waiting_cuts(cuts, CutWork.LOOK, context.clock())
 
     def look(self, name: TableName, work: Callable[[], Result]) -> Result:
-        """The result of ``work``, which reads a table, or its error.
+        """The result of ``work``, which reads a table; errors of ``work`` are raised.
 
         Raises:
-            StorageError: it takes too long, or did recently.
+            StorageError: it takes too long, or took too long recently.
         """
         if (cut := self._waiting.get(name.key)) is not None:
             raise StorageError(f"{name} is not read: {cut.sentence}")
@@ -98,7 +98,7 @@ class LimitedLooks:
         except TimeoutError:
             self._given_up += 1
             if is_short:
-                raise StorageError(f"{name} is not read: {self._given_up - 1} others took too long") from None
+                raise StorageError(f"{name} is not read: {self._given_up - 1} other tables took too long") from None
             if limit_s < LEAST_LIMIT_S:
                 raise StorageError(f"{name} is not read: {why}") from None
             cut = cut_again(cut_offs, entry, CutWork.LOOK, why, now_ms=self._context.clock())
@@ -114,10 +114,10 @@ def follow_for_a_while(
     """The result of ``work``, which reads all references of another table.
 
     Raises:
-        StorageError: it took longer than half of the pass's own time.
+        StorageError: it took longer than half of the pass's time limit.
     """
     limit_s = context.policy.job_timeout_s / 2
-    why = f"reading what {name} references did not end within half of job_timeout_s {context.policy.job_timeout_s}"
+    why = f"reading the references of {name} took longer than half of job_timeout_s {context.policy.job_timeout_s}"
     try:
         return in_limited_time(work, limit_s, "table-look")
     except TimeoutError:
@@ -125,19 +125,19 @@ def follow_for_a_while(
 
 
 UNKNOWN_WAREHOUSE = "?"
-"""The warehouse of a catalog that was never opened.  Such a look counts only in the run that could not open it."""
+"""The warehouse of a catalog that was never opened.  Such a look counts only in the run that failed to open it."""
 # An item of DynamoDB holds 400 KB.
 _MOST_BYTES = 300_000
 _PARALLEL_LOOKS = 16
 _TABLE_BUCKET = "arn:"
 # Other characters have a meaning in a rule or in a shell.
 _IN_A_RULE = re.compile(r"[\w-]+(?:\.[\w-]+)+")
-# A run that is restarted after this time (a redriven execution), or that lasts longer, looks again.
+# A run looks again if it lasts longer than this, or is restarted after this time (a redriven execution).
 _HOLDS_MS = 6 * HOUR_MS
 
 
 def know_every_table(context: OperationContext, own: LoadedTable) -> Sequence[CatalogLook]:
-    """Look at every table of the catalogs that share the state, unless this run has done so.
+    """Look at every table of the catalogs that share the state store, unless this run has done so.
 
     Tables in buckets of their own are left out: they cannot share files (platform: buckets-have-second-names).
 
@@ -159,14 +159,14 @@ def know_every_table(context: OperationContext, own: LoadedTable) -> Sequence[Ca
 
 
 def fitting(look: CatalogLook) -> CatalogLook | None:
-    """The look, made small enough for any state store; ``None``: it stays too large.
+    """The look, shortened to fit into any state store; ``None``: it stays too large.
 
-    If very many tables cannot be read, one of each namespace represents all of them.
+    If very many tables cannot be read, one table represents all of its namespace.
     """
     if _is_small(look):
         return look
-    tried = [one for one in look.unseen if one.reason]
-    folded = replace(look, unseen=(*(one for one in look.unseen if not one.reason), *_folded(tried)))
+    tried = [entry for entry in look.unseen if entry.reason]
+    folded = replace(look, unseen=(*(entry for entry in look.unseen if not entry.reason), *_folded(tried)))
     return folded if _is_small(folded) else None
 
 
@@ -176,9 +176,9 @@ def _is_small(look: CatalogLook) -> bool:
 
 def _folded(unseen: Iterable[UnseenEntry]) -> Iterator[UnseenEntry]:
     groups: defaultdict[tuple[tuple[str, ...], bool, str], list[UnseenEntry]] = defaultdict(list)
-    for one in unseen:
-        if not one.is_known:  # passes find known ones by their claims
-            groups[one.table.namespace, one.is_gone, one.location and store_of(one.location)].append(one)
+    for entry in unseen:
+        if not entry.is_known:  # passes find known tables by their claims
+            groups[entry.table.namespace, entry.is_gone, entry.location and store_of(entry.location)].append(entry)
     for first, *others in groups.values():
         if not others:
             yield first
@@ -186,10 +186,10 @@ def _folded(unseen: Iterable[UnseenEntry]) -> Iterator[UnseenEntry]:
         around = first.location and next(
             folder
             for folder in folders_around(first.location)
-            if all(one.location == folder or one.location.startswith(f"{folder.rstrip('/')}/") for one in others)
+            if all(entry.location == folder or entry.location.startswith(f"{folder.rstrip('/')}/") for entry in others)
         )
-        told = f"{first.reason}; and so it is with {len(others)} more of its namespace"
-        yield replace(first, location=around, reason=told)
+        reason = f"{first.reason}; {len(others)} more tables of its namespace cannot be read either"
+        yield replace(first, location=around, reason=reason)
 
 
 def is_lost(error: MaintenanceError) -> bool:
@@ -198,36 +198,36 @@ def is_lost(error: MaintenanceError) -> bool:
 
 
 def lost_entries(looks: Iterable[CatalogLook]) -> Iterator[tuple[TableClaims, str]]:
-    """Entries that were never read and whose metadata file is gone, as claims on their location; and the reason."""
+    """Entries that were never read and whose metadata file is gone: claims on their location, and the reason."""
     for look in looks:
-        for one in look.unseen:
-            if one.is_gone and one.location and not one.is_known:
-                claims = TableClaims(catalog=look.catalog, table=one.table, uuid="", location=one.location)
-                yield claims, one.reason
+        for entry in look.unseen:
+            if entry.is_gone and entry.location and not entry.is_known:
+                claims = TableClaims(catalog=look.catalog, table=entry.table, uuid="", location=entry.location)
+                yield claims, entry.reason
 
 
 def _is_near_nobody(context: OperationContext, look: CatalogLook) -> bool:
     """Whether each table of the catalog has a bucket of its own, so that none can share files."""
     found = context.state.claims.of_catalog(look.catalog) if look.catalog.warehouse.startswith(_TABLE_BUCKET) else ()
-    return any(has_its_own_bucket(one.location) for one in found)
+    return any(has_its_own_bucket(claims.location) for claims in found)
 
 
 def _look(context: OperationContext, before: CatalogLook, run: str) -> CatalogLook:
-    """This run's look at a catalog: the recorded one, completed where it has tables without a result, or a new one."""
+    """This run's look at a catalog: the recorded look, completed for tables without a result, or a new look."""
     now_ms = context.clock()
     is_begun = before.run == run and abs(now_ms - before.looked_ms) <= _HOLDS_MS
-    if is_begun and all(one.reason for one in before.unseen):
+    if is_begun and all(entry.reason for entry in before.unseen):
         return before
     unseen: list[UnseenEntry] = []
     failure, hidden = "", tuple[tuple[str, ...], ...]()
     try:
         is_known = before.catalog.warehouse != UNKNOWN_WAREHOUSE
         catalog = context.catalogs.open(before.catalog) if is_known else None
-        if catalog is None:  # no longer served: the recorded claims of its tables are spared
+        if catalog is None:  # no longer served: files in the recorded claims of its tables are kept
             return CatalogLook(catalog=before.catalog)
         if is_begun:
-            unseen += [one for one in before.unseen if one.reason]
-            unseen += _look_at_tables(context, catalog, [one.table for one in before.unseen if not one.reason])
+            unseen += [entry for entry in before.unseen if entry.reason]
+            unseen += _look_at_tables(context, catalog, [entry.table for entry in before.unseen if not entry.reason])
         else:
             listed: list[TableName] = []
             try:
@@ -242,7 +242,7 @@ def _look(context: OperationContext, before: CatalogLook, run: str) -> CatalogLo
     look = replace(before, run=run, looked_ms=looked_ms, unseen=tuple(unseen), failure=failure, hidden=hidden)
     small = fitting(look)
     if small is None:
-        failure = f"{len(unseen)} of its tables cannot be read, as {unseen[0].table}: {unseen[0].reason}"
+        failure = f"{len(unseen)} of its tables cannot be read, for example {unseen[0].table}: {unseen[0].reason}"
         small = replace(look, unseen=(), failure=failure, hidden=())
     context.state.claims.record_look(small)
     return small
@@ -250,20 +250,20 @@ def _look(context: OperationContext, before: CatalogLook, run: str) -> CatalogLo
 
 def _require_own(context: OperationContext, catalog: Catalog, listed: Iterable[TableName]) -> None:
     """Raises StorageError if a listing lacks the table of this pass, which was loaded
-    (rule: trust-only-own-answers); some catalogs spell names in their own case."""
+    (rule: trust-only-own-answers).  Case is ignored, because some catalogs change the case of names."""
     is_own = catalog.id == context.catalogs.own.id
-    if is_own and all(one.key.lower() != context.table.key.lower() for one in listed):
+    if is_own and all(name.key.lower() != context.table.key.lower() for name in listed):
         raise StorageError(
             f"the listing of catalog {catalog.id} lacks {context.table}, which can be loaded, so other tables may be "
-            "missing as well; have the right to list granted, or the server repaired"
+            "missing as well; grant the right to list, or repair the server"
         )
 
 
 def listed_anew(context: OperationContext, catalog: Catalog) -> Sequence[TableName]:
-    """Every table of a catalog, by a listing that begins now.
+    """Every table of a catalog, from a new listing.
 
     Raises:
-        StorageError: it is not complete.
+        StorageError: the listing is not complete.
     """
     listed = [*catalog.list_tables()]
     _require_own(context, catalog, listed)
@@ -271,10 +271,10 @@ def listed_anew(context: OperationContext, catalog: Catalog) -> Sequence[TableNa
 
 
 def _look_at_tables(context: OperationContext, catalog: Catalog, tables: Sequence[TableName]) -> Sequence[UnseenEntry]:
-    """Read those of the tables that have a new head; return the entries that cannot be read.
+    """Read the tables that have a new head; return the entries that cannot be read.
 
-    A missing table that a listing which began afterwards lacks needs nothing, unless it was looked into before; then
-    its claims decide.
+    If a later listing lacks a missing table, the table needs nothing, unless it was read before: then its claims
+    decide.
 
     Raises:
         StorageError: the state store failed.
@@ -288,10 +288,13 @@ def _look_at_tables(context: OperationContext, catalog: Catalog, tables: Sequenc
             missing.difference_update(listed_anew(context, catalog))
         except StorageError as error:
             log.warning(
-                "%s: whether catalog %s still lists its missing tables: %s", context.table, catalog.id.name, error
+                "%s: it is unknown whether catalog %s still lists its missing tables: %s",
+                context.table,
+                catalog.id.name,
+                error,
             )
             missing.clear()
-    return [one for one in seen if one is not None and one.table not in missing]
+    return [entry for entry in seen if entry is not None and entry.table not in missing]
 
 
 def _look_at_table(
@@ -321,20 +324,20 @@ def _look_at_table(
         if recorded is not None and recorded.is_looked_into:
             if recorded.missing_ms != -1:  # it is listed again
                 context.state.claims.record(replace(recorded, missing_ms=-1), replaces=recorded)
-            return None  # ``near_tables`` asks again
+            return None  # ``near_tables`` checks again
         missing.add(name)
         return unseen_entry(name, recorded, StorageError(DENIED))
-    except Exception as error:  # a document that breaks the specification must not stop the other tables
-        log.warning("%s: %s cannot be looked at: %s", context.table, name, error)
+    except Exception as error:  # a document that violates the specification must not stop the other tables
+        log.warning("%s: table %s cannot be read: %s", context.table, name, error)
         return unseen_entry(name, recorded, error, location)
 
 
-DENIED = "its catalog lists it, and answers that there is no such table"
-"""Why a table that was never looked at stops deletions while it is listed."""
+DENIED = "its catalog lists it, but answers that it does not exist"
+"""Why a table that was never read stops deletions while it is listed."""
 
 
 def unseen_entry(table: TableName, recorded: TableClaims | None, error: Exception, location: str = "") -> UnseenEntry:
-    """The result of a look at a table that cannot be read.
+    """The result of a look at an unreadable table.
 
     ``recorded``: its claims; ``location``: its normalised location, if that was read.
     """
@@ -355,7 +358,7 @@ def unseen_entry(table: TableName, recorded: TableClaims | None, error: Exceptio
         return failed
     if recorded.is_excluded:  # it stops nothing; files under its location are kept
         return replace(failed, is_gone=True)
-    # ``near_tables`` spares the claims of its last look.
+    # ``near_tables`` keeps files in the claims of its last look.
     return replace(failed, is_known=recorded.is_looked_into)
 
 
@@ -368,7 +371,8 @@ def why_deletions_wait(
     """Why no file of a table is deleted: an entry in its bucket was never read, and is not gone
     (rule: never-seen-tables-stop-their-bucket).
 
-    ``None``: no such entry, or the operator's rules keep all of them apart (rule: separated-tables-stop-nothing).
+    ``None``: there is no such entry, or the operator's rules separate all of them
+    (rule: separated-tables-stop-nothing).
 
     Raises:
         StorageError: the state store failed.
@@ -378,59 +382,59 @@ def why_deletions_wait(
         everywhere = cache(partial(_places, state, look, own))  # reads the claims of all its tables
         if look.may_hide(own.is_kept_apart_from) and _may_touch(everywhere(), folders):
             return (
-                f"whether a table of catalog {look.catalog} needs files of {own.name} is not known, because "
-                f"{look.failure}; nothing was deleted"
+                f"a table of catalog {look.catalog} may need files of {own.name}, because {look.failure}; nothing was "
+                "deleted"
             )
-        for one in look.unseen:
-            is_own = Entry(look.catalog, one.table.key) == entry_of(catalog, own)
+        for entry in look.unseen:
+            is_own = Entry(look.catalog, entry.table.key) == entry_of(catalog, own)
             if (
-                one.is_gone
-                or one.is_known
-                or not one.reason
+                entry.is_gone
+                or entry.is_known
+                or not entry.reason
                 or is_own
-                or own.is_kept_apart_from(look.catalog, one.table)
+                or own.is_kept_apart_from(look.catalog, entry.table)
             ):
                 continue
-            places = {_bucket(one.location, look.catalog.warehouse)} if one.location else everywhere()
+            places = {_bucket(entry.location, look.catalog.warehouse)} if entry.location else everywhere()
             if _may_touch(places, folders):
                 command = shlex.join(
-                    ("icekeeper", "claims", "exclude", one.table.key, "--catalog", look.catalog.name),
+                    ("icekeeper", "claims", "exclude", entry.table.key, "--catalog", look.catalog.name),
                 )
                 return (
-                    f"whether {one.table} of catalog {look.catalog} needs files of {own.name} is not known, because it "
-                    f"cannot be read, and nobody has looked at it before: {one.reason}; nothing was deleted; repair "
-                    f"it, or drop it from its catalog{rules_to_write(catalog.id, own, look.catalog, one.table)}; "
-                    f"or, if it needs no files of other tables: {command}"
+                    f"{entry.table} of catalog {look.catalog} may need files of {own.name}, because it cannot be read "
+                    f"and no run has read it before: {entry.reason}; nothing was deleted; repair it, or drop it from "
+                    f"its catalog{rules_to_write(catalog.id, own, look.catalog, entry.table)}; or, if it needs no "
+                    f"files of other tables: {command}"
                 )
     return None
 
 
 def rules_to_write(catalog: CatalogId, own: LoadedTable, other_catalog: CatalogId, other: TableName) -> str:
-    """A refusal's advice which rules keep both tables apart; empty if they have one namespace, so that no rule can.
+    """For a refusal: the rules that would separate both tables; empty if they share a namespace, which no rule splits.
 
-    The other table's folder is left open: its own metadata could name any location.
+    The other table's folder is left to the reader, because its own metadata could name any location.
     """
     names = (f"{catalog}.{'.'.join(own.name.namespace)}", f"{other_catalog}.{'.'.join(other.namespace)}")
     if names[0] == names[1] or not all(map(_IN_A_RULE.fullmatch, names)):
         return ""
     mine = own.metadata.location.rstrip("/").rpartition("/")[0]
     return (
-        f"; where each namespace has folders of its own, rules keep them apart, and neither waits for the other: set "
+        f"; if each namespace has folders of its own, rules can separate them, so that neither stops the other: set "
         f"{ALLOWED_PREFIXES}='{names[0]}={mine}/;{names[1]}=FOLDER/'"
     )
 
 
 def _may_touch(places: Iterable[str], folders: Iterable[str]) -> bool:
-    """Whether one of the folders touches one of the places, or no place is known."""
+    """Whether any of the folders touches any of the places, or no place is known."""
     places = list(places)
     return not places or any(touches(place, folder) for place in places for folder in folders)
 
 
 def _places(state: StateStore, look: CatalogLook, own: LoadedTable) -> set[str]:
-    """The known buckets of a catalog's tables; tables that rules keep apart count only if no other is known."""
-    known = [one for one in state.claims.of_catalog(look.catalog) if one.location]
-    near = {one.location for one in known if not own.is_kept_apart_from(look.catalog, one.table)}
-    found = near or {one.location for one in known}
+    """The known buckets of a catalog's tables; tables that rules separate count only if no other table is known."""
+    known = [claims for claims in state.claims.of_catalog(look.catalog) if claims.location]
+    near = {claims.location for claims in known if not own.is_kept_apart_from(look.catalog, claims.table)}
+    found = near or {claims.location for claims in known}
     warehouse = look.catalog.warehouse
     if "://" in warehouse or warehouse.startswith("/"):
         found.add(normalise(warehouse))
@@ -438,7 +442,7 @@ def _places(state: StateStore, look: CatalogLook, own: LoadedTable) -> set[str]:
 
 
 def _bucket(folder: str, warehouse: str) -> str:
-    """The bucket of a normalised folder; for local files the catalog's warehouse."""
+    """The bucket of a normalised folder; for local files, the catalog's warehouse."""
     store = store_of(folder)
     if store != "/":
         return store

@@ -1,9 +1,9 @@
 """A set of millions of referenced paths in eight bytes each (1 M paths: 8 MB; as a set of text about 200 MB).
 
-Only hashes of normalised paths are kept.  A collision can only make an orphan look referenced, so that it is kept.
+Only hashes of normalised paths are kept.  A collision can only make an orphan look referenced, so it is kept.
 
 Paths in listed folders are *expected*: if no listed object matches, the file is missing
-(rule: keep-possible-last-copies).  That takes one more byte per path.
+(rule: keep-possible-last-copies).  This takes another byte per path.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from icekeeper.deletion.neighbours import behind_authority
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import FolderNames, any_spelling, authority, merged_spellings
 
-# After this many new hashes the set is sorted and deduplicated: many manifests may name the same path.
+# After this many new hashes the set is sorted and deduplicated, because many manifests may name the same path.
 _UNSORTED = 1_000_000
 _AT_ONCE = 10_000
 
@@ -36,7 +36,7 @@ class Hashes:
     def __init__(self) -> None:
         self._sorted, self._new = array("q"), array("q")
         self._found: bytearray | None = None
-        """One byte per sorted number: whether it was looked up; created by the first :meth:`find`."""
+        """One byte per sorted number: whether it was looked up.  The first :meth:`find` creates it."""
 
     def add(self, values: Iterable[int]) -> None:
         self._new.extend(values)
@@ -54,7 +54,7 @@ class Hashes:
         return self._search(values)[0]
 
     def find(self, values: array[int]) -> list[int]:
-        """As :meth:`missing`; marks the numbers that were looked up.  Nothing may be added afterwards."""
+        """Like :meth:`missing`, but marks the numbers that were looked up.  Nothing may be added afterwards."""
         missing, places = self._search(values)
         if self._found is None:
             self._found = bytearray(len(self._sorted))
@@ -71,7 +71,7 @@ class Hashes:
         return (value for value, is_found in zip(self._sorted, self._found, strict=True) if not is_found)
 
     def _search(self, values: array[int]) -> tuple[list[int], pa.Array]:
-        """The positions in ``values`` of the unknown numbers, and the positions in this set of the known ones."""
+        """The positions in ``values`` of unknown numbers, and the positions in this set of known numbers."""
         if self._new:
             self._sort()
         if not self._sorted:
@@ -110,7 +110,7 @@ class UnlistedPaths:
         return len(self._hashes)
 
     def place(self, path: str) -> int | None:
-        """The index of the path in this set, from 0; ``None``: it is not in it."""
+        """The index of the path in this set, from 0; ``None``: the set does not contain it."""
         value = self._hash(any_spelling(path))
         place = bisect_left(self._hashes, value)
         return place if place < len(self._hashes) and self._hashes[place] == value else None
@@ -171,9 +171,9 @@ class ReferencedPaths:
         self._elsewhere.add(self._hash(behind_authority(normal)) for normal in elsewhere)
 
     def hashes(self, path: str) -> tuple[int, int | None]:
-        """The hash of the normalised path, and the hash without scheme and bucket.
+        """The hash of the normalised path, and its hash without scheme and bucket.
 
-        The second is ``None`` in home's own bucket, where a path cannot be a prefix mismatch.
+        The second hash is ``None`` in the bucket of ``home``, where a path cannot be a prefix mismatch.
         """
         normal = any_spelling(path)
         return self._hash(normal), None if normal.startswith(self._own) else self._hash(behind_authority(normal))
@@ -216,5 +216,5 @@ class ReferencedPaths:
         return len(self._expected) + len(self._here)
 
     def has_prefix_mismatch(self, path: str) -> bool:
-        """Whether (but for a hash collision) the path is referenced under another scheme, bucket or host."""
+        """Whether (apart from hash collisions) the path is referenced under another scheme, bucket or host."""
         return len(self._elsewhere) > 0 and self._hash(behind_authority(any_spelling(path))) in self._elsewhere

@@ -1,7 +1,7 @@
 """The files that must be kept although the newest state of the table does not reference them.
 
-Pins and staged loads hold files, newer metadata that the catalog entry does not know references files, and so do other
-tables that share a location (rule: one-object-decides-deletions).
+These are files held by pins and staged loads, files referenced by newer metadata that the catalog entry does not know,
+and files of other tables that share a location (rule: one-object-decides-deletions).
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ log = logging.getLogger(__name__)
 class HeldFiles:
     """The files that pins and staged loads hold, as of the last :meth:`look`.
 
-    A pin may be added after an expiry has read the pins, and before it commits.  The expiry finds it here before it
-    deletes a file.
+    A pin may be added after an expiry has read the pins and before it commits.  The expiry finds such a pin here
+    before it deletes a file.
     """
 
     def __init__(self, memory: TableMemory, read: Callable[[str], bytes]) -> None:
@@ -66,7 +66,7 @@ class HeldFiles:
         self._followed: set[tuple[int, str]] = set()
 
     def look(self, now: TableMetadata) -> None:
-        """Read the state store again; ``now`` is the table's newest state, whose snapshots need no pin.
+        """Read the state store again.  ``now``: the table's newest state, whose snapshots are kept without a pin.
 
         Raises:
             MetadataUnreadable: the references of a pinned snapshot cannot be read.
@@ -100,13 +100,13 @@ class HeldFiles:
                 yield from References().follow(TableReader(metadata, self._read), [snapshot])
         except StorageError as error:
             raise MetadataUnreadable(
-                f"what pin '{pin.name}' holds cannot be told, so nothing was deleted: {error}; remove the pin when "
-                "nobody reads by it"
+                f"the files that pin '{pin.name}' holds cannot be determined: {error}; nothing was deleted; remove "
+                "the pin if no reader needs it"
             ) from error
 
 
 def recorded_files(memory: TableMemory, load: StagedLoad) -> Iterator[str]:
-    """The paths of all files that a staged load may have left; for a job, one for each possible attempt at a task.
+    """The paths of all files that a staged load may have left; for a job, a path for each possible attempt at a task.
 
     Raises:
         StorageError: the state store cannot be read.
@@ -124,9 +124,9 @@ _PARALLEL_READS = 16
 def list_beside(
     storage: Storage, table: LoadedTable, found: Iterable[ListedObject] | None = None
 ) -> Sequence[ListedObject]:
-    """The metadata files in the table's metadata folders, for :func:`read_strays`; none in a table bucket.
+    """The metadata files in the table's metadata folders, for :func:`read_strays`; empty in a table bucket.
 
-    ``found``: those from a listing of the table's location, which is then not listed again.
+    ``found``: metadata files from a listing of the table's location, which is then not listed again.
 
     Raises:
         OperationRefused: a folder cannot be listed, or the listing is incomplete, so that a newer head could be missed.
@@ -137,8 +137,8 @@ def list_beside(
     if listed is None and not has_its_own_bucket(home):
         folders = " and ".join(metadata_folders(table.metadata))
         raise OperationRefused(
-            f"whether {table.name} has newer metadata than its catalog entry knows cannot be told, because {folders} "
-            "cannot be listed; nothing was deleted; allow s3:ListBucket there"
+            f"{table.name} may have newer metadata than its catalog entry knows, and {folders} cannot be listed to "
+            "check this; nothing was deleted; allow s3:ListBucket there"
         )
     if listed is not None and (found is None or not is_under(table.metadata_location, home)):
         _require_current(storage, table, listed)
@@ -151,17 +151,17 @@ def _require_current(storage: Storage, table: LoadedTable, listed: Iterable[List
     folder = current.rpartition("/")[0]
     if folder not in map(normalise, metadata_folders(table.metadata)):
         return
-    if all(normalise(one.path) != current for one in listed) and storage.size(table.metadata_location) is not None:
+    if all(normalise(file.path) != current for file in listed) and storage.size(table.metadata_location) is not None:
         raise OperationRefused(
-            f"the listing of {folder} lacks {table.metadata_location}, which is there: newer metadata of {table.name} "
-            "may be missing as well, so nothing was deleted; have the store, or what answers in its place, repaired"
+            f"the listing of {folder} lacks {table.metadata_location}, which exists: newer metadata of {table.name} "
+            "may be missing as well; nothing was deleted; repair the store, or the proxy that answers for it"
         )
 
 
 def read_strays(storage: Storage, table: LoadedTable, listed: Iterable[ListedObject]) -> Sequence[StrayMetadata]:
     """Read the listed metadata files that belong to the table, are unknown to it and may be newer.
 
-    Files outside the table's metadata folders are skipped: they belong to others.
+    Files outside the table's metadata folders are skipped: they belong to other tables.
 
     Raises:
         StorageError: the store does not answer.
@@ -186,9 +186,9 @@ def read_strays(storage: Storage, table: LoadedTable, listed: Iterable[ListedObj
 
 
 def needed_by(storage: Storage, stray: StrayMetadata, known: References) -> Iterator[str]:
-    """The stray metadata file and the paths that it references, without those that are ``known`` already.
+    """The stray metadata file and the paths that it references, without the paths in ``known``.
 
-    A missing manifest is skipped: the table has expired it since.
+    A missing manifest is skipped: the table has expired it since then.
 
     Raises:
         MetadataUnreadable: an existing file cannot be read.
@@ -216,14 +216,14 @@ def needed_by(storage: Storage, stray: StrayMetadata, known: References) -> Iter
 
 
 def _is_of(table: TableMetadata, found: TableMetadata) -> bool:
-    """Whether metadata belongs to the table, by UUID, or by location if one has no UUID (v1)."""
+    """Whether metadata belongs to the table, by UUID, or by location if either has no UUID (v1)."""
     if table.uuid and found.uuid:
         return table.uuid.lower() == found.uuid.lower()
     return normalise(table.location) == normalise(found.location)
 
 
 class _Followed:
-    """A table that shares a location, and those of its references that have been read."""
+    """A table that shares a location, and its references that have been read."""
 
     def __init__(self, context: OperationContext, found: TableFolders, table: LoadedTable) -> None:
         self.found, self.catalog, self.table = found, found.catalog, table
@@ -236,7 +236,7 @@ class _Followed:
         return identity_of(self.catalog, self.table)
 
     def newest(self) -> LoadedTable | None:
-        """The table as it is now; ``None``: it is missing, and its files are still spared in this pass."""
+        """The table as it is now; ``None``: it is missing, and its files are still kept in this pass."""
         try:
             with reading_anew():
                 return self.catalog.load(self.table.name)
@@ -244,7 +244,7 @@ class _Followed:
             return None
 
     def knows(self, metadata_file: str) -> bool:
-        """Whether a (normalised) metadata file is the table's current one, or in its metadata log."""
+        """Whether a (normalised) metadata file is current, or in the table's metadata log."""
         known = metadata_files(self.table.metadata, self.table.metadata_location)
         return metadata_file in map(normalise, known)
 
@@ -252,7 +252,7 @@ class _Followed:
 class SharedReferences:
     """The files that tables which share a location reference, pin or stage.
 
-    The catalog entry of such a table may be out of date: newer metadata is looked for in its folders, too.
+    The catalog entry of such a table may be out of date, so its folders are also searched for newer metadata.
     """
 
     def __init__(
@@ -260,8 +260,8 @@ class SharedReferences:
     ) -> None:
         """``own``: the table whose files are deleted; ``known``: its references that the caller has read.
 
-        Another entry of ``own`` needs all that its metadata file references, even if that file is now ``own``'s head,
-        too: the entry does not follow later commits (rule: stale-entries-delete-nothing).
+        Another entry of ``own`` needs everything that its metadata file references, even if that file is also
+        ``own``'s head now, because that entry does not follow later commits (rule: stale-entries-delete-nothing).
 
         Raises:
             OperationRefused: a table has a newer head that its catalog entry does not know.
@@ -271,7 +271,7 @@ class SharedReferences:
         self._context = context
         self._paths, self._of_kept_apart = (ReferencedPaths(own.metadata.location) for _ in range(2))
         self._homes = tuple(map(normalise, owned_locations(own.metadata)))
-        # The folders in which unreadable tables, kept apart by the operator's rules, were seen to have files.
+        # The folders in which unreadable tables that the operator's rules separate were seen to have files.
         self._seen_below, self._seen_roots = PathSet(), set[str]()
         self.left: list[str] = []
         """Sentences about folders that are kept for tables that cannot be read."""
@@ -293,17 +293,16 @@ class SharedReferences:
                     self._look_beside(followed)
 
     def spare_seen(self, name: str, folders: Iterable[str], reason: str, because: str = "cannot be read") -> None:
-        """Spare the (normalised) folders in which a table was seen to have files that is missing, or that is unreadable
-        and kept apart by rules.
+        """Keep files in the (normalised) folders of a table that is missing, or unreadable and separated by rules.
 
-        A folder below the cleaned table is spared completely.  Of a folder that contains the cleaned table (for example
-        a shared ``write.data.path``), only the files directly in it and in its partition and hash folders are spared.
+        A folder below the cleaned table is kept completely.  Of a folder that contains the cleaned table (for example a
+        shared ``write.data.path``), only the files directly in it and in its partition and hash folders are kept.
         """
         homes, folders = self._homes, tuple(folders)
-        below = sorted({one for one in folders for home in homes if one != home and may_be_under(one, home)})
+        below = sorted({path for path in folders for home in homes if path != home and may_be_under(path, home)})
         self._seen_below.add(below)
         self._seen_roots.update(folders)
-        sentence = f"what lies in {' and '.join(below)} stays: {name} was seen to have files there, and {because}"
+        sentence = f"files in {' and '.join(below)} are kept: {name} had files there at its last look, and {because}"
         if below and sentence not in self.left:
             log.warning("%s: %s: %s", self._context.table, sentence, reason)
             self.left.append(sentence)
@@ -319,16 +318,16 @@ class SharedReferences:
 
     @property
     def tables(self) -> Sequence[LoadedTable]:
-        """The tables as last loaded, without those that rules keep apart."""
+        """The tables as last loaded, without the tables that rules separate."""
         return [followed.table for followed in self._followed.values() if not followed.found.is_kept_apart]
 
     def has_prefix_mismatch(self, path: str) -> bool:
-        """As :meth:`ReferencedPaths.has_prefix_mismatch`; tables that rules keep apart may name any bucket."""
+        """Like :meth:`ReferencedPaths.has_prefix_mismatch`; tables that rules separate may name any bucket."""
         return self._paths.has_prefix_mismatch(path)
 
     @contextmanager
     def _reading(self, followed: _Followed) -> Iterator[None]:
-        """An unreadable table stops the deletion; if rules keep it apart, its seen folders are spared instead."""
+        """An unreadable table stops the deletion; if rules separate it, only the folders of its last look are kept."""
         try:
             yield
         except (MaintenanceError, AttributeError, KeyError, TypeError, ValueError) as error:
@@ -353,8 +352,8 @@ class SharedReferences:
             now = known.newest()
         except MaintenanceError as error:
             raise OperationRefused(
-                f"{known.table.name}, which shares this table's location, cannot be loaded any more: {error}; "
-                "nothing more was deleted"
+                f"{known.table.name}, which shares this table's location, can no longer be loaded: {error}; nothing "
+                "more was deleted"
             ) from error
         if now is None:
             return
@@ -373,7 +372,7 @@ class SharedReferences:
         listed = list_beside(storage, followed.table)
         if not read_strays(storage, followed.table, listed):
             return
-        # Load after the listing, so that commits made since the first load are no strays.
+        # Load after the listing, so that metadata of commits made since the first load are known.
         now, before = followed.newest(), followed.table
         if now is not None and (
             now.metadata.uuid == before.metadata.uuid and now.metadata_location != before.metadata_location
@@ -398,11 +397,11 @@ class SharedReferences:
 
 
 def _newest_entries(entries: Collection[_Followed]) -> Iterator[_Followed]:
-    """The entries without outdated ones, whose metadata file another entry of the same table has in its log."""
+    """The entries, except outdated ones: another entry of the same table has their metadata file in its log."""
     same: defaultdict[tuple[str, str], dict[str, _Followed]] = defaultdict(dict)
-    for one in entries:
-        same[one.identity.copy].setdefault(normalise(one.table.metadata_location), one)
+    for entry in entries:
+        same[entry.identity.copy].setdefault(normalise(entry.table.metadata_location), entry)
     for heads in same.values():
-        for head, one in heads.items():
-            if not any(other.knows(head) for other in heads.values() if other is not one):
-                yield one
+        for head, entry in heads.items():
+            if not any(other.knows(head) for other in heads.values() if other is not entry):
+                yield entry

@@ -1,6 +1,6 @@
-"""What permits to delete a file that only a listing shows: its table is surely Iceberg's, and so is its name.
+"""Permits the deletion of files that only a listing shows: in Iceberg tables, and with names that Iceberg writers use.
 
-Other systems register their tables as Iceberg tables (Lance does), and keep files there that look like orphans.
+Other systems (Lance) register their tables as Iceberg tables, and keep files there that look like orphans.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from icekeeper.errors import OperationRefused
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.table_reader import VERSION_HINT
 
-# Glue and Hive say ``ICEBERG``, Lance Namespace says ``lance`` ("Apache Iceberg REST Catalog", "Table Definition").
-# People use the word for their own purposes, too (``fact``), so operators may waive a value.
+# Glue and Hive write ``ICEBERG``, Lance Namespace ``lance`` ("Apache Iceberg REST Catalog", "Table Definition").
+# People also use the property for their own purposes (``fact``), so operators may waive a value.
 _TABLE_TYPE = "tabletype"
 _ICEBERG = "iceberg"
 _LONGEST_VALUE = 100
@@ -22,24 +22,24 @@ _LONGEST_VALUE = 100
 def refuse_other_type(metadata: TableMetadata, waived: Iterable[str]) -> None:
     """Refuse to sweep a table whose property ``table_type``, in any spelling, has another value than ``iceberg``.
 
-    ``waived``: further values, which the operator named (rule: sweep-iceberg-tables-only).
+    ``waived``: further values that the operator permits (rule: sweep-iceberg-tables-only).
 
     Raises:
-        OperationRefused: names property and value.
+        OperationRefused: the message names property and value.
     """
     permitting = {_ICEBERG, *(value.lower() for value in waived)}
     for key, value in metadata.properties.items():
         if re.sub("[^a-z]", "", key.lower()) == _TABLE_TYPE and value.strip().lower() not in permitting:
             raise OperationRefused(
                 f"table property {key} is '{value[:_LONGEST_VALUE]}': files of another format would look like orphans; "
-                "nothing was deleted; if the table is Iceberg's alone, remove the property, or name the value in "
+                "nothing was deleted; if all its files are Iceberg's, remove the property, or name the value in "
                 "orphan_table_types, which counts only from the deployment, a policy file or --set"
             )
 
 
-# The names that writers of Iceberg tables give to files (rule: sweep-iceberg-names-only).  Compression comes before the
-# ending (``.snappy.parquet``).  Spark, Flink, Trino, Hive, Kafka Connect, PyIceberg, iceberg-go, iceberg-rust, DuckDB
-# and Snowflake use the same endings.
+# The endings of file names that writers of Iceberg tables use (rule: sweep-iceberg-names-only).  The name of a codec
+# comes before the ending (``.snappy.parquet``).  Spark, Flink, Trino, Hive, Kafka Connect, PyIceberg, iceberg-go,
+# iceberg-rust, DuckDB and Snowflake use the same endings.
 _ENDINGS = (
     ".parquet",  # this and the next three: Iceberg-Java, FileFormat; manifests and Flink's temporary ones are Avro
     ".orc",
@@ -59,7 +59,8 @@ _LONGEST_ENDING = 12
 
 
 def is_of_iceberg(path: str, endings: Iterable[str] = ()) -> bool:
-    """Whether a writer of Iceberg tables can have given this name; ``endings``: further ones, with or without a dot."""
+    """Whether a writer of Iceberg tables may have given this name; ``endings``: further endings, with or without a
+    dot."""
     name = path.rpartition("/")[2]
     beside = _BESIDE.fullmatch(name)
     name = name if beside is None else beside[1]
@@ -68,7 +69,7 @@ def is_of_iceberg(path: str, endings: Iterable[str] = ()) -> bool:
 
 
 def ending_of(path: str) -> str:
-    """The ending of a file's name, as reports count it; ``no ending`` if what follows the last dot is none."""
+    """The ending of a file's name, as reports count it; ``no ending`` if the part after the last dot is not one."""
     stem, _, ending = path.rpartition("/")[2].rpartition(".")
     is_ending = stem and ending.isascii() and ending.isalnum() and len(ending) <= _LONGEST_ENDING
     return f".{ending}" if is_ending else "no ending"

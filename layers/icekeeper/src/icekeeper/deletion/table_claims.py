@@ -1,7 +1,7 @@
 """Claims: the folders in which each table has files, recorded for passes over other tables (``state/claims.py``).
 
 A pass over another table reads the claims before it deletes in these folders (rule: ask-neighbours-before-deleting).
-Here they are learned from manifests and recorded; people can list and forget them, and exclude an entry.
+This file reads the claims from manifests and records them; people can list and forget claims, and exclude an entry.
 """
 
 from __future__ import annotations
@@ -44,39 +44,39 @@ log = logging.getLogger(__name__)
 _Item = TypeVar("_Item")
 _Read = TypeVar("_Read")
 
-# Up to this size the manifests of a pass fit into its cache; above it, the workers of the engine read them.
+# Manifests of up to this total size fit into the cache of a pass; above it, the workers of the engine read them.
 _BY_ENGINE_BYTES = 64 * 1024 * 1024
 _TASK_BYTES = 8 * 1024 * 1024
 # Entries are decoded in Python: one byte of a manifest costs as much time as this many bytes of a data file.
 _DATA_BYTES_PER_BYTE = 8
-# Of v1 tables with more snapshots, all manifests are read for each new head.
+# For v1 tables with more snapshots, all manifests are read at each new head.
 _MOST_SEEN_SNAPSHOTS = 1_000
 
 
 def read_new_manifests(context: OperationContext, loaded: LoadedTable, before: Iterable[TableClaims]) -> bool:
-    """Read the manifests that were added since ``before``; the pass's footprint takes note of their files' folders.
+    """Read the manifests that were added since ``before``; the pass's footprint records the folders of their files.
 
-    The claims record up to which commit manifests were read, so each is read once
-    (rule: look-at-every-served-table).  Returns whether all of them exist; a missing one stops nothing.
+    The claims record up to which commit manifests were read, so each manifest is read once
+    (rule: look-at-every-served-table).  Returns whether all manifests exist; a missing manifest is no error.
 
     Raises:
         MetadataUnreadable: a manifest list or manifest is damaged.
         StorageError: a store or the engine failed.
     """
     reader = context.reader(loaded)
-    known = [one.seen for one in before]
+    known = [claims.seen for claims in before]
     number = max((seen.sequence_number for seen in known if _goes_on(loaded, seen)), default=-1)
     ids = frozenset[int]().union(*(seen.snapshots for seen in known))
 
     def is_new(sequence_number: int, snapshot_id: int | None) -> bool:
         return sequence_number > number if sequence_number else snapshot_id not in ids
 
-    new = [one for one in reader.metadata.snapshots.values() if is_new(one.sequence_number, one.snapshot_id)]
+    new = [s for s in reader.metadata.snapshots.values() if is_new(s.sequence_number, s.snapshot_id)]
     lists, listed = _that_are_there(lambda some: list(reader.manifests_of(some)), new)
     found = {
-        one.manifest_path: one
-        for one in chain.from_iterable(lists)
-        if one.may_have_live_files and is_new(one.sequence_number, one.added_snapshot_id)
+        manifest.manifest_path: manifest
+        for manifest in chain.from_iterable(lists)
+        if manifest.may_have_live_files and is_new(manifest.sequence_number, manifest.added_snapshot_id)
     }
     manifests = list(found.values())
     if context.planned is None and sum(m.manifest_length for m in manifests) > _BY_ENGINE_BYTES:
@@ -90,10 +90,10 @@ def _see(reader: TableReader, manifests: Sequence[ManifestFile]) -> bool:
 
 
 def _that_are_there(read: Callable[[Sequence[_Item]], _Read], items: Sequence[_Item]) -> tuple[Sequence[_Read], bool]:
-    """Read all items at once, or one by one if a file is gone; return the results, and whether none is gone.
+    """Read all items at once, or one by one if a file is gone; return the results, and whether all files exist.
 
     Raises:
-        MetadataUnreadable: one is damaged.
+        MetadataUnreadable: a file is damaged.
     """
     try:
         return [read(items)], True
@@ -107,7 +107,7 @@ def _that_are_there(read: Callable[[Sequence[_Item]], _Read], items: Sequence[_I
         except MetadataUnreadable as error:
             if not is_gone(error):
                 raise
-            log.warning("%s: what it named is not known", error)
+            log.warning("%s: the files that it named are not known", error)
     return found, False
 
 
@@ -141,7 +141,7 @@ def _see_by_engine(context: OperationContext, loaded: LoadedTable, manifests: Se
 
 
 def _roots_of(look: _Look) -> tuple[frozenset[str], bool, str | None]:
-    """The roots of the files of live entries, whether all manifests exist, and the error if one is damaged."""
+    """The roots of the files of live entries, whether all manifests exist, and the error if a manifest is damaged."""
     seen = Footprint()
     reader = TableReader(TableMetadata(look.document), look.storage.read, partial(seen.see, own=look.own))
     try:
@@ -152,10 +152,10 @@ def _roots_of(look: _Look) -> tuple[frozenset[str], bool, str | None]:
 
 
 def head_of(loaded: LoadedTable) -> SeenHead:
-    """The table's newest state, to be recorded when its manifests have been read."""
+    """The table's newest state, which is recorded once its manifests have been read."""
     snapshots = loaded.metadata.snapshots.values()
-    number = max((one.sequence_number for one in snapshots), default=0)
-    ids = frozenset(one.snapshot_id for one in snapshots if one.sequence_number in (0, number))
+    number = max((snapshot.sequence_number for snapshot in snapshots), default=0)
+    ids = frozenset(snapshot.snapshot_id for snapshot in snapshots if snapshot.sequence_number in (0, number))
     return SeenHead(
         metadata_file=loaded.metadata_location,
         updated_ms=loaded.metadata.last_updated_ms,
@@ -165,28 +165,28 @@ def head_of(loaded: LoadedTable) -> SeenHead:
 
 
 def _follows(loaded: LoadedTable, seen: SeenHead) -> bool:
-    """Whether a head is the current one of a table, or is in its metadata log."""
+    """Whether a head is the table's current head, or is in its metadata log."""
     metadata = loaded.metadata
     logged = ((str(entry["metadata-file"]), int(entry["timestamp-ms"])) for entry in metadata.metadata_log)
     states = ((loaded.metadata_location, metadata.last_updated_ms), *logged)
     return any(at_ms == seen.updated_ms and _is_same(file, seen.metadata_file) for file, at_ms in states)
 
 
-def _is_same(one: str, other: str) -> bool:
-    return one == other or normalise(one) == normalise(other)
+def _is_same(path: str, other: str) -> bool:
+    return path == other or normalise(path) == normalise(other)
 
 
 def _goes_on(loaded: LoadedTable, seen: SeenHead) -> bool:
-    """Whether the table's history goes on from a head, so that its later sequence numbers are higher.
+    """Whether the table's history continues from a head, so that later sequence numbers are higher.
 
-    If its catalog entry was restored or registered again, sequence numbers repeat, but the ids of snapshots do not.
+    If the catalog entry was restored or registered again, sequence numbers repeat, but snapshot ids do not.
     """
     snapshots = loaded.metadata.snapshots.values()
-    newest = (one for one in snapshots if one.sequence_number == seen.sequence_number)
-    return any(one.snapshot_id in seen.snapshots for one in newest) or _follows(loaded, seen)
+    newest = (snapshot for snapshot in snapshots if snapshot.sequence_number == seen.sequence_number)
+    return any(snapshot.snapshot_id in seen.snapshots for snapshot in newest) or _follows(loaded, seen)
 
 
-_NOT_RECORDED = "%s: where it has files could not be recorded: %s"
+_NOT_RECORDED = "%s: the folders of its files could not be recorded: %s"
 
 
 def entry_of(catalog: Catalog, loaded: LoadedTable) -> Entry:
@@ -206,14 +206,14 @@ def begin_claims(context: OperationContext, loaded: LoadedTable) -> None:
             if read_new_manifests(context, loaded, known[1]):
                 seen = head_of(loaded)
         except MaintenanceError as error:
-            log.warning("%s: where all of its files lie is not known: %s", context.table, error)
+            log.warning("%s: not all folders of its files are known: %s", context.table, error)
         _record(context.state, context.catalogs.own, loaded, known, context.footprint.news(), seen)
     except MaintenanceError as error:
         log.warning(_NOT_RECORDED, context.table, error)
 
 
 def is_seen(claims: TableClaims | None, loaded: LoadedTable) -> bool:
-    """Whether the claims include the manifests of the table's newest state, and do not call it missing."""
+    """Whether the claims include the manifests of the table's newest state, and do not record it as missing."""
     if claims is None or claims.uuid != (loaded.metadata.uuid or "") or claims.missing_ms != -1:
         return False
     seen = claims.seen
@@ -226,7 +226,7 @@ def look_into(context: OperationContext, catalog: Catalog, loaded: LoadedTable) 
     Returns the normalised folders outside its location in which it has files.
 
     Raises:
-        MetadataUnreadable: a manifest list or manifest is damaged; a missing one protects nothing.
+        MetadataUnreadable: a manifest list or manifest is damaged; missing files are ignored.
         StorageError: a store failed.
     """
     known, seen = _recorded(context.state, catalog, loaded), Footprint()
@@ -236,7 +236,7 @@ def look_into(context: OperationContext, catalog: Catalog, loaded: LoadedTable) 
 
 
 def remember_claims(context: OperationContext) -> None:
-    """Record the folders in which an operation saw files first; never fails, so that its outcome is reported."""
+    """Record the folders in which an operation was the first to see files; never fails, so its outcome is reported."""
     roots = context.footprint.news()
     if not roots:
         return
@@ -260,7 +260,7 @@ def record_first_look(
 
 
 def first_look(catalog: Catalog, loaded: LoadedTable, recorded: TableClaims | None) -> TableClaims | None:
-    """The claims to record from a table's document alone; ``None``: the ``recorded`` ones include its own folders.
+    """The claims to record from a table's document alone; ``None``: the ``recorded`` claims include its own folders.
 
     The next look records the folders that its snapshots name.
     """
@@ -281,17 +281,17 @@ def recorded_claims(state: StateStore, catalog: Catalog) -> Mapping[TableName, T
     Raises:
         StorageError: the state store failed.
     """
-    return {one.table: one for one in state.claims.of_catalog(catalog.id)}
+    return {claims.table: claims for claims in state.claims.of_catalog(catalog.id)}
 
 
 def known_data_roots(context: OperationContext, loaded: LoadedTable) -> Iterable[str]:
-    """Folders inside the table's location in which any pass has found its data files, this one included.
+    """Folders inside the table's location in which any pass, including this pass, has found its data files.
 
     Raises:
         StorageError: the state store failed.
     """
     _, before = _recorded(context.state, context.catalogs.own, loaded)
-    known, home = frozenset().union(*(one.data_roots for one in before)), loaded.metadata.location
+    known, home = frozenset().union(*(claims.data_roots for claims in before)), loaded.metadata.location
     return (*known, *(root for root in context.footprint.roots() if may_be_under(root, home)))
 
 
@@ -305,8 +305,8 @@ def _record(
 ) -> TableClaims:
     """Record the folders that a table's document names, and the ``roots`` of its data files that were seen.
 
-    ``known`` claims of the same table are kept: a file elsewhere may be older than the remaining history.
-    ``seen``: the head, if all of its manifests have been read.
+    ``known``: claims of the same table, which are kept because a file elsewhere may be older than the remaining
+    history.  ``seen``: the head, if all of its manifests have been read.
     """
     entry, before = known
     now = _claims(catalog, loaded, roots, before)
@@ -322,19 +322,21 @@ def _record(
 def _forget_former_names(
     state: StateStore, catalog: Catalog, loaded: LoadedTable, before: Iterable[TableClaims]
 ) -> None:
-    """Forget the names that a table, which is seen under a new name, was renamed from (rule: gone-is-proven-twice).
+    """Forget the former names of a table that was renamed (rule: gone-is-proven-twice).
 
-    A second entry that was known beside the first one is no new name, so it proves nothing about the first.
+    If two entries were known at the same time, the second is not a new name and proves nothing about the first.
     """
-    for one in before:
-        if one.catalog != catalog.id or one.table == loaded.name or not (one.uuid and _follows(loaded, one.seen)):
+    for claims in before:
+        if claims.catalog != catalog.id or claims.table == loaded.name:
+            continue
+        if not (claims.uuid and _follows(loaded, claims.seen)):
             continue
         try:
-            catalog.load(one.table)
+            catalog.load(claims.table)
         except TableNotFound:
-            state.claims.forget(one.entry)
+            state.claims.forget(claims.entry)
         except MaintenanceError as error:
-            log.warning("%s may have been renamed to %s: %s", one.table, loaded.name, error)
+            log.warning("%s may have been renamed to %s: %s", claims.table, loaded.name, error)
 
 
 def _recorded(
@@ -345,8 +347,8 @@ def _recorded(
     entry = state.claims.of_entry(entry_of(catalog, loaded))
     if entry is not None and entry.copy == identity.copy and (entry.folders or entry.data_roots):
         return entry, (entry,)
-    # A first look at this entry: the table may have had another name, or be known in another catalog.
-    return entry, tuple(one for one in state.claims.touching(identity.location) if one.copy == identity.copy)
+    # This entry is read for the first time: the table may have had another name, or be known in another catalog.
+    return entry, tuple(claims for claims in state.claims.touching(identity.location) if claims.copy == identity.copy)
 
 
 def _claims(catalog: Catalog, loaded: LoadedTable, roots: Iterable[str], before: Iterable[TableClaims]) -> TableClaims:
@@ -359,9 +361,9 @@ def _claims(catalog: Catalog, loaded: LoadedTable, roots: Iterable[str], before:
         table=loaded.name,
         uuid=identity.uuid,
         location=home,
-        folders=frozenset(outside).union(*(one.folders for one in known)),
-        data_roots=frozenset(inside).union(*(one.data_roots for one in known)),
-        seen=next((one.seen for one in known if one.is_looked_into), SeenHead()),
+        folders=frozenset(outside).union(*(claims.folders for claims in known)),
+        data_roots=frozenset(inside).union(*(claims.data_roots for claims in known)),
+        seen=next((claims.seen for claims in known if claims.is_looked_into), SeenHead()),
     )
 
 
@@ -370,8 +372,8 @@ def _is_inside(folder: str, home: str) -> bool:
 
 
 # Commands for people.  While a table with a claim cannot be loaded, no file in its folders is deleted.  Only a person
-# can say that its catalog is gone for good (``forget_claims``), or that an entry which was never read needs no files of
-# other tables (``exclude_entry``) (rule: never-seen-tables-stop-their-bucket).
+# can decide that its catalog is gone for good (``forget_claims``), or that an entry that was never read needs no files
+# of other tables (``exclude_entry``) (rule: never-seen-tables-stop-their-bucket).
 
 OpenCatalog = Callable[[CatalogId], Catalog | None]
 """Opens a catalog; ``None`` if there is none.  Raises MaintenanceError if it does not answer."""
@@ -380,7 +382,7 @@ OpenCatalog = Callable[[CatalogId], Catalog | None]
 def claims_near(handle: TableHandle) -> Sequence[TableClaims]:
     """The claims of other entries, of any catalog, that touch the table's folders.
 
-    Of a table that cannot be read, the recorded folders count; of an excluded one, its own entry is all that is known.
+    For a table that cannot be read, the recorded folders count; for an excluded table, only its own entry is known.
 
     Raises:
         PolicyError: there is no such table.
@@ -407,24 +409,24 @@ def forget_claims(
     *,
     force: bool = False,
 ) -> TableClaims:
-    """Forget the claim of an entry whose catalog is gone, and record in the journal of the handle's table who did it.
+    """Forget the claim of an entry whose catalog is gone; the journal of the handle's table records who did this.
 
-    ``force``: even if its catalog is configured, but does not answer.
+    ``force``: even if its catalog is configured but does not answer.
 
     Raises:
-        PolicyError: no such claim, or several.
+        PolicyError: there is no such claim, or there are several.
         OperationRefused: the table is still there, or may be.
         StorageError: catalog or state store failed.
     """
     loaded = handle.load()
-    found = [one for one in _near(handle, loaded) if (one.catalog.name, one.table) == (catalog, table)]
+    found = [claims for claims in _near(handle, loaded) if (claims.catalog.name, claims.table) == (catalog, table)]
     if warehouse is not None:
-        found = [one for one in found if one.catalog.warehouse == warehouse]
+        found = [claims for claims in found if claims.catalog.warehouse == warehouse]
     if not found:
-        raise PolicyError(f"{table} of catalog {catalog} was not seen to have files at or around {handle.table}")
+        raise PolicyError(f"there is no claim of {table} of catalog {catalog} at or around {handle.table}")
     if len(found) > 1:
-        several = ", ".join(sorted(one.catalog.warehouse for one in found))
-        raise PolicyError(f"catalogs of the name {catalog} have the warehouses {several}; choose one by --by-warehouse")
+        several = ", ".join(sorted(claims.catalog.warehouse for claims in found))
+        raise PolicyError(f"several catalogs are named {catalog}: choose a warehouse with --by-warehouse: {several}")
     (claims,) = found
     _require_gone(claims, open_other, force=force)
     handle.state.claims.forget(claims.entry)
@@ -437,14 +439,14 @@ def exclude_entry(catalog: Catalog, table: TableName, state: StateStore) -> Tabl
 
     Raises:
         PolicyError: there is no such table.
-        OperationRefused: it can be read, or was read before, so that its needs are known.
+        OperationRefused: it can be read, or was read before, so its needs are known.
         StorageError: the state store failed.
     """
     table = _as_listed(catalog, table)
     excluded = TableClaims(catalog=catalog.id, table=table, uuid="", location="")
     recorded = state.claims.of_entry(excluded.entry)
     if recorded is not None and recorded.is_looked_into:
-        raise OperationRefused(f"{table} was looked into before, so what it needs is known; nothing was changed")
+        raise OperationRefused(f"{table} was read before, so the files that it needs are known; nothing was changed")
     try:
         loaded = catalog.load(table)
         reader = TableReader(loaded.metadata, Storage(loaded.io_properties).read)
@@ -454,14 +456,14 @@ def exclude_entry(catalog: Catalog, table: TableName, state: StateStore) -> Tabl
             raise
         state.claims.record(excluded)
         return excluded
-    raise OperationRefused(f"{table} can be read, so every pass knows what it needs; nothing was changed")
+    raise OperationRefused(f"{table} can be read, so every pass knows which files it needs; nothing was changed")
 
 
 def _as_listed(catalog: Catalog, table: TableName) -> TableName:
-    """The listed table whose name has this text: a person cannot type every name part by part."""
+    """The listed table whose full name has this text, because a person cannot type every name part by part."""
     if table.is_plain or table in (listed := _listed(catalog)):
         return table
-    return next((one for one in listed if str(one) == str(table)), table)
+    return next((name for name in listed if str(name) == str(table)), table)
 
 
 def _listed(catalog: Catalog) -> Sequence[TableName]:
@@ -478,8 +480,8 @@ def _near(handle: TableHandle, loaded: LoadedTable) -> Sequence[TableClaims]:
 
 
 def _touching(state: StateStore, own: Entry, folders: Iterable[str]) -> Sequence[TableClaims]:
-    near = {one.entry: one for folder in folders for one in state.claims.touching(folder)}
-    return [one for entry, one in sorted(near.items()) if entry != own]
+    near = {claims.entry: claims for folder in folders for claims in state.claims.touching(folder)}
+    return [claims for entry, claims in sorted(near.items()) if entry != own]
 
 
 def _require_gone(claims: TableClaims, open_other: OpenCatalog, *, force: bool) -> None:
@@ -490,16 +492,16 @@ def _require_gone(claims: TableClaims, open_other: OpenCatalog, *, force: bool) 
             return
         other.load(claims.table)
     except TableNotFound:
-        return  # passes wait for more proof; a person decides at once
+        return  # passes wait for more proof; a person's decision counts at once
     except MaintenanceError as error:
         if force:
             return
         raise OperationRefused(
-            f"whether {name} is gone is not known: {error}; take the catalog out of the configuration, or repeat this "
+            f"it is unknown whether {name} is gone: {error}; remove the catalog from the configuration, or repeat this "
             "with --force"
         ) from error
     raise OperationRefused(
-        f"{name} is still there, and may need files at this table's location; nothing was forgotten; drop it from its "
+        f"{name} still exists, and may need files at this table's location; nothing was forgotten; drop it from its "
         "catalog first"
     )
 

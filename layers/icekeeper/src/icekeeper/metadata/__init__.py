@@ -1,1 +1,1 @@
-"""Iceberg's metadata as data: table documents, snapshots, manifests, statistics files; read, written and compared."""
+"""Iceberg's metadata as data: reads, writes and compares table documents, snapshots, manifests and statistics files."""

@@ -1,7 +1,7 @@
 """Reads and writes Avro container files with raw values, so that values can be written again unchanged.
 
-Logical types are removed from the writer's schema before decoding: dates, decimals and uuids stay the integers and
-bytes that are stored.  Source: Apache Avro 1.12 specification, "Object Container Files".
+Logical types are removed from the writer's schema before decoding: dates, decimals and uuids remain the stored integers
+and bytes.  Source: Apache Avro 1.12 specification, "Object Container Files".
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ Block = TypeVar("Block")
 
 # Two numbers of at most ten bytes.
 _LONGEST_BLOCK_HEADER = 20
-# Deflate makes a byte of at most 1,032 (zlib, "Maximum Compression Factor").
+# Deflate compresses at most 1,032 bytes into one (zlib, "Maximum Compression Factor").
 _MOST_PACKED = 1032
 _MAGIC = b"Obj\x01"
-# Memory of a decoded manifest entry, or of an entry of a manifest list: typical, not the most.
+# The typical memory of a decoded manifest entry, or of a decoded entry of a manifest list.
 _RECORD_BYTES = 1024
-# Iceberg-Java's default, which Iceberg calls gzip.  Every reader supports it.
+# Iceberg-Java's default codec, which Iceberg calls gzip.  Every reader supports it.
 _CODEC = "deflate"
-# A manifest's schema has some hundred parts, and three for each partition field.
+# A manifest's schema has about a hundred parts, and three more for each partition field.
 _LONGEST_SCHEMA = 1024 * 1024
 _MOST_PARTS = 10_000
 # An array has an item per column, partition field, row group or equality column.
@@ -74,7 +74,7 @@ class AvroFile:
         return self.header["avro.schema"]
 
     def unpacked_blocks(self) -> Iterator[tuple[int, bytes]]:
-        """The number of records of each block, and their decompressed bytes; damage raises any exception."""
+        """The number of records of each block, and their decompressed bytes; damage may raise any exception."""
         codec, limits = self.header.get("avro.codec", "null"), self.limits
         data, at, size = self.data, self.blocks_at, len(self.data)
         marker = data[at - SYNC_BYTES : at]
@@ -89,9 +89,9 @@ class AvroFile:
             yield count, records
 
     def count(self, *, is_whole: bool) -> int:
-        """The number of records by the headers of the blocks, none of which is unpacked.
+        """The number of records according to the headers of the blocks; no block is decompressed.
 
-        If only the beginning of the file was read (not ``is_whole``), the records of the blocks that begin there.
+        If only the beginning of the file was read (not ``is_whole``), the blocks that begin there count.
         """
         with _damage_named(f"{self.path} is damaged or truncated"):
             data, at, records = self.data, self.blocks_at, 0
@@ -116,7 +116,7 @@ class AvroFile:
                 for _ in range(count):
                     value, at = read(data, at)
                     if at > len(data):
-                        raise EOFError("a record ends behind its block")
+                        raise EOFError("a record ends after its block")
                     yield value
                 _require_end(data, at)
 
@@ -138,16 +138,16 @@ def _damage_named(what: str) -> Iterator[None]:
         yield
     except MaintenanceError:
         raise
-    except Exception as error:  # damaged bytes raise EOFError, IndexError, ValueError, zlib.error and others
+    except Exception as error:  # damaged bytes raise EOFError, IndexError, ValueError, zlib.error and other errors
         kind, lines = type(error).__name__, str(error).splitlines()
         raise MetadataUnreadable(f"{what}: {kind}: {lines[0]}" if lines else f"{what}: {kind}") from error
 
 
 def _require_end(data: bytes, at: int) -> None:
     if at > len(data):
-        raise EOFError("a record ends behind its block")
+        raise EOFError("a record ends after its block")
     if at != len(data):
-        raise ValueError("a block holds more than its records")  # (rule: damage-ends-in-a-named-error)
+        raise ValueError("a block has bytes after its last record")  # (rule: damage-ends-in-a-named-error)
 
 
 def open_avro(data: bytes, path: str) -> AvroFile:
@@ -161,18 +161,18 @@ def open_avro(data: bytes, path: str) -> AvroFile:
     """
     with _damage_named(f"{path} is not a readable Avro file"):
         if not data.startswith(_MAGIC):
-            raise ValueError("it does not begin as one")
+            raise ValueError("it does not begin like one")
         header: dict[str, str] = {}
         count, at = read_long(data, len(_MAGIC))
         while count:
-            if count < 0:  # the size of these pairs in bytes follows
+            if count < 0:  # then the size of these pairs in bytes follows
                 _, at = read_long(data, at)
             for _ in range(abs(count)):
                 key, at = read_string(data, at)
                 header[key], at = read_string(data, at)
             count, at = read_long(data, at)
         if at + SYNC_BYTES > len(data):
-            raise EOFError("its header is cut off")
+            raise EOFError("its header is truncated")
         limits = FileLimits(path, len(data))
         writer_types(header["avro.schema"])
         return AvroFile(path, data, header, at + SYNC_BYTES, limits)
@@ -180,13 +180,13 @@ def open_avro(data: bytes, path: str) -> AvroFile:
 
 @lru_cache(maxsize=32)  # parsing a schema takes longer than reading a small manifest
 def writer_types(schema_text: str) -> AvroTypes:
-    """A writer's schema without logical types, cached: callers must not change it.
+    """A writer's schema without logical types.  It is cached, so callers must not change it.
 
     Raises:
-        Exception: the text is no schema, or is larger than a manifest's can be.
+        Exception: the text is not a schema, or is larger than any manifest's schema.
     """
     if len(schema_text) > _LONGEST_SCHEMA:
-        raise ValueError(f"its schema has {len(schema_text)} characters, {_LONGEST_SCHEMA} may be")
+        raise ValueError(f"its schema has {len(schema_text)} characters, at most {_LONGEST_SCHEMA} are allowed")
     parsed = cast("AvroSchema", parse_schema(strip_logical_types(from_json(schema_text, allow_inf_nan=False))))
     require_bounded(parsed, _MOST_PARTS)
     types = AvroTypes(parsed, _MOST_ITEMS)
@@ -202,7 +202,7 @@ def write_avro(schema: AvroSchema, records: Iterable[Mapping[str, Any]], header:
 
 
 def structure(schema: Any, named: dict[str, Any] | None = None) -> Any:
-    """The types and field ids of a schema in order, without names and logical types; ``named`` has types by name.
+    """The types and field ids of a schema in order, without names and logical types; ``named``: types by name.
 
     Two schemas of equal structure encode a record to the same bytes.
     """
@@ -237,7 +237,7 @@ def strip_logical_types(schema: Any) -> Any:
             if isinstance(part, dict) and key not in ("type", "items", "values", "fields"):
                 continue
             if isinstance(value, dict):
-                part[key] = {name: one for name, one in value.items() if name not in _LOGICAL_KEYS}
+                part[key] = {name: kept for name, kept in value.items() if name not in _LOGICAL_KEYS}
             elif isinstance(value, list):
                 part[key] = [*value]
             else:
@@ -247,9 +247,9 @@ def strip_logical_types(schema: Any) -> Any:
 
 
 def decimal_fields(record: Mapping[str, Any]) -> dict[str, int]:
-    """The bytes of each decimal field of a record, 0 if they vary.
+    """Decimal field of a record → its width in bytes; 0: the width varies.
 
-    A field may refer by name to the type of an earlier one.
+    A field may refer by name to the type of an earlier field.
     """
     sizes: dict[str, int] = {}
     found = {}
@@ -263,11 +263,11 @@ def decimal_fields(record: Mapping[str, Any]) -> dict[str, int]:
     return found
 
 
-# Fields of a manifest's schema are found by ``field-id``, or by name where a writer left the ids out.
+# Fields of a manifest's schema are found by ``field-id``, or by name if a writer omitted the ids.
 
 
 def is_field(field: Mapping[str, Any], field_id: int, name: str) -> bool:
-    """Whether a field has that id, or that name if it has no id."""
+    """Whether a field has this id, or this name if it has no id."""
     found = field.get("field-id")
     return bool(field["name"] == name if found is None else int(found) == field_id)
 
@@ -290,6 +290,6 @@ def partition_record(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The record schema of the partitions of entries.
 
     Raises:
-        LookupError: the entries have none.
+        LookupError: the entries have no partition.
     """
     return record_of(record_of(schema, 2, "data_file"), 102, "partition")

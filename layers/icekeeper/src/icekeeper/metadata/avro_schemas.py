@@ -45,7 +45,7 @@ def _list(element: Any, element_id: int) -> AvroSchema:
 
 
 def _value_schema(iceberg_type: str, named: set[str]) -> Any:
-    """The Avro type of a partition value; types in ``named`` are defined already and are referred to by name."""
+    """The Avro type of a partition value; types in ``named`` are already defined and are referenced by name."""
     if iceberg_type == "unknown":
         return "null"
     schema: AvroSchema
@@ -61,7 +61,7 @@ def _value_schema(iceberg_type: str, named: set[str]) -> Any:
         schema = {
             "type": "fixed",
             "name": f"decimal_{precision}_{scale}",
-            "size": (10**precision).bit_length() // 8 + 1,  # a two's complement number of so many digits
+            "size": (10**precision).bit_length() // 8 + 1,  # for a two's complement number of that many digits
             "logicalType": "decimal",
             "precision": precision,
             "scale": scale,
@@ -77,7 +77,7 @@ def _value_schema(iceberg_type: str, named: set[str]) -> Any:
 
 
 def record_schema(name: str, fields: Sequence[Mapping[str, Any]], named: set[str] | None = None) -> AvroSchema:
-    """The schema of an Iceberg struct of primitive columns and structs; types in ``named`` are defined already.
+    """The schema of an Iceberg struct of primitive columns and structs; types in ``named`` are already defined.
 
     Raises:
         TableUnsupported: a column's type cannot be written.
@@ -98,7 +98,7 @@ def record_schema(name: str, fields: Sequence[Mapping[str, Any]], named: set[str
 def manifest_schema(
     format_version: int, table_schemas: Sequence[Mapping[str, Any]], spec: Mapping[str, Any]
 ) -> AvroSchema:
-    """The schema of ``manifest_entry`` for one partition spec.
+    """The schema of ``manifest_entry`` for a partition spec.
 
     Raises:
         TableUnsupported: the format version or a partition type cannot be written.
@@ -201,4 +201,4 @@ def manifest_list_schema(format_version: int) -> AvroSchema:
 
 def _check_written_version(format_version: int) -> None:
     if format_version not in (1, 2, 3):
-        raise TableUnsupported(f"format version {format_version} metadata is not written by this version of Icekeeper")
+        raise TableUnsupported(f"this version of Icekeeper does not write metadata of format version {format_version}")

@@ -1,7 +1,8 @@
 """Reads and skips values in Avro's binary encoding, by the types of a writer's schema.
 
 A *reader* gets a block's bytes and a position, and returns the value and the position after it.  A *skipper* returns
-only the position.  On damaged bytes both raise any exception, or return a position after the block: callers check it.
+only the position.  For damaged bytes both may raise any exception, or return a position after the end of the block,
+which callers check.
 Source: Apache Avro specification, "Binary encoding".
 """
 
@@ -19,22 +20,22 @@ Skipper: TypeAlias = Callable[[bytes, int], int]
 _64_BITS = (1 << 64) - 1
 # The most records of a block, or skipped items of an array, that take no bytes.
 _MOST_EMPTY = 4096
-# The same for items that are read, nulls and others: each becomes an object (rule: bound-foreign-bytes).
+# The same for items that are read, nulls and other items: each becomes an object (rule: bound-foreign-bytes).
 _MOST_NULLS, _MOST_EMPTY_READ = 1024, 64
 # Of a schema: nested types, and fields of a record that take no bytes.
 _MOST_LEVELS, _MOST_EMPTY_FIELDS = 64, 64
 
 
 def require_possible(count: int, size: int) -> int:
-    """``count`` itself, after a check that ``size`` bytes can hold so many items.
+    """``count`` itself, after a check that ``size`` bytes can contain so many items.
 
-    Without it, a damaged count would be looped over for years (rule: damage-ends-in-a-named-error).
+    Without this check, a loop over a damaged count could take years (rule: damage-ends-in-a-named-error).
 
     Raises:
-        ValueError: they cannot.
+        ValueError: ``size`` bytes cannot contain so many items.
     """
     if count > max(size, _MOST_EMPTY):
-        raise ValueError(f"{count} items are said to lie in {size} bytes")
+        raise ValueError(f"{size} bytes cannot contain {count} items")
     return count
 
 
@@ -72,7 +73,7 @@ def skip_null(data: bytes, at: int) -> int:
 
 def _read_length(data: bytes, at: int) -> tuple[int, int]:
     length = data[at]
-    if not length & 0x81:  # a number of one byte, and not negative
+    if not length & 0x81:  # a single byte, and not negative
         return length >> 1, at + 1
     length, at = read_long(data, at)
     if length < 0:
@@ -81,7 +82,7 @@ def _read_length(data: bytes, at: int) -> tuple[int, int]:
 
 
 def read_bytes(data: bytes, at: int) -> tuple[bytes, int]:
-    """Bytes; too few if the data end within them."""
+    """Bytes; fewer than their length says if the data end too early."""
     length, at = _read_length(data, at)
     end = at + length
     return data[at:end], end
@@ -149,7 +150,7 @@ def optional_reader(branches: Sequence[Reader]) -> Reader:
         branch, at = read_long(data, at)
         return branches[_natural(branch)](data, at)
 
-    # The fast path: nearly every field of a manifest is a union of null and one type.
+    # The fast path: nearly every field of a manifest is a union of null and a type.
     if len(branches) != 2 or branches[0] is not PLAIN_READERS["null"]:
         return value
     present = branches[1]
@@ -185,7 +186,7 @@ def _optional_skipper(branches: Sequence[Skipper]) -> Skipper:
 
 def _natural(number: int) -> int:
     if number < 0:
-        raise ValueError(f"{number} is no index")
+        raise ValueError(f"{number} is not an index")
     return number
 
 
@@ -193,13 +194,13 @@ def _block_items(data: bytes, at: int) -> tuple[int, int]:
     """The number of items in the next block of an array or map; 0: there are no more blocks.
 
     Raises:
-        ValueError: more than the data can hold.
+        ValueError: the data cannot contain so many items.
     """
     count = data[at]
     if not count & 0x81:
         return count >> 1, at + 1
     count, at = read_long(data, at)
-    if count < 0:  # the block's size in bytes follows
+    if count < 0:  # then the block's size in bytes follows
         count, at = -count, skip_long(data, at)
     return require_possible(count, len(data) - at), at
 
@@ -212,7 +213,7 @@ def array_reader(item: Reader, most: int | None = None) -> Reader:
         count, at = _block_items(data, at)
         while count:
             if most is not None and len(values) + count > most:
-                raise ValueError(f"an array has {len(values) + count} items, {most} may be")
+                raise ValueError(f"an array has {len(values) + count} items, at most {most} are allowed")
             for _ in range(count):
                 value, at = item(data, at)
                 values.append(value)
@@ -245,7 +246,7 @@ def _items_skipper(item: Skipper) -> Skipper:
     def skip(data: bytes, at: int) -> int:
         count, at = _block_items(data, at)
         while count:
-            if has_bytes:  # else a loop could last for years
+            if has_bytes:  # otherwise the loop could take years
                 for _ in range(count):
                     at = item(data, at)
             count, at = _block_items(data, at)
@@ -255,11 +256,11 @@ def _items_skipper(item: Skipper) -> Skipper:
 
 
 def _numbers_skipper(each: int) -> Skipper:
-    """Skips an array whose items are ``each`` ints and longs, in one step by a regular expression."""
+    """Skips an array whose items are ``each`` ints and longs, in a single match of a regular expression."""
 
     def skip(data: bytes, at: int) -> int:
         count = data[at]
-        if count and not count & 0x81:  # fewer than 64 items; mostly there is one block
+        if count and not count & 0x81:  # fewer than 64 items; usually there is one block
             found = _numbers(each * (count >> 1), b"\0")(data, at + 1)
             if found is not None:
                 return found.end()
@@ -275,11 +276,11 @@ def _numbers_skipper(each: int) -> Skipper:
 
 
 ANY_LONG = rb"[\x80-\xff]{0,9}+[\x00-\x7f]"
-"""Matches an int or long of at most ten bytes, as readers demand; possessive, so that nothing backtracks into it."""
-# Lengths of one byte; numbers and truncated texts, as bounds are, come first.
+"""Matches an int or long of at most ten bytes, as readers require; possessive, so that no match backtracks into it."""
+# Lengths that take one byte; the lengths of numbers and truncated texts, which bounds have, come first.
 _SHORT = sorted(range(64), key=lambda length: (length not in (8, 4, 16), length))
 SHORT_BYTES = b"(?>%b)" % b"|".join(re.escape(bytes([2 * length])) + b".{%d}" % length for length in _SHORT)
-"""Matches bytes or a text below 64 bytes."""
+"""Matches bytes or a text of less than 64 bytes."""
 
 
 @lru_cache(maxsize=1024)
@@ -288,13 +289,13 @@ def _numbers(count: int, then: bytes = b"") -> Callable[[bytes, int], re.Match[b
     return re.compile(b"(?:%b){%d}+%b" % (ANY_LONG, count, then)).match
 
 
-# Making the expression takes as long as some hundred steps.
+# Making the expression takes as long as a few hundred steps.
 _WORTH_EXPRESSION = 16
 
 
 @lru_cache(maxsize=256)
 def _short_pairs(count: int) -> Callable[[bytes, int], re.Match[bytes] | None]:
-    """Matches ``count`` pairs of a number and bytes below 64, and the end of their array."""
+    """Matches ``count`` pairs of a number and less than 64 bytes, and the end of their array."""
     return re.compile(b"(?:%b%b){%d}+\0" % (ANY_LONG, SHORT_BYTES, count), re.DOTALL).match
 
 
@@ -308,7 +309,7 @@ def _skip_keyed_bytes(data: bytes, at: int) -> int:
             if data[at] > 127:
                 at += 1
                 if data[at] > 127:
-                    at = read_long(data, at - 1)[1] - 1  # limits the length of the number, as a reader does
+                    at = read_long(data, at - 1)[1] - 1  # limits the length of the number, like a reader
             length = data[at + 1]
             at = _skip_bytes(data, at + 1) if length & 0x81 else at + 2 + (length >> 1)
         count = data[at]
@@ -328,21 +329,21 @@ _KINDS = AS_LONG | AS_BYTES | _WIDTHS.keys() | {"null", "fixed", "array", "map",
 
 
 def width_of(schema: Mapping[str, Any]) -> int | None:
-    """The bytes of each value of a type; ``None``: they vary."""
+    """The width of values of a type in bytes; ``None``: it varies."""
     return int(schema["size"]) if schema["type"] == "fixed" else _WIDTHS.get(schema["type"])
 
 
 class AvroTypes:
     """A schema, whose types may refer to each other by name, and readers and skippers for its types.
 
-    They are built once per schema.  A type that is unknown raises KeyError.  Logical types are ignored.
+    They are built once per schema.  An unknown type raises KeyError.  Logical types are ignored.
 
-    fastavro interprets the schema for each field and decodes all of them, byte by byte from a stream.  These readers
-    take a third of its time (platform: manifest-decoder-speed).
+    fastavro interprets the schema for each field and decodes all fields, byte by byte from a stream.  These readers
+    take a third of the time (platform: manifest-decoder-speed).
     """
 
     def __init__(self, schema: Any, most_items: int | None = None) -> None:
-        """``schema``: as fastavro parses it; ``most_items``: the most items of an array or map."""
+        """``schema``: as parsed by fastavro; ``most_items``: the most items of an array or map."""
         self.schema: Mapping[str, Any] = schema
         self._named: Mapping[str, Any] = schema["__named_schemas"]
         self._most_items = most_items
@@ -358,7 +359,7 @@ class AvroTypes:
         if kind == "record":
             name = str(schema["name"])
             if name not in self._readers:
-                # A recursive type looks itself up when it is called.
+                # A recursive type looks up its own reader when it is called.
                 self._readers[name] = lambda data, at: self._readers[name](data, at)
                 fields = [(str(field["name"]), self.reader(field["type"])) for field in schema["fields"]]
                 self._readers[name] = _record_reader(fields)
@@ -375,7 +376,7 @@ class AvroTypes:
             item = self.reader(schema["items"])
             if self.skipper(schema["items"]) is not skip_null:
                 return array_reader(item, self._most_items)
-            # Items that take no bytes: only a limit bounds their number.
+            # Only a limit bounds the number of items that take no bytes.
             return array_reader(item, _MOST_NULLS if item is PLAIN_READERS["null"] else _MOST_EMPTY_READ)
         if kind == "map":
             return then(array_reader(_pair_reader(self.reader(schema["values"])), self._most_items), dict)
@@ -467,20 +468,22 @@ def _record_skipper(fields: Sequence[Skipper]) -> Skipper:
 def require_bounded(schema: Any, most_parts: int) -> None:
     """Check that a schema has few parts and levels (rule: bound-foreign-bytes).
 
-    A type that is named twice counts twice, since its values are read twice.  A recursive reference counts once.
+    A type that is named twice counts twice, because its values are read twice.  A recursive reference counts once.
+
     ``schema`` has the full names of types.
 
     Raises:
-        ValueError: it has too many, a fixed type has no size, a name is no text, or a record has many fields that take
-            no bytes.
+        ValueError: it has too many parts or levels, a fixed type has no size, a name is not text, or a record has many
+            fields that take no bytes.
     """
     parts, levels, _ = _measured(schema, {})
     if parts > most_parts:
         raise ValueError(
-            f"its schema has {'more than ' * (parts > 2**63)}{min(parts, 2**63)} parts, {most_parts} may be"
+            f"its schema has {'more than ' * (parts > 2**63)}{min(parts, 2**63)} parts, "
+            f"at most {most_parts} are allowed"
         )
     if levels > _MOST_LEVELS:
-        raise ValueError(f"its schema has {levels} levels, {_MOST_LEVELS} may be")
+        raise ValueError(f"its schema has {levels} levels, at most {_MOST_LEVELS} are allowed")
 
 
 def _measured(schema: Any, named: dict[str, tuple[int, int, bool]]) -> tuple[int, int, bool]:
@@ -498,7 +501,7 @@ def _measured(schema: Any, named: dict[str, tuple[int, int, bool]]) -> tuple[int
             if field.get("field-id") is not None:
                 int(field["field-id"])  # it must be a number
             if not isinstance(field["name"], str):
-                raise ValueError("a field of its schema has a name that is no text")
+                raise ValueError("a field of its schema has a name that is not text")
         found = _together([_measured(field["type"], named) for field in schema["fields"]])
     elif kind in ("array", "map"):
         found = *_together([_measured(schema["items" if kind == "array" else "values"], named)])[:2], False

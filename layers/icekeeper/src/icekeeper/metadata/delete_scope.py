@@ -2,12 +2,12 @@
 
 Specification, "Scan Planning":
 
-* Equality deletes apply to data files with a lower data sequence number, position deletes and deletion vectors to those
-  with a lower or equal one.  File sequence numbers do not matter, as no reader looks at them.
-* Spec and partition must be the same.  Equality deletes under an unpartitioned spec are global.  Position deletes that
-  name their one data file are applied in any partition by Iceberg-Java up to 1.11, DuckDB and PyIceberg
+* Equality deletes apply to data files with a lower data sequence number, position deletes and deletion vectors to data
+  files with a lower or equal number.  File sequence numbers do not matter, because no reader uses them here.
+* Spec and partition must be the same.  Equality deletes under an unpartitioned spec are global.  Iceberg-Java up to
+  1.11, DuckDB and PyIceberg apply position deletes that name a single data file in any partition
   (rule: named-deletes-reach-anywhere).
-* Where a deletion vector applies to a data file, position deletes do not: the vector contains them.
+* If a deletion vector applies to a data file, position deletes do not apply to it: the vector contains them.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from icekeeper.model import DataFile, FileContent, ManifestEntry, PartitionValue
 DELETE_FILE_PATH_ID = 2147483546
 DELETE_POSITION_ID = 2147483545
 
-# Types whose bounds exclude nothing: NaN is outside all bounds, and Java does not order uuids by their bytes.
+# Types whose bounds exclude no file: NaN is outside all bounds, and Java does not order uuids by their bytes.
 _UNCOMPARABLE = FLOATS | {"uuid"}
 
 PartitionKey: TypeAlias = tuple[int, tuple[object, ...]]
 
 
 def partition_key(spec_id: int, partition: tuple[PartitionValue, ...]) -> PartitionKey:
-    """Spec id and partition as a key: 0.0 and -0.0 are two partitions, all NaNs are one
+    """Spec id and partition as a key: 0.0 and -0.0 are two partitions, all NaNs are the same partition
     (rule: equality-keys-by-value)."""
     for value in partition:
         if isinstance(value, float):
-            return spec_id, tuple(_float_key(one) if isinstance(one, float) else one for one in partition)
+            return spec_id, tuple(_float_key(value) if isinstance(value, float) else value for value in partition)
     return spec_id, partition
 
 
@@ -53,7 +53,7 @@ def is_unpartitioned(spec: Mapping[str, Any]) -> bool:
 
 
 def may_stand_elsewhere(metadata: TableMetadata) -> bool:
-    """Whether the files of a table can have different specs or partitions."""
+    """Whether the files of a table may have different specs or partitions."""
     return len(metadata.specs) > 1 or not all(is_unpartitioned(spec) for spec in metadata.specs.values())
 
 
@@ -64,7 +64,7 @@ class DeleteIndex:
     vectors: Mapping[str, ManifestEntry]
     """Data file path → its deletion vector."""
     positions_by_path: Mapping[str, tuple[ManifestEntry, ...]]
-    """Data file path → the position deletes that name this file and no other, whatever their partition."""
+    """Data file path → the position deletes that name only this file, whatever their partition."""
     positions_by_partition: Mapping[PartitionKey, tuple[ManifestEntry, ...]]
     equality_by_partition: Mapping[PartitionKey, tuple[ManifestEntry, ...]]
     global_equality: tuple[ManifestEntry, ...]
@@ -93,14 +93,14 @@ class DeleteIndex:
         yield from self.global_equality
 
     def needed_by(self, data: ManifestEntry, spec_id: int, types: Mapping[int, str]) -> Iterator[ManifestEntry]:
-        """The deletes that may remove rows of a live data file, also by their bounds; ``types`` by column id."""
+        """The deletes that may remove rows of a live data file, considering bounds; ``types``: by column id."""
         for entry in self.applying_to(data.file, spec_id, data.sequence_number or 0):
             is_equality = entry.file.content is FileContent.EQUALITY_DELETES
             if not is_equality or may_match(entry.file, data.file, types):
                 yield entry
 
     def applying_to(self, file: DataFile, spec_id: int, sequence_number: int) -> Iterator[ManifestEntry]:
-        """Every delete that applies to a data file with that data sequence number."""
+        """Every delete that applies to a data file with this data sequence number."""
         key = partition_key(spec_id, file.partition)
         yield from self.positions_of(file.file_path, key, sequence_number)
         for entry in (*self.equality_by_partition.get(key, ()), *self.global_equality):
@@ -132,10 +132,10 @@ class DeleteIndexBuilder:
     _global: list[ManifestEntry] = field(default_factory=list)
 
     def add(self, spec_id: int, entry: ManifestEntry, *, is_unpartitioned: bool) -> None:
-        """Add one live entry of a delete manifest, whose spec is ``is_unpartitioned`` or not.
+        """Add a live entry of a delete manifest; ``is_unpartitioned``: whether its spec is unpartitioned.
 
         Raises:
-            MetadataUnreadable: it is the second deletion vector of a data file
+            MetadataUnreadable: the entry is the second deletion vector of a data file
                 (rule: vector-replaces-position-deletes).
         """
         file = entry.file
@@ -147,8 +147,8 @@ class DeleteIndexBuilder:
         elif file.content_offset is not None and file.referenced_data_file is not None:
             if file.referenced_data_file in self._vectors:
                 raise MetadataUnreadable(
-                    f"{file.referenced_data_file} has two deletion vectors in one snapshot; which of them holds is not "
-                    "known"
+                    f"{file.referenced_data_file} has two deletion vectors in the same snapshot; it is unknown which "
+                    "of them is valid"
                 )
             self._vectors[file.referenced_data_file] = entry
         elif (named := named_file(file)) is not None:
@@ -167,11 +167,11 @@ class DeleteIndexBuilder:
 
 
 def named_file(delete: DataFile) -> str | None:
-    """The path of the one data file that a position delete file names: in ``referenced_data_file``, or as both bounds.
+    """The path of the only data file that a position delete file names, by ``referenced_data_file`` or by equal bounds.
 
-    ``None``: it may name several files, or does not say.  Readers apply it to that file whatever the partition of the
-    delete file (Java's ``ContentFileUtil.referencedDataFile``), so it is dangling only if the file is gone.  Truncated
-    bounds are never equal, because the upper one is rounded up.
+    ``None``: it may name several files, or its entry does not say.  Readers apply it to that file whatever the
+    partition of the delete file (Java's ``ContentFileUtil.referencedDataFile``), so it is dangling only if the file is
+    gone.  Truncated bounds are never equal, because the upper bound is rounded up.
     """
     if delete.content is not FileContent.POSITION_DELETES:
         return None
@@ -203,7 +203,7 @@ def _path_bounds(delete: DataFile) -> tuple[bytes | None, bytes | None]:
 def may_match(delete: DataFile, data: DataFile, types: Mapping[int, str]) -> bool:
     """Whether an equality delete may match a row of a data file, by bounds and null counts.
 
-    ``types`` are the Iceberg types of columns by id; a column of unknown type, or without bounds, may always match.
+    ``types``: column id → Iceberg type; a column of unknown type, or without bounds, may always match.
     """
     return all(_columns_overlap(field_id, delete, data, types) for field_id in delete.equality_ids or ())
 
@@ -225,10 +225,10 @@ def _columns_overlap(field_id: int, delete: DataFile, data: DataFile, types: Map
 
 
 def decode_bound(kind: str, value: bytes) -> Any:
-    """A bound as a raw value; ``None``: its length fits no width that the type was promoted from
+    """A bound as a raw value; ``None``: its length fits neither the type nor a type that can be promoted to it
     (rule: promoted-values-keep-old-width)."""
     if kind in INTEGER_BITS:
-        # Four bytes of a timestamp are days, of a column that was a date: they cannot be compared.
+        # Four bytes in a timestamp column are days, from when the column was a date: they cannot be compared.
         widths = (8,) if PRIMITIVES[kind].per_second else (4, 8)
         return int.from_bytes(value, "little", signed=True) if len(value) in widths else None
     if kind == "boolean":

@@ -21,18 +21,18 @@ from icekeeper.errors import MetadataUnreadable, PolicyError, TableUnsupported
 JsonObject = dict[str, Any]
 MAIN = "main"
 DATA_FOLDER_KEYS = ("write.data.path", "write.object-storage.path", "write.folder-storage.path")
-"""The folder of new data files is the first one that is set; the others are older names of the property."""
+"""The properties that name the folder of new data files.  The first that is set counts; the others are older names."""
 METADATA_FOLDER_KEY = "write.metadata.path"
 NAME_MAPPING = "schema.name-mapping.default"
 """The property with the field ids for data files without ids (specification, "Name Mapping Serialization")."""
 STATES_MAY_OVERLAP_MS = 60 * 1000
-"""Iceberg-Java's ``TableMetadata`` accepts a state that is dated up to this much before the one it was made from."""
+"""Iceberg-Java's ``TableMetadata`` accepts a state whose time is up to this much before that of the previous state."""
 _LONG = 2**63
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One snapshot; ``raw`` is its JSON with all fields."""
+    """A snapshot; ``raw`` is its JSON with all fields."""
 
     raw: Mapping[str, Any]
 
@@ -89,7 +89,7 @@ class Ref:
 
 
 class TableMetadata:
-    """A read-only view of one metadata document."""
+    """A read-only view of a metadata document."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         missing = [key for key in ("format-version", "location") if key not in document]
@@ -103,7 +103,7 @@ class TableMetadata:
 
     @property
     def uuid(self) -> str | None:
-        """``None`` only for v1 tables whose writer set none."""
+        """``None`` only for v1 tables whose writer set no UUID."""
         return self.document.get("table-uuid")
 
     @property
@@ -120,12 +120,12 @@ class TableMetadata:
 
     @property
     def has_history(self) -> bool:
-        """Whether a snapshot was ever committed: the table has snapshots, a log of them, or a sequence number."""
+        """Whether a snapshot was ever committed: the table has snapshots, a snapshot log, or a sequence number."""
         return bool(self.snapshots or self.document.get("snapshot-log")) or self.last_sequence_number > 0
 
     @property
     def next_row_id(self) -> int:
-        """The lowest row id that was never assigned; 0 below v3 and just after an upgrade to v3."""
+        """The lowest row id that was never assigned; 0 below v3 and directly after an upgrade to v3."""
         return int(self.document.get("next-row-id") or 0)
 
     @property
@@ -134,7 +134,7 @@ class TableMetadata:
 
     @cached_property
     def schemas(self) -> Mapping[int, JsonObject]:
-        """Every schema by id; a v1 document may hold only ``schema``."""
+        """Every schema by id; a v1 document may contain only ``schema``."""
         schemas = self.document.get("schemas") or [self.document["schema"]]
         return {int(schema.get("schema-id") or 0): schema for schema in schemas}
 
@@ -145,7 +145,7 @@ class TableMetadata:
 
     @property
     def current_schema_id(self) -> int:
-        """The id of the current schema; 0 where a v1 writer left it out."""
+        """The id of the current schema; 0 if a v1 writer omitted it."""
         return int(self.current_schema.get("schema-id") or 0)
 
     @property
@@ -157,9 +157,9 @@ class TableMetadata:
 
     @cached_property
     def specs(self) -> Mapping[int, JsonObject]:
-        """Every partition spec by id; a v1 document may hold only the fields of ``partition-spec``.
+        """Every partition spec by id; a v1 document may contain only the fields of ``partition-spec``.
 
-        Field ids that a v1 writer left out are counted from 1000, as the specification says.  A field with several
+        Field ids that a v1 writer omitted are counted from 1000, as the specification says.  A field with several
         source columns gets an unknown transform.
         """
         specs = self.document.get("partition-specs")
@@ -175,17 +175,17 @@ class TableMetadata:
 
     @property
     def default_spec_id(self) -> int:
-        """0 where a v1 writer left the list of specs out; as in Java, ``default-spec-id`` then means nothing."""
+        """0 if a v1 writer omitted the list of specs; as in Java, ``default-spec-id`` is then ignored."""
         return int(self.document.get("default-spec-id") or 0) if self.document.get("partition-specs") else 0
 
     @property
     def default_sort_order_id(self) -> int:
-        """0 (unsorted) where a v1 writer left it out."""
+        """0 (unsorted) if a v1 writer omitted it."""
         return int(self.document.get("default-sort-order-id") or 0)
 
     @property
     def default_sort_order_fields(self) -> Sequence[Mapping[str, Any]]:
-        """None for an unsorted table (specification, "Sorting": order 0)."""
+        """Empty for an unsorted table (specification, "Sorting": order 0)."""
         orders = self.document.get("sort-orders") or ()
         wanted = self.default_sort_order_id
         return next((order.get("fields") or () for order in orders if int(order["order-id"]) == wanted), ())
@@ -202,7 +202,7 @@ class TableMetadata:
 
     @cached_property
     def in_commit_order(self) -> Sequence[Snapshot]:
-        """The snapshots, oldest first: by sequence number; then parents before children; times decide the rest
+        """The snapshots, oldest first: by sequence number, then parents before children, then by time
         (rule: order-by-ancestry-not-time)."""
         snapshots: dict[int | None, Snapshot] = dict(self.snapshots.items())
         place: dict[int | None, tuple[int, int, int]] = {}
@@ -213,10 +213,10 @@ class TableMetadata:
                 place[at] = 0, 0, 0
                 line.append(snapshots[at])
                 at = line[-1].parent_id
-            for one in reversed(line):
+            for snapshot in reversed(line):
                 _, latest_ms, length = place.get(at, (0, 0, 0))
-                at = one.snapshot_id
-                place[at] = one.sequence_number, max(latest_ms, one.timestamp_ms), length + 1
+                at = snapshot.snapshot_id
+                place[at] = snapshot.sequence_number, max(latest_ms, snapshot.timestamp_ms), length + 1
         return [self.snapshots[i] for i in sorted(self.snapshots, key=place.__getitem__)]
 
     @cached_property
@@ -249,7 +249,7 @@ class TableMetadata:
 
     @property
     def head_ids(self) -> frozenset[int]:
-        """The snapshot id of ``main``; without ``main``, those of all branches."""
+        """The snapshot id of ``main``; without ``main``, the snapshot ids of all branches."""
         refs = self.refs
         wanted = [refs[MAIN]] if MAIN in refs else refs.values()
         return frozenset(ref.snapshot_id for ref in wanted if ref.type == "branch")
@@ -269,7 +269,7 @@ class TableMetadata:
             raise MetadataUnreadable(f"ref '{branch}' points at snapshot {ref.snapshot_id}, which is missing") from None
 
     def ancestors(self, snapshot_id: int) -> Iterable[Snapshot]:
-        """The snapshot and its ancestors, newest first, back to where history was expired."""
+        """The snapshot and its ancestors that have not expired, newest first."""
         snapshots, seen = self.snapshots, set[int]()
         current: int | None = snapshot_id
         while current is not None and current not in seen and (snapshot := snapshots.get(current)) is not None:
@@ -308,7 +308,7 @@ class TableMetadata:
         return (self.location, self.data_location, self.metadata_directory)
 
     def property_flag(self, key: str, default: bool) -> bool:
-        """A boolean table property; as in Java, only ``true`` in any case is true."""
+        """A boolean table property; as in Java, only the word ``true``, in upper or lower case, is true."""
         value = self.properties.get(key)
         return default if value is None else value.strip().lower() == "true"
 
@@ -316,7 +316,7 @@ class TableMetadata:
         """An integer table property, of 64 bits as in Java.
 
         Raises:
-            PolicyError: the property is set to something else.
+            PolicyError: the value is not such an integer.
         """
         value = self.properties.get(key)
         if value is None:
@@ -341,14 +341,14 @@ def _of_one_column(field: JsonObject, default_id: int) -> JsonObject:
 
 
 def branch_head(metadata: TableMetadata, branch: str) -> Snapshot | None:
-    """The head of the branch that a policy names; ``None``: it is ``main``, which has no snapshot yet.
+    """The head of the branch that a policy names; ``None``: the branch is ``main``, which has no snapshot yet.
 
     Raises:
         PolicyError: there is no such branch.
     """
     ref = metadata.refs.get(branch)
     if (ref is None and branch != MAIN) or (ref is not None and ref.type != "branch"):
-        kind = "a tag" if ref is not None else "no branch of this table"
+        kind = "a tag" if ref is not None else "not a branch of this table"
         branches = sorted(name for name, known in metadata.refs.items() if known.type == "branch")
         raise PolicyError(
             f"policy key branch names '{branch}', which is {kind}; branches are: {', '.join(branches) or 'none yet'}"
@@ -375,8 +375,8 @@ def require_writable(metadata: TableMetadata) -> None:
             f"format version {metadata.format_version} is not maintained by this version of Icekeeper; "
             "the table was left alone"
         )
-    # A relative path is another folder for every process, and a local path another one on every machine.  If a rewrite
-    # committed files there, no other reader would find them, and expiry would delete the files that they replaced.
+    # A relative path is a different folder for every process, and a local path is a different folder on every machine.
+    # If a rewrite committed files there, no other reader would find them, and expiry would delete the replaced files.
     location, properties = metadata.location, metadata.properties
     data = next((key for key in DATA_FOLDER_KEYS if properties.get(key)), None)
     for key in (data, METADATA_FOLDER_KEY):
@@ -384,34 +384,34 @@ def require_writable(metadata: TableMetadata) -> None:
         is_whole = folder.startswith("/") or _SCHEME.match(folder) is not None
         if folder != location and _is_local(folder) and not (is_whole and _is_local(location)):
             raise TableUnsupported(
-                f"table property {key} is '{folder}', which is another folder on every machine; set it to a whole "
-                f"address, as the table's location {location} is one; the table was left alone"
+                f"table property {key} is '{folder}', which is a different folder on every machine; set it to an "
+                f"absolute address like the table's location, {location}; the table was left alone"
             )
     current, main = metadata.document.get("current-snapshot-id"), metadata.refs.get(MAIN)
     if main is not None and main.snapshot_id != current:
         raise TableUnsupported(
-            f"current-snapshot-id is {current}, ref 'main' points at {main.snapshot_id}: which of them holds the "
-            "table's rows is not known; set main to the right one; the table was left alone"
+            f"current-snapshot-id is {current}, but ref 'main' points at {main.snapshot_id}: it is unknown which of "
+            "them is the table's head; set main to the right snapshot; the table was left alone"
         )
     if metadata.last_sequence_number >= _LONG - 1:
         raise TableUnsupported(
-            f"last-sequence-number is {metadata.last_sequence_number}, after which there is none; the table was left "
-            "alone"
+            f"last-sequence-number is {metadata.last_sequence_number}, which is the largest possible; the table was "
+            "left alone"
         )
 
 
 def require_known_layout(properties: Mapping[str, str]) -> None:
-    """Raises TableUnsupported when a Java class decides where data files go: only Java can load it."""
+    """Raises TableUnsupported if a Java class, which only Java can load, chooses the paths of data files."""
     provider = properties.get(_CUSTOM_PROVIDER)
     if provider:
         raise TableUnsupported(
-            f"table property {_CUSTOM_PROVIDER} names the Java class {provider}, which decides where data files go and "
-            "cannot be asked; the table was left alone"
+            f"table property {_CUSTOM_PROVIDER} names the Java class {provider}, which chooses the paths of data files "
+            "and cannot be called from here; the table was left alone"
         )
 
 
 def _is_local(path: str) -> bool:
-    """Whether a path has no scheme, or that of local files."""
+    """Whether a path has no scheme, or the scheme of local files."""
     found = _SCHEME.match(path)
     return found is None or found[1].lower() == "file"
 
@@ -422,21 +422,21 @@ _SETTINGS = ("format-version", "current-schema-id", "default-spec-id", "default-
 def table_digest(metadata: TableMetadata) -> str:
     """A digest of what plans depend on besides snapshots: format version, schema, spec, sort order, properties."""
     found = {key: metadata.document.get(key) for key in _SETTINGS}
-    # Where a v1 writer left the ids out, these are the current ones.
+    # If a v1 writer omitted the ids, these are the current schema and spec.
     if found["current-schema-id"] is None:
         found |= {key: metadata.document.get(key) for key in ("schema", "partition-spec")}
     return _digest(found)
 
 
 def schema_digest(metadata: TableMetadata) -> str:
-    """A digest of what decides how data files are read: the current schema and the name mapping."""
+    """A digest of what decides how data files are read: current schema and name mapping."""
     return _digest({"schema": metadata.current_schema, "mapping": metadata.properties.get(NAME_MAPPING)})
 
 
 def history_digest(metadata: TableMetadata, snapshot_ids: Iterable[int]) -> str:
-    """A digest of which of these snapshots the table has, and of the refs on them.
+    """A digest of the snapshots among ``snapshot_ids`` that the table still has, and of the refs on them.
 
-    The main branch does not count: each commit moves it.
+    The main branch does not count, because each commit moves it.
     """
     refs = sorted((ref.snapshot_id, ref.name) for ref in metadata.refs.values() if ref.name != MAIN)
     known = [i for i in snapshot_ids if i in metadata.snapshots]

@@ -17,7 +17,7 @@ from icekeeper.machine.foreign_bytes import GZIP_MAGIC, FileLimits, parsed_json
 from icekeeper.metadata.document import TableMetadata
 
 _BEGINNING = 64 * 1024
-# Only plain values may come before it, so that it is a member of the document and not of a nested object.
+# Only plain values may precede it, so that it is a member of the document and not of a nested object.
 _LEADING_UUID = re.compile(
     rb'\s*\{(?:\s*"[^"\\]*"\s*:\s*(?:"[^"\\]*"|[^\s"{}\[\],]+)\s*,)*\s*"table-uuid"\s*:\s*"(?P<uuid>[0-9A-Za-z-]+)"'
 )
@@ -32,7 +32,7 @@ def parse_document(data: bytes, location: str) -> TableMetadata:
     """Parse a metadata file and check its shape.
 
     Raises:
-        MetadataUnreadable: the bytes are truncated, are no table metadata, or decompress to more than a file may hold.
+        MetadataUnreadable: the bytes are truncated, are not table metadata, or decompress to more than the limit.
     """
     limits = FileLimits(f"metadata file {location}", len(data))
     try:
@@ -40,16 +40,16 @@ def parse_document(data: bytes, location: str) -> TableMetadata:
     except (ValueError, MemoryError) as error:
         raise MetadataUnreadable(f"metadata file {location} cannot be parsed: {error}") from error
     if not isinstance(document, dict):
-        raise MetadataUnreadable(f"metadata file {location} does not hold a JSON object")
+        raise MetadataUnreadable(f"metadata file {location} does not contain a JSON object")
     try:
         require_shape(document)
         return TableMetadata(document)
     except MetadataUnreadable as error:
-        raise MetadataUnreadable(f"metadata file {location} is not an Iceberg table's: {error}") from None
+        raise MetadataUnreadable(f"metadata file {location} is not valid Iceberg table metadata: {error}") from None
 
 
 def leading_uuid(beginning: bytes) -> str | None:
-    """The table UUID from the first bytes of a metadata file; ``None``: it is not certain from these."""
+    """The table UUID from the first bytes of a metadata file; ``None``: these bytes do not show it."""
     try:
         is_packed = beginning[:2] == GZIP_MAGIC
         plain = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(beginning, _BEGINNING) if is_packed else beginning
@@ -66,8 +66,8 @@ def render_document(metadata: TableMetadata, *, compress: bool = False) -> bytes
 
 
 # The shape of a document is checked once, when it is parsed.  All other code relies on it: ids are numbers, snapshots
-# have timestamps, the current schema exists.  Unknown fields pass, and so do faults that ``verify`` reports of readable
-# tables (rule: damage-ends-in-a-named-error).
+# have timestamps, the current schema exists.  Unknown fields are accepted, and so are faults of readable tables, which
+# ``verify`` reports (rule: damage-ends-in-a-named-error).
 # Source: specification, "Table Metadata Fields", "Schemas and Data Types", appendix C.
 
 Shape = dict[str, Any]
@@ -75,13 +75,13 @@ Shape = dict[str, Any]
 
 _LONG: Shape = {"type": "int", "strict": True, "ge": -(2**63), "le": 2**63 - 1}
 _INT: Shape = {"type": "int", "strict": True, "ge": -(2**31), "le": 2**31 - 1}
-# The years 1 to 9999, as in Python's dates.  A timestamp in microseconds by mistake is far beyond them.
+# The years 1 to 9999, as in Python's dates.  A timestamp that is in microseconds by mistake is far beyond them.
 _MILLIS: Shape = {"type": "int", "strict": True, "ge": -62_135_596_800_000, "le": 253_402_300_799_999}
 _FLAG: Shape = {"type": "bool", "strict": True}
 _TEXT: Shape = {"type": "str", "strict": True}
 _SOME_TEXT: Shape = {"type": "str", "strict": True, "min_length": 1}
 _TEXTS: Shape = {"type": "dict", "strict": True, "values_schema": _TEXT}
-# pydantic-core neither checks nor copies its values.
+# pydantic-core neither checks nor copies the values of this object.
 _ANY_OBJECT: Shape = {"type": "is-instance", "cls": dict}
 # In Parquet, -1 means that a column has no id.
 _FIELD_ID: Shape = {**_INT, "ge": 0}
@@ -100,7 +100,7 @@ def require_shape(document: Mapping[str, Any]) -> None:
     """Check a whole document.
 
     Raises:
-        MetadataUnreadable: names the first wrong place, for example ``snapshots[3].timestamp-ms is 'x'``.
+        MetadataUnreadable: the message names the first error, for example ``snapshots[3].timestamp-ms is 'x'``.
     """
     try:
         _validator().validate_python(document)
@@ -128,7 +128,7 @@ def _sentence(loc: tuple[int | str, ...], error: Any) -> str:
 def _require_current(document: Mapping[str, Any]) -> None:
     """Check that the current schema and the default spec exist; a missing sort order counts as unsorted."""
     for key, id_key, what in _WITH_IDS:
-        # Some readers take the first entry with an id, others the last (rule: refuse-ambiguous-tables).
+        # Some readers use the first entry with an id, others the last (rule: refuse-ambiguous-tables).
         by_id: dict[int, Mapping[str, Any]] = {}
         for entry in document.get(key) or ():
             entry_id = entry.get(id_key) or 0
@@ -139,11 +139,11 @@ def _require_current(document: Mapping[str, Any]) -> None:
         raise MetadataUnreadable("schemas is missing")
     current = document.get("current-schema-id")
     if current is not None and all((schema.get("schema-id") or 0) != current for schema in schemas):
-        raise MetadataUnreadable(f"current-schema-id is {current}, which is no schema of the document")
+        raise MetadataUnreadable(f"current-schema-id is {current}, but the document has no such schema")
     specs = document.get("partition-specs")
     default = document.get("default-spec-id") or 0
     if specs and all(spec["spec-id"] != default for spec in specs):
-        raise MetadataUnreadable(f"default-spec-id is {default}, which is no partition spec of the document")
+        raise MetadataUnreadable(f"default-spec-id is {default}, but the document has no such partition spec")
     for fields in (*(spec["fields"] for spec in specs or ()), document.get("partition-spec") or ()):
         for field in fields:
             if field.get("source-id") is None and not field.get("source-ids"):

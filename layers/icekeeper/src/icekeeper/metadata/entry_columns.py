@@ -1,8 +1,8 @@
 """Reads chosen fields of manifest entries column by column, fast, and leaves the rest encoded (pure).
 
-Fields are found by Avro ``field-id``, or by name where a writer left the ids out.  *Late fields*, such as column
-metrics, are most of a manifest, and most plans never read them: a ``StoredFile`` keeps their bytes and decodes each on
-demand.  Entries with the layout of earlier ones are read by a regular expression.
+Fields are found by Avro ``field-id``, or by name if a writer omitted the ids.  *Late fields*, such as column metrics,
+make up most of a manifest, and most plans never read them: a ``StoredFile`` keeps their bytes and decodes each on
+demand.  Entries with the layout of earlier entries are read by a regular expression.
 """
 
 from __future__ import annotations
@@ -73,9 +73,10 @@ class LateReader:
 
     @classmethod
     def of(cls, types: AvroTypes, stretch: Sequence[Mapping[str, Any]]) -> LateReader | None:
-        """``None`` unless each late field is an array of numbers, or of pairs of a number and a number or bytes.
+        """A reader, or ``None`` unless each late field is an array of numbers, or of pairs of a number and a number or
+        bytes.
 
-        Such an array can be decoded whenever it could be skipped, so that no damage shows up later
+        If such an array can be skipped, it can also be decoded, so no damage is found only later
         (rule: damage-ends-in-a-named-error).
         """
         readers: dict[str, Reader] = {}
@@ -123,14 +124,14 @@ def _late_reader(types: AvroTypes, kind: Any, *, is_metric: bool) -> Reader | No
 
 
 class StoredFile(DataFile):
-    """A data or delete file that decodes each late field when it is first read.
+    """A data or delete file that decodes each late field on first use.
 
-    It equals a ``DataFile`` of the same fields, and becomes one when it is copied with changes or pickled.
+    It equals a ``DataFile`` of the same fields.  Pickling, or copying it with changes, makes a ``DataFile``.
     """
 
     __slots__ = ("_known", "_reader", "_stretch")
     _known: dict[str, Any] | None
-    """Late fields that were read: deletes are compared with file after file."""
+    """Late fields that were decoded, because deletes are compared with many files."""
     _reader: LateReader
     _stretch: bytes
 
@@ -140,12 +141,12 @@ class StoredFile(DataFile):
 
     @classmethod
     def of(cls, columns: Sequence[Sequence[Any]], reader: LateReader, stretches: Sequence[bytes]) -> list[StoredFile]:
-        """Files whose other fields are in ``columns``, in the order of ``STORED``."""
+        """Files with these late fields (``stretches``); ``columns``: their other fields in the order of ``STORED``."""
         values = [*columns, repeat(None), repeat(reader), stretches]
         return made(cls, len(stretches), zip(_PUT, values, strict=True))
 
     def stretch(self, layout: Layout) -> bytes | None:
-        """Its encoded late fields; ``None``: they have another layout."""
+        """The encoded late fields; ``None``: they have another layout."""
         return self._stretch if self._reader.layout == layout else None
 
     def __eq__(self, other: object) -> bool:
@@ -189,7 +190,7 @@ _T = TypeVar("_T")
 
 
 def made(kind: type[_T], count: int, fields: Iterable[tuple[Callable[[_T, Any], None], Iterable[Any]]]) -> list[_T]:
-    """Objects whose slots are set column by column: a frozen dataclass's ``__init__`` takes several times as long."""
+    """Objects whose slots are set column by column, several times faster than by a frozen dataclass's ``__init__``."""
     objects: list[_T] = [*map(object.__new__, repeat(kind, count))]
     for put, values in fields:
         deque(map(put, objects, values), maxlen=0)
@@ -197,9 +198,9 @@ def made(kind: type[_T], count: int, fields: Iterable[tuple[Callable[[_T, Any], 
 
 
 SPAN = (-1, -2)
-"""In place of field ids of an entry: the positions where the entry begins and ends."""
+"""Used in place of field ids of an entry: the positions where the entry begins and ends."""
 LATE = -3
-"""In place of the field id of a file: the stretch of its late fields."""
+"""Used in place of a field id of a file: the stretch of its late fields."""
 
 NUMBER = frozenset({"int", "long"})
 TEXT = frozenset({"string", "enum"})
@@ -210,9 +211,9 @@ _TYPES = {100: TEXT, 101: TEXT, 143: TEXT, 131: BYTES, 102: frozenset({"record"}
 _ANY = frozenset({"array", "map"})
 _REQUIRED = frozenset({0, 100, 101, 103, 104})
 
-# Their values repeat from entry to entry; finding one among known values is faster than decoding it.
+# The values of these fields repeat from entry to entry; finding a value among known values is faster than decoding it.
 _REPEATED = frozenset({1, 101, 102})
-# Their values differ from entry to entry, or are lists, which must not be shared.
+# The values of these fields differ from entry to entry, or are lists, which must not be shared.
 _OWN = frozenset({100, 103, 104, 135, *LATE_FIELDS})
 _MOST_INTERNED = 4096
 
@@ -226,7 +227,7 @@ def entry_columns(
     """A reader of these fields of entries and of their data files, by id; ``partition`` converts partition records.
 
     Raises:
-        LookupError: the entries have no data file, or a field is there twice or has another type than in the
+        LookupError: the entries have no data file, or a field occurs twice or has another type than in the
             specification.
     """
     slots = {field_id: slot for slot, field_id in enumerate((*entry, *file))}
@@ -247,7 +248,7 @@ def entry_columns(
     if sum(is_field(field, 2, "data_file") for field in types.schema["fields"]) > 1:
         raise LookupError("has two fields data_file; it is not an Iceberg manifest")
     record = record_of(types.schema, 2, "data_file")
-    late = [i for i, f in enumerate(record["fields"]) if any(is_field(f, *one) for one in LATE_FIELDS.items())]
+    late = [i for i, f in enumerate(record["fields"]) if any(is_field(f, *known) for known in LATE_FIELDS.items())]
     for field in types.schema["fields"]:
         if not is_field(field, 2, "data_file"):
             steps.append(field_step(field, ENTRY_FIELDS))
@@ -322,7 +323,7 @@ def require_type(types: AvroTypes, kind: Any, name: str, wanted: Collection[str]
         items = types.defined(next(branch for branch in branches if branch["type"] == "array")["items"])
         found = {"array"} if not isinstance(items, list) and items["type"] in NUMBER else {"array of others"}
     if not found.issubset(wanted):
-        raise LookupError(f"has the type {' or '.join(sorted(found))} for {name}; it is not Iceberg's")
+        raise LookupError(f"has the type {' or '.join(sorted(found))} for {name}; Iceberg's manifests do not")
 
 
 def _not_null(value: Any) -> Any:
@@ -332,7 +333,7 @@ def _not_null(value: Any) -> Any:
 
 
 def _path(encoded: bytes) -> str:
-    """A text whose length takes one byte or two, as in all learned layouts."""
+    """A text whose length takes one or two bytes, as in all learned layouts."""
     return encoded[1 if encoded[0] < 128 else 2 :].decode()
 
 
@@ -365,15 +366,16 @@ class _Known(dict[bytes, Any]):
 
 # Reading entries by a regular expression that is learned from earlier entries.
 #
-# Nearly all entries of a manifest have the same layout: the same columns have metrics, paths have a few lengths.  One
-# match then finds all fields, several times faster than a walk from field to field (platform: manifest-decoder-speed).
-# Entries of other layouts, and damaged ones, are walked (rule: damage-ends-in-a-named-error).
+# Nearly all entries of a manifest have the same layout: the same columns have metrics, and paths have few different
+# lengths.  Then a single match finds all fields, several times faster than a walk from field to field
+# (platform: manifest-decoder-speed).  Entries of other layouts, and damaged entries, are walked
+# (rule: damage-ends-in-a-named-error).
 
-# Learning takes as long as walking some hundred entries, and most tables have no more.
+# Learning takes as long as walking a few hundred entries, and most tables have no more entries.
 _WALKED_FIRST = 200
 _NOTED_AT_ONCE = 50
 _MOST_LESSONS = 8
-# Per field: texts have a layout for each length, arrays a long one for each number of items.
+# Per field: texts have a layout for each length, arrays have a long layout for each number of items.
 _MOST_LAYOUTS = 64
 _MOST_BYTES = 8_000
 # For all fields: compiling takes a second per MB, and there may be thousands of unknown fields.
@@ -398,7 +400,7 @@ class EntryStep:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Steps whose bytes are wanted as well, as one value."""
+    """Steps whose bytes are also wanted, together as a single value."""
 
     slot: int
     first: int
@@ -406,7 +408,7 @@ class Stretch:
 
 
 class EntryReader:
-    """Reads entries of one schema as values or columns of values; threads may share it."""
+    """Reads entries of a schema as values or columns of values; threads may share it."""
 
     def __init__(
         self,
@@ -418,9 +420,9 @@ class EntryReader:
         missing: frozenset[int] = frozenset(),
         late: LateReader | None = None,
     ) -> None:
-        """``empty``: the values of an entry without any of the fields, of which there are two or more.
+        """``empty``: the values (at least two) of an entry without any of the fields.
 
-        ``span``: the slots of the positions in the block where an entry begins and ends.
+        ``span``: the slots for the positions in the block where an entry begins and ends.
         ``missing``: the ids of wanted fields that the manifests do not have.
         ``late``: ``None`` if the late fields are not encoded as in the specification.
         """
@@ -433,7 +435,7 @@ class EntryReader:
             if step.slot >= 0:
                 self._values.append((step.slot, step.decode))
         self._walks = [(step.slot, step.walk) for step in steps]
-        if stretch is not None:  # where it begins, and in one slot more where it ends
+        if stretch is not None:  # a slot for its beginning, and a further slot for its end
             self._walks.insert(stretch.last + 1, (len(empty), _position))
             self._walks.insert(stretch.first, (stretch.slot, _position))
         # The first group is the whole entry.
@@ -447,7 +449,7 @@ class EntryReader:
         """The values of the first ``count`` entries of a block, slot by slot, and the position after them."""
         if self._pattern is not None and len(data) <= _MOST_BLOCK_BYTES:
             found = self._pattern.findall(data)
-            # From an entry of another layout on, the rest of the block matches as one entry of no bytes.
+            # From an entry of another layout on, the rest of the block matches as a single entry without bytes.
             if found and len(found) == count and sum(len(entry[0]) for entry in found) == len(data):
                 return self._columns(found), len(data)
         rows: list[Sequence[Any]] = []
@@ -497,7 +499,7 @@ class EntryReader:
         return values, at
 
     def _note(self, data: bytes, at: int) -> None:
-        """Note the layout of an entry that was walked; now and then make an expression of the notes."""
+        """Note the layout of an entry that was walked; at intervals, make an expression of the noted layouts."""
         self._noted += 1
         # Entries that no pattern describes are always walked.
         with suppress(Exception):
@@ -522,17 +524,16 @@ class EntryReader:
         if sum(map(len, parts)) > _MOST_PATTERN_BYTES:
             self._lessons, self._pattern = _MOST_LESSONS, None
             return
-        # An entry of a known layout, or all the rest, so that no match begins inside an entry.
+        # Matches an entry of a known layout, or the whole rest, so that no match begins inside an entry.
         self._pattern = re.compile(b"(%b)|.+" % b"".join(parts), re.DOTALL)
 
 
 # Encoded values as regular expressions.
 #
-# An expression is made from one value and matches all values of its layout.  It contains literally what decides where
-# a value ends: branches of unions, lengths of texts, numbers of items.  So it matches only bytes that a reader of the
-# schema would accept too, and no value matches two different expressions.
-
-# Longer texts have lengths of three bytes and more; no path is so long.
+# An expression is made from a value and matches all values of its layout.  It contains the bytes that decide where a
+# value ends: branches of unions, lengths of texts, numbers of items.  So it matches only bytes that a reader of the
+# schema would also accept, and no value matches two different expressions.
+# The length of a longer text takes three bytes or more; no path is so long.
 _LONGEST_TEXT = 8191
 
 
@@ -577,7 +578,7 @@ def value_pattern(types: AvroTypes, schema: Any, data: bytes, at: int) -> tuple[
 
 
 def _array_pattern(types: AvroTypes, schema: Any, data: bytes, at: int) -> tuple[bytes, int]:
-    """For arrays of one block with the same number of items."""
+    """For arrays of a single block with the same number of items."""
     count, after = read_long(data, at)
     if count == 0:
         return re.escape(data[at:after]), after
@@ -589,7 +590,7 @@ def _array_pattern(types: AvroTypes, schema: Any, data: bytes, at: int) -> tuple
 
 
 def _any_value(types: AvroTypes, schema: Any) -> bytes:
-    """Matches every value of a type; texts only below 64 bytes."""
+    """Matches every value of a type, but only texts of less than 64 bytes."""
     schema = types.defined(schema)
     if isinstance(schema, list):
         if len(schema) > 64:

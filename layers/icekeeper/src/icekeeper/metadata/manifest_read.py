@@ -1,7 +1,7 @@
 """Decodes manifests and manifest lists of format versions 1 to 3 (pure).
 
-Fields are found by Avro ``field-id``, or by name where a writer left the ids out.  Inherited snapshot ids, sequence
-numbers and row ids are filled in here, so that no caller sees a null that means "look into the manifest list".
+Fields are found by Avro ``field-id``, or by name if a writer omitted the ids.  Inherited snapshot ids, sequence numbers
+and row ids are filled in here, so that no caller gets a null for a value that the manifest list contains.
 Source: specification, "Manifest Entry Inheritance", "First Row ID Inheritance".
 """
 
@@ -57,12 +57,12 @@ _LEGACY_NAMES = {
     "existing_data_files_count": "existing_files_count",
     "deleted_data_files_count": "deleted_files_count",
 }
-# Avro types of the fields that are not numbers, and of the fields of partition summaries.
+# Avro types of fields that are not numbers, and of the fields of partition summaries.
 _LIST_TYPES = {"manifest_path": TEXT, "partitions": frozenset({"array"}), "key_metadata": BYTES}
 _FLAG = frozenset({"boolean"})
 _SUMMARY_TYPES = {"contains_null": _FLAG, "contains_nan": _FLAG, "lower_bound": BYTES, "upper_bound": BYTES}
 _SUMMARY_BYTES = 512
-# Of partition values, which are compared and looked up.
+# Avro types of partition values, which are compared and looked up.
 _PARTITION_TYPES = NUMBER | TEXT | BYTES | frozenset({"boolean", "float", "double", "fixed"})
 # Fields that are decoded for every file, in the order of a stored file's fields.  Late fields are decoded on demand.
 _FILE = (134, 100, 101, 102, 103, 104, 131, 135, 140, 142, 143, 144, 145)
@@ -82,7 +82,7 @@ def entry_status(code: int, path: str) -> EntryStatus:
     try:
         return _STATUSES[code]
     except KeyError:
-        raise MetadataUnreadable(f"manifest {path} holds an entry of status {code}, which does not exist") from None
+        raise MetadataUnreadable(f"manifest {path} has an entry with the unknown status {code}") from None
 
 
 def decode_manifest_list(data: bytes, path: str) -> list[ManifestFile]:
@@ -119,7 +119,7 @@ def _manifest_file(record: JsonObject, path: str) -> ManifestFile:
             )
         return ManifestFile(**{"added_snapshot_id": None, **values})
     except (KeyError, TypeError, ValueError) as error:
-        raise MetadataUnreadable(f"manifest list {path} holds an entry that is not a manifest: {error}") from error
+        raise MetadataUnreadable(f"manifest list {path} has an entry that is not a manifest: {error}") from error
 
 
 @lru_cache(maxsize=64)
@@ -148,11 +148,11 @@ def _summary_record(types: AvroTypes, kind: Any) -> JsonObject:
             items = types.defined(types.defined(branch)["items"])
             if isinstance(items, dict) and items["type"] == "record":
                 return items
-    raise LookupError("has partitions that are no records; it is not Iceberg's")
+    raise LookupError("has partitions that are not records; Iceberg's manifest lists do not")
 
 
 def manifest_from_file(data: bytes, path: str, added_snapshot_id: int) -> ManifestFile:
-    """The entry of a manifest that a v1 snapshot lists inline, from the manifest's header; its counts are unknown.
+    """A manifest that a v1 snapshot lists inline, described from the manifest's header; its counts are unknown.
 
     Raises:
         MetadataUnreadable: the file is damaged.
@@ -174,7 +174,7 @@ def decode_manifest(
     """The entries of a manifest, of every status, with inherited values filled in.
 
     ``spec`` is the manifest's partition spec; partition tuples follow its fields.  Their values have the current types
-    of the columns.  ``table_schemas`` holds every schema, the current one first.
+    of the columns.  ``table_schemas`` has every schema, the current schema first.
 
     Raises:
         MetadataUnreadable: the file is damaged, or an entry lacks a value that it cannot inherit.
@@ -202,7 +202,7 @@ def decode_manifest(
             else:
                 files = StoredFile.of(stored, late, stretches)
         except (KeyError, ValueError, TypeError) as error:
-            raise MetadataUnreadable(f"manifest {path} holds an entry that cannot be understood: {error!r}") from error
+            raise MetadataUnreadable(f"manifest {path} has an entry that cannot be decoded: {error!r}") from error
         values = (
             statuses,
             [added_snapshot_id if i is None else i for i in snapshot_ids],
@@ -219,7 +219,7 @@ def decode_manifest(
 def _row_ids(
     next_row_id: int, stored: Sequence[Sequence[Any]], statuses: Sequence[EntryStatus]
 ) -> tuple[list[int | None], int]:
-    """The row ids of files, inherited where they are null, and the next one to inherit."""
+    """The row ids of files, inherited if they are null, and the next row id to inherit."""
     found: list[int | None] = []
     for row_id, rows, status in zip(stored[_ROW_ID], stored[_ROWS], statuses, strict=True):
         if row_id is None and status is not EntryStatus.DELETED:
@@ -231,7 +231,7 @@ def _row_ids(
 
 
 def _decoded(values: Sequence[Any]) -> DataFile:
-    """A file with all fields decoded, where the manifest encodes late fields in an unusual way."""
+    """A file with all fields decoded, for manifests that encode late fields in an unusual way."""
     found = dict(zip((*STORED, *LATE_FIELDS.values()), values, strict=True))
     offsets = found["split_offsets"]
     found["split_offsets"] = None if offsets is None else tuple(offsets)
@@ -297,7 +297,7 @@ def inherited_number(value: int | None, status: EntryStatus, manifest: ManifestF
     number = inherited_file_number(value, status, manifest)
     if number is None:
         raise MetadataUnreadable(
-            f"manifest {manifest.manifest_path} holds an {status.name} entry without sequence number"
+            f"manifest {manifest.manifest_path} has an {status.name} entry without sequence number"
         )
     return number
 
@@ -312,8 +312,8 @@ def inherited_file_number(value: int | None, status: EntryStatus, manifest: Mani
     return value
 
 
-# A field of a partition spec: its id, its name, and the units per day of an identity field whose column is a timestamp
-# now; 0 for all other fields.
+# A field of a partition spec: its id, its name, and the units per day of an identity field whose column is now a
+# timestamp; 0 for all other fields.
 _StoredField: TypeAlias = tuple[int, str, int]
 
 
@@ -324,7 +324,7 @@ def _entry_reader(
     required: tuple[int, ...],
     partition_fields: tuple[_StoredField, ...] = (),
 ) -> EntryReader:
-    """A reader of these fields of entries and of their data files, by id, of which some are ``required``."""
+    """A reader of these fields of entries and of their data files, by id; the fields in ``required`` must exist."""
     try:
         reader = _reader_of(opened.schema_text, entry, file, partition_fields)
     except LookupError as error:
@@ -335,7 +335,7 @@ def _entry_reader(
     return reader
 
 
-# The manifests of a table have few schemas, so one reader serves thousands of manifests.
+# The manifests of a table have few different schemas, so a reader serves thousands of manifests.
 @lru_cache(maxsize=64)
 def _reader_of(
     schema_text: str, entry: tuple[int, ...], file: tuple[int, ...], partition_fields: tuple[_StoredField, ...]
@@ -355,7 +355,7 @@ def _pairs(items: Any) -> dict[int, Any] | None:
         return {int(key): value for key, value in items.items()}
     found = {item["key"]: item["value"] for item in items}
     if not all(isinstance(key, int) and isinstance(value, int | bytes) for key, value in found.items()):
-        raise TypeError("metrics of columns are neither numbers nor bytes")
+        raise TypeError("column metrics are neither numbers nor bytes")
     return found
 
 
@@ -373,10 +373,10 @@ def _partition_maker(
     """A function from a manifest's partition records to tuples in the order of the spec's ``fields``.
 
     Values of promoted columns get the column's current type (rule: promoted-values-keep-old-width).  ``types`` has the
-    schema of entries without logical types, ``schema_text`` with them.
+    schema of entries without logical types, ``schema_text`` has it with logical types.
 
     Raises:
-        LookupError: the entries have no partition, or a field of it is a list, map or record.
+        LookupError: the entries have no partition, or a partition field is a list, map or record.
     """
     decimals = decimal_fields(partition_record(json.loads(schema_text)))
     stored = partition_record(types.schema)["fields"]
@@ -409,7 +409,7 @@ def _partition_maker(
 
 
 def portions(manifests: Sequence[ManifestFile], portion_bytes: int) -> Iterator[tuple[ManifestFile, ...]]:
-    """The manifests in order, in portions for one task each: a portion ends once it has ``portion_bytes``."""
+    """The manifests in order, in a portion per task; a portion ends once it has ``portion_bytes``."""
     portion: list[ManifestFile] = []
     size = 0
     for manifest in manifests:

@@ -1,7 +1,7 @@
 """Encodes manifests and manifest lists of format versions 1 to 3 (pure).
 
-Entries are encoded one by one, or copied from another manifest without decoding them in full.  Manifests can also be
-assembled from compressed blocks.  The counts, sequence number and partition summaries for the manifest list are
+Entries are encoded one by one, or copied from another manifest without decoding all their fields.  Manifests can also
+be assembled from compressed blocks.  The counts, sequence number and partition summaries for the manifest list are
 computed from the entries, never copied (rule: summaries-hold-for-every-reader).
 """
 
@@ -52,7 +52,7 @@ from icekeeper.model import EntryStatus, ManifestContent, ManifestEntry, Manifes
 
 BLOCK_BYTES = 64_000
 """The encoded records of a block, before compression (Java's ``DataFileConstants.DEFAULT_SYNC_INTERVAL``)."""
-# Compresses as well as zlib's default level, in half the time.
+# This level compresses as well as zlib's default level, in half the time.
 _DEFLATE_LEVEL = 6
 
 
@@ -74,10 +74,10 @@ def encode_manifest(
     snapshot_id: int,
     sequence_number: int,
 ) -> EncodedManifest:
-    """Encode one manifest, which the snapshot with this id and sequence number stores at ``path``.
+    """Encode a manifest, which the snapshot with this id and sequence number stores at ``path``.
 
-    ADDED entries may have null sequence numbers and inherit the snapshot's.  EXISTING and DELETED entries carry their
-    own (rule: carry-entries-explicitly).
+    ADDED entries may have null sequence numbers and inherit the snapshot's.  EXISTING and DELETED entries state their
+    own sequence numbers (rule: carry-entries-explicitly).
 
     Raises:
         ValueError: an EXISTING or DELETED entry lacks a sequence number or snapshot id.
@@ -147,7 +147,7 @@ def encode_manifest_list(
     sequence_number: int,
     first_row_id: int | None = None,
 ) -> bytes:
-    """Encode the manifest list of one snapshot; ``first_row_id`` is required from v3 on.
+    """Encode the manifest list of a snapshot; ``first_row_id`` is required from v3 on.
 
     Raises:
         ValueError: a v3 list has no first row id.
@@ -170,7 +170,7 @@ def encode_manifest_list(
 
 def _list_record(manifest: ManifestFile, version: int) -> dict[str, Any]:
     record = {field.name: getattr(manifest, field.name) for field in fields(manifest)}
-    # v2 requires counts.  Where a v1 writer left them out, commit.snapshot fills them in before.
+    # v2 requires counts.  If a v1 writer omitted them, commit.snapshot fills them in before.
     if version >= 2 and any(value is None for name, value in record.items() if name.endswith("_count")):
         raise ValueError(f"manifest {manifest.manifest_path} has no file counts and must be rewritten first")
     record["content"] = int(manifest.content)
@@ -187,10 +187,10 @@ _V1_BLOCK_SIZE_IN_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class EntryEncoder:
-    """Encodes entries of one spec; late fields of a ``StoredFile``, such as column metrics, are copied as bytes
+    """Encodes entries of a spec; late fields of a ``StoredFile``, such as column metrics, are copied as bytes
     (rule: damage-ends-in-a-named-error).
 
-    Avro encodes a record as its fields one after the other, so the schema of entries is also there in parts.
+    Avro encodes a record as the sequence of its fields, so the schema of entries is also kept in parts.
     """
 
     schema: AvroSchema
@@ -198,7 +198,7 @@ class EntryEncoder:
     names: Sequence[str]
     """The Avro names of the partition fields."""
     widths: Mapping[str, int]
-    """Decimal partition field → its bytes; narrower values, from before a promotion, are widened."""
+    """Decimal partition field → its width in bytes; narrower values, from before a promotion, are widened."""
     whole: AvroSchema
     before: AvroSchema
     """All fields before the first late field of the data file."""
@@ -221,9 +221,9 @@ class EntryEncoder:
         return sink.getvalue()
 
     def _record(self, entry: ManifestEntry) -> dict[str, Any]:
-        """All values but those of late fields.  A file sequence number that another writer lost stays null."""
+        """All values except late fields.  A file sequence number that another writer omitted stays null."""
         if entry.status is not EntryStatus.ADDED and (entry.snapshot_id is None or entry.sequence_number is None):
-            raise ValueError(f"{entry.status.name} entry of {entry.file.file_path} must carry its ids explicitly")
+            raise ValueError(f"{entry.status.name} entry of {entry.file.file_path} must state its ids explicitly")
         file = entry.file
         partition = dict(zip(self.names, file.partition, strict=True))
         for name, width in self.widths.items():
@@ -288,7 +288,7 @@ def _encoder_of(schema_text: str, version: int) -> EntryEncoder:
 
 
 def _listed(values: tuple[int, ...] | None) -> list[int] | None:
-    """fastavro reads a tuple in a union as (branch, value)."""
+    """A list, because fastavro takes a tuple in a union for (branch, value)."""
     return None if values is None else list(values)
 
 
@@ -299,11 +299,10 @@ def _key_values(mapping: Mapping[int, Any] | None) -> list[dict[str, Any]] | Non
 # Copying of entries.
 #
 # A manifest rewrite changes only an entry's status and its inherited values.  All other bytes are copied if the old
-# manifest encodes entries as Icekeeper does: Iceberg-Java does, for the same format version and spec.  Any other
+# manifest encodes entries like Icekeeper, as Iceberg-Java does for the same format version and spec.  Any other
 # manifest is decoded and encoded again.
-
-# The decoded fields of a copied entry: those that may change, and those that the manifest list sums up.
-# By id: status, snapshot id and both sequence numbers; path, partition and record count.
+# The decoded fields of a copied entry, by id: fields that may change (status, snapshot id and both sequence numbers),
+# and fields that the manifest list summarises (path, partition and record count).
 _HEAD = (0, 1, 3, 4)
 _FILE = (100, 102, 103)
 # The last fields of a v3 data file: first row id, referenced data file, content offset and size.
@@ -311,7 +310,7 @@ _TAIL = (142, 143, 144, 145)
 
 
 class _UnusualEncodingError(Exception):
-    """A number is stored in more bytes than it needs: legal in Avro, but its bytes cannot be predicted."""
+    """A number is stored in more bytes than it needs, which Avro allows; its bytes cannot be predicted."""
 
 
 class StoredEntry(NamedTuple):
@@ -325,7 +324,7 @@ class StoredEntry(NamedTuple):
 
 
 class EntryCopier:
-    """Copies the live entries of data and delete manifests of one spec."""
+    """Copies the live entries of data and delete manifests of a spec."""
 
     def __init__(self, metadata: TableMetadata, spec_id: int) -> None:
         """Raises TableUnsupported: the format version or a partition type cannot be written."""
@@ -339,8 +338,8 @@ class EntryCopier:
         """The live entries, with every inherited value made explicit (rule: carry-entries-explicitly).
 
         Raises:
-            MetadataUnreadable: the manifest is damaged, or an entry lacks a value that it cannot inherit, or has one
-                of another type.
+            MetadataUnreadable: the manifest is damaged, or an entry lacks a value that it cannot inherit, or has a
+                value of another type.
         """
         opened = open_avro(data, manifest.manifest_path)
         is_of_version = opened.header.get("format-version", "1") == str(self._version)
@@ -357,14 +356,14 @@ class EntryCopier:
                     encoded = self._encoder.encoded(replace(entry, status=EntryStatus.EXISTING))
                 except (ValueError, TypeError, OverflowError, AttributeError) as error:
                     raise MetadataUnreadable(
-                        f"manifest {manifest.manifest_path} holds an entry with a value of another type than its "
-                        f"column's: {error}"
+                        f"manifest {manifest.manifest_path} has an entry with a value that does not have its column's "
+                        f"type: {error}"
                     ) from error
                 yield StoredEntry(file.partition, number, file.file_path, file.record_count, encoded)
 
     def _copied(self, opened: AvroFile, manifest: ManifestFile) -> Iterator[StoredEntry]:
         reader = _reader_of(opened.schema_text, self._decimals)
-        # By the values of an entry before its data file, which entries of one commit share.
+        # Keyed by the values of an entry before its data file, which are equal for the entries of a commit.
         heads: dict[tuple[Any, ...], tuple[bytes, bytes, int] | None] = {}
         next_row_id = manifest.first_row_id if manifest.content is ManifestContent.DATA else None
         for columns, block in opened.blocks(reader.read_block):
@@ -394,7 +393,7 @@ class EntryCopier:
         written_number: int | None,
         written_file_number: int | None,
     ) -> tuple[bytes, bytes, int] | None:
-        """The fields of an entry before its data file, as they are encoded and as those of the EXISTING entry, and its
+        """The encoded fields of an entry before its data file, the same fields of the EXISTING entry, and the entry's
         sequence number; ``None`` for a deleted entry."""
         status = entry_status(status_code, manifest.manifest_path)
         if status is EntryStatus.DELETED:
@@ -444,15 +443,15 @@ def _optional_long(value: int | None) -> bytes:
 
 
 def _without_snapshot(manifest: ManifestFile) -> MetadataUnreadable:
-    return MetadataUnreadable(f"manifest {manifest.manifest_path} holds an entry without snapshot id")
+    return MetadataUnreadable(f"manifest {manifest.manifest_path} has an entry without snapshot id")
 
 
-# Manifests assembled from compressed blocks: their size is known beforehand, and they can end where a partition ends.
+# Manifests assembled from compressed blocks: their size is known in advance, and they can end where a partition ends.
 
 
 @dataclass(frozen=True, slots=True)
 class EntryBlock:
-    """One block of an Avro file without its sync marker, and its entries' totals for the manifest list."""
+    """A block of an Avro file without its sync marker, and the totals of its entries for the manifest list."""
 
     data: bytes
     files: int
@@ -465,15 +464,15 @@ class EntryBlock:
 
     @property
     def size(self) -> int:
-        """Its bytes in a file, with the sync marker."""
+        """The size of the block in a file, with the sync marker."""
         return len(self.data) + SYNC_BYTES
 
 
 def entry_blocks(entries: Iterable[StoredEntry], block_bytes: int = BLOCK_BYTES) -> list[EntryBlock]:
     """Blocks of about ``block_bytes`` before compression; the entries are in partition order.
 
-    A block may have a quarter of that where a partition ends, so that most partitions end with a block.  Blocks are
-    compressed in parallel on the task's cores.
+    A block may have only a quarter of that if a partition ends there, so that most partitions end with a block.  Blocks
+    are compressed in parallel on the task's cores.
     """
     parts = _parts(entries, block_bytes)
     if (cores := task_cores()) == 1:
@@ -501,10 +500,11 @@ def _parts(entries: Iterable[StoredEntry], block_bytes: int) -> Iterator[tuple[l
 
 
 def _runs(entries: Iterable[StoredEntry]) -> Iterator[list[StoredEntry]]:
-    """The entries, one list per partition."""
+    """The entries, in a list per partition."""
     run: list[StoredEntry] = []
     for entry in entries:
-        # Most entries share their partition object with the one before.  repr, because 0.0 == -0.0 are two partitions.
+        # Most entries share their partition object with the entry before.  repr, because 0.0 == -0.0, which are two
+        # partitions.
         if run and entry.partition is not run[-1].partition and repr(entry.partition) != repr(run[-1].partition):
             yield run
             run = []
@@ -526,7 +526,7 @@ def _block(entries: Sequence[StoredEntry], ends_partition: bool) -> EntryBlock:
 
 
 class ManifestAssembler:
-    """Assembles manifests of one spec and content type from blocks."""
+    """Assembles manifests of a spec and a content type from blocks."""
 
     def __init__(self, metadata: TableMetadata, spec_id: int, content: ManifestContent) -> None:
         """Raises TableUnsupported: the format version or a partition type cannot be written."""
@@ -540,7 +540,7 @@ class ManifestAssembler:
         return len(self._header)
 
     def assemble(self, blocks: Sequence[EntryBlock], path: str) -> EncodedManifest:
-        """One manifest of EXISTING entries; the commit sets its sequence number and snapshot id."""
+        """A manifest of EXISTING entries; the commit sets its sequence number and snapshot id."""
         data = container_of(self._header, (block.data for block in blocks))
         partitions = [partition for block in blocks for partition in block.partitions]
         manifest = ManifestFile(

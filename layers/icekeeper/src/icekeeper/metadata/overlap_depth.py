@@ -1,11 +1,11 @@
 """Measures how many files a lookup on a column must open, from the bounds in manifest entries alone (pure).
 
 A file must be opened for every value between its bounds.  The *overlap depth* at a value is the number of such files:
-1 everywhere if the files are sorted by the column, all files if each holds values of the whole range.  Snowflake
+1 everywhere if the files are sorted by the column, all files if each contains values of the whole range.  Snowflake
 reports the same number as the average depth of a clustering key.
 
-A file may hold any value if a bound is missing, NaN or unreadable, or if the lower bound is above the upper one.
-Truncated bounds enclose the values and are used as they are.  A file of nulls only is opened for no value.
+A file may contain any value if a bound is missing, NaN or unreadable, or if the lower bound is above the upper bound.
+Truncated bounds enclose the values and are used as they are.  A file that contains only nulls is opened for no value.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from icekeeper.metadata.types import comparable, decode
 from icekeeper.model import DataFile
 
 Place: TypeAlias = tuple[Any, ...]
-"""A value of a column, or a place below or above all values; ordered as Iceberg orders values."""
+"""A value of a column, or a place below or above all values, in Iceberg's order of values."""
 BELOW_ALL: Place = (0,)
 ABOVE_ALL: Place = (2,)
 
@@ -36,7 +36,7 @@ _LARGEST, _FLOAT_STEPS = 1e300, 2.0**53
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The values that a file may hold in a column, both ends included, and the file's bytes."""
+    """The values that a file may contain in a column, including both ends, and the file's bytes."""
 
     low: Place
     high: Place
@@ -51,7 +51,7 @@ class OverlapDepth:
     size: int
     """Bytes of all files."""
     point: float
-    """Files opened for one value, on average over the values that the files may hold."""
+    """Files opened for a value, on average over the values that the files may contain."""
     small_range: float
     """Files opened for a small range, on average."""
     deepest: int
@@ -59,7 +59,7 @@ class OverlapDepth:
 
 
 def column_extent(file: DataFile, field_id: int, iceberg_type: str) -> Extent | None:
-    """The extent of a file on a column; ``None``: the file has no values in it, or only nulls."""
+    """The extent of a file on a column; ``None``: the file has no values in the column, or only nulls."""
     values, nulls = (counts or {} for counts in (file.value_counts, file.null_value_counts))
     if file.record_count == 0 or (field_id in values and values[field_id] == nulls.get(field_id)):
         return None
@@ -85,17 +85,17 @@ def _place(bound: bytes | None, iceberg_type: str) -> Place | None:
 def measure_depth(extents: Iterable[Extent]) -> OverlapDepth:
     """The overlap depth of the files with these extents, in n log n steps.
 
-    The values between two neighbouring bounds are one *gap*.  A file's values are assumed to be spread evenly between
-    its bounds.  A file of one value has no gap and counts at that value.
+    The values between two neighbouring bounds are a *gap*.  A file's values are assumed to be spread evenly between its
+    bounds.  A file with a single value has no gap and counts at that value.
     """
     extents = list(extents)
     points = sorted({end for e in extents for end in (e.low, e.high)} - {BELOW_ALL, ABOVE_ALL})
     size = sum(e.size for e in extents)
-    if not points:  # nothing is known of any file
+    if not points:  # no file has bounds
         return OverlapDepth(len(extents), size, float(len(extents)), float(len(extents)), len(extents))
     place = {point: number for number, point in enumerate(points)}
     last = len(points) - 1
-    # No value is known beyond the outermost bounds, so open ends reach to these.
+    # No value is known beyond the outermost bounds, so open ends extend to them.
     spans = [(place.get(e.low, 0), place.get(e.high, last)) for e in extents]
     starts, ends = [0] * len(points), [0] * len(points)
     for low, high in spans:
@@ -130,7 +130,7 @@ def measure_depth(extents: Iterable[Extent]) -> OverlapDepth:
 
 
 def total_depth(partitions: Iterable[OverlapDepth]) -> OverlapDepth:
-    """The depth over partitions, of which a lookup reads one: averages by bytes, and the worst of all."""
+    """The depth over partitions, if a lookup reads a single partition: averages by bytes, and the worst depth."""
     parts = [part for part in partitions if part.files]
     size = sum(part.size for part in parts)
 
@@ -147,7 +147,7 @@ def total_depth(partitions: Iterable[OverlapDepth]) -> OverlapDepth:
 
 
 def _coordinates(points: Sequence[Place]) -> list[int]:
-    """Whole numbers with the values' distances; of bytes, the eight after the common prefix."""
+    """Integers whose distances are those of the values; for bytes, the eight bytes after the common prefix."""
     first, last = points[0][1], points[-1][1]
     if isinstance(first, bytes):
         same = next(
@@ -162,7 +162,7 @@ def _coordinates(points: Sequence[Place]) -> list[int]:
 
 
 def _mean(values: Sequence[float], extents: Sequence[Extent]) -> float:
-    """Weighted by bytes; unweighted if all sizes are 0 (unknown)."""
+    """The mean weighted by bytes; unweighted if all sizes are 0 (unknown)."""
     size = sum(e.size for e in extents)
     if not size:
         return sum(values) / len(values)

@@ -31,7 +31,7 @@ _POSITION_ID = 2147483645
 # RoaringPositionBitmap.MAX_POSITION in Java: the upper half selects one of at most 2^31 - 1 bitmaps.
 _MAX_POSITION = 0x7FFFFFFE_80000000
 _POSITION_BYTES = 16
-# For deletion vectors the specification demands -1 as snapshot id and sequence number.
+# For deletion vectors the specification requires -1 as snapshot id and sequence number.
 _UNKNOWN = -1
 
 
@@ -53,7 +53,7 @@ def footer_size(data: bytes, path: str) -> int:
     """Bytes from the footer's magic number to the end of the file; ``data`` is the file or its end.
 
     Raises:
-        MetadataUnreadable: it is no Puffin file.
+        MetadataUnreadable: it is not a Puffin file.
     """
     return len(data) - _payload(data, path).start + len(_MAGIC)
 
@@ -76,7 +76,7 @@ def decode_footer(data: bytes, path: str) -> tuple[PuffinBlob, ...]:
         footer = parsed_json(data[payload.start : payload.stop], FileLimits(path))
         return tuple(map(_blob, footer["blobs"]))
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise _damaged(path, f"its footer cannot be understood: {error!r}") from error
+        raise _damaged(path, f"its footer cannot be parsed: {error!r}") from error
 
 
 def _blob(entry: Mapping[str, Any]) -> PuffinBlob:
@@ -85,9 +85,9 @@ def _blob(entry: Mapping[str, Any]) -> PuffinBlob:
     texts = [entry["type"], *properties, *properties.values(), *([] if codec is None else [codec])]
     numbers = [entry[key] for key in ("offset", "length", "snapshot-id", "sequence-number")]
     if not all(isinstance(text, str) for text in texts):
-        raise TypeError("a blob has a type, codec or property that is no text")
+        raise TypeError("a blob has a type, codec or property that is not text")
     if not all(isinstance(number, int) for number in [*numbers, *entry["fields"]]):
-        raise TypeError("a blob has an offset, length, id or field that is no number")
+        raise TypeError("a blob has an offset, length, id or field that is not a number")
     offset, length, snapshot_id, sequence_number = numbers
     if offset < 0 or length < 0:
         raise ValueError("a blob has a negative offset or length")
@@ -115,8 +115,8 @@ def decode_deletion_vector(blob: bytes, path: str, cardinality: int) -> BitMap64
     """The ``cardinality`` deleted row positions of a ``deletion-vector-v1`` blob.
 
     Raises:
-        MetadataUnreadable: length, magic number, checksum, bitmap or cardinality are wrong, or there are more
-            positions than a file may hold in memory.
+        MetadataUnreadable: length, magic number, checksum, bitmap or cardinality are wrong, or the positions would take
+            more memory than allowed.
     """
 
     def damaged(what: str) -> MetadataUnreadable:
@@ -126,22 +126,22 @@ def decode_deletion_vector(blob: bytes, path: str, cardinality: int) -> BitMap64
         raise damaged("it is too short")
     (length,) = struct.unpack(">I", blob[:4])
     if length + 8 != len(blob):
-        raise damaged(f"it says {length} bytes and has {len(blob) - 8}")
+        raise damaged(f"its length is {length} bytes, but it has {len(blob) - 8}")
     body = blob[4:-4]
     if body[:4] != _VECTOR_MAGIC:
         raise damaged("the magic number is wrong")
     if struct.unpack(">I", blob[-4:])[0] != zlib.crc32(body):
         raise damaged("the checksum is wrong")
-    # A few bytes may encode a long run, and applying the positions copies an array of them.
+    # A few bytes may encode a long run, and applying the positions copies them into an array.
     FileLimits(f"the deletion vector in {path}").hold(_POSITION_BYTES * cardinality)
     try:
         positions = BitMap64.deserialize(body[4:])
     except (ValueError, MemoryError, IndexError) as error:
         raise damaged(str(error)) from error
     if positions and positions.max() > _MAX_POSITION:
-        raise damaged("it holds positions that no file has")
+        raise damaged("it contains positions that no file has")
     if len(positions) != cardinality:
-        raise damaged(f"it holds {len(positions)} positions, its manifest says {cardinality}")
+        raise damaged(f"it contains {len(positions)} positions, but its manifest says {cardinality}")
     return positions
 
 
@@ -156,9 +156,9 @@ def encode_deletion_vector(positions: BitMap64) -> bytes:
 def encode_puffin(
     vectors: Sequence[tuple[str, BitMap64]], properties: Mapping[str, str]
 ) -> tuple[bytes, tuple[PuffinBlob, ...]]:
-    """A Puffin file of deletion vectors, each with the path of its data file, and its blobs in order.
+    """A Puffin file of deletion vectors, each given with the path of its data file; and the file's blobs in order.
 
-    ``properties`` are the file's own.
+    ``properties``: the properties of the Puffin file.
     """
     contents = []
     for referenced, positions in vectors:

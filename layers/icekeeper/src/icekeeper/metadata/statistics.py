@@ -17,7 +17,7 @@ from icekeeper.metadata.puffin import PuffinBlob, footer_size
 
 @dataclass(frozen=True, slots=True)
 class BlobMetadata:
-    """A blob as table metadata describes it; its ``snapshot_id`` may be older than its file's."""
+    """The description of a blob in table metadata; its ``snapshot_id`` may be older than that of its file."""
 
     type: str
     fields: tuple[int, ...]
@@ -33,7 +33,7 @@ class BlobMetadata:
 
 @dataclass(frozen=True, slots=True)
 class StatisticsFile:
-    """A Puffin file with statistics of one snapshot; sizes in bytes."""
+    """A Puffin file with statistics of a snapshot; sizes in bytes."""
 
     snapshot_id: int
     path: str
@@ -43,7 +43,7 @@ class StatisticsFile:
 
 
 def statistics_by_snapshot(metadata: TableMetadata) -> dict[int, StatisticsFile]:
-    """The statistics file of every snapshot that has one; malformed entries are left out."""
+    """Snapshot id → its statistics file; malformed entries are left out."""
     files = (_statistics_file(raw) for raw in metadata.statistics)
     return {file.snapshot_id: file for file in files if file is not None}
 
@@ -96,23 +96,23 @@ def statistics_entry(snapshot_id: int, path: str, data: bytes, blobs: Sequence[P
     }
 
 
-# A theta sketch estimates the number of distinct values from the least of their hashes.
+# A theta sketch estimates the number of distinct values from their smallest hashes.
 #
-# It keeps at most ``NOMINAL`` hashes.  Up to that number it is exact.  Above it, theta is the least hash that was left
-# out, and shows which share of all hashes the sketch has.  The bytes are the compact, ordered form of Apache
-# DataSketches (serial version 3), which the Puffin specification demands of ``apache-datasketches-theta-v1`` blobs.
-# The library's Python package takes no bytes as values, and needs NumPy.  Sources: DataSketches, "Theta Sketch
+# It keeps at most ``NOMINAL`` hashes.  Up to that number it is exact.  Above it, theta is the smallest hash that was
+# left out, and shows which share of all hashes the sketch has.  The bytes are the compact, ordered form of Apache
+# DataSketches (serial version 3), which the Puffin specification requires for ``apache-datasketches-theta-v1`` blobs.
+# The library's Python package accepts no bytes as values, and needs NumPy.  Sources: DataSketches, "Theta Sketch
 # Framework" and Java's ``PreambleUtil``; Dasgupta, Lang, Rhodes, Thaler 2015.
 
 # DataSketches' DEFAULT_UPDATE_SEED and DEFAULT_NOMINAL_ENTRIES.
 SEED = 9001
 NOMINAL = 4096
 ALL_HASHES = 2**63 - 1
-"""Theta of a sketch that left no hash out.  Hashes are positive and below it."""
+"""Theta of a sketch that contains all hashes.  Hashes are positive and smaller than this."""
 
 _SERIAL_VERSION, _FAMILY_COMPACT = 3, 3
 _BIG_ENDIAN, _READ_ONLY, _EMPTY, _COMPACT, _ORDERED, _SINGLE = 1, 2, 4, 8, 16, 32
-# ThetaUtil.computeSeedHash(9001), by which readers refuse to mix sketches of different seeds.
+# ThetaUtil.computeSeedHash(9001); readers refuse to mix sketches with different seed hashes.
 _SEED_HASH = 0x93CC
 # Preamble longs, serial version, family, two sizes that compact sketches do not have, flags, seed hash.
 _START = struct.Struct("<BBBBBBH")
@@ -137,7 +137,7 @@ class ThetaSketch:
 
 
 def sketch_of(hashes: Iterable[int], theta: int = ALL_HASHES) -> ThetaSketch:
-    """The sketch of these hashes; those from ``theta`` up are left out."""
+    """The sketch of these hashes; hashes from ``theta`` up are left out."""
     kept = sorted(h for h in set(hashes) if h < theta)
     if len(kept) > NOMINAL:
         return ThetaSketch(tuple(kept[:NOMINAL]), kept[NOMINAL])
@@ -174,7 +174,7 @@ def decode_theta(data: bytes, path: str) -> ThetaSketch:
     """The sketch of a blob in the Puffin file at ``path``.
 
     Raises:
-        MetadataUnreadable: the blob is damaged, or is no compact sketch of the default seed.
+        MetadataUnreadable: the blob is damaged, or is not a compact sketch of the default seed.
     """
 
     def damaged(what: str) -> MetadataUnreadable:
@@ -184,7 +184,7 @@ def decode_theta(data: bytes, path: str) -> ThetaSketch:
         longs, version, family, _, _, flags, seed_hash = _START.unpack_from(data)
         longs &= 0x3F  # only updatable sketches use the upper bits
         if (version, family) != (_SERIAL_VERSION, _FAMILY_COMPACT) or flags & _BIG_ENDIAN or not 1 <= longs <= 3:
-            raise damaged("it is no compact sketch")
+            raise damaged("it is not a compact sketch")
         if flags & _EMPTY:
             return ThetaSketch()
         if seed_hash != _SEED_HASH:

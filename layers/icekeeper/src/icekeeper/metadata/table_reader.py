@@ -56,10 +56,10 @@ class TableReader:
     metadata: TableMetadata
     read: ReadBytes
     on_live_file: Callable[[str], None] | None = None
-    """Called with paths of live data and delete files; it gets at least one path of each folder."""
+    """Called with paths of live data and delete files, at least one path of each folder."""
 
     def manifests(self, snapshot: Snapshot) -> list[ManifestFile]:
-        """The snapshot's manifests, from its manifest list or from v1's inline list."""
+        """The snapshot's manifests, from its manifest list or from the inline list of v1."""
         if snapshot.manifest_list is not None:
             return decode_manifest_list(self._bytes(snapshot.manifest_list, "manifest list"), snapshot.manifest_list)
         return [
@@ -77,7 +77,7 @@ class TableReader:
             yield from manifests
 
     def manifest_lists(self, snapshots: Iterable[Snapshot]) -> Iterator[tuple[Snapshot, int, list[ManifestFile]]]:
-        """Each snapshot that has a manifest list, with the list's size in bytes and its manifests."""
+        """Each snapshot that has a manifest list, with the size of the list in bytes and its manifests."""
         listing = [snapshot for snapshot in snapshots if snapshot.manifest_list is not None]
         fetched = self._fetch((str(snapshot.manifest_list) for snapshot in listing), "manifest list")
         for snapshot, (path, data) in zip(listing, fetched, strict=True):
@@ -133,26 +133,26 @@ class TableReader:
         """Each manifest with its bytes, in order.
 
         Raises:
-            MetadataUnreadable: a manifest is missing, or shorter than its manifest list says.
+            MetadataUnreadable: a manifest is missing, or is shorter than its manifest list says.
         """
         manifests = list(manifests)
         fetched = self._fetch((manifest.manifest_path for manifest in manifests), "manifest")
         for manifest, (path, data) in zip(manifests, fetched, strict=True):
-            if len(data) < manifest.manifest_length:  # cut off between two blocks, it is valid with fewer entries
+            if len(data) < manifest.manifest_length:  # a manifest truncated between two blocks is valid Avro
                 raise MetadataUnreadable(
-                    f"manifest {path} has {len(data)} bytes, its manifest list says {manifest.manifest_length}"
+                    f"manifest {path} has {len(data)} bytes, but its manifest list says {manifest.manifest_length}"
                 )
             yield manifest, data
 
     def _reporting(self, entries: Iterator[ManifestEntry], manifest: ManifestFile) -> Iterator[ManifestEntry]:
-        """The entries, after a check that each fits its manifest: readers disagree on others
+        """The entries, after a check that each fits its manifest, because readers disagree on entries that do not
         (rule: refuse-ambiguous-tables)."""
         on_live_file, holds_data = self.on_live_file, manifest.content is ManifestContent.DATA
         for entry in entries:
             file = entry.file
             if (file.content is FileContent.DATA) is not holds_data or file.file_size_in_bytes < 0:
                 raise MetadataUnreadable(
-                    f"manifest {manifest.manifest_path} of {manifest.content.name} holds an entry that does not fit: "
+                    f"manifest {manifest.manifest_path} of {manifest.content.name} has an entry that does not fit: "
                     f"{file.file_path} has content {file.content.name} and {file.file_size_in_bytes} bytes"
                 )
             if on_live_file is not None and entry.is_live:
@@ -165,8 +165,8 @@ class TableReader:
         return file
 
     def _fetch(self, paths: Iterable[str], kind: str) -> Iterator[tuple[str, bytes]]:
-        """Paths with the bytes of their files, in order.  An object store's are fetched ahead in parallel; a local disk
-        answers so fast that threads would only take turns."""
+        """Paths with the bytes of their files, in order.  Files in object stores are fetched ahead in parallel; local
+        reads are so fast that threads would not help."""
         waiting: deque[tuple[str, Callable[[], bytes]]] = deque()
         with WorkThreads(_PARALLEL_READS, thread_name_prefix="manifest-read") as pool:
             try:
@@ -192,11 +192,10 @@ class TableReader:
 
 # The files that a table needs.  Every deletion depends on this list.
 #
-# A file is needed if a snapshot, the metadata log or a statistics entry refers to it.  DELETED manifest entries refer
-# to nothing; they only record history.  A Puffin file is needed while it contains a live deletion vector
+# A file is needed if a snapshot, the metadata log or a statistics entry refers to it.  DELETED manifest entries do not
+# count as references; they only record history.  A Puffin file is needed while it contains a live deletion vector
 # (rule: what-a-table-needs).  Source: specification, "Snapshot Reference", "Table Statistics".
-
-# In this file, Hadoop catalogs name the current metadata file.
+# The file in which Hadoop catalogs name the current metadata file.
 VERSION_HINT = "version-hint.text"
 
 
@@ -232,7 +231,7 @@ def manifests_of(reader: TableReader, snapshots: Iterable[Snapshot]) -> dict[str
 
 @dataclass(slots=True)
 class References:
-    """Follows the references of a table that changes meanwhile.  Manifests never change, so each is read once.
+    """Follows the references of a table while the table changes.  Manifests never change, so each is read once.
 
     Each method skips snapshots and manifests that were followed before.
 
@@ -277,7 +276,7 @@ def reachable_files(reader: TableReader, metadata_location: str, references: Ref
 
 
 def reachable_paths(reader: TableReader, metadata_location: str, references: References) -> Iterator[str]:
-    """As :func:`reachable_files`, but as an iterator, with duplicates: a large table's paths do not fit into a set.
+    """Like :func:`reachable_files`, but an iterator with duplicates: a large table's paths do not fit into a set.
 
     Raises:
         MetadataUnreadable: a manifest list or manifest is missing or damaged.

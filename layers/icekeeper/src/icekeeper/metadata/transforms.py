@@ -16,12 +16,12 @@ from icekeeper.errors import TableUnsupported
 from icekeeper.metadata.types import FLOATS, TIMESTAMPS, UNITS_PER_DAY, UNORDERED, column_type
 
 CALENDAR = ("year", "month", "day", "hour")
-"""They count from 1970, in UTC."""
+"""Transforms that count from 1970, in UTC."""
 NUMBERED = ("bucket", "truncate")
 KEEPS_ORDER = frozenset({"identity", "truncate", *CALENDAR})
-"""Transforms, without their number, whose results rise with the value."""
+"""Transforms, without their number, that keep the order of values."""
 NO_BUCKETS = UNORDERED | FLOATS | {"boolean"}
-"""Types, without their parameters, that ``bucket`` does not take."""
+"""Types, without their parameters, that ``bucket`` does not accept."""
 _RESULTS = {"bucket": "int", "year": "int", "month": "int", "hour": "int", "day": "date"}
 _TRUNCATED = ("int", "long", "string", "binary", "decimal")
 
@@ -39,7 +39,7 @@ def is_known(transform: str) -> bool:
 
 
 def applies(transform: str, iceberg_type: str) -> bool:
-    """Whether a transform, ``void`` excepted, takes columns of that type."""
+    """Whether a transform other than ``void`` accepts columns of this type."""
     kind = re.split(r"[(\[]", iceberg_type)[0]
     name, _ = parse_transform(transform)
     if name == "void" or not is_known(transform):
@@ -56,7 +56,7 @@ def applies(transform: str, iceberg_type: str) -> bool:
 def partition_type(table_schemas: Sequence[Mapping[str, Any]], field: Mapping[str, Any]) -> str:
     """The result type of a partition field.
 
-    ``table_schemas`` holds every schema of the table, the current one first, because a field may partition by a
+    ``table_schemas`` has every schema of the table, the current schema first, because a field may partition by a
     column that the current schema no longer has.
 
     Raises:

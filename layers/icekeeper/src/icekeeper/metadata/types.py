@@ -1,6 +1,7 @@
-"""Iceberg's primitive types, the facts about them that other modules ask for, and their single values (pure).
+"""Iceberg's primitive types, the facts about them that other modules use, and their single values (pure).
 
-A new primitive type needs a line in ``PRIMITIVES`` here, one in the Arrow types of ``rows/arrow_schema.py``, and tests.
+A new primitive type needs a line in ``PRIMITIVES`` here, a line in the Arrow types of ``rows/arrow_schema.py``, and
+tests.
 Types are spelled as in table metadata, for example ``decimal(9, 2)``.
 Source: specification, "Primitive Types" and appendixes A (Avro) and D (single-value serialization).
 """
@@ -20,7 +21,7 @@ from typing import Any, TypeAlias, TypeVar
 from icekeeper.errors import TableUnsupported
 from icekeeper.model import PartitionFieldSummary, PartitionValue
 
-# Of so many digits that every number fits into 32 bits.
+# With at most nine digits, so that every number fits into 32 bits.
 _DECIMAL = re.compile(r"decimal\(\s*(\d{1,9})\s*,\s*(\d{1,9})\s*\)", re.ASCII)
 _FIXED = re.compile(r"fixed\[(\d{1,9})\]", re.ASCII)
 _MOST_DIGITS = 38
@@ -32,11 +33,11 @@ class Primitive:
 
     avro: Any
     width: int | None = None
-    """Bytes of a value in the single-value serialization; ``None``: its values differ in length."""
+    """Bytes of a value in the single-value serialization; ``None``: the lengths differ."""
     is_integer: bool = False
-    """Whether its raw values are integers, and ordered as such."""
+    """Whether its raw values are integers, and are ordered like integers."""
     per_second: int = 0
-    """How many of its units make a second; 0 for types that do not count parts of seconds."""
+    """Units per second; 0 for types that do not count parts of seconds."""
 
 
 def _timestamp(unit: str, per_second: int, *, utc: bool) -> Primitive:
@@ -70,13 +71,13 @@ FLOATS = frozenset({"float", "double"})
 NUMBERS = FLOATS | frozenset(INTEGER_BITS)
 TIMESTAMPS = frozenset(name for name in PRIMITIVES if name.startswith("timestamp"))
 UNITS_PER_DAY: Mapping[str, int] = {"date": 1, **{name: 86_400 * PRIMITIVES[name].per_second for name in TIMESTAMPS}}
-"""Type that a date can be or become → how many of its units make a day."""
+"""``date``, and the types to which a date can be promoted → units per day."""
 UNORDERED = frozenset({"variant", "unknown", "geometry", "geography"})
 """Types, without their parameters, whose values have no order."""
 
 
 def decimal_of(iceberg_type: str) -> tuple[int, int] | None:
-    """Precision and scale of a decimal type; ``None`` for other types, and for numbers that no decimal has.
+    """Precision and scale of a decimal type; ``None`` for other types, and for an invalid precision or scale.
 
     Source: specification, "Primitive Types": the precision is 38 or less.
     """
@@ -97,7 +98,7 @@ def is_primitive(iceberg_type: str) -> bool:
 
 
 def column_type(struct: Mapping[str, Any], field_id: int) -> str | None:
-    """The primitive type of a column of a schema, also inside structs; ``None``: there is no such column."""
+    """The primitive type of a column of a schema, or of a struct in it; ``None``: there is no such column."""
     for field in struct["fields"]:
         kind = field["type"]
         if int(field["id"]) == field_id:
@@ -137,7 +138,7 @@ def encode(iceberg_type: str, raw: Any) -> bytes:
 
 
 def decode(iceberg_type: str, value: bytes) -> Any:
-    """The raw value of single-value bytes; values from before a type promotion have their old width
+    """The raw value of single-value bytes, which have their old width if they are from before a type promotion
     (rule: promoted-values-keep-old-width).
 
     Raises:
@@ -145,7 +146,7 @@ def decode(iceberg_type: str, value: bytes) -> Any:
     """
     if iceberg_type in NUMBERS:
         if len(value) not in (4, 8):
-            raise ValueError(f"{len(value)} bytes are no {iceberg_type}")
+            raise ValueError(f"{len(value)} bytes are not a value of type {iceberg_type}")
         if iceberg_type in FLOATS:
             return struct.unpack("<f" if len(value) == 4 else "<d", value)[0]
         units = UNITS_PER_DAY.get(iceberg_type, 1) if len(value) == 4 else 1
@@ -153,7 +154,7 @@ def decode(iceberg_type: str, value: bytes) -> Any:
     if iceberg_type == "boolean":
         return value != b"\x00"
     if iceberg_type == "uuid" and len(value) != 16:
-        raise ValueError(f"{len(value)} bytes are no uuid")
+        raise ValueError(f"{len(value)} bytes are not a value of type uuid")
     return value.decode() if iceberg_type == "string" else value
 
 
@@ -169,7 +170,7 @@ def comparable(iceberg_type: str, raw: Any) -> Any:
 
 
 def is_utf8(value: bytes) -> bool:
-    """Whether these bytes are UTF-8; some writers store text, and bounds, that is not."""
+    """Whether these bytes are UTF-8; some writers store texts and bounds that are not."""
     try:
         value.decode()
     except UnicodeDecodeError:
@@ -193,14 +194,14 @@ def _least_bytes(unscaled: int) -> bytes:
 
 
 def truncated_lower(iceberg_type: str, value: bytes, length: int) -> bytes:
-    """A lower bound cut to ``length`` characters (strings) or bytes (binary); other types stay whole."""
+    """A lower bound truncated to ``length`` characters (strings) or bytes (binary); other types are not truncated."""
     if iceberg_type == "string":
         return value.decode()[:length].encode()
     return value[:length] if iceberg_type == "binary" else value
 
 
 def truncated_upper(iceberg_type: str, value: bytes, length: int) -> bytes | None:
-    """An upper bound cut like a lower one, then rounded up; ``None``: there is none so short.
+    """An upper bound truncated like a lower bound, then rounded up; ``None``: there is no upper bound of that length.
 
     Source: specification, "Bounds" notes, and Java's ``UnicodeUtil.truncateStringMax``.
     """
@@ -242,7 +243,7 @@ def raw_from_json(iceberg_type: str, value: Any) -> PartitionValue:
     try:
         return _raw(iceberg_type, value)
     except (ValueError, TypeError, ArithmeticError) as error:
-        raise TableUnsupported(f"the default {value!r} is no value of type {iceberg_type}") from error
+        raise TableUnsupported(f"the default {value!r} is not a value of type {iceberg_type}") from error
 
 
 def _raw(iceberg_type: str, value: Any) -> PartitionValue:
@@ -296,15 +297,16 @@ def _moment(iceberg_type: str, text: str) -> int:
 # (rule: summaries-hold-for-every-reader, platform: java-orders-uuids-signed).
 #
 # The specification orders uuids as unsigned bytes.  Iceberg-Java up to 1.10 compares them like ``java.util.UUID``: as
-# two signed 64-bit numbers, the first and the second half.  A reader that gets bounds in the other order finds nothing
-# between them.
+# two signed 64-bit numbers, the first and the second half.  A reader that expects the other order finds no value
+# between the bounds.
 #
-# A lower bound must not be above any value in either order.  Two facts decide whether there is one:
+# A lower bound must not be above any value in either order.  Two facts decide whether such a bound exists:
 #
 # * The first halves of the values and of the bound must have the same sign bit, because the orders disagree on halves
-#   of different sign bits.
-# * If the values with the least first half have second halves of both sign bits, no second half is below them in both
-#   orders.  Then the bound needs a lesser first half.  There is none below 0 and below the most negative number.
+#   with different sign bits.
+# * If the values with the smallest first half have second halves of both sign bits, no second half is below them in
+#   both orders.  Then the bound needs a smaller first half, which does not exist below 0 and below the most negative
+#   number.
 #
 # The same holds for upper bounds, mirrored.  ``uuid_section`` divides uuids so that each section has both bounds.
 
@@ -312,21 +314,22 @@ _HALF = 8
 _SIGN = 0x80
 _ZERO = bytes(_HALF)
 _ENDS = frozenset({_ZERO, b"\x7f" + b"\xff" * 7, b"\x80" + bytes(7), b"\xff" * _HALF})
-"""The least and the greatest first half of each sign bit."""
+"""The smallest and the largest first half of each sign bit."""
 
 
 def uuid_section(value: bytes) -> int:
-    """The section of a uuid, 0 to 3; uuids of one section always have bounds.
+    """The section of a uuid, 0 to 3; uuids of the same section always have bounds.
 
-    Nearly all uuids are in sections 0 and 2, by their first bit.  Those in 1 and 3 have an extreme first half, and
-    their 65th bit is set.
+    Nearly all uuids are in sections 0 and 2, by their first bit.  Uuids in sections 1 and 3 have an extreme first half,
+    and their 65th bit is set.
     """
     at_an_end = value[:_HALF] in _ENDS and value[_HALF] & _SIGN
     return (2 if value[0] & _SIGN else 0) + (1 if at_an_end else 0)
 
 
 def uuid_bounds(values: Collection[bytes]) -> tuple[bytes, bytes] | None:
-    """The tightest bounds of one or more uuids in both orders; ``None``: there are none, never within one section."""
+    """The tightest bounds of one or more uuids that hold in both orders; ``None``: there are none, which never happens
+    within a section."""
     low, high = min(values), max(values)
     if (low[0] ^ high[0]) & _SIGN:
         return None
@@ -353,12 +356,12 @@ def _next(value: bytes, step: int) -> bytes:
 # Partition summaries of a manifest, for the manifest list (specification, "Manifest Lists", ``field_summary``).
 #
 # Readers take a summary without bounds for "all null" and skip the manifest.  So every field has bounds that hold for
-# every reader (rule: summaries-hold-for-every-reader), or the manifest has no summaries at all.  Readers understand the
+# every reader (rule: summaries-hold-for-every-reader), or the manifest has no summaries at all.  Readers accept the
 # second case, but Spark's ``manifests`` table does not.
-# ``split_by_section`` avoids it: partitions of one section always have bounds.
+# ``split_by_section`` avoids it, because partitions of the same section always have bounds.
 
 Section: TypeAlias = tuple[int, ...]
-"""One number per uuid field.  Only partitions of one section may share a manifest; most specs have one section."""
+"""A number per uuid field.  Only partitions of the same section may share a manifest; most specs have one section."""
 
 Entry = TypeVar("Entry")
 
@@ -375,7 +378,7 @@ def section_of(types: Sequence[str], partition: Sequence[PartitionValue]) -> Sec
 def split_by_section(
     types: Sequence[str], entries: Iterable[Entry], partition_of: Callable[[Entry], Sequence[PartitionValue]]
 ) -> list[list[Entry]]:
-    """The entries by section, in order: those of one list may share a manifest."""
+    """The entries by section, in order; the entries of a list may share a manifest."""
     if "uuid" not in types:
         return [list(entries)]
     found: dict[Section, list[Entry]] = defaultdict(list)
@@ -387,7 +390,7 @@ def split_by_section(
 def summarise_partitions(
     types: Sequence[str], partitions: Sequence[tuple[PartitionValue, ...]]
 ) -> tuple[PartitionFieldSummary, ...] | None:
-    """One summary per partition field; ``None``: partitions of several sections leave a field without bounds."""
+    """A summary per partition field; ``None``: the partitions have several sections, so a field has no bounds."""
     summaries = []
     for i, kind in enumerate(types):
         values = [partition[i] for partition in partitions]

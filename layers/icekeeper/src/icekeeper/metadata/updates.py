@@ -16,7 +16,7 @@ from icekeeper.metadata.document import MAIN, JsonObject, TableMetadata
 
 
 def same_table(metadata: TableMetadata) -> list[dict[str, Any]]:
-    """The requirement that the table still has this UUID; none for a v1 table without UUID."""
+    """The requirement that the table still has this UUID; empty for a v1 table without UUID."""
     return [] if metadata.uuid is None else [{"type": "assert-table-uuid", "uuid": metadata.uuid}]
 
 
@@ -29,8 +29,8 @@ def check_requirements(metadata: TableMetadata, requirements: Iterable[Mapping[s
     """Check requirements against a document.
 
     Raises:
-        CommitConflict: one is not met.
-        ValueError: one is of an unknown kind.
+        CommitConflict: a requirement is not met.
+        ValueError: a requirement is of an unknown kind.
     """
     for requirement in requirements:
         kind = requirement["type"]
@@ -46,10 +46,10 @@ def check_requirements(metadata: TableMetadata, requirements: Iterable[Mapping[s
                 )
         elif kind == "assert-default-spec-id":
             if metadata.default_spec_id != requirement["default-spec-id"]:
-                raise CommitConflict(f"the default partition spec is {metadata.default_spec_id} by now")
+                raise CommitConflict(f"the default partition spec is now {metadata.default_spec_id}")
         elif kind == "assert-current-schema-id":
             if metadata.current_schema_id != requirement["current-schema-id"]:
-                raise CommitConflict(f"the current schema is {metadata.current_schema_id} by now")
+                raise CommitConflict(f"the current schema is now {metadata.current_schema_id}")
         else:
             raise ValueError(f"unknown requirement {kind}")
 
@@ -100,7 +100,7 @@ def apply_updates(
 
 
 def _joined(updates: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """The updates, with neighbours that remove statistics as one: an expiry has one for each snapshot."""
+    """The updates; consecutive updates that remove statistics are merged, because an expiry has one per snapshot."""
     for action, run in groupby(updates, key=lambda update: update["action"]):
         if action in ("remove-statistics", "remove-partition-statistics"):
             yield {"action": action, "snapshot-ids": {update["snapshot-id"] for update in run}}
@@ -148,13 +148,13 @@ def _add_snapshot(document: JsonObject, snapshot: JsonObject) -> None:
     if "sequence-number" in snapshot:
         last, number = int(document.get("last-sequence-number") or 0), int(snapshot["sequence-number"])
         if version > 1 and number <= last and snapshot.get("parent-snapshot-id") is not None:
-            raise CommitConflict(f"snapshot {snapshot_id} has sequence number {number}, the table is at {last} already")
+            raise CommitConflict(f"snapshot {snapshot_id} has sequence number {number}, but the table is at {last}")
         document["last-sequence-number"] = max(last, number)
     if version > 2:
         next_row_id, first_row_id = TableMetadata(document).next_row_id, int(snapshot["first-row-id"])
         if first_row_id < next_row_id:
             raise CommitConflict(
-                f"snapshot {snapshot_id} starts at row id {first_row_id}, the table is at {next_row_id}"
+                f"snapshot {snapshot_id} starts at row id {first_row_id}, but the table is at {next_row_id}"
             )
         # Specification, "Row Lineage".
         document["next-row-id"] = first_row_id + int(snapshot["added-rows"])
@@ -199,7 +199,7 @@ def _remove_snapshots(document: JsonObject, snapshot_ids: Iterable[int]) -> None
         _remove_snapshot_ref(document, name)
     if document.get("current-snapshot-id") in gone:  # a v1 document has no refs
         _remove_snapshot_ref(document, MAIN)
-    # The log loses its entries up to the last one of a removed snapshot.
+    # The log loses all entries up to the last entry of a removed snapshot.
     log = document.get("snapshot-log") or []
     last_gone = max((i for i, entry in enumerate(log) if int(entry["snapshot-id"]) in gone), default=-1)
     if last_gone >= 0:

@@ -1,21 +1,21 @@
 """The marks in snapshot summaries by which streaming writers find their last commit
 (rule: carry-streaming-marks) (pure).
 
-After a restart such a writer walks from the head of its branch over the parents until it finds its mark, and
-continues after that commit.  If a parent is missing, it finds no mark and commits everything again: duplicates.  So a
+After a restart such a writer follows the parents from the head of its branch until it finds its mark, and continues
+after that commit.  If a parent is missing, it finds no mark and commits everything again, so rows are duplicated.  So a
 snapshot that adds no rows copies its parent's marks, and expiry keeps all snapshots from the head to the newest mark.
 
 These marks are known:
 
 * Flink, ``SinkUtil.getMaxCommittedCheckpointId``: the checkpoint id of a job and, since 1.0, of an operator.
 * Kafka Connect, ``Coordinator.lastCommittedOffsetsForTable``: the offsets of the control topic and group that the key
-  names.  Other keys hold commit id, task id and the time up to which the table is complete.
+  names.  Other keys contain commit id, task id and the time up to which the table is complete.
 * Spark Structured Streaming, ``SparkWrite.findLastCommittedEpochId``: the epoch of a query.
 * Redpanda, ``get_iceberg_committed_offset``: the offset of a cluster, as JSON.
 * Tiering services (Fluss, Modak) look for the last snapshot of their ``commit-user``, and use that snapshot's id.  A
   copy would give them the wrong id, so this mark is never copied.
 
-``wap.id`` and ``published-wap-id`` are no marks: they describe one staged or published snapshot (Iceberg-Java,
+``wap.id`` and ``published-wap-id`` are not marks: they describe a single staged or published snapshot (Iceberg-Java,
 ``WapUtil``), so a copy would be wrong.
 """
 
@@ -28,16 +28,16 @@ from functools import lru_cache
 from icekeeper.metadata.document import Snapshot
 
 COMMITTED_KEY = "icekeeper.writer-marks-committed-ms"
-"""Stored with copied marks: when the writer committed them, in epoch milliseconds."""
+"""Stored with copied marks: the time at which the writer committed them, in epoch milliseconds."""
 
 # A key of every mark contains one of these.
 _WORDS = ("flink.job-id", "kafka.connect.", "spark.sql.streaming.queryId", "redpanda.commit-metadata", "commit-user")
-# Prefixes of keys; the second is that of the sink's first versions, by Tabular.
+# Prefixes of keys; the first versions of the sink, by Tabular, used the second prefix.
 _OFFSETS = ("kafka.connect.offsets.", "kafka.connect.control.offsets.")
 
 
 def marks_of(snapshot: Snapshot) -> dict[str, int]:
-    """The marks in a snapshot's summary: each writer in words, and when it committed, in epoch milliseconds.
+    """The marks in a snapshot's summary: description of the writer → when it committed, in epoch milliseconds.
 
     Copied marks keep the time of the writer's commit.
     """
@@ -49,9 +49,10 @@ def marks_of(snapshot: Snapshot) -> dict[str, int]:
 
 @lru_cache(maxsize=1024)
 def _may_hold_marks(keys: tuple[str, ...]) -> bool:
-    """Whether a summary with these keys may hold marks.
+    """Whether a summary with these keys may contain marks.
 
-    Detection reads the summaries of all snapshots.  Most have no marks, and one writer's have the same keys.
+    The result is cached: detection reads the summaries of all snapshots, most of which have no marks, and all summaries
+    of a writer have the same keys.
     """
     names = " ".join(keys)
     return any(word in names for word in _WORDS)
@@ -70,12 +71,12 @@ def _committed_ms(snapshot: Snapshot) -> int:
 
 
 def _writers(summary: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Each writer with a mark, in words, and the prefixes of the keys to copy; none: the mark is never copied."""
+    """The description of each writer with a mark, and the prefixes of the keys to copy; empty: it is never copied."""
     job = summary.get("flink.job-id")
     if job is not None and "flink.max-committed-checkpoint-id" in summary:
         operator = summary.get("flink.operator-id")
         writer = f"Flink job {job}" if operator is None else f"Flink job {job}, operator {operator}"
-        # Whole keys: a job may set properties of its own under the same prefix.
+        # Whole keys, because a job may set other properties under the same prefix.
         yield writer, ("flink.max-committed-checkpoint-id", "flink.job-id", "flink.operator-id")
     for key in summary:
         for beginning in _OFFSETS:

@@ -137,7 +137,7 @@ def _clean(
 ) -> StagedOutcome | None:
     loaded = context.load()
     if not identity_of(context.catalogs.own, loaded).is_same_table(context.memory.identity):
-        raise OperationRefused(f"table {loaded.name} was replaced by another one")
+        raise OperationRefused(f"table {loaded.name} was replaced by another table")
     grace_ms = context.policy.orphan_older_than_ms
     now_ms = context.stores.trusted_now_ms(loaded, grace_ms, "orphan_older_than_hours")
     settled = [load for load in adopted if _forget(context, load)]

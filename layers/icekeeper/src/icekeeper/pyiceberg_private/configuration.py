@@ -1,4 +1,4 @@
-"""PyIceberg's configuration: ``.pyiceberg.yaml``, and the environment, which overlays it."""
+"""PyIceberg's configuration: ``.pyiceberg.yaml``, and the environment, which overrides it."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ def configured_catalogs() -> dict[str, dict[str, Any]]:
     """
     _refuse_strangers_file()
     try:
-        config = Config()  # not load_catalog(), which keeps the configuration of the time of its import
+        config = Config()  # not load_catalog(), which reads the configuration once, at its import
     except YAMLError as error:
         raise ValueError(f"{PYICEBERG_YML} is not valid: {_where(error)}") from None
     return {name: dict(config.get_catalog_config(name) or {}) for name in config.get_known_catalogs()}
 
 
 def _refuse_strangers_file() -> None:
-    """Refuse another user's file in the working directory, where PyIceberg looks, too.
+    """Refuse another user's file in the working directory, which PyIceberg also reads.
 
-    A configuration may name commands: anybody who may put a file there, as in ``/tmp``, could run them as us.
+    A configuration may name commands: anybody who can put a file there, as in ``/tmp``, could run them as this user.
     """
     folders = (os.environ.get(PYICEBERG_HOME), os.path.expanduser("~"))
     if not hasattr(os, "getuid") or any(folder and _has_text(folder) for folder in folders) or not _has_text("."):
@@ -48,7 +48,7 @@ def _has_text(folder: str) -> bool:
 
 
 def merged(configured: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Configured properties, overlaid with given ones as in PyIceberg."""
+    """Configured properties, overridden by given properties as in PyIceberg."""
     return dict(merge_config(dict(configured), dict(given)))
 
 
@@ -65,14 +65,14 @@ def catalogs_of(text: str) -> dict[str, dict[str, Any]]:
     sections = {key.lower(): value for key, value in content.items()} if isinstance(content, dict) else None
     catalogs = sections.get("catalog", {}) if sections is not None else None
     if not isinstance(catalogs, dict) or not all(isinstance(value, dict) for value in catalogs.values()):
-        raise ValueError("it has no mapping of names to properties under 'catalog:'")
+        raise ValueError("it contains no mapping of names to properties under 'catalog:'")
     return {
         name.lower(): {key.lower(): value for key, value in properties.items()} for name, properties in catalogs.items()
     }
 
 
 def _where(error: YAMLError) -> str:
-    """The problem and its line, but not the error's own text: that quotes the line, which may contain a password."""
+    """The problem and its line; the error's own text quotes the line, which may contain a password."""
     problem = str(getattr(error, "problem", None) or "it cannot be parsed")
     mark = getattr(error, "problem_mark", None)
     return problem if mark is None else f"{problem} in line {mark.line + 1}"

@@ -34,13 +34,13 @@ from icekeeper.machine.foreign_bytes import FileLimits, hold_values, require_fit
 from icekeeper.machine.metering import RequestKind, note_request
 from icekeeper.text import address_to_show
 
-# To connect, and between two bytes of an answer; a commit may wait for the server to write metadata.
+# Limits for connecting, and between two bytes of an answer; a commit may wait for the server to write metadata.
 REQUEST_TIMEOUT_S = (5.0, 60.0)
 ANSWER_TIMEOUT_S = 600.0
-"""For a whole answer: metadata of 100 MB take so long at 170 kB/s."""
+"""For a whole answer; 100 MB of metadata take this long at 170 kB/s."""
 _PIECE_BYTES = 64 * 1024
 _PACKED = ("gzip", "x-gzip")
-# For each invalid value pydantic makes two more: its message and its position.
+# For each invalid value, pydantic makes two more values: its message and its position.
 _PYDANTIC_TIMES = 3
 _LONGEST_PAUSE_S = 20.0
 # Per namespace; a page has a hundred tables or more.
@@ -53,7 +53,7 @@ _SIGNERS = frozenset({AWS_ACCESS_KEY_ID, AWS_PROFILE_NAME, AWS_SECRET_ACCESS_KEY
 READING = frozenset({"GET", "HEAD"})
 
 Admit: TypeAlias = Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, str]]
-"""Takes the defaults and the overrides that a server sends; returns those that replace properties of the client."""
+"""Takes the defaults and the overrides that a server sends; returns the properties that replace the client's."""
 
 
 class _ShortPauses(Retry):
@@ -72,21 +72,21 @@ class _Pages(threading.local):
 
 
 class AnswerRefused(requests.RequestException):
-    """A server's answer or listing does not end, is damaged, or exceeds the limits."""
+    """A server's answer or listing never ends, is damaged, or exceeds the limits."""
 
 
-class LedElsewhere(requests.RequestException):
+class RedirectRefused(requests.RequestException):
     """A server redirects to another origin; no request is sent there."""
 
 
 class SecondAttemptFailed(requests.RequestException):
-    """A request was answered with "sign in again", and the second attempt got no answer."""
+    """The server answered a request with "sign in again", and the second attempt got no answer."""
 
 
 class BoundedRestCatalog(RestCatalog):
-    """PyIceberg's REST client with a timeout on every request, including those for configuration and token.
+    """PyIceberg's REST client with a timeout on every request, including requests for configuration and token.
 
-    If it signs requests, it does so with the session in the property ``botocore_session``, if there is one.
+    If it signs requests, it uses the session in the property ``botocore_session``, if that is set.
 
     Only reads are repeated: a commit that is sent twice conflicts with itself (rule: send-commits-once).  Of the
     server's configuration, PyIceberg sees only what ``admit`` returns (rule: admit-server-settings-by-list).  Cookies
@@ -99,7 +99,7 @@ class BoundedRestCatalog(RestCatalog):
         super().__init__(name, **properties)
 
     def _fetch_config(self) -> None:
-        # Replaces PyIceberg's, which merges all that the server sends, even classes to import
+        # Replaces PyIceberg's method, which merges everything that the server sends, even classes to import
         # (platform: pyiceberg-trusts-server-settings).
         warehouse = self.properties.get(WAREHOUSE_LOCATION)
         with self._create_session() as session:
@@ -124,9 +124,9 @@ class BoundedRestCatalog(RestCatalog):
         for adapter in session.adapters.values():
             if isinstance(adapter, HTTPAdapter):
                 _end_answers(adapter)
-                # other=0: else urllib3 repeats a POST after errors of no known kind, such as one of TLS in an answer.
-                # An adapter that does not sign would repeat nothing: a connection that a server or a load balancer
-                # closes while it is idle would fail a whole operation.
+                # other=0, because urllib3 would otherwise repeat a POST after errors of unknown kinds, such as a TLS
+                # error during an answer.  An adapter that does not sign would repeat nothing, so an idle connection
+                # that a server or load balancer closes would fail a whole operation.
                 signs = adapter.max_retries.read is not False
                 total = adapter.max_retries.total if signs else int(SIGV4_RETRIES_DEFAULT)
                 adapter.max_retries = _ShortPauses(total, allowed_methods=READING, other=0)
@@ -150,8 +150,8 @@ class BoundedRestCatalog(RestCatalog):
         session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=()))
 
     def _init_sigv4(self, session: requests.Session) -> None:
-        # PyIceberg would set the properties' profile and keys in the given session, which already has them or their
-        # role.
+        # PyIceberg would set the profile and keys of the properties in the given session, which already has them or
+        # their role.
         properties = self.properties
         left_out = _SIGNERS if BOTOCORE_SESSION in properties else ()
         self.properties = {key: value for key, value in properties.items() if key not in left_out}
@@ -160,10 +160,10 @@ class BoundedRestCatalog(RestCatalog):
 
 
 def _target_at_home(target_of: Callable[[requests.Response], str | None], response: requests.Response) -> str | None:
-    """The target of a redirect, which must have the origin of the answer, or the same host by TLS.
+    """The target of a redirect, which must have the origin of the answer, or be the same host through TLS.
 
-    requests would also send headers that it does not know as secrets: those that the operator configured, and a session
-    token of a signature.  After a 307 or 308 it would send the body, which may contain the client's secret.
+    requests would also send headers that it does not recognise as secrets: headers that the operator configured, and
+    the session token of a signature.  After a 307 or 308 it would send the body, which may contain the client's secret.
     """
     target = target_of(response)
     if target is None:
@@ -171,7 +171,9 @@ def _target_at_home(target_of: Callable[[requests.Response], str | None], respon
     address = urljoin(response.url, target)
     here, there = own_origin(response.url), origin_of(address)
     if here is None or there not in (here, Origin("https", here.host, 443) if here.port == 80 else here):
-        raise LedElsewhere(f"a redirect leads elsewhere, to {address_to_show(address)[:200]!a}; correct its uri")
+        raise RedirectRefused(
+            f"a redirect leads to another server, {address_to_show(address)[:200]!a}; correct its uri"
+        )
     return target
 
 
@@ -182,15 +184,15 @@ def _next_page(
     params: Mapping[str, str] | None = None,
     **more: Any,
 ) -> requests.Response:
-    """Ask for one page of a listing, but refuse a repeated token, or too many pages (rule: bound-foreign-bytes).
+    """Request a page of a listing, but refuse a repeated token, or too many pages (rule: bound-foreign-bytes).
 
-    PyIceberg continues as long as there is a token.
+    PyIceberg itself continues as long as there is a token.
     """
     token = (params or {}).get("pageToken")
     if token is None:
         pages.seen = set()
     elif token in pages.seen or len(pages.seen) >= _MOST_PAGES:
-        raise AnswerRefused("a listing repeats itself and never ends")
+        raise AnswerRefused("a listing repeats its pages and never ends")
     else:
         pages.seen.add(token)
     return _of_few_values(get, url, params=params, **more)
@@ -207,7 +209,7 @@ def _of_few_values(ask: Callable[..., requests.Response], *arguments: Any, **mor
 
 
 def _end_answers(adapter: Any) -> None:
-    """Make an adapter read each answer whole, within :data:`ANSWER_TIMEOUT_S`, also those after redirects."""
+    """Make an adapter read each whole answer within :data:`ANSWER_TIMEOUT_S`, even after redirects."""
     if not isinstance(adapter.send, functools.partial):
         adapter.send = functools.partial(_whole_answer, adapter.send)
 
@@ -215,9 +217,9 @@ def _end_answers(adapter: Any) -> None:
 def _whole_answer(
     send: Callable[..., requests.Response], request: requests.PreparedRequest, stream: bool = False, **more: Any
 ) -> requests.Response:
-    """Send a request and read the answer, within limits: a server could send a byte a minute.
+    """Send a request and read the answer within limits, because a server could send a byte a minute.
 
-    The answer is unpacked here, because urllib3 unpacks up to five layers, before release 2.6 without any limit.
+    The answer is decompressed here, because urllib3 decompresses up to five layers, and any number before release 2.6.
     """
     response = send(request, stream=True, **more)
     packing = str(response.raw.headers.pop("Content-Encoding", "")).strip().lower()
@@ -229,7 +231,7 @@ def _whole_answer(
     for part in response.iter_content(_PIECE_BYTES):
         if steady_s() > until_s:
             response.close()
-            raise AnswerRefused(f"an answer does not end within {ANSWER_TIMEOUT_S:.0f} s")
+            raise AnswerRefused(f"an answer took longer than {ANSWER_TIMEOUT_S:.0f} s")
         parts.append(part)
         size += len(part)
         try:
@@ -245,7 +247,7 @@ def _whole_answer(
             raise AnswerRefused(
                 str(error) if isinstance(error, MetadataUnreadable) else f"an answer is damaged: {error}"
             ) from None
-    response._content = data  # where requests itself keeps it
+    response._content = data  # where requests itself stores it
     return response
 
 
@@ -261,14 +263,14 @@ def rest_request(
     table: str,
     json: Mapping[str, Any] | None = None,
 ) -> requests.Response:
-    """Send one request about a table through the authenticated session; return the answer with any status.
+    """Send a request about a table through the authenticated session; return the answer, whatever its status.
 
     Redirects are followed only for reads: a redirect turns a POST into a GET, whose answer looks like success.  Reads
-    bypass caches between us and the catalog (RFC 9111, "no-cache").
+    bypass caches in front of the catalog (RFC 9111, "no-cache").
 
     Raises:
         SecondAttemptFailed: the first attempt was answered, the second was not.
-        requests.RequestException: no answer came.
+        requests.RequestException: there was no answer.
     """
     path = catalog._split_identifier_for_path((*namespace, table))
     url = catalog.url("namespaces/{namespace}/tables/{table}", **path)

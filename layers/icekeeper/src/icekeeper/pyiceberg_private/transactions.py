@@ -1,7 +1,7 @@
 """Faster transactions of PyIceberg, for code that makes many small commits: the demonstration, and tests.
 
-At each access to a table's metadata a transaction copies them deeply, eighteen times for one append.  For a small table
-that is half of the append's cost, and it grows with the snapshots.
+A transaction makes a deep copy at each access to a table's metadata, eighteen times for an append.  For a small table
+this is half of the append's cost, and the cost grows with the number of snapshots.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LAST_LOOK = "icekeeper_last_look"
 def copy_metadata_once() -> None:
     """Make each transaction of this process copy the metadata once for each staged change.
 
-    Commits do not use these copies: the catalog applies the staged updates to its own metadata.
+    Commits do not use these copies, because the catalog applies the staged updates to its own metadata.
     """
     Transaction.table_metadata = property(_table_metadata)  # type: ignore[method-assign,assignment]  # there is no seam
 
@@ -24,7 +24,7 @@ def copy_metadata_once() -> None:
 def _table_metadata(transaction: Transaction) -> TableMetadata:
     base, updates = transaction._table.metadata, transaction._updates
     last: tuple[object, object, TableMetadata] | None = vars(transaction).get(_LAST_LOOK)
-    # By identity: metadata and updates are replaced, never changed.
+    # Compare by identity, because metadata and updates are replaced, never changed.
     if last is None or last[0] is not base or last[1] is not updates:
         last = base, updates, update_table_metadata(base, updates)
         vars(transaction)[_LAST_LOOK] = last

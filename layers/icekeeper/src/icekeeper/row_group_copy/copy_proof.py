@@ -50,7 +50,7 @@ def disproof(written: WrittenCopy, schema: ParquetSchema, storage: Storage) -> s
                 or _other_bytes(written, facts, stream, storage)
                 or (other_lineage(expected, facts, file) if schema.has_lineage else None)
                 # Lineage columns, which are all decoded, do not count as the sample.
-                or _undecodable(written.row_groups, [one.columns(len(schema.data_leaves)) for one in facts], file)
+                or _undecodable(written.row_groups, [fact.columns(len(schema.data_leaves)) for fact in facts], file)
             )
         except (pa.ArrowException, OSError, CannotCopy) as error:
             if failed_by_store(error):
@@ -67,14 +67,14 @@ def other_facts(copied: Sequence[CopiedRowGroup], found: Sequence[RowGroupFacts]
             return f"row group {number} had {before.facts.rows} rows, Arrow sees {after.rows}"
         if before.facts.said != after.said:
             return f"Arrow sees another description of row group {number} than of the one in {before.source}"
-    taken = sorted(piece for one in found for piece in one.pieces)
+    taken = sorted(piece for fact in found for piece in fact.pieces)
     if any(after.start < before.end for before, after in pairwise(taken)):
         return "Arrow sees column chunks that overlap"
     return None
 
 
 def _other_bytes(written: WrittenCopy, found: Sequence[RowGroupFacts], stream: Any, storage: Storage) -> str | None:
-    pieces = sorted(piece for one in found for piece in one.pieces)
+    pieces = sorted(piece for fact in found for piece in fact.pieces)
     with stream_of_pieces(stream, written.path, etag_of(stream), joined(pieces), storage) as ahead:
         read = checksums(ahead, pieces)
     for number, (before, after) in enumerate(zip(written.row_groups, found, strict=True)):

@@ -150,11 +150,11 @@ class CopyableFile:
         """New descriptions of the row groups and columns to copy, as in the footer; the caller may change them."""
         found = self.footer.metadata().row_groups
         groups = []
-        for one in self.groups:
-            group = found[one.number]
-            dropped = sum(chunk.meta_data.total_uncompressed_size for chunk in group.columns[one.columns :])
+        for wanted in self.groups:
+            group = found[wanted.number]
+            dropped = sum(chunk.meta_data.total_uncompressed_size for chunk in group.columns[wanted.columns :])
             groups.append(
-                replace(group, columns=group.columns[: one.columns], total_byte_size=group.total_byte_size - dropped)
+                replace(group, columns=group.columns[: wanted.columns], total_byte_size=group.total_byte_size - dropped)
             )
         return groups
 

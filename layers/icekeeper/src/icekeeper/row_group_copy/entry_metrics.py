@@ -108,7 +108,7 @@ def _sums(
     """The sum of a count for every column with a count in each entry."""
     counts = [counts_of(entry) or {} for entry in entries]
     ids = [leaf.field_id for leaf in leaves]
-    return {i: sum(one[i] for one in counts) for i in ids if all(i in one for one in counts)}
+    return {i: sum(count[i] for count in counts) for i in ids if all(i in count for count in counts)}
 
 
 def _bounds(entries: Sequence[DataFile], leaf: LeafColumn) -> tuple[bytes, bytes | None] | None:

@@ -99,7 +99,7 @@ DECISIONS: Mapping[type[Any], Mapping[str, Decision]] = {
 
 _REFUSALS = {"file_path": "keeps column chunks in other files", "encryption_algorithm": "is encrypted"}
 _NAMES = {
-    decision: {kind: [name for name, one in fields.items() if one is decision] for kind, fields in DECISIONS.items()}
+    decision: {kind: [name for name, made in fields.items() if made is decision] for kind, fields in DECISIONS.items()}
     for decision in Decision
 }
 
@@ -305,7 +305,7 @@ def _said(chunk: Any, statistics: Any, column: int, lacks: Lacks) -> int:
     if statistics is None or not statistics.has_min_max or not lacks.has_bounds(column):
         return hash((sizes, kinds, nulls))
     # The text of a float equals itself, which NaN does not.
-    bounds = (repr(one) if isinstance(one, float) else one for one in (statistics.min_raw, statistics.max_raw))
+    bounds = (repr(bound) if isinstance(bound, float) else bound for bound in (statistics.min_raw, statistics.max_raw))
     return hash((sizes, kinds, nulls, *bounds))
 
 

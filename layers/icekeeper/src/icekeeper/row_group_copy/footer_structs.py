@@ -104,7 +104,7 @@ def thrift(*types: Kind | None) -> Callable[[type[T]], type[T]]:
 
     def described(kind: type[T]) -> type[T]:
         made: Any = kind
-        names = iter([one.name for one in fields(made)])
+        names = iter([field.name for field in fields(made)])
         numbered = enumerate(types, 1)
         made.thrift_spec = (None, *(t and (number, t[0], next(names), t[1], None) for number, t in numbered))
         return kind

@@ -88,13 +88,13 @@ def write_lineage(
         return tuple(None for _ in wanted)
     with storage.translated(file.path), _opened(file, storage) as stored:
         found: list[LineageChunks | None] = []
-        for one, group, is_wanted in zip(file.groups, file.carried(), wanted, strict=True):
+        for copied, group, is_wanted in zip(file.groups, file.carried(), wanted, strict=True):
             if not is_wanted:
                 found.append(None)
                 continue
-            values = None if stored is None else _stored_values(stored, one.number)
+            values = None if stored is None else _stored_values(stored, copied.number)
             chunks, data = encoded_lineage(
-                group, inherited.after(one.first_row), values, schema, not lacks.offset_index, start
+                group, inherited.after(copied.first_row), values, schema, not lacks.offset_index, start
             )
             sink.write(data)
             found.append(chunks)

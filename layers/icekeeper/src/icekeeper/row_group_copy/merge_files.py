@@ -212,9 +212,9 @@ def _with_told_facts(file: CopyableFile, leaves: Sequence[LeafColumn], wanted: C
     footer = file.footer.metadata()
     columns = [(number, leaf.field_id) for number, leaf in enumerate(leaves) if leaf.field_id in wanted]
     groups = []
-    for one in file.groups:
-        counted = {i: _nans_in_footer(footer.row_groups[one.number], number) for number, i in columns}
-        groups.append(replace(one, floats={i: facts for i, facts in counted.items() if facts is not None}))
+    for group in file.groups:
+        counted = {i: _nans_in_footer(footer.row_groups[group.number], number) for number, i in columns}
+        groups.append(replace(group, floats={i: facts for i, facts in counted.items() if facts is not None}))
     return replace(file, groups=tuple(groups))
 
 
@@ -223,13 +223,13 @@ def _with_decoded_facts(
 ) -> CopyableFile:
     """The file with the facts of these float columns (by id) in each row group; unknown ones are decoded."""
     unknown = {
-        one.number: [leaf for leaf in leaves if leaf.field_id in {*wanted} - {*one.floats}] for one in file.groups
+        group.number: [leaf for leaf in leaves if leaf.field_id in {*wanted} - {*group.floats}] for group in file.groups
     }
     unknown = {number: columns for number, columns in unknown.items() if columns}
     if not unknown:
         return file
     found = dict(_decoded(file, unknown, storage))
-    groups = (replace(one, floats={**one.floats, **found.get(one.number, {})}) for one in file.groups)
+    groups = (replace(group, floats={**group.floats, **found.get(group.number, {})}) for group in file.groups)
     return replace(file, groups=tuple(groups))
 
 
@@ -242,9 +242,9 @@ def _with_found_facts(entry: DataFile, file: CopyableFile, leaves: Sequence[Leaf
         found = [group.floats[i] for group in file.groups if i in group.floats]
         if not found:
             continue
-        nans[i] = sum(one.nans for one in found)
-        bounds = [one.bounds for one in found if one.bounds is not None]
-        if bounds and i not in lower and all(one.is_decoded for one in found):
+        nans[i] = sum(facts.nans for facts in found)
+        bounds = [facts.bounds for facts in found if facts.bounds is not None]
+        if bounds and i not in lower and all(facts.is_decoded for facts in found):
             # A zero may have either sign.
             least, most = min(low for low, _ in bounds) or -0.0, max(high for _, high in bounds) or 0.0
             lower[i], upper[i] = encode(leaf.iceberg_type, least), encode(leaf.iceberg_type, most)

@@ -96,9 +96,9 @@ def agreed_facts(file: CopyableFile, groups: Sequence[RowGroup], lacks: Lacks) -
     """The facts of the row groups by Arrow; raises CannotCopy if it sees a column chunk at another place than we do."""
     numbers = [group.number for group in file.groups]
     found = row_group_facts(file.footer.seen_by_arrow(), numbers, lacks)
-    facts = [one.columns(len(group.columns)) for one, group in zip(found, groups, strict=True)]
+    facts = [copy.columns(len(group.columns)) for copy, group in zip(found, groups, strict=True)]
     pieces = [[data_pages(chunk.meta_data) for chunk in group.columns] for group in groups]
-    if [list(one.pieces) for one in facts] != pieces:
+    if [list(fact.pieces) for fact in facts] != pieces:
         raise CannotCopy("has column chunks elsewhere for Arrow than by its footer")
     return facts
 
@@ -115,12 +115,12 @@ def _copied_input(
 ) -> CopiedInput:
     """``crcs`` are the checksums of all column chunks; ``None``: the store copies the bytes."""
     copied = []
-    for one, group in zip(facts, groups, strict=True):
+    for fact, group in zip(facts, groups, strict=True):
         has_lineage = schema.has_lineage and len(group.columns) == len(schema.columns)
         bounds = stored_bounds(group) if has_lineage else None
-        checksums = () if crcs is None else tuple(crcs[piece] for piece in one.pieces)
+        checksums = () if crcs is None else tuple(crcs[piece] for piece in fact.pieces)
         lineage = None if bounds is None else LineageFacts(bounds)
-        copied.append(CopiedRowGroup(placement.file.path, one, checksums, lineage))
+        copied.append(CopiedRowGroup(placement.file.path, fact, checksums, lineage))
     index_bytes = sum(piece.size for group in groups for piece in column_indexes_of(group, lacks))
     return CopiedInput(placement, tuple(copied), index_bytes, indexes, pages)
 
@@ -135,7 +135,7 @@ def write_copy(layout: Layout, path: str, schema: ParquetSchema, storage: Storag
     placement: Placement | None = None
     copied: list[CopiedInput] = []
     try:
-        files = [one.file for one in layout.placements]
+        files = [placement.file for placement in layout.placements]
         with storage.translated(path), bounded_output(storage, path) as sink, input_streams(files, storage) as opened:
             sink.write(MAGIC)
             for placement in layout.placements:
@@ -246,7 +246,7 @@ def _inputs(
 
     def read(placement: Placement) -> CopiedInput | None:
         footer, groups = placement.file.footer, placement.file.carried()
-        if not ends_are_certain([one for one in footer.metadata().row_groups if one.num_rows], footer.start):
+        if not ends_are_certain([group for group in footer.metadata().row_groups if group.num_rows], footer.start):
             return None
         facts = agreed_facts(placement.file, groups, lacks)
         wanted = [piece for group in groups for piece in indexes_of(group, lacks)]
@@ -259,7 +259,7 @@ def _inputs(
     with WorkThreads(_READ_AT_ONCE, thread_name_prefix="page-indexes") as pool:
         for first in range(0, len(layout.placements), _READ_AT_ONCE):
             some = layout.placements[first : first + _READ_AT_ONCE]
-            for placement, running in [(one, pool.submit(read, one)) for one in some]:
+            for placement, running in [(placement, pool.submit(read, placement)) for placement in some]:
                 try:
                     known = running.result()
                 except CannotCopy as error:
@@ -289,7 +289,7 @@ def write_tail(
             lineage.append(write_lineage(current.placement.file, sink, start, schema, lacks, storage))
             start += sum(new.place.size for new in lineage[-1] if new is not None)
         written = [new for some in lineage for new in some if new is not None]
-        column_index_bytes = sum(one.column_index_bytes for one in inputs)
+        column_index_bytes = sum(input.column_index_bytes for input in inputs)
         for new in written:
             numbered = enumerate(new.column_indexes, len(schema.columns) - LINEAGE_COLUMNS)
             column_index_bytes += sum(piece.size for number, (piece, _) in numbered if lacks.has_column_index(number))
@@ -300,11 +300,11 @@ def write_tail(
             moved.add(groups, placement, current.indexes | indexes, current.pages | pages)
         sink.write(moved.column_indexes)
         sink.write(moved.offset_indexes)
-        files, writers = [one.placement.file for one in inputs], {new.created_by for new in written}
+        files, writers = [input.placement.file for input in inputs], {new.created_by for new in written}
         sink.write(framed(footer_bytes(files, moved.row_groups, schema, writers)))
     except CannotCopy as error:
         return NotCopyable(current.placement.file.path, str(error))
-    copied = [group for one in inputs for group in one.row_groups]
+    copied = [group for input in inputs for group in input.row_groups]
     row_groups = map(_with_lineage, copied, (new for some in lineage for new in some))
     return tuple(row_groups), tuple(moved.split_offsets)
 

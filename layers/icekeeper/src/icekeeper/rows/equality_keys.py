@@ -148,7 +148,7 @@ def _ranges(keys: _Keys, most: int, task: ReadTask, storage: Storage) -> Iterabl
         return [_Range()]
     step = max(1, rows * most // (likely * _SAMPLES))
     size, sample = 0, list[list[pa.Array]]()
-    for columns in (one for number in keys.numbers for one in _key_columns(keys, number, task, storage)):
+    for columns in (chunk for number in keys.numbers for chunk in _key_columns(keys, number, task, storage)):
         size += keys.size_of(columns)
         places = pa.arange(0, len(columns[0]), step)
         sample.append([comparable(column).take(places) for column in columns])

@@ -350,10 +350,10 @@ def _constant(value: PartitionValue, iceberg_type: Any, length: int) -> pa.Array
     target = arrow_type(iceberg_type)
     if value is None and not isinstance(target, pa.BaseExtensionType):
         return pa.nulls(length, target)
-    one = raw_column([value], iceberg_type)
-    if isinstance(one, pa.ExtensionArray):
-        return pa.ExtensionArray.from_storage(target, pa.repeat(one.storage[0], length))
-    return pa.repeat(one[0], length)
+    filled = raw_column([value], iceberg_type)
+    if isinstance(filled, pa.ExtensionArray):
+        return pa.ExtensionArray.from_storage(target, pa.repeat(filled.storage[0], length))
+    return pa.repeat(filled[0], length)
 
 
 # Arrow casts far more types than Iceberg promotes: text to the number that it spells, ``true`` to 1, a timestamp to its

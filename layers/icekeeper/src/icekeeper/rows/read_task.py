@@ -302,13 +302,13 @@ def _require_mapped_fields(fields: Any) -> None:
     Serialization"."""
     if not isinstance(fields, list):
         raise ValueError("mapped fields are not a list")
-    for one in fields:
-        names = one.get("names") if isinstance(one, dict) else None
+    for mapped in fields:
+        names = mapped.get("names") if isinstance(mapped, dict) else None
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise ValueError("a mapped field has no list of names")
-        if not isinstance(one.get("field-id"), int | None):
+        if not isinstance(mapped.get("field-id"), int | None):
             raise ValueError(f"the field id of {names} is not a number")
-        _require_mapped_fields(one.get("fields") or [])
+        _require_mapped_fields(mapped.get("fields") or [])
 
 
 def _identity_values(metadata: TableMetadata, planned: PlannedInput) -> dict[int, PartitionValue]:

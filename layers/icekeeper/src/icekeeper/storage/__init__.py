@@ -1,1 +1,1 @@
-"""Files: list, read, write, delete, and what a store allows."""
+"""Lists, reads, writes and deletes files, and finds out what a store allows."""

@@ -1,10 +1,10 @@
-"""Streams of PyArrow for any store, which never return truncated reads and count their requests.
+"""PyArrow streams for any store, which never return truncated reads and count their requests.
 
-:class:`ArrowFiles` opens them with the file systems that PyIceberg makes from properties.  A file system is made with
+:class:`ArrowFiles` opens them with the file systems that PyIceberg makes from properties.  A file system is made for
 the first object that needs it, because its imports are slow (``storage/file_systems.py``).  An S3 file system keeps the
-keys with which it was made, and keys expire.  So boto3, which renews keys, is asked for them before each use, and new
-keys get a new file system.  A read continues with the new one; a write ends with the keys
-with which it began.
+keys with which it was made, and keys expire.  So before each use the keys are requested from boto3, which renews them,
+and new keys get a new file system.  A read continues with the new file system; a write
+ends with the keys with which it began.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from icekeeper.machine.metering import RequestKind, current_count, note_request
 from icekeeper.storage.failures import ShortAnswer
 from icekeeper.storage.part_plan import ObjectRange
 from icekeeper.storage.paths import is_local, is_s3, split_path
-from icekeeper.storage.s3_reads import known_error, tells_other_etag
+from icekeeper.storage.s3_reads import has_other_etag, known_error
 
 if TYPE_CHECKING:
     from pyiceberg.io.pyarrow import PyArrowFileIO
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 
 UPLOAD_PART_BYTES = 10 * 1024 * 1024
-"""PyArrow sends a smaller object whole, a larger one in parts of this size (platform: pyarrow-s3-requests)."""
+"""PyArrow sends a smaller object whole, and a larger object in parts of this size (platform: pyarrow-s3-requests)."""
 
 
 class WriteOnly:
-    """The properties that Arrow asks a Python object for before it writes to it."""
+    """The methods that Arrow calls on a Python object before it writes to it."""
 
     def readable(self) -> bool:
         return False
@@ -70,7 +70,7 @@ class _CountedUpload(WriteOnly):
             self._stream.close()
         finally:
             if self._count is not None:
-                # One request, or those for the parts and two around them.
+                # A single request, or a request per part and two more.
                 self._count.add(RequestKind.PUT, 1 if size < UPLOAD_PART_BYTES else 2 - (-size // UPLOAD_PART_BYTES))
 
     def tell(self) -> int:
@@ -84,29 +84,29 @@ class _CountedUpload(WriteOnly):
         return len(data)
 
 
-# Ranges of S3 objects, each read with one request, if the object has the expected ETag.  They serve code that knows
-# where to read: Arrow's streams ask for the size first and read one range at a time.  They also replace Arrow's streams
-# where an answer may redirect to any address: Arrow follows it (platform: pyarrow-follows-redirects), boto3 raises an
-# error; and for keys that Arrow refuses.
+# Ranges of S3 objects, each read with a single request, if the object has the expected ETag.  They are for code that
+# knows the ranges to read: Arrow's streams request the size first and read one range at a time.  They also replace
+# Arrow's streams for keys that Arrow refuses, and if an answer may redirect to any address: Arrow follows the redirect
+# (platform: pyarrow-follows-redirects), boto3 raises an error.
 
 _ATTEMPTS = 3
 
 
 class ObjectChanged(Exception):
-    """The object at this path has another ETag than expected, or too few bytes."""
+    """The object at this path does not have the expected ETag, or has too few bytes."""
 
 
 def is_of_another_object(error: ClientError) -> bool:
-    """Whether a request failed because the object has another ETag than the request names, or ends before the range."""
+    """Whether a request failed because the object has not the ETag that the request names, or ends before the range."""
     return error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") in (412, 416)
 
 
 def read_s3_range(client: Any, wanted: ObjectRange) -> bytes:
-    """The bytes of a range, read with one request.
+    """The bytes of a range, read with a single request.
 
     Raises:
         OSError: the store sent several truncated answers (rule: short-reads-are-errors).
-        ObjectChanged: it has another ETag, or ends before ``start``.
+        ObjectChanged: the object has another ETag, or ends before ``start``.
         ClientError: there is no such object, or the store refuses.
         BotoCoreError: the store does not answer.
     """
@@ -121,10 +121,10 @@ def read_s3_range(client: Any, wanted: ObjectRange) -> bytes:
             if is_of_another_object(error):
                 raise ObjectChanged(path) from error
             raise
-        if etag is not None and tells_other_etag(answer, etag):
+        if etag is not None and has_other_etag(answer, etag):
             raise ObjectChanged(path)
         try:
-            data: bytes = answer["Body"].read(wanted.size + 1)  # not more, should the answer be longer
+            data: bytes = answer["Body"].read(wanted.size + 1)  # not more, if the answer is longer
         except (HTTPClientError, IncompleteReadError):  # boto3 repeats a request only until its answer begins
             if attempt == _ATTEMPTS - 1:
                 raise
@@ -136,15 +136,15 @@ def read_s3_range(client: Any, wanted: ObjectRange) -> bytes:
 
 
 class RangedObject:
-    """An S3 object with the reading methods of a :class:`pyarrow.NativeFile`; each read is one request."""
+    """An S3 object with the reading methods of a :class:`pyarrow.NativeFile`; each read sends a request."""
 
     closed = False
 
     def __init__(self, client: Any, path: str) -> None:
-        """Ask for the object's size.
+        """Request the object's size.
 
         Raises:
-            FileNotFoundError, PermissionError: as Arrow raises them.
+            FileNotFoundError, PermissionError: as from Arrow.
             ClientError, BotoCoreError: the store failed.
         """
         parts = split_path(path)
@@ -170,7 +170,7 @@ class RangedObject:
         return self._position
 
     def readinto(self, buffer: memoryview) -> int:
-        """Fill the buffer, or as much of it as the object has."""
+        """Fill the buffer, or the part of it for which the object has bytes."""
         end = min(self._position + len(buffer), self._size)
         if end <= self._position:
             return 0
@@ -187,7 +187,7 @@ class RangedObject:
 
 
 class _UploadAtClose(WriteOnly):
-    """Holds all data and creates the object with one request when it is closed."""
+    """Keeps all data in memory and creates the object with a single request when it is closed."""
 
     closed = False
 
@@ -201,7 +201,7 @@ class _UploadAtClose(WriteOnly):
         return self._held.tell()
 
     def flush(self) -> None:
-        """Nothing: the object is created as a whole."""
+        """Do nothing: the object is created as a whole."""
 
     def close(self) -> None:
         if not self.closed:
@@ -211,7 +211,7 @@ class _UploadAtClose(WriteOnly):
 
 
 Opener: TypeAlias = Callable[[], pa.NativeFile | None]
-"""Returns a seekable stream at the first call; later ``None``, or another stream that replaces it."""
+"""Returns a seekable stream at the first call; later ``None``, or a new stream that replaces the first."""
 
 _MARK_BYTES = 8
 _READ_ATTEMPTS = 2
@@ -221,19 +221,19 @@ def whole_reads(opener: Opener, path: str) -> pa.NativeFile:
     """The stream of ``opener``; a truncated read is repeated once, then raises ``OSError``
     (rule: short-reads-are-errors).
 
-    Arrow 26 returns a buffer of the requested size also when the store or a proxy sent fewer bytes: the rest is
+    Arrow 26 returns a buffer of the requested size even if the store or a proxy sent fewer bytes: the rest is
     uninitialised memory (platform: arrow-short-reads-unnoticed).  So a random mark is written to the end of each buffer
-    before the read; if it is still there, the answer was truncated.
+    before the read; if the mark remains, the answer was truncated.
     """
     stream = opener()
-    assert stream is not None  # at the first call there is one
+    assert stream is not None  # because this is the first call
     opened = _Stream(_WholeReads(stream, path, opener), mode="r")
     opened.etag = _etag_in_metadata(stream)
     return opened
 
 
 def etag_of(stream: pa.NativeFile) -> str | None:
-    """The ETag that an S3 object had when it was opened; ``None`` if the store is not S3 or sent none."""
+    """The ETag that an S3 object had when it was opened; ``None`` if the store is not S3 or sent no ETag."""
     return stream.etag if isinstance(stream, _Stream) else None
 
 
@@ -292,7 +292,7 @@ class _WholeReads:
         return buffer
 
     def _renew(self) -> None:
-        """Replace the stream if the opener has a new one of the same object."""
+        """Replace the stream if the opener returns a new stream of the same object."""
         stream = self._opener()
         if stream is None:
             return
@@ -305,7 +305,7 @@ class _WholeReads:
         """Read from ``start`` into the view; return whether the store sent enough bytes to fill it."""
         mark = os.urandom(min(len(view), _MARK_BYTES))
         self._fill(view, start, mark)
-        # One last byte in 256 equals the mark's by chance: then the end is read again with another mark.
+        # In one of 256 reads, the last byte equals the mark's by chance: then the end is read again with another mark.
         return view[-1] != mark[-1] or self._is_end(view[-len(mark) :], start + len(view) - len(mark))
 
     def _fill(self, view: memoryview, start: int, mark: bytes) -> None:
@@ -332,7 +332,7 @@ class ArrowFiles:
     def __init__(self, properties: Mapping[str, str]) -> None:
         self._properties = properties
         self.is_plain = properties.get(PY_IO_IMPL) in _PLAIN_FILE_IO
-        """False where the operator configured another FileIO, which may do more than read and write."""
+        """``False`` if the operator configured another FileIO, which may do more than read and write."""
         self._made: _FileSystems | None = None
 
     def open(self, path: str) -> pa.NativeFile:
@@ -353,7 +353,7 @@ class ArrowFiles:
         used: _FileSystems | None = None
 
         def opened_again() -> pa.NativeFile | None:
-            """A stream, the first time and when the keys have been renewed; else ``None``."""
+            """A stream, at the first call and after the keys were renewed; otherwise ``None``."""
             nonlocal used
             systems = self.current(path)
             if systems is used:
@@ -366,10 +366,10 @@ class ArrowFiles:
         return whole_reads(opened_again, path)
 
     def create(self, path: str) -> pa.NativeFile:
-        """A stream that creates the file when it is closed, and the folders of a local file now.
+        """A stream that creates the file when it is closed; the folders of a local file are created at once.
 
         Raises:
-            OSError, pa.ArrowException, StorageError: as :meth:`open`.
+            OSError, pa.ArrowException, StorageError: as from :meth:`open`.
         """
         if is_local(path):
             key = os.path.abspath(split_path(path).key)
@@ -378,7 +378,7 @@ class ArrowFiles:
         if self._needs_boto3(path):
             stream = pa.PythonFile(_UploadAtClose(self._s3, path), mode="w")
         else:
-            # opening_late cannot copy a retry strategy.
+            # opening_late cannot copy a file system with a retry strategy.
             may_be_late = self.is_plain and not self._properties.get(S3_RETRY_STRATEGY_IMPL)
             systems = self.current(path)
             filesystem = systems.opening_late(path) if may_be_late else systems.of(path)
@@ -386,7 +386,7 @@ class ArrowFiles:
         return stream if current_count() is None else pa.PythonFile(_CountedUpload(stream), mode="w")
 
     def current(self, path: str) -> _FileSystems:
-        """The file systems to use now: the same as before, unless keys were renewed since."""
+        """The file systems to use now; they change if keys were renewed since the last call."""
         from icekeeper.storage.file_systems import arrow_file_io, current_keys
 
         asks = self.is_plain and is_s3(path)
@@ -397,8 +397,8 @@ class ArrowFiles:
         return made
 
     def _needs_boto3(self, path: str) -> bool:
-        """Whether a server chose the store, which may then redirect PyArrow to any address; or the key has an empty
-        part (platform: pyarrow-refuses-empty-parts)."""
+        """Whether the path needs boto3: a server chose the store, which may redirect PyArrow to any address; or the key
+        has an empty part (platform: pyarrow-refuses-empty-parts)."""
         is_theirs = self._properties.get(ENDPOINT_OF_SERVER) == "true"
         return self.is_plain and is_s3(path) and (is_theirs or "//" in _key(path))
 
@@ -414,7 +414,7 @@ class ArrowFiles:
 
 
 class _FileSystems:
-    """The file systems that use one set of keys."""
+    """The file systems that use the same keys."""
 
     def __init__(self, file_io: PyArrowFileIO, keys: Keys | None) -> None:
         self._file_io = file_io
@@ -422,20 +422,20 @@ class _FileSystems:
         self._late: dict[tuple[str, str], Any] = {}
 
     def of(self, path: str) -> Any:
-        """The file system that a path is on; raises StorageError where PyArrow or the properties have none."""
+        """The file system of a path; raises StorageError if PyArrow or the properties have none for it."""
         parts = split_path(path)
         try:
             return self._file_io.fs_by_scheme(parts.scheme, parts.authority)
-        except TypeError as error:  # such as by PyArrow's AzureFileSystem without an account
+        except TypeError as error:  # for example from PyArrow's AzureFileSystem without an account
             raise StorageError(
-                f"{path} cannot be reached by the properties of its catalog ({error}); set those that PyIceberg has "
-                f"for {parts.scheme}://, as adls.account-name"
+                f"{path} cannot be reached with the properties of its catalog ({error}); set PyIceberg's properties "
+                f"for {parts.scheme}://, for example adls.account-name"
             ) from error
         except ValueError as error:
-            raise StorageError(f"{path} is on a kind of storage that PyArrow does not know") from error
+            raise StorageError(f"{path} is on a kind of storage that PyArrow does not support") from error
 
     def opening_late(self, path: str) -> Any:
-        """As :meth:`of`, for small uploads (``file_systems.opening_late``)."""
+        """Like :meth:`of`, for small uploads (``file_systems.opening_late``)."""
         from icekeeper.storage.file_systems import opening_late
 
         parts = split_path(path)

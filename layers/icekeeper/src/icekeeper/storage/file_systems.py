@@ -1,7 +1,7 @@
 """PyArrow's file systems, which PyIceberg makes from properties.
 
-This is a separate module because it imports PyArrow's datasets through PyIceberg, and pandas where it is installed.
-Code that only reads a local file need not wait for them.
+This is a separate module because it imports PyArrow's datasets through PyIceberg, and pandas if it is installed.  Code
+that only reads a local file need not wait for these imports.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from icekeeper.aws.settings import (
     with_keys,
 )
 
-# PyArrow tries four times: with this limit a silent host costs about 15 s, a refusing one 3 s.
+# PyArrow tries four times: with this limit a host that does not answer takes about 15 s, a host that refuses 3 s.
 CONNECT_TIMEOUT_S = "3"
 
 
 def current_keys(properties: Mapping[str, str]) -> Keys | None:
     """The current keys, which boto3 renews in time and PyArrow does not (platform: pyarrow-finds-other-keys).
 
-    ``None``: the properties contain keys, or ask for anonymous access, or boto3 finds no keys and PyArrow looks for
+    ``None``: the properties contain keys, or request anonymous access, or boto3 finds no keys and PyArrow looks for
     them itself.
 
     Raises:
@@ -51,7 +51,7 @@ def arrow_file_io(properties: Mapping[str, str], keys: Keys | None = None) -> Py
     if chosen.get(PY_IO_IMPL) in (None, FSSPEC_FILE_IO):
         chosen[PY_IO_IMPL] = ARROW_FILE_IO
     chosen.setdefault(S3_CONNECT_TIMEOUT, CONNECT_TIMEOUT_S)
-    # Without a region PyIceberg asks AWS for the bucket's, even when the endpoint is not AWS.
+    # Without a region, PyIceberg requests the bucket's region from AWS, even if the endpoint is not AWS.
     if region := region_of(chosen) or (aws_session(properties).region_name if keys is not None else None):
         chosen.setdefault(S3_REGION, region)
     file_io = load_file_io(chosen)
@@ -59,12 +59,13 @@ def arrow_file_io(properties: Mapping[str, str], keys: Keys | None = None) -> Py
 
 
 def opening_late(filesystem: Any) -> Any:
-    """The same file system; on S3, one that writes less than 10 MB with one request (platform: pyarrow-s3-requests).
+    """The same file system; on S3, a copy that writes less than 10 MB with a single request
+    (platform: pyarrow-s3-requests).
 
-    It begins an upload with the first 10 MB instead of when the stream is opened.  So an error of the bucket may be
-    raised only when the stream is closed.  PyIceberg has no setting for this.
+    It begins an upload after the first 10 MB instead of on opening the stream.  So an error of the bucket may be raised
+    only when the stream is closed.  PyIceberg has no setting for this.
     """
     if not isinstance(filesystem, S3FileSystem):
         return filesystem
-    _, (settings,) = filesystem.__reduce__()  # its constructor's arguments, as they are pickled
+    _, (settings,) = filesystem.__reduce__()  # the arguments of its constructor, as for pickling
     return S3FileSystem(**{**settings, "allow_delayed_open": True})

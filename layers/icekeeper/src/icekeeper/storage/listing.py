@@ -1,6 +1,7 @@
-"""Listing in parallel, as a stream: the first levels of folders are read, then threads list the folders below.
+"""Lists in parallel, as a stream: the first levels of folders are read, then threads list the folders below.
 
-One S3 listing returns a thousand keys per request, one request after the other; several folders can be listed at once.
+An S3 listing returns a thousand keys per request, and each request needs the answer to the previous one; several
+folders can be listed at the same time.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from typing import TypeAlias, TypeVar
 
 from icekeeper.machine.metering import WorkThreads
 
-# A thread mostly waits for the store, which answers a thousand keys at a time; one process parses no more answers.
+# A thread mostly waits for the store, which sends a thousand keys at a time; a process cannot parse more answers.
 LISTING_THREADS = 16
 # More folders than threads, because folders have unequal sizes.
 _FOLDERS_WANTED = 4 * LISTING_THREADS
-# In a table: location, data/ and metadata/, partitions.  In a warehouse: namespaces and tables above them.
+# In a table: location, data/ and metadata/, partitions.  In a warehouse: also the namespaces and tables above them.
 _LEVELS = 4
 _CHUNK = 500
 _STOP_LOOKED_FOR_S = 0.1
@@ -27,7 +28,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class ListedObject:
-    """One object of a listing; size in bytes, age in epoch milliseconds (``None``: not known)."""
+    """An object of a listing; size in bytes, modification time in epoch milliseconds (``None``: not known)."""
 
     path: str
     size: int
@@ -35,9 +36,10 @@ class ListedObject:
 
 
 def known_ms(modified_ms: int) -> int | None:
-    """An age in epoch milliseconds; ``None`` unless it is after 1970 (rule: orphans-outlive-the-grace-period).
+    """A modification time in epoch milliseconds; ``None`` unless it is after 1970
+    (rule: orphans-outlive-the-grace-period).
 
-    Stores that do not know an age return the zero of their clock: the year 1970, 1601 or 1.
+    Stores that do not know the time return the zero of their clock: the year 1970, 1601 or 1.
     """
     return modified_ms if modified_ms > 0 else None
 
@@ -47,9 +49,9 @@ Level: TypeAlias = tuple[list[ListedObject], list[str]]
 
 
 def divide(root: str, level: Callable[[str], Level | None]) -> Level:
-    """The objects of the first levels of ``root``, and enough folders for all threads, to be listed whole.
+    """The objects of the first levels of ``root``, and enough folders for all threads, which list them recursively.
 
-    ``level`` returns ``None`` for a folder with too many entries, which is then one of those.
+    ``level`` returns ``None`` for a folder with too many entries, which is then one of these folders.
     """
     objects: list[ListedObject] = []
     whole: list[str] = []
@@ -72,7 +74,7 @@ def divide(root: str, level: Callable[[str], Level | None]) -> Level:
 def in_parallel(sources: Sequence[Callable[[], Iterable[Item]]]) -> Iterator[Item]:
     """The items of all sources, in no particular order; a bounded number of items waits in memory.
 
-    The first error of a source is raised.  The other sources are stopped then, and when the caller stops.
+    The first error of a source is raised.  The other sources are stopped after an error, or when the caller stops.
     """
     if len(sources) <= 1:
         for source in sources:

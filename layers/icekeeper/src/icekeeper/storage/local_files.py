@@ -1,4 +1,4 @@
-"""Files on this machine: walk folders, write and remove files, and a scratch folder."""
+"""Files on this machine: walks folders, writes and removes files, and makes a scratch folder."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from icekeeper.errors import StorageError
 from icekeeper.storage.listing import Level, ListedObject, known_ms
 from icekeeper.storage.paths import split_path
 
-# A folder with more entries than this is walked by one thread.
+# A folder with more entries than this is walked by a single thread.
 _LEVEL_ENTRIES = 10_000
-# Linux, proc(5): a name below this opens the very file or folder of the descriptor, whatever its path names now.
+# Linux, proc(5): a name below this opens the file or folder of the descriptor, even if its path now names another.
 _DESCRIPTORS = "/proc/self/fd"
 _MAY_HOLD = os.path.isdir(_DESCRIPTORS) and hasattr(os, "O_PATH")
 
@@ -27,7 +27,7 @@ def held(real: str, *, make: bool = False) -> Iterator[str]:
     """Another name for a file or folder, through its opened folder, which no link created later can redirect
     (rule: use-the-checked-folder).
 
-    Where the system cannot do that, as outside of Linux, the name is unchanged.
+    If the system does not support this (outside Linux), the name is unchanged.
 
     Args:
         real: the real path (:func:`os.path.realpath`), so that any link in it is a new one.
@@ -67,10 +67,10 @@ def _folder_in(folder: int, name: str, *, make: bool) -> int:
 
 @contextmanager
 def regular_file(name: str) -> Iterator[str]:
-    """Another name for an opened file; refuses links, and pipes, on which a reader would wait.
+    """Another name for an opened file.  Links are refused, and so are pipes, on which a reader would wait.
 
     Raises:
-        OSError: it does not exist, or is no regular file.
+        OSError: it does not exist, or is not a regular file.
     """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
@@ -79,7 +79,7 @@ def regular_file(name: str) -> Iterator[str]:
         opened = os.open(name, flags)
     try:
         if not stat.S_ISREG(os.fstat(opened).st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file")
+            raise OSError(errno.EINVAL, "it is not a regular file")
         yield f"{_DESCRIPTORS}/{opened}" if _MAY_HOLD else name
     finally:
         os.close(opened)
@@ -87,7 +87,7 @@ def regular_file(name: str) -> Iterator[str]:
 
 @contextmanager
 def new_file(name: str) -> Iterator[str]:
-    """Another name for a file that is created here and replaces one of that name."""
+    """Another name for a file that is created here and replaces a file of that name."""
     with suppress(FileNotFoundError):
         os.unlink(name)
     opened = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -98,9 +98,10 @@ def new_file(name: str) -> Iterator[str]:
 
 
 def walk(prefix: str) -> Iterator[ListedObject]:
-    """Every regular file below a folder; paths are spelled as the prefix is.
+    """Every regular file below a folder; paths have the spelling of the prefix.
 
-    Symbolic links are neither listed nor followed.  A missing folder, or a file deleted meanwhile, is skipped.
+    Symbolic links are neither listed nor followed.  Missing folders, and files that were deleted during the walk, are
+    skipped.
 
     Raises:
         StorageError: a folder cannot be read.
@@ -117,7 +118,7 @@ def walk(prefix: str) -> Iterator[ListedObject]:
 
 
 def local_level(prefix: str) -> Level | None:
-    """As :func:`walk`, without the files of the folders in the folder; ``None`` if it has over 10,000 entries."""
+    """Like :func:`walk`, but only the folder's own files and folders; ``None`` if it has over 10,000 entries."""
     objects: list[ListedObject] = []
     folders: list[str] = []
     for entry in _entries(split_path(prefix).key):
@@ -152,7 +153,7 @@ def old_folders(root: str, older_than_ms: int) -> Sequence[str]:
 
 
 def is_empty(folder: str) -> bool:
-    """Whether a folder is empty; false when it cannot be read."""
+    """Whether a folder is empty; ``False`` if it cannot be read."""
     try:
         with os.scandir(folder) as entries:
             return next(entries, None) is None
@@ -161,14 +162,14 @@ def is_empty(folder: str) -> bool:
 
 
 def write_whole(path: str, data: bytes, *, mode: int = 0o666) -> None:
-    """Write a file, and the folders above it, so that no reader ever sees part of it.
+    """Write a file, and create the folders above it, so that no reader ever sees a part of it.
 
-    Part of a metadata file would stop sweeps, because nobody knows which table it belongs to
-    (rule: unknown-metadata-stops-sweeps).  A process that is killed leaves at most a file of another name, an orphan
-    like any other.  The umask takes bits from ``mode``.
+    A part of a metadata file would stop sweeps, because it does not show which table it belongs to
+    (rule: unknown-metadata-stops-sweeps).  A killed process leaves at most a file of another name, which is an orphan.
+    The umask applies to ``mode``.
 
     Raises:
-        OSError: it cannot be written; nothing remains.
+        OSError: it cannot be written; no file is left.
     """
     folder, name = os.path.split(path)
     os.makedirs(folder, exist_ok=True)
@@ -203,7 +204,7 @@ def _listed(path: str, entry: os.DirEntry[str]) -> ListedObject | None:
 
 
 def listed_file(path: str, status: os.stat_result) -> ListedObject | None:
-    """The file with this status; ``None`` unless it is a regular one."""
+    """The file with this status; ``None`` unless it is a regular file."""
     if not stat.S_ISREG(status.st_mode):
         return None
     return ListedObject(path, status.st_size, known_ms(status.st_mtime_ns // 1_000_000))
@@ -214,7 +215,7 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 @contextmanager
 def scratch_folder(prefix: str) -> Iterator[Path]:
-    """A new folder for temporary files, whose name begins with ``prefix``; it is removed afterwards
+    """A new folder for temporary files, whose name begins with ``prefix``; it is removed at the end
     (rule: failures-cost-no-row).
 
     Raises:

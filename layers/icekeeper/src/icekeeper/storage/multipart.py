@@ -1,8 +1,8 @@
 """Writes S3 objects in parts: uploads with bounded memory, or assembles ranges that the store itself copies.
 
-Not every store copies ranges: AWS table buckets do not list the call, and a policy may forbid it.  No harmless request
-finds out.  So the first object of a bucket tries it, and a refusal is remembered.  Source: Amazon S3 API reference,
-"UploadPartCopy", "CompleteMultipartUpload" (platform: seaweedfs-range-copies).
+Not every store copies ranges: AWS table buckets do not list the call, and a policy may forbid it.  There is no harmless
+request to find out, so the first object of a bucket tries it, and a refusal is remembered.  Source: Amazon S3 API
+reference, "UploadPartCopy", "CompleteMultipartUpload" (platform: seaweedfs-range-copies).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from icekeeper.storage.paths import is_s3, split_path
 from icekeeper.storage.storage import Storage
 
 LEAST_ROOM = 32 * 1024 * 1024
-"""Bytes that any upload may hold in memory."""
+"""Bytes that any upload may keep in memory."""
 _GROWS_AFTER = 1000
-"""Parts have equal size, as some stores require; after so many they grow, because S3 takes at most 10,000."""
+"""Parts have equal size, as some stores require; after so many parts they grow, because S3 accepts at most 10,000."""
 _UNDER_WAY = 3
-# Nothing is sent until the room is full: with more room, waiting would cost a function more than it saves in requests.
+# Nothing is sent until the room is full: with more room, the wait would cost a function more than the saved requests.
 _MOST_ROOM = 128 * 1024 * 1024
 
 
@@ -40,14 +40,13 @@ _MOST_ROOM = 128 * 1024 * 1024
 def bounded_output(storage: Storage, path: str, room: int = LEAST_ROOM) -> Iterator[Any]:
     """A stream with ``write`` and ``tell``; the object exists once the context ends without an error.
 
-    The stream holds at most ``room`` bytes, or the task's spare memory (:func:`.spare_bytes`) where that is more.
-    Arrow's own streams send parts of 10 MB (platform: pyarrow-s3-requests), keep in memory what the store has not taken
-    yet (100 MB were measured at 20 ms a request), and complete an object although an error cut it short.  This stream
-    waits for the store, and leaves nothing after an error (rule: bounded-worker-memory).
-
+    The stream keeps at most ``room`` bytes in memory, or the task's spare memory (:func:`.spare_bytes`) if larger.
+    Arrow's own streams send parts of 10 MB (platform: pyarrow-s3-requests), keep in memory what the store has not yet
+    accepted (100 MB were measured at 20 ms a request), and complete an object even if an error truncated it.  This
+    stream waits for the store, and leaves nothing after an error (rule: bounded-worker-memory).
     They also send a checksum that table buckets do not list (platform: table-buckets-refuse-headers).
 
-    Where boto3 does not write (:meth:`.Storage.uses_boto3`), :meth:`.Storage.open_output` does.  Wrap it in
+    If boto3 does not write the object (:meth:`.Storage.uses_boto3`), :meth:`.Storage.open_output` does.  Wrap it in
     :meth:`.Storage.translated`.
     """
     if not storage.uses_boto3(path):
@@ -60,15 +59,15 @@ def bounded_output(storage: Storage, path: str, room: int = LEAST_ROOM) -> Itera
             yield upload
             upload.complete()
         except BaseException:
-            pool.shutdown(cancel_futures=True)  # a part that arrived after the abort would stay in the store
+            pool.shutdown(cancel_futures=True)  # a part that arrives after the abort would remain in the store
             upload.abort()
             raise
 
 
 class _PartUpload(WriteOnly):
-    """Data in parts of a quarter of the room: up to three being sent, one being filled.
+    """Data in parts of a quarter of the room: up to three parts are being sent while another part is filled.
 
-    Nothing is sent before the room is full, so that an object that fits takes one request.
+    Nothing is sent before the room is full, so an object that fits into it takes a single request.
     """
 
     closed = False
@@ -88,7 +87,7 @@ class _PartUpload(WriteOnly):
         self._is_over = False
 
     def write(self, data: Any) -> int:
-        """Copy the bytes; wait while too many parts are under way."""
+        """Copy the bytes; wait while too many parts are being sent."""
         view = memoryview(data).cast("B")
         size = len(view)
         self._size += size
@@ -134,7 +133,7 @@ class _PartUpload(WriteOnly):
         return self._part_bytes * (1 + begun // _GROWS_AFTER)
 
     def _next_part(self) -> None:
-        """Begin another part; once the room is full, send the full ones."""
+        """Begin another part; once the room is full, send the full parts."""
         self._full.append(self._part)
         self._part = bytearray()
         if self._upload is not None or len(self._full) > _UNDER_WAY:
@@ -178,7 +177,7 @@ class _Joined(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: Any) -> int:
-        """Read from one piece; 0 at the end."""
+        """Read from a single piece; 0 at the end."""
         target = memoryview(buffer).cast("B")
         start = self._position
         for piece in self._pieces:
@@ -193,17 +192,17 @@ class _Joined(io.RawIOBase):
 
 _AT_ONCE = 8
 _SENT_AT_ONCE = 3
-"""Fewer, because a part that is sent is in memory."""
+"""Fewer than the copies, because a part that is sent is in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class AssembledObject:
-    """The ETag of a new object, and those of its parts."""
+    """The ETag of a new object, and the ETags of its parts."""
 
     etag: str
     part_etags: tuple[PartEtag, ...]
     samples: Mapping[ObjectRange, bytes]
-    """Of each copied range the :attr:`~ObjectRange.sample`, read from the source after the copy."""
+    """The :attr:`~ObjectRange.sample` of each copied range, read from the source after the copy."""
 
 
 def may_copy_ranges(storage: Storage, path: str) -> bool:
@@ -214,23 +213,23 @@ def may_copy_ranges(storage: Storage, path: str) -> bool:
 def assemble(storage: Storage, path: str, parts: Sequence[Part]) -> AssembledObject | str:
     """Create an object from the parts of :func:`.plan_parts`.
 
-    A range is copied and read only while its object has the range's ETag.  Requests have that as a condition, but not
-    every store respects it.  So the ETag in each answer to a read is compared.  The answer to a copy says nothing about
-    its source; so some bytes of the source are read after the copy (rule: store-copies-the-judged-object).
+    A range is copied and read only while its object has the range's ETag.  Requests contain this condition, but not
+    every store respects it, so the ETag in each answer to a read is compared.  The answer to a copy says nothing about
+    its source, so some bytes of the source are read after the copy (rule: store-copies-the-judged-object).
 
     Returns:
-        The object, or why nothing is left of it, as the end of a sentence that begins with ``path``.
+        The object, or why it was not created, as the end of a sentence that begins with ``path``.
 
     Raises:
         ObjectChanged: a source object no longer has its ETag; nothing is left of the new object.
-        StorageError: there are no credentials, the path is not on S3, or the object may still appear.  In that case the
-            caller must not write other bytes under this name: a late completion would replace them.  The next attempt
-            has its own name (rule: attempts-never-share-a-file).
+        StorageError: there are no credentials, the path is not on S3, or the object may still appear.  In the last case
+            the caller must not write other bytes under this name, because a late completion would replace them.  The
+            next attempt has its own name (rule: attempts-never-share-a-file).
     """
     where = split_path(path)
     with storage.translated(path):
         copied = (part for part in parts if isinstance(part, ObjectRange))
-        client = storage.s3_at(path, *{one for part in copied for one in (part.path, part.sample.path)})
+        client = storage.s3_at(path, *{source for part in copied for source in (part.path, part.sample.path)})
     upload = {"Bucket": where.authority, "Key": where.key}
     try:
         made = client.create_multipart_upload(**upload, ContentType="application/octet-stream")
@@ -249,7 +248,7 @@ def assemble(storage: Storage, path: str, parts: Sequence[Part]) -> AssembledObj
 
 
 def _is_for_good(error: ClientError) -> bool:
-    """Whether the next object would fail in the same way: the store refuses the request, not only its objects."""
+    """Whether the next object would fail in the same way: the store refuses such requests, whatever the object."""
     names_nothing = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") == 404
     return is_refused(error) or not (is_transient(error) or names_nothing)
 
@@ -257,7 +256,7 @@ def _is_for_good(error: ClientError) -> bool:
 def _transferred(
     client: Any, upload: Mapping[str, str], parts: Sequence[Part]
 ) -> tuple[tuple[PartEtag, ...], Mapping[ObjectRange, bytes]]:
-    """The ETag of each part, and the samples of those that were copied."""
+    """The ETag of each part, and the samples of the copied parts."""
     sending = Semaphore(_SENT_AT_ONCE)
     samples: dict[ObjectRange, bytes] = {}
 
@@ -267,16 +266,16 @@ def _transferred(
             samples[part] = read_s3_range(client, part.sample)
             return copied, None
         with sending:
-            data = b"".join(one if isinstance(one, bytes) else read_s3_range(client, one) for one in part)
+            data = b"".join(piece if isinstance(piece, bytes) else read_s3_range(client, piece) for piece in part)
             answer = client.upload_part(**upload, PartNumber=number, Body=data)
             return _etag_in(answer), hashlib.md5(data, usedforsecurity=False).hexdigest()
 
     with WorkThreads(min(_AT_ONCE, len(parts)), thread_name_prefix="parts") as pool:
         running = [pool.submit(transfer, number, part) for number, part in enumerate(parts, 1)]
         try:
-            return tuple(one.result() for one in running), samples
+            return tuple(upload.result() for upload in running), samples
         finally:
-            # Wait before the upload is aborted: a part that arrived later would stay in the store.
+            # Wait before the upload is aborted: a part that arrives later would remain in the store.
             pool.shutdown(wait=True, cancel_futures=True)
 
 
@@ -284,13 +283,13 @@ def _completed(client: Any, upload: Mapping[str, str], etags: Sequence[PartEtag]
     """Complete the upload; return the ETag of the object.
 
     Raises:
-        StorageError: it is not known whether the upload was completed.
+        StorageError: it is unknown whether the upload was completed.
     """
     parts = [{"PartNumber": number, "ETag": etag} for number, (etag, _) in enumerate(etags, 1)]
     try:
         return _etag_in(client.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts}))
     except (BotoCoreError, ClientError, OSError) as error:
-        # A missing upload may have been completed by an earlier try of the same request.
+        # An earlier attempt at the same request may have completed a missing upload.
         if isinstance(error, ClientError) and _is_for_good(error):
             raise
         with storage.translated(path):
@@ -300,7 +299,7 @@ def _completed(client: Any, upload: Mapping[str, str], etags: Sequence[PartEtag]
 def _etag_in(answer: Mapping[str, Any]) -> str:
     etag = answer.get("ETag")
     if not etag:
-        raise OSError("the store did not tell the ETag of what it made")
+        raise OSError("the store did not send the ETag of the object or part")
     return str(etag)
 
 

@@ -1,7 +1,7 @@
 """Plans the parts of an object that a store assembles, and checks the parts' ETags (pure).
 
 A store can copy ranges of other objects as parts of a multipart upload.  Every part except the last has a minimum
-size.  A shorter range goes into a part that we send, if necessary together with bytes of its neighbours.
+size.  A shorter range becomes part of a part that we send, if necessary together with bytes of its neighbours.
 
 Source: Amazon S3 user guide, "Amazon S3 multipart upload limits"; S3 API reference, "UploadPartCopy"
 (platform: seaweedfs-range-copies).
@@ -19,12 +19,13 @@ from typing import TypeAlias
 _MiB = 1024 * 1024
 _SAMPLE_BYTES = 1024
 _PLACE = 0.382
-"""The relative position of a sample.  Files of one schema differ there; at ends and halves row groups begin and end."""
+"""The relative position of a sample.  Files of the same schema differ there, unlike at their ends and halves, where row
+groups begin and end."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectRange:
-    """The bytes from ``start`` to before ``end`` of an object; ``etag``: the one that it must have, if any."""
+    """The bytes of an object from ``start`` to before ``end``; ``etag``: the ETag that it must have, if any."""
 
     path: str
     etag: str | None
@@ -48,13 +49,13 @@ class ObjectRange:
 
 
 Content: TypeAlias = ObjectRange | bytes
-"""A range of another object, or bytes that we made ourselves."""
+"""A range of another object, or our own bytes."""
 Part: TypeAlias = ObjectRange | tuple[Content, ...]
-"""A range that the store copies, or contents that we send; ranges of other objects in these are read first."""
+"""A range that the store copies, or contents that we send, for which ranges of other objects are read first."""
 
 
 LEAST_PART_BYTES = 5 * _MiB
-"""Of every part except the last."""
+"""The minimum size of every part except the last."""
 
 
 def plan_parts(
@@ -65,14 +66,14 @@ def plan_parts(
     most_sent: int = 10 * _MiB,
     most_parts: int = 10_000,
 ) -> tuple[Part, ...] | None:
-    """The parts of an object that consists of these contents, in order; ``None``: there would be too many.
+    """The parts of an object that consists of these contents, in order; ``None``: there would be too many parts.
 
-    Sizes are in bytes; the maximum sizes must be at least twice ``least``.  S3 copies up to 5 GiB at once, but smaller
-    parts in parallel.  A part that is sent is in memory.
+    Sizes are in bytes; the maximum sizes must be at least twice ``least``.  S3 copies up to 5 GiB with a request, but
+    smaller parts are copied in parallel.  A part that is sent is in memory.
     """
     stretches = _stretches(_joined(contents), least)
     copied = sum(stretch.size for stretch in stretches if isinstance(stretch, ObjectRange))
-    # Half of the parts are kept for the remainders of divisions, and for what is sent.
+    # Half of the parts are reserved for the remainders of divisions, and for sent parts.
     most_copied = max(most_copied, -(-copied // (most_parts // 2)))
     parts: list[Part] = []
     for stretch in stretches:
@@ -84,7 +85,7 @@ def plan_parts(
 
 
 def sent_bytes(parts: Iterable[Part]) -> int:
-    """How many bytes of the object we send."""
+    """The number of bytes of the object that we send."""
     return sum(size_of(part) for part in parts if not isinstance(part, ObjectRange))
 
 
@@ -96,7 +97,7 @@ def size_of(part: Content | Part) -> int:
 
 
 def _joined(contents: Iterable[Content]) -> Iterator[Content]:
-    """The same bytes, without empty contents, and with adjacent ranges of one object joined."""
+    """The same bytes, without empty contents, and with adjacent ranges of an object joined."""
     waiting: Content | None = None
     for content in contents:
         if not size_of(content):
@@ -118,8 +119,8 @@ def _joined(contents: Iterable[Content]) -> Iterator[Content]:
 def _stretches(contents: Iterable[Content], least: int) -> list[Part]:
     """Ranges to copy and parts to send, in order, each of at least ``least`` bytes, except at the end.
 
-    Contents that are too short take bytes that the range before them can spare, then bytes of the range behind.  If
-    both can spare too few, the range behind is sent whole.
+    Contents that are too short take bytes that the range before them can spare, then bytes of the range after them.  If
+    both can spare too few bytes, the range after them is sent whole.
     """
     done: list[Part] = []
     sent: list[Content] = []
@@ -149,7 +150,7 @@ def _stretches(contents: Iterable[Content], least: int) -> list[Part]:
 
 
 def _divided(content: ObjectRange, most: int) -> Iterator[ObjectRange]:
-    """Ranges of equal size; none is shorter than half of ``most``, unless the whole is."""
+    """Ranges of equal size, at least half of ``most`` unless ``content`` is shorter."""
     count = -(-content.size // most)
     bounds = [content.start + content.size * number // count for number in range(count + 1)]
     for start, end in pairwise(bounds):
@@ -188,24 +189,25 @@ PartEtag: TypeAlias = tuple[str, str | None]
 
 
 def etag_problem(etag: str, parts: Sequence[PartEtag]) -> str | None:
-    """How an object's ETag disproves that it consists of these parts in this order, in words; ``None``: it does not.
+    """Why an object's ETag proves that it does not consist of these parts in this order; ``None``: it proves nothing.
 
-    Without KMS encryption the ETag of a part in S3 is the MD5 of its bytes, and the object's is the MD5 of those and
-    their number (Amazon S3 user guide, "Checking object integrity").  Other stores use other texts: SeaweedFS derives
-    the ETag of a copied part from whole blocks of its source (platform: seaweedfs-range-copies).  So ETags are compared
-    only where the sent parts show that the store makes them as S3 does.
+    Without KMS encryption the ETag of a part in S3 is the MD5 of its bytes, and the object's ETag is the MD5 of the
+    parts' MD5s, followed by their number (Amazon S3 user guide, "Checking object integrity").  Other stores make ETags
+    differently: SeaweedFS derives the ETag of a copied part from whole blocks of its source
+    (platform: seaweedfs-range-copies).  So ETags are compared only if the sent parts show that the store makes them
+    like S3.
     """
     found = _OF_PARTS.fullmatch(etag)
     if found is not None and int(found[2]) != len(parts):
-        return f"the store made it of {found[2]} parts instead of {len(parts)}"
-    as_sent = [one.strip('"') == md5 for one, md5 in parts if md5 is not None]
+        return f"the store made it from {found[2]} parts instead of {len(parts)}"
+    as_sent = [etag.strip('"') == md5 for etag, md5 in parts if md5 is not None]
     if not any(as_sent):
         return None
     if not all(as_sent):
-        return "the store holds other bytes than were sent to it"
-    beginnings = [_BEGINS_WITH_MD5.match(one) for one, _ in parts]
-    together = b"".join(bytes.fromhex(one[1]) for one in beginnings if one is not None)
+        return "the store has other bytes than were sent to it"
+    beginnings = [_BEGINS_WITH_MD5.match(etag) for etag, _ in parts]
+    together = b"".join(bytes.fromhex(begin[1]) for begin in beginnings if begin is not None)
     expected = hashlib.md5(together, usedforsecurity=False).hexdigest()
     if found is not None and all(beginnings) and found[1] != expected:
-        return "its ETag is not that of its parts"
+        return "its ETag does not match its parts"
     return None

@@ -1,16 +1,16 @@
-"""Paths: the names of files that a task writes, spellings of one path, and whether a path is inside a location.
+"""Paths: the names of files that a task writes, spellings of the same path, and whether a path is inside a location.
 
-Tables that several engines commit to mix ``s3://`` with ``s3a://`` and ``file:/x`` with ``file:///x``.  Some writers
-percent-encode partition values, others do not.  Two questions are asked about a path, and a wrong answer has different
+Tables to which several engines commit mix ``s3://`` with ``s3a://`` and ``file:/x`` with ``file:///x``.  Some writers
+percent-encode partition values, others do not.  There are two questions about a path, and a wrong answer has different
 costs (rule: any-spelling-protects, platform: engines-mix-path-spellings):
 
 * *Could something reference this file?*  :func:`normalise`, :func:`any_spelling`, :func:`may_be_under` and
-  :class:`PathSet` say yes too often rather than too seldom.  An S3 key may really contain ``%20`` or ``//``, so two
-  objects can normalise alike: then a reference to one protects both, and less is deleted.
-* *Is this surely ours to delete?*  :func:`is_under` compares the literal path that would be deleted.  It ignores only
-  differences that cannot name another object.
+  :class:`PathSet` answer yes too often rather than too seldom.  An S3 key may really contain ``%20`` or ``//``, so two
+  objects can have the same normalised path: then a reference to either protects both, and less is deleted.
+* *Is this certainly ours to delete?*  :func:`is_under` compares the literal path that would be deleted.  It ignores
+  only differences that cannot denote another object.
 
-Paths in object stores are compared as text, local ones as real paths, with all symbolic links resolved.
+Paths in object stores are compared as text, local paths as real paths, with all symbolic links resolved.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from icekeeper.errors import StorageError
 
 # Names of the files that a task writes.  Every attempt at a task has its own files (rule: attempts-never-share-a-file).
 #
-# An engine starts a task again when its worker seems dead.  The worker may only be slow: then two attempts run at once,
-# and the late one may fail after the other's files were committed.  So the attempt's number is part of the name,
-# ``STEM-a2.parquet``, and no attempt overwrites or removes another's files.  ``icekeeper.engines`` bounds the number of
-# attempts, and one record, ``STEM-a[0-3].parquet``, names all of them.  So the files of a dead job can be deleted
-# without a listing.
+# An engine starts a task again if its worker seems dead.  If the worker is only slow, two attempts run in parallel, and
+# the slow attempt may fail after the other's files were committed.  So the attempt's number is part of the name,
+# ``STEM-a2.parquet``, and no attempt overwrites or removes the files of another.  ``icekeeper.engines`` limits the
+# number of attempts, and a single record, ``STEM-a[0-3].parquet``, names the files of all attempts.  So the files of a
+# dead job can be deleted without a listing.
 
 # Spark's default of spark.task.maxFailures.
 ATTEMPTS_PER_RUN = 4
@@ -42,7 +42,7 @@ RUNS = 2
 """How often an engine runs tasks that read other tasks' output; within each run, attempts count from 0."""
 MAX_ATTEMPTS = RUNS * ATTEMPTS_PER_RUN
 _ANYWHERE = "/**/"
-# The stem comes before.  Because a number or a range follows it, no stem is a prefix of another stem's files.
+# These follow the stem.  Because a number or a range follows it, no stem is a prefix of another stem's files.
 _OF_ATTEMPT = re.compile(r"-a(\d+)\.[A-Za-z0-9]+\Z")
 _OF_ALL = re.compile(r"-a\[0-(\d+)\]\.([A-Za-z0-9]+)\Z")
 
@@ -52,7 +52,7 @@ class PlannedFile:
     """A file that an attempt at a task is going to write."""
 
     stem: str
-    """Its path without attempt and ending; ``FOLDER/**/NAME`` where only the task knows the folder below FOLDER."""
+    """Its path without attempt and ending; ``FOLDER/**/NAME`` if only the task knows the folder below FOLDER."""
     ending: str
     attempts: int = ATTEMPTS_PER_RUN
 
@@ -63,30 +63,30 @@ class PlannedFile:
 
     @property
     def record(self) -> str:
-        """The names of all attempts in one text, which is recorded before the work begins."""
+        """The names of the files of all attempts in a single text, which is recorded before the work begins."""
         return f"{self.stem}-a[0-{self.attempts - 1}].{self.ending}"
 
     @property
     def paths(self) -> Sequence[str]:
-        """The paths of all attempts; empty where the folder is not known."""
+        """The paths of all attempts; empty if the folder is not known."""
         return () if _ANYWHERE in self.stem else [self.path(attempt) for attempt in range(self.attempts)]
 
     def path(self, attempt: int) -> str:
-        """The file of one attempt.
+        """The file of an attempt.
 
         Raises:
             StorageError: there were more attempts than the record names; nothing must be written.
         """
         if attempt >= self.attempts:
             raise StorageError(
-                f"the task that writes {self.stem} was started more than {self.attempts} times; files of further "
+                f"the task that writes {self.stem} was started more than {self.attempts} times, and files of further "
                 "attempts would never be removed; find out why workers die, then run the pass again"
             )
         return f"{self.stem}-a{attempt}.{self.ending}"
 
 
 def planned_file(record: str) -> PlannedFile | None:
-    """Parse a record; ``None`` when it is a plain path."""
+    """Parse a record; ``None`` if it is a plain path."""
     found = _OF_ALL.search(record)
     return None if found is None else PlannedFile(record[: found.start()], found[2], int(found[1]) + 1)
 
@@ -98,17 +98,16 @@ def stem_of(path: str) -> str | None:
 
 
 def is_repeated(paths: Iterable[str]) -> bool:
-    """Whether a second or later attempt wrote one of these files, so that earlier attempts may have left files."""
+    """Whether a second or later attempt wrote any of these files, so that earlier attempts may have left files."""
     return any(found is not None and int(found[1]) > 0 for found in map(_OF_ATTEMPT.search, paths))
 
 
 # Real paths of local files and folders, with all symbolic links resolved.
 #
-# The catalog may name a warehouse by a link and the metadata by its real folder, or the other way round.  Callers ask
-# for millions of paths in few folders.  So real folders are remembered for a second, and only the last name is checked
-# each time.
-
-# Links do not change during one comparison; a process that lives for days must notice a change.
+# The catalog may name a warehouse by a link and the metadata may name it by its real folder, or the other way round.
+# Callers resolve millions of paths in few folders.  So real folders are remembered for a second, and only the last name
+# is checked each time.
+# Links do not change during a comparison; a process that runs for days must notice a change.
 _REMEMBERED_S = 1.0
 _MOST_FOLDERS = 100_000
 
@@ -123,8 +122,8 @@ class _RealPaths:
     def of(self, path: str) -> str:
         """The absolute path of a local file or folder without any symbolic link in it.
 
-        A link becomes its target, so that a reference to one protects the other.  A part that does not exist stays as
-        it is, and so does text that cannot be a path.
+        A link is replaced by its target, so that a reference to either protects both.  A part that does not exist is
+        unchanged, and so is text that cannot be a path.
         """
         folder, _, name = path.rpartition("/")
         try:
@@ -137,11 +136,11 @@ class _RealPaths:
             except OSError:  # it does not exist, or may not be read
                 is_link = False
             return os.path.realpath(real) if is_link else real
-        except (OSError, ValueError):  # no working directory, or a character that no path may hold
+        except (OSError, ValueError):  # no working directory, or a character that no path may contain
             return os.path.normpath(path)
 
     def of_folder(self, folder: str) -> str:
-        """As :meth:`of`, without a slash at the end; a change of links is seen within a second; empty text is ``/``."""
+        """Like :meth:`of`, without a slash at the end; changed links are noticed within a second; "" becomes ``/``."""
         now_s = time.monotonic()
         if now_s >= self._until_s or len(self._folders) >= _MOST_FOLDERS:
             self._folders, self._until_s = {}, now_s + _REMEMBERED_S
@@ -151,7 +150,7 @@ class _RealPaths:
                 found = os.path.realpath(folder or "/").rstrip("/")
             except (OSError, ValueError):  # a character that no path may hold
                 found = os.path.normpath(folder)
-            if not folder or folder.startswith("/"):  # the meaning of a relative one changes
+            if not folder or folder.startswith("/"):  # the meaning of a relative path changes
                 self._folders[folder] = found
         return found
 
@@ -164,18 +163,18 @@ real_folder = _real_paths.of_folder
 S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
 LOCAL_SCHEMES = ("", "file")
 LOCAL_STORE = "file://"
-"""What stands for scheme and bucket of all local paths."""
+"""Used as scheme and bucket of all local paths."""
 # RFC 3986, section 3.1; "file:/x" has one slash, so the slashes are not part of it.
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):(?=/)")
 _SLASHES = re.compile(r"/{2,}")
 # Already in normal form, as most paths are: nothing to decode, no empty, ``.`` or ``..`` segment.
 _NORMAL = re.compile(r"s3:/(?:/(?!\.{1,2}(?:/|\Z))[^/%]+)+")
-# No writer encodes so often; without a limit, links whose names decode to each other would be followed forever.
+# No writer encodes so often.  Without a limit, links whose names decode to each other would be followed forever.
 _MOST_LAYERS = 100
 
 
 class SplitPath(NamedTuple):
-    """A path in its parts, nothing decoded."""
+    """The parts of a path, not decoded."""
 
     scheme: str
     """Lower case; empty for a bare local path."""
@@ -186,14 +185,14 @@ class SplitPath(NamedTuple):
 
     @property
     def store(self) -> str:
-        """Scheme and bucket or host, ``s3a`` and ``s3n`` being ``s3``: ``s3://bucket``; ``file://`` if local."""
+        """Scheme and bucket or host, with ``s3`` for ``s3a`` and ``s3n``: ``s3://bucket``; ``file://`` if local."""
         if self.scheme in LOCAL_SCHEMES:
             return LOCAL_STORE
         return f"{'s3' if self.scheme in S3_SCHEMES else self.scheme}://{self.authority}"
 
     @property
     def plain_key(self) -> str:
-        """The key without repeated slashes, which mean nothing in a local path."""
+        """The key without repeated slashes, which have no meaning in a local path."""
         return _SLASHES.sub("/", self.key)
 
     @property
@@ -228,9 +227,9 @@ def is_s3(path: str) -> bool:
 
 
 def normalise(path: str) -> str:
-    """The key by which paths are compared; never a path to read or delete.
+    """The key by which paths are compared; it is never used to read or delete.
 
-    ``s3``, ``s3a`` and ``s3n`` are one scheme.  All percent-encoding is decoded; repeated and trailing slashes are
+    ``s3``, ``s3a`` and ``s3n`` are the same scheme.  All percent-encoding is decoded; repeated and trailing slashes are
     removed.  Local spellings become absolute paths ``/x`` without ``.``, ``..`` and symbolic links.  Idempotent, except
     for links whose own names are percent-encoded.
     """
@@ -242,13 +241,13 @@ def normalise(path: str) -> str:
 
 
 def _is_tidy(path: str) -> bool:
-    """Whether a path is local and spelled as a real path might be, as most local paths are."""
+    """Whether a path is local and may be a real path by its spelling, like most local paths."""
     return path.startswith("/") and not ("//" in path or "/." in path or "%" in path or path.endswith("/"))
 
 
 def _decoded(path: str) -> str:
     for _ in range(_MOST_LAYERS):
-        # Links are followed before each decoding, because one may really be named "%41".
+        # Links are followed before each decoding, because a link may really be named "%41".
         if "%" not in path or (decoded := unquote(path)) == path:
             break
         path = _tidied(decoded)
@@ -265,32 +264,32 @@ def _tidied(path: str) -> str:
 
 
 def authority(path: str) -> str:
-    """As :attr:`SplitPath.store`."""
+    """See :attr:`SplitPath.store`."""
     return path.authority if isinstance(path, ComparedPath) else split_path(path).store
 
 
 class ComparedPath(str):
-    """A path, and what it named when :func:`compared` looked.
+    """A path, and the file that it named when :func:`compared` resolved it.
 
-    Functions here accept it in place of a path and do not look at the file system again.  A link may appear at any
-    time: do not keep one.
+    Functions here accept it in place of a path and do not access the file system again.  A link may appear at any time,
+    so do not store such a path.
     """
 
     __slots__ = ("authority", "has_dots", "is_plain", "key", "normal")
 
     authority: str
     key: str
-    """What a deletion would really remove: the key in the bucket, or the real path behind all links."""
+    """What a deletion would actually remove: the key in the bucket, or the real path with all links resolved."""
     has_dots: bool
     """Whether a part of it is ``.`` or ``..``."""
     is_plain: bool
-    """Whether the text is the real path: there is no link in it."""
+    """Whether the text is the real path, without a link in it."""
     normal: str
     """As :func:`normalise`."""
 
 
 def compared(path: str, *, is_plain: bool = False) -> ComparedPath:
-    """Find out what a path names now; with ``is_plain``, trust the text and do not look at the file system."""
+    """Find out what a path names now; with ``is_plain``, trust the text and do not access the file system."""
     if isinstance(path, ComparedPath):
         return path
     found = ComparedPath(path)
@@ -311,11 +310,11 @@ def compared(path: str, *, is_plain: bool = False) -> ComparedPath:
 
 
 def is_under(path: str, location: str) -> bool:
-    """Whether a file is surely inside a location: the guard before deleting.
+    """Whether a file is certainly inside a location; checked before each deletion.
 
     Nothing is decoded, because the literal path is deleted.  A path with ``.`` or ``..`` is never inside.  Repeated
-    slashes are ignored in local paths only: in an object store they name another object.  Local files are compared by
-    real paths: a file behind a symbolic link that leads out of the location is outside.
+    slashes are ignored only in local paths: in an object store they denote another object.  Local files are compared by
+    real paths: if a symbolic link on the path leads out of the location, the file is outside.
     """
     inner, outer = compared(path), compared(location)
     if inner.authority != outer.authority or inner.has_dots or not inner.key or not location:
@@ -327,31 +326,31 @@ def is_under(path: str, location: str) -> bool:
 
 
 def leads_out(path: str, location: str) -> bool:
-    """Whether a local path is inside a location by its spelling, but outside through a symbolic link."""
+    """Whether a local path is inside a location by its spelling, but outside because of a symbolic link."""
     if not is_local(path) or not is_local(location):
         return False
     inner, outer = (split_path(spelled).plain_key.rstrip("/") for spelled in (path, location))
     return inner.startswith(f"{outer}/") and not is_under(path, location)
 
 
-# Listing a folder costs as much as it holds; for the first files of a folder, each is looked at instead.
+# Listing a folder takes longer the more entries it has; so the first files of a folder are checked one by one instead.
 _ASKED_FIRST = 8
 
 
 class FolderNames:
-    """Normalises millions of paths in few folders, for one comparison, during which no link is expected to change.
+    """Normalises millions of paths in few folders, for a single comparison, during which no link is expected to change.
 
-    :func:`normalise` looks at every file.  This lists a folder of many files once, to find all links in it.
+    :func:`normalise` checks every file.  This class lists a folder of many files once, to find all links in it.
     """
 
     def __init__(self, *, of_listed: bool = False) -> None:
-        """``of_listed``: all paths are of listed files, which are no links, so that no folder is listed again."""
+        """``of_listed``: all paths come from a listing, which contains no links, so no folder is listed again."""
         self._of_listed = of_listed
         self._asked: dict[str, int] = {}
         self._known: dict[str, tuple[str, Collection[str]] | None] = {}
 
     def normal(self, path: str) -> str:
-        """As :func:`normalise`."""
+        """The same result as :func:`normalise`."""
         if isinstance(path, ComparedPath):
             return path.normal
         folder, _, name = path.rpartition("/")
@@ -364,7 +363,7 @@ class FolderNames:
         return known[0] + name
 
     def _look(self, folder: str) -> tuple[str, Collection[str]] | None:
-        """The normalised folder with a slash, and the names of the links in it; ``None``: look at each file."""
+        """The normalised folder with a slash, and the names of the links in it; ``None``: each file must be checked."""
         if is_local(folder) and not self._of_listed:
             if len(self._asked) >= _MOST_FOLDERS:
                 self._asked.clear()
@@ -378,7 +377,7 @@ class FolderNames:
 
 
 def _folder(folder: str, *, may_hold_links: bool) -> tuple[str, Collection[str]] | None:
-    # With an encoded character or a dot in it, the folder's normal form may depend on the file's name.
+    # If the folder contains an encoded character or a dot, its normal form may depend on the file's name.
     if not folder or "%" in folder or "/." in folder:
         return None
     if not is_local(folder):
@@ -393,23 +392,23 @@ def _folder(folder: str, *, may_hold_links: bool) -> tuple[str, Collection[str]]
     try:
         with os.scandir(real or "/") as entries:
             return f"{real}/", frozenset(entry.name for entry in entries if entry.is_symlink())
-    except FileNotFoundError:  # a missing folder holds no link
+    except FileNotFoundError:  # a missing folder contains no link
         return f"{real}/", ()
     except (OSError, ValueError):
         return None
 
 
 def any_spelling(path: str) -> str:
-    """The same text for all spellings of a path: the key by which references are compared with what may be deleted."""
+    """The same text for all spellings of a path: the key by which references are compared with files to delete."""
     return merged_spelling(normalise(path))
 
 
 def merged_spelling(normal: str) -> str:
-    """The same text for spellings of a normalised path that are one object in some stores and two in others.
+    """The same text for spellings of a normalised path that denote one object in some stores and two in others.
 
-    A reference in one spelling protects the other (rule: any-spelling-protects).  SeaweedFS treats a backslash as a
+    A reference in either spelling protects both (rule: any-spelling-protects).  SeaweedFS treats a backslash as a
     slash; macOS treats a letter with an accent as a letter and an accent (Unicode Standard Annex 15); Hadoop resolves
-    ``.`` and ``..`` (RFC 3986, 5.2.4).  Only references are compared in this way, not keys of the state.
+    ``.`` and ``..`` (RFC 3986, 5.2.4).  Only references are compared in this way, not keys of the state store.
     """
     scheme, separator, rest = normal.partition("://")
     if separator and _may_be_folded(rest):
@@ -420,7 +419,7 @@ def merged_spelling(normal: str) -> str:
 
 
 def merged_spellings(normals: Sequence[str]) -> Sequence[str]:
-    """As :func:`merged_spelling` of each; the same list where none changes, as usual."""
+    """The :func:`merged_spelling` of each path; usually none changes, and the same list is returned."""
     together = "\n".join(normals)
     if together.isascii() and not _may_be_folded(together):
         return normals
@@ -432,7 +431,7 @@ def _may_be_folded(text: str) -> bool:
 
 
 def may_be_under(path: str, location: str) -> bool:
-    """Whether some reader or store could take the path, in any spelling, for the location or a path inside it
+    """Whether any reader or store could take the path, in any spelling, for the location or for a path inside it
     (rule: any-spelling-protects)."""
     return any(
         inner == outer or inner.startswith(outer if outer.endswith("/") else f"{outer}/")
@@ -442,7 +441,7 @@ def may_be_under(path: str, location: str) -> bool:
 
 
 def _spellings(path: str) -> Iterable[str]:
-    """The normalised path and, where it differs, the merged spelling."""
+    """The normalised path and, if it differs, the merged spelling."""
     normal = normalise(path)
     merged = merged_spelling(normal)
     return (normal,) if merged == normal else (normal, merged)
@@ -455,13 +454,13 @@ def _spelling(path: str) -> Iterable[str]:
 class PathSet:
     """A set of files and folders that answers whether a path :func:`may_be_under` any of them.
 
-    The time of an answer grows with the path's depth, not with the set.  The record of a planned file stands for the
-    files of all its attempts.
+    The time of a check grows with the path's depth, not with the size of the set.  The record of a planned file counts
+    as the files of all its attempts.
     """
 
     def __init__(self, paths: Iterable[str] = (), *, protects: bool = True) -> None:
-        """``protects``: being in the set saves a file.  False for folders to sweep: spellings that name two objects in
-        most stores then stay two."""
+        """``protects``: files in the set are kept.  ``False`` for folders to sweep: then spellings that denote two
+        objects in most stores count as two paths."""
         self._spellings = _spellings if protects else _spelling
         self._paths: set[str] = set()
         self._stems: set[str] = set()
@@ -474,7 +473,7 @@ class PathSet:
         self._stems |= {planned.stem for planned in map(planned_file, new) if planned is not None}
 
     def may_contain(self, path: str) -> bool:
-        """Whether the path could be one of these, or a file inside one of these."""
+        """Whether the path may be in the set, or inside a folder of the set."""
         return bool(self._paths) and any(map(self._contains, self._spellings(path)))
 
     def _contains(self, inner: str) -> bool:

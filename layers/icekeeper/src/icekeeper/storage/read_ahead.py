@@ -14,15 +14,15 @@ from icekeeper.storage.part_plan import ObjectRange
 from icekeeper.storage.storage import Storage
 
 _UNDER_WAY = 3
-"""Requests at once; so many answers are in memory, and one more that the caller works on."""
+"""Parallel requests; so many answers are in memory, in addition to the answer that the caller is working on."""
 
 
 ReadRange: TypeAlias = Callable[[ObjectRange], memoryview]
-"""Returns the bytes of a read; raises as :func:`.read_s3_range` does."""
+"""Returns the bytes of a read; raises what :func:`.read_s3_range` raises."""
 
 
 def direct_reads(storage: Storage) -> ReadRange:
-    """A function that sends one request for each read, from any thread; raises BotoCoreError without credentials."""
+    """A function that sends a request for each read, from any thread; raises BotoCoreError without credentials."""
     client = storage.s3
 
     def fetch(read: ObjectRange) -> memoryview:
@@ -33,7 +33,7 @@ def direct_reads(storage: Storage) -> ReadRange:
 
 
 class _ReadAhead:
-    """Reads that were announced, in their order, or parts of them; any other read is sent when it is requested."""
+    """Sends announced reads ahead, in their order; serves them or parts of them; sends any other read on request."""
 
     def __init__(self, fetch: ReadRange, announced: Iterable[ObjectRange], pool: WorkThreads) -> None:
         self._fetch = fetch
@@ -44,11 +44,11 @@ class _ReadAhead:
         self._send()
 
     def read(self, read: ObjectRange) -> memoryview:
-        """The bytes; raises as :func:`.read_s3_range`."""
+        """The bytes; raises what :func:`.read_s3_range` raises."""
         if self._held is None or not self._held[0].holds(read):
             if not any(announced.holds(read) for announced, _ in self._waiting):
                 return self._fetch(read)
-            self._held = None  # frees its memory before the wait
+            self._held = None  # free its memory before the wait
             while not self._waiting[0][0].holds(read):
                 self._waiting.popleft()
             announced, answer = self._waiting.popleft()
@@ -67,7 +67,7 @@ class _ReadAhead:
 
 @contextmanager
 def reading_ahead(storage: Storage, announced: Iterable[ObjectRange]) -> Iterator[ReadRange]:
-    """A function that reads, best in the announced order; the first requests are sent at once."""
+    """A function that reads, fastest in the announced order; the first requests are sent immediately."""
     fetch = direct_reads(storage)
     with WorkThreads(_UNDER_WAY, thread_name_prefix="read-ahead") as pool:
         try:
@@ -77,7 +77,7 @@ def reading_ahead(storage: Storage, announced: Iterable[ObjectRange]) -> Iterato
 
 
 def beside_known(reads: ReadRange, known: ObjectRange, data: bytes) -> ReadRange:
-    """As ``reads``, but serves reads within ``known`` from its bytes, ``data``."""
+    """Like ``reads``, but takes reads within ``known`` from its bytes, ``data``."""
     view = memoryview(data)
 
     def read(wanted: ObjectRange) -> memoryview:
@@ -87,7 +87,7 @@ def beside_known(reads: ReadRange, known: ObjectRange, data: bytes) -> ReadRange
 
 
 class RangedStream:
-    """The part of a stream's interface that reads ranges, over ``read``; also a context manager."""
+    """Implements the part of a stream's interface that reads ranges, by ``read``; also a context manager."""
 
     def __init__(self, read: ReadRange, path: str, etag: str | None) -> None:
         self._read = read
@@ -105,6 +105,6 @@ class RangedStream:
         self._position = position
 
     def read_buffer(self, size: int) -> memoryview:
-        """The next bytes; raises as :func:`.read_s3_range`."""
+        """The next bytes; raises what :func:`.read_s3_range` raises."""
         start, self._position = self._position, self._position + size
         return self._read(ObjectRange(self._path, self._etag, start, self._position))

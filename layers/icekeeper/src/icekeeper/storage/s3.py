@@ -1,11 +1,11 @@
 """boto3 for S3, configured by PyIceberg's properties: clients, checks of their answers, and batch deletion.
 
 A proxy may answer in place of the store, with a page of its own and status 200.  boto3 takes such a page for an object
-that was written, a deletion without errors, or the end of a listing.  So an answer that lacks an element which the
-store always sends is turned into a transient failure, like a 502, and boto3 repeats the request
-(rule: trust-only-own-answers).  Source: Amazon S3 API reference, "Response Syntax" of each operation.
+that was written, a deletion without errors, or the end of a listing.  So an answer that lacks an element that the store
+always sends becomes a transient failure, like a 502, and boto3 repeats the request (rule: trust-only-own-answers).
+Source: Amazon S3 API reference, "Response Syntax" of each operation.
 
-boto3 also reads an error or a listing whole, however long it is.  Here it ends at :data:`MOST_BYTES`
+boto3 also reads a whole error or listing, however long it is.  Here the limit is :data:`MOST_BYTES`
 (rule: bound-foreign-bytes).
 """
 
@@ -32,8 +32,8 @@ from icekeeper.machine.metering import RequestKind, WorkThreads, note_request
 from icekeeper.storage.failures import TRANSIENT_CODES, describe_failure, failure_in_words, is_transient
 
 MOST_BYTES = 16 * 1024 * 1024
-"""Of an answer that is not an object.  A listing of a thousand keys of 1,024 characters, each encoded as nine bytes,
-takes 9 MB."""
+"""The longest answer that is not an object.  A listing of a thousand keys of 1,024 characters, each encoded as nine
+bytes, takes 9 MB."""
 _PIECE_BYTES = 64 * 1024
 
 _ROOTS = {
@@ -46,21 +46,21 @@ _WITH_ETAG = frozenset({"HeadObject", "PutObject", "UploadPart"})
 _NUMBERS_IN_HEADERS = ("content-length", "x-amz-missing-meta", "x-amz-mp-parts-count", "x-amz-tagging-count")
 _NUMBER = re.compile(rb"<(?:Size|KeyCount|MaxKeys)>([^<]*)<")
 _DIGITS = re.compile(rb"[0-9]{1,19}")
-# The first element of a listing is within these bytes; the whole may have half a megabyte.
+# The first element of a listing is within these bytes; the whole listing may have half a megabyte.
 _BEGINNING = 1024
 
 
 class AnswerTooLong(BotoCoreError):  # type: ignore[misc]  # botocore has no types
     """An answer that is not an object is too long."""
 
-    fmt = "an answer has more than {most} bytes, more than any store sends"
+    fmt = "an answer has more than {most} bytes, which no store sends"
 
 
 class BoundedClient:
     """A base class, before boto3's own, that makes a client for S3 read answers within limits."""
 
     _endpoint: Any
-    """Of botocore's ``BaseClient``."""
+    """An attribute of botocore's ``BaseClient``."""
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
@@ -68,7 +68,7 @@ class BoundedClient:
 
 
 class _BoundedSession:
-    """Sends as botocore's own session does, and reads every answer but a streamed object, which the caller reads."""
+    """Sends like botocore's own session, and reads every answer except a streamed object, which the caller reads."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -96,7 +96,7 @@ class _BoundedSession:
 
 
 class _Body:
-    """The ``raw`` of an AWSResponse whose body was read before."""
+    """The ``raw`` of an AWSResponse whose body has already been read."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -122,14 +122,14 @@ def _look(response_dict: dict[str, Any], operation_model: Any, **_: Any) -> None
     lacks = _lacking(operation_model.name, response_dict)
     if lacks is not None:
         body = (
-            f"<Error><Code>No{lacks}</Code><Message>the answer is not one of a store, so that the request counts as "
-            "failed; look for a proxy that answers in the place of the store</Message></Error>"
+            f"<Error><Code>No{lacks}</Code><Message>the answer does not come from a store, so the request counts as "
+            "failed; look for a proxy that answers in place of the store</Message></Error>"
         )
         response_dict.update(status_code=502, body=body.encode())
 
 
 def _name_what_is_listed(parsed: dict[str, Any], **_: Any) -> None:
-    """Give entries without a name an empty one: boto3 decodes names, and would fail; the listing is refused later."""
+    """Give entries without a name an empty name, which boto3 can decode; the listing is refused later."""
     for member, name in (("Contents", "Key"), ("CommonPrefixes", "Prefix")):
         for found in parsed.get(member) or ():
             found.setdefault(name, "")
@@ -146,7 +146,7 @@ def _lacking(operation: str, response: Mapping[str, Any]) -> str | None:
     if operation in _WITH_ETAG:
         return None if response["headers"].get("ETag") else "ETag"
     root = _ROOTS.get(operation)
-    # boto3 itself raises an error that comes with status 200.
+    # For an error with status 200, boto3 itself raises an exception.
     return None if root is None or _first_element(response["body"]) in (root, "Error") else root
 
 
@@ -160,11 +160,11 @@ def _first_element(body: bytes) -> str:
         return ""
 
 
-# The most keys one DeleteObjects request takes (S3 API reference).
+# The most keys of a DeleteObjects request (S3 API reference).
 DELETE_BATCH = 1000
 DELETE_THREADS = 8
 DELETE_ATTEMPTS = 5
-# Characters that XML 1.0 cannot hold, not even escaped (its section 2.2, "Characters").
+# Characters that XML 1.0 cannot contain, not even escaped (its section 2.2, "Characters").
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _KINDS = {
     "GetObject": RequestKind.GET,
@@ -175,7 +175,7 @@ _KINDS = {
 
 
 def s3_client(properties: Mapping[str, str], *, counts: bool = True) -> Any:
-    """An S3 client that reaches what PyIceberg's FileIO reaches with the same properties.
+    """An S3 client for the same store and with the same identity as PyIceberg's FileIO with these properties.
 
     ``counts``: count its requests as they are sent.
     """
@@ -186,7 +186,7 @@ def s3_client(properties: Mapping[str, str], *, counts: bool = True) -> Any:
         more["proxies"] = {"http": proxy, "https": proxy}
     endpoint = properties.get(S3_ENDPOINT)
     virtual = properties.get("s3.force-virtual-addressing", "").lower() == "true"
-    # As in PyArrow: servers with their own endpoint seldom have a host name per bucket.
+    # As in PyArrow, because servers with their own endpoint seldom have a host name per bucket.
     style = "virtual" if virtual else "path" if endpoint else "auto"
     config = client_config(properties, s3={"addressing_style": style}, **more)
     client = aws_session(properties).client("s3", first_base=BoundedClient, endpoint_url=endpoint, config=config)
@@ -203,7 +203,7 @@ def s3_client(properties: Mapping[str, str], *, counts: bool = True) -> Any:
 class LinkLocal(BotoCoreError):  # type: ignore[misc]  # botocore has no types
     """The host of an endpoint that a server named resolves to a link-local address."""
 
-    fmt = "{host} stands for a link-local address, which is never used: correct s3.endpoint"
+    fmt = "{host} resolves to a link-local address, which is never used: correct s3.endpoint"
 
 
 def _refuse_link_local(request: Any, **_: Any) -> None:
@@ -218,25 +218,26 @@ def _refuse_link_local(request: Any, **_: Any) -> None:
 
 
 def _count(event_name: str, **_: Any) -> None:
-    """Count each request as it is sent, also repeated ones; boto3 sends it because this returns ``None``."""
+    """Count each request as it is sent, including repeats; boto3 sends it because this returns ``None``."""
     note_request(_KINDS.get(event_name.rpartition(".")[2], RequestKind.PUT))
 
 
 def _follow_no_redirect(context: dict[str, Any], **_: Any) -> None:
-    """boto3 sends HeadBucket to find where a redirect without a location leads; a redirect of that would never end."""
+    """Refuse a redirect of HeadBucket: boto3 sends it to find the target of a redirect without a location, and would
+    never stop."""
     context["s3_redirect"]["redirected"] = True
 
 
 Reasons: TypeAlias = dict[str, str]
-"""Why keys could not be deleted."""
+"""Key → why it could not be deleted."""
 
 
 def delete_keys(client: Any, bucket: str, keys: Sequence[str]) -> tuple[Reasons, Reasons]:
-    """Delete objects in parallel batches; return the keys that failed for good, and those that a later attempt may
-    delete.
+    """Delete objects in parallel batches; return the keys that failed permanently, and the keys that a later attempt
+    may delete.
 
     A missing object counts as deleted.  Throttled and failed keys are tried again after growing pauses.  A key that XML
-    cannot hold would spoil its batch and is deleted alone (platform: control-character-keys).
+    cannot contain would make its whole batch fail, so it is deleted alone (platform: control-character-keys).
     """
     alone = [key for key in keys if _NOT_IN_XML.search(key)]
     together = [key for key in keys if not _NOT_IN_XML.search(key)] if alone else keys
@@ -252,7 +253,7 @@ def delete_keys(client: Any, bucket: str, keys: Sequence[str]) -> tuple[Reasons,
 
 
 def _request_deletion(client: Any, bucket: str, keys: Sequence[str]) -> Sequence[Mapping[str, str]]:
-    """The errors in the answer to one request."""
+    """The errors in the answer to a single request."""
     if len(keys) == 1 and _NOT_IN_XML.search(keys[0]):
         client.delete_object(Bucket=bucket, Key=keys[0])
         return ()
@@ -261,10 +262,10 @@ def _request_deletion(client: Any, bucket: str, keys: Sequence[str]) -> Sequence
 
 
 def delete_objects(client: Any, bucket: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The answer to one DeleteObjects request; raises what boto3 raises.
+    """The answer to a DeleteObjects request; raises what boto3 raises.
 
-    A store that asks for Content-MD5 gets it in this and all later requests of the client: boto3 sends a CRC32 instead
-    (platform: some-stores-demand-content-md5).
+    boto3 sends a CRC32 instead of Content-MD5.  A store that demands Content-MD5 gets it in this and all later requests
+    of the client (platform: some-stores-demand-content-md5).
     """
     try:
         answer: Mapping[str, Any] = client.delete_objects(Bucket=bucket, Delete=request)
@@ -302,13 +303,13 @@ def _delete_batch(client: Any, bucket: str, keys: Sequence[str]) -> tuple[Reason
             target.update(dict.fromkeys(pending, describe_failure(error, None)))
             errors = ()
         except BotoCoreError as error:
-            # boto3 has already tried again; a caller with more time may try later
+            # boto3 has already retried; a caller with more time may try later
             return for_good, dict.fromkeys(pending, describe_failure(error, client.meta.endpoint_url))
         for entry in errors:
             code = entry.get("Code")
             if code not in ("NoSuchKey", "NoSuchVersion"):
                 target = transient if code in TRANSIENT_CODES else for_good
-                # An error that names none of our keys may be about any of them (rule: trust-only-own-answers).
+                # An error that names none of our keys may concern any of them (rule: trust-only-own-answers).
                 of = [entry["Key"]] if entry.get("Key") in asked else pending
                 target.update(dict.fromkeys(of, failure_in_words(code, entry.get("Message"))))
         transient = {key: reason for key, reason in transient.items() if key not in for_good}

@@ -1,6 +1,6 @@
 """Lists and looks up S3 objects, and finds out what a caller may do under a location.
 
-A listing decides what may be deleted.  So a listing that contains anything outside of its prefix, or that never ends,
+A listing decides which files may be deleted.  So a listing that contains a key outside its prefix, or that never ends,
 is an error (rule: trust-only-own-answers).  Paths have the scheme of the prefix.  Source: Amazon S3 API reference,
 "ListObjectsV2", "HeadObject".
 """
@@ -19,9 +19,9 @@ from icekeeper.storage.failures import is_denied, is_refused
 from icekeeper.storage.listing import Level, ListedObject, known_ms
 from icekeeper.storage.paths import split_path
 
-# The most keys that one answer holds.
+# The most keys in an answer.
 _PAGE = 1000
-# Stores that keep deleted versions among the keys answer with empty pages; so many pages are a million of those.
+# Stores that keep deleted versions among the keys answer with empty pages; so many pages are a million such versions.
 _MOST_EMPTY_PAGES = 1000
 # S3 API reference, "Object": the size is a long.
 _MOST_BYTES = 2**63 - 1
@@ -31,8 +31,8 @@ def list_s3(client: Any, prefix: str) -> Iterator[ListedObject]:
     """Everything below a prefix, page by page, without directory markers.
 
     Raises:
-        PaginationError: the listing breaks off in the middle, which boto3 would take for the end; contains keys outside
-            of the prefix; or never ends.
+        PaginationError: the listing stops before its end, which boto3 would not notice; contains keys outside the
+            prefix; or never ends.
     """
     parts = split_path(prefix)
     pages = client.get_paginator("list_objects_v2").paginate(Bucket=parts.authority, Prefix=s3_directory(parts.key))
@@ -42,7 +42,7 @@ def list_s3(client: Any, prefix: str) -> Iterator[ListedObject]:
         token, first = page.get("NextContinuationToken") if _goes_on(page) else None, _first_key(page)
         empty = 0 if first else empty + 1
         if (token and hash(token) in seen) or (first and first == before) or empty > _MOST_EMPTY_PAGES:
-            raise PaginationError(message=f"{prefix}: the listing repeats itself and never ends")
+            raise PaginationError(message=f"{prefix}: the listing repeats its pages and never ends")
         if token:
             seen.add(hash(token))
         before = first
@@ -52,7 +52,7 @@ def list_s3(client: Any, prefix: str) -> Iterator[ListedObject]:
 
 
 def s3_level(client: Any, prefix: str) -> Level | None:
-    """The objects and folders directly below a prefix; ``None`` when one answer does not hold them."""
+    """The objects and folders directly below a prefix; ``None`` if they do not fit into a single answer."""
     parts = split_path(prefix)
     page = client.list_objects_v2(Bucket=parts.authority, Prefix=s3_directory(parts.key), Delimiter="/", MaxKeys=_PAGE)
     if _goes_on(page):
@@ -65,14 +65,14 @@ def s3_level(client: Any, prefix: str) -> Level | None:
 
 
 def few_s3(client: Any, prefix: str) -> list[ListedObject] | None:
-    """Everything below a prefix, with one request; ``None`` when one answer does not hold it."""
+    """Everything below a prefix, with a single request; ``None`` if it does not fit into a single answer."""
     parts = split_path(prefix)
     page = client.list_objects_v2(Bucket=parts.authority, Prefix=s3_directory(parts.key), MaxKeys=_PAGE)
     return None if _goes_on(page) else list(_objects(prefix, page))
 
 
 def s3_status(client: Any, path: str) -> ListedObject | None:
-    """Size and age of one object, ``None`` when there is no such object."""
+    """Size and modification time of an object; ``None`` if there is no such object."""
     parts = split_path(path)
     try:
         answer = client.head_object(Bucket=parts.authority, Key=parts.key)
@@ -100,9 +100,9 @@ def _objects(prefix: str, page: Mapping[str, Any]) -> Iterator[ListedObject]:
 
 
 def _require_below(prefix: str, directory: str, key: str | None, *, folder: bool = False) -> None:
-    """Refuse a listed key outside of the prefix: it could belong to somebody else, and the listing may never end."""
+    """Refuse a listed key outside the prefix: it may belong to another table, and the listing may never end."""
     if not key or not key.startswith(directory) or (folder and (key == directory or not key.endswith("/"))):
-        raise PaginationError(message=f"{prefix}: the store lists {key!a}, which was not asked for")
+        raise PaginationError(message=f"{prefix}: the store lists {key!a}, which is outside the prefix")
 
 
 def _first_key(page: Mapping[str, Any]) -> str | None:
@@ -111,7 +111,7 @@ def _first_key(page: Mapping[str, Any]) -> str | None:
 
 
 def _goes_on(page: Mapping[str, Any]) -> bool:
-    """Whether the listing has more pages; boto3 takes a page without IsTruncated for the last."""
+    """Whether the listing has more pages; boto3 takes a page without IsTruncated for the last page."""
     return bool(page.get("IsTruncated", page.get("NextContinuationToken")))
 
 
@@ -153,7 +153,7 @@ def can_list_s3(client: Any, bucket: str, directory: str) -> bool:
 
 
 def few_if_allowed(client: Any, prefix: str) -> tuple[bool, list[ListedObject] | None]:
-    """As :func:`can_list_s3`, and all objects below a prefix where one answer holds them."""
+    """The result of :func:`can_list_s3`, and all objects below a prefix if they fit into a single answer."""
     try:
         return True, few_s3(client, prefix)
     except ClientError as error:
@@ -166,9 +166,9 @@ def few_if_allowed(client: Any, prefix: str) -> tuple[bool, list[ListedObject] |
 def can_delete_s3(client: Any, bucket: str, directory: str) -> bool:
     """Whether objects of a directory can be deleted; batch-deletes a key that never existed.
 
-    That is refused exactly where real deletions are (AWS table buckets: 405; a missing permission: 403).  It is
-    conditional on the key's existence, because a versioned bucket would keep a delete marker (Amazon S3 user guide,
-    "How to perform conditional deletes"); a store that ignores the condition has nothing to delete.
+    The store refuses this exactly if it refuses real deletions (AWS table buckets: 405; a missing permission: 403).
+    The deletion is conditional on the key's existence, because a versioned bucket would otherwise keep a delete marker
+    (Amazon S3 user guide, "How to perform conditional deletes"); a store that ignores the condition deletes nothing.
 
     Raises:
         ClientError: the bucket does not exist, or the credentials are wrong.
@@ -186,12 +186,12 @@ def can_delete_s3(client: Any, bucket: str, directory: str) -> bool:
         return False
     for entry in answer.get("Errors", ()):
         _warn_if_denied(entry, bucket, "s3:DeleteObject")
-    # A store answers anything else about the key (no such key, precondition failed) only after it checked permissions.
+    # A store sends any other error about the key (no such key, precondition failed) only after checking permissions.
     return not any(is_refused(error) for error in answer.get("Errors", ()))
 
 
 def is_lakefs_s3(client: Any, bucket: str, directory: str) -> bool:
-    """Whether lakeFS's S3 gateway answers: about a missing object it names ``BRANCH@REPOSITORY``, as no other store
+    """Whether lakeFS's S3 gateway answers: for a missing object it names ``BRANCH@REPOSITORY``, which no other store
     does (platform: lakefs-shows-itself).
 
     Raises:
@@ -215,4 +215,4 @@ def _warn_if_denied(error: Mapping[str, Any], bucket: str, right: str) -> None:
 
 @cache
 def _warn_once(bucket: str, right: str) -> None:
-    log.warning("unneeded files stay in s3://%s, because a permission is missing: allow %s", bucket, right)
+    log.warning("unneeded files remain in s3://%s, because a permission is missing: allow %s", bucket, right)

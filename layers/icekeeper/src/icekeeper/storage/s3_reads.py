@@ -1,8 +1,8 @@
-"""Reads S3 objects with one request each, without asking for the size first.
+"""Reads S3 objects with a single request each, without requesting the size first.
 
-PyArrow asks for the size of an object (HEAD) before it reads it (platform: pyarrow-s3-requests).  Here the first
+PyArrow requests the size of an object (HEAD) before it reads it (platform: pyarrow-s3-requests).  Here the first
 request already reads the first or last bytes, and its answer contains the size (RFC 9110, "Content-Range").  The size
-also reveals a truncated answer: such a read is repeated once, then fails (rule: short-reads-are-errors).
+also shows whether an answer was truncated: such a read is repeated once, then fails (rule: short-reads-are-errors).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from icekeeper.storage.failures import ShortAnswer
 from icekeeper.storage.paths import split_path
 
 ONE_READ_BYTES = 8 * 1024 * 1024
-"""The most bytes that one request reads."""
+"""The most bytes that a request reads."""
 _ATTEMPTS = 2
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,19})-([0-9]{1,19})/([0-9]{1,19})")
 _NONE = "bytes */0"
@@ -41,10 +41,11 @@ class ObjectPart(NamedTuple):
 
 
 def can_boto3_read(properties: Mapping[str, str]) -> bool:
-    """Whether boto3 can read what PyArrow can: without credentials boto3 sends nothing, PyArrow an unsigned request.
+    """Whether boto3 can read what PyArrow can read: without credentials, boto3 sends no request, and PyArrow sends an
+    unsigned request.
 
     Raises:
-        BotoCoreError: there is no such profile, or it gives no credentials.
+        BotoCoreError: there is no such profile, or it has no credentials.
     """
     if is_anonymous(properties) or identity_in(properties).is_static:
         return True
@@ -54,14 +55,14 @@ def can_boto3_read(properties: Mapping[str, str]) -> bool:
 
 
 def read_object(client: Any, path: str) -> bytes:
-    """The whole object, with one request for each :data:`ONE_READ_BYTES`.
+    """The whole object, with a request for each :data:`ONE_READ_BYTES`.
 
     Raises:
         FileNotFoundError: there is no such object.
         PermissionError: the credentials may not read it.
         OSError: the store sent a truncated answer.
         ClientError, BotoCoreError: the store failed.
-        MetadataUnreadable: it is larger than a file may be.
+        MetadataUnreadable: it is larger than the limit.
     """
     first = read_beginning(client, path)
     if len(first.data) == first.size:
@@ -69,23 +70,23 @@ def read_object(client: Any, path: str) -> bytes:
     require_fitting(path, first.size)
     parts = [first.data]
     for start in range(len(first.data), first.size, ONE_READ_BYTES):
-        # The ETag, because the object may be replaced meanwhile: the parts would then be of two objects.
+        # The ETag, because the object may be replaced between the reads: the parts would then come from two objects.
         parts.append(_part(client, path, start, ONE_READ_BYTES, first.etag).data)
     return b"".join(parts)
 
 
 def read_beginning(client: Any, path: str) -> ObjectPart:
-    """The first :data:`ONE_READ_BYTES` of an object, or all of a smaller one; raises as :func:`read_object`."""
+    """The first :data:`ONE_READ_BYTES` of an object, or the whole object if smaller; raises as :func:`read_object`."""
     return _part(client, path, 0, ONE_READ_BYTES)
 
 
 def read_end(client: Any, path: str, length: int) -> ObjectPart:
-    """The last ``length`` bytes of an object, or all of a smaller one; raises as :func:`read_object`."""
+    """The last ``length`` bytes of an object, or the whole object if smaller; raises as :func:`read_object`."""
     part = _part(client, path, None, length)
     return ObjectPart(part.data[-length:], part.size, part.etag)
 
 
-def tells_other_etag(answer: Mapping[str, Any], etag: str) -> bool:
+def has_other_etag(answer: Mapping[str, Any], etag: str) -> bool:
     """Whether an answer contains another ETag; not every store respects ``If-Match``
     (platform: moto-lets-pass)."""
     found = answer.get("ETag")
@@ -93,7 +94,7 @@ def tells_other_etag(answer: Mapping[str, Any], etag: str) -> bool:
 
 
 def _part(client: Any, path: str, start: int | None, length: int, etag: str | None = None) -> ObjectPart:
-    """``length`` bytes from ``start``, or from the end (``None``); all bytes of a store that does not know ranges."""
+    """``length`` bytes from ``start``, or from the end (``None``); all bytes if the store does not support ranges."""
     parts = split_path(path)
     wanted = f"-{length}" if start is None else f"{start}-{start + length - 1}"
     request = {"Bucket": parts.authority, "Key": parts.key, "Range": f"bytes={wanted}"}
@@ -107,11 +108,11 @@ def _part(client: Any, path: str, start: int | None, length: int, etag: str | No
             if _is_empty(error) and etag is None:
                 return ObjectPart(b"", 0)
             raise known_error(error, path) from error
-        if etag is not None and tells_other_etag(answer, etag):
+        if etag is not None and has_other_etag(answer, etag):
             raise OSError(f"{path} was replaced while it was read")
-        try:  # not more into memory than was asked for
+        try:  # read no more into memory than was requested
             data = answer["Body"].read((length if answer.get("ContentRange") else most_unpacked()) + 1)
-        except (HTTPClientError, IncompleteReadError):  # the connection broke amid the answer
+        except (HTTPClientError, IncompleteReadError):  # the connection broke during the answer
             continue
         require_fitting(path, len(data))
         found = _part_of(answer, data, start, length)
@@ -122,7 +123,7 @@ def _part(client: Any, path: str, start: int | None, length: int, etag: str | No
 
 
 def _part_of(answer: Mapping[str, Any], data: bytes, start: int | None, length: int) -> ObjectPart | str:
-    """The part in an answer; of a truncated answer, the bytes that were asked for, in words."""
+    """The part in an answer; for a truncated answer, a description of the requested bytes."""
     etag = answer.get("ETag")
     content_range = answer.get("ContentRange") or ""
     said = _CONTENT_RANGE.fullmatch(content_range)
@@ -139,7 +140,7 @@ def _part_of(answer: Mapping[str, Any], data: bytes, start: int | None, length: 
 
 
 def _is_empty(error: ClientError) -> bool:
-    """Whether a store has refused a range because the object has no bytes (RFC 9110, "416 Range Not Satisfiable")."""
+    """Whether a store refused a range because the object is empty (RFC 9110, "416 Range Not Satisfiable")."""
     if error.response["Error"].get("Code") != "InvalidRange":
         return False
     headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})

@@ -1,11 +1,12 @@
-"""Object storage: read, write, list and delete objects; sources of listings; the store's clock.
+"""Object storage: reads, writes, lists and deletes objects; sources of listings; the store's clock.
 
 Most bytes are read through PyIceberg's ``PyArrowFileIO``, with PyIceberg's endpoints and authentication.  Listing and
-batch deletion, which it lacks, use boto3 with the same properties.  So do reads of whole S3 objects, which take PyArrow
-two requests (platform: pyarrow-s3-requests), and writes (platform: table-buckets-refuse-headers).  Both clients are
-imported with the first remote object.
-Writes never check whether a file exists: names are unique, and the check would list, which AWS table buckets refuse
-(platform: table-buckets-no-list-delete).
+batch deletion, which it lacks, use boto3 with the same properties.  So do reads of whole S3 objects, for which PyArrow
+needs two requests (platform: pyarrow-s3-requests), and writes (platform: table-buckets-refuse-headers).  Both clients
+are imported for the first remote object.
+
+Writes never check whether a file exists: names are unique, and the check would send a listing, which AWS table buckets
+refuse (platform: table-buckets-no-list-delete).
 """
 
 from __future__ import annotations
@@ -62,30 +63,30 @@ class DeleteReport:
     """The result of :meth:`Storage.delete` for each path, in the order given."""
 
     deleted: tuple[str, ...]
-    """Paths that are gone, including those that were gone before."""
+    """Paths whose files are gone, including files that were already gone."""
     failed: Mapping[str, str]
     """Path → reason."""
     transient: frozenset[str] = frozenset()
-    """Paths of ``failed`` that a later attempt may delete."""
+    """Paths in ``failed`` that a later attempt may delete."""
 
 
 class Storage:
-    """A table's files, reached with FileIO properties; safe to share between threads, cheap to pickle.
+    """A table's files, accessed with FileIO properties; safe to share between threads, cheap to pickle.
 
-    Where the properties name no endpoint, ``AWS_ENDPOINT_URL_S3`` or ``AWS_ENDPOINT_URL`` does.  Paths may be
-    ``s3://``, ``s3a://``, ``s3n://`` or local in any spelling.  PyArrow's other stores can be read and written only.
+    If the properties name no endpoint, ``AWS_ENDPOINT_URL_S3`` or ``AWS_ENDPOINT_URL`` applies.  Paths may be
+    ``s3://``, ``s3a://``, ``s3n://`` or local in any spelling.  PyArrow's other stores can only be read and written.
 
-    The properties of a table carry its bound, outside of which nothing is read, written, listed or deleted
+    The properties of a table contain its bound, outside which nothing is read, written, listed or deleted
     (rule: bound-every-table).
 
     Raises:
-        LocationRefused: any method with a path outside of the bound; only :meth:`delete` reports it instead.
-        StorageError: any method that sends requests, when the store fails.  Its cause is a FileNotFoundError where the
+        LocationRefused: any method with a path outside the bound; only :meth:`delete` reports it instead.
+        StorageError: any method that sends requests, if the store fails.  Its cause is a FileNotFoundError if the
             object does not exist.
     """
 
     def __init__(self, properties: Mapping[str, str]) -> None:
-        # The endpoint is resolved here, from the caller's environment: a worker may have another one.
+        # The endpoint is resolved here, from the caller's environment: a worker may have another environment.
         self._bound = AllowedLocations.of(properties)
         self._opened_by: Storage | None = None
         self._properties = with_endpoint({k: v for k, v in properties.items() if k != ALLOWED_LOCATIONS})
@@ -136,12 +137,12 @@ class Storage:
         return self._bound.allows(path)
 
     def s3_at(self, *paths: str) -> Any:
-        """The boto3 client, for requests about these paths; raises what boto3 raises where there are no credentials."""
+        """The boto3 client, for requests about these paths; raises what boto3 raises without credentials."""
         self._bound.require(paths)
         return self.s3
 
     def read(self, path: str) -> bytes:
-        """The whole object, into memory; raises MetadataUnreadable if it is larger than a file may be
+        """The bytes of the whole object; raises MetadataUnreadable if it is larger than the limit
         (:func:`.most_unpacked`)."""
         with self.translated(path):
             if self.uses_boto3(path):
@@ -151,7 +152,7 @@ class Storage:
                 return bytes(stream.read())
 
     def read_start(self, path: str) -> ObjectPart:
-        """The first :data:`ONE_READ_BYTES` of an object, or all of a smaller one, and its whole size."""
+        """The first :data:`ONE_READ_BYTES` of an object, or the whole object if smaller; and the object's size."""
         with self.translated(path):
             if self.uses_boto3(path):
                 return read_beginning(self.s3_at(path), path)
@@ -160,7 +161,7 @@ class Storage:
                 return ObjectPart(bytes(stream.read_at(min(size, ONE_READ_BYTES), 0)), size, etag_of(stream))
 
     def read_end(self, path: str, length: int) -> ObjectPart:
-        """The last ``length`` bytes of an object, such as a Parquet footer, and its whole size."""
+        """The last ``length`` bytes of an object, such as a Parquet footer; and the object's size."""
         with self.translated(path):
             if self.uses_boto3(path):
                 return read_end(self.s3_at(path), path, length)
@@ -170,7 +171,7 @@ class Storage:
                 return ObjectPart(bytes(stream.read_at(size - start, start)), size, etag_of(stream))
 
     def write(self, path: str, data: bytes) -> None:
-        """Write a whole object, which replaces one of that name; on failure nothing is written."""
+        """Write a whole object, which replaces an object of that name; on failure nothing is written."""
         with self.translated(path):
             if is_local(path) and self._arrow.is_plain:
                 with self._local(path, make=True) as there:
@@ -186,13 +187,13 @@ class Storage:
     def open_input(self, path: str, size: int | None = None) -> pa.NativeFile:
         """A seekable stream, for ``pyarrow.parquet.ParquetFile``; wrap later reads in :meth:`translated`.
 
-        ``size`` is the object's size according to a manifest or listing.  A small S3 object is read into memory at
-        once.
+        ``size`` is the object's size according to a manifest or listing.  A small S3 object is read into memory
+        immediately.
         """
         with self.translated(path):
             if size is not None and size <= ONE_READ_BYTES and self.uses_boto3(path):
                 found = read_beginning(self.s3_at(path), path)
-                if len(found.data) == found.size:  # else the object is larger than ``size``
+                if len(found.data) == found.size:  # otherwise the object is larger than ``size``
                     return pa.BufferReader(found.data)
             return self._open(path)
 
@@ -202,17 +203,17 @@ class Storage:
             return self._create(path)
 
     def size(self, path: str) -> int | None:
-        """The object's size in bytes, ``None`` when there is no such object."""
+        """The object's size in bytes; ``None`` if there is no such object."""
         with self.translated(path):
             try:
-                # Opening requests one object; FileInfo would list when the object is missing.
+                # Opening requests a single object; FileInfo would send a listing if the object is missing.
                 with self._open(path) as stream:
                     return int(stream.size())
             except FileNotFoundError:
                 return None
 
     def shows_missing(self, path: str, error: StorageError) -> bool:
-        """Whether a failed read shows that the object is missing, and not that its whole bucket is."""
+        """Whether a failed read shows that the object is missing, and not its whole bucket."""
         if not isinstance(error.__cause__, FileNotFoundError):
             return False
         if isinstance(error.__cause__, NoSuchObject) or not self.uses_boto3(path):
@@ -224,10 +225,10 @@ class Storage:
         return False
 
     def list(self, prefix: str) -> Iterator[ListedObject]:
-        """Every object under a directory, in no particular order; paths are spelled as the prefix is.
+        """Every object under a directory, in no particular order; paths have the spelling of the prefix.
 
-        Streams, several folders of S3 at a time.  Skips directory markers and symbolic links.  A missing directory is
-        empty.
+        Objects are streamed, from several folders of S3 in parallel, without directory markers and symbolic links.  A
+        missing directory is empty.
 
         Raises:
             StorageError: the store failed or refuses to list; the objects yielded so far are incomplete.
@@ -236,7 +237,7 @@ class Storage:
         return self._list(prefix)
 
     def list_if_allowed(self, prefix: str) -> Sequence[ListedObject] | None:
-        """As :meth:`list`; ``None`` where :meth:`can_list` is false, which the listing itself finds out."""
+        """Like :meth:`list`; ``None`` if :meth:`can_list` is false, which the listing itself finds out."""
         self._bound.require([prefix])
         if is_local(prefix):
             return list(self.list(prefix))
@@ -250,7 +251,7 @@ class Storage:
         return list(self.list(prefix)) if few is None else few  # here a refusal is an error
 
     def divide(self, prefix: str) -> Level:
-        """The first levels of a listing, and the folders that are left for :meth:`list_folder`."""
+        """The first levels of a listing, and the remaining folders, for :meth:`list_folder`."""
         self._bound.require([prefix])
         with self.translated(prefix):
             if is_local(prefix):
@@ -262,7 +263,8 @@ class Storage:
             return divide(prefix, lambda folder: s3_level(client, folder))
 
     def folders_in(self, prefix: str) -> frozenset[str] | None:
-        """Names of the folders directly below a directory, with one request; ``None``: the caller must check each."""
+        """Names of the folders directly below a directory, with a single request; ``None``: the caller must check each
+        folder."""
         self._bound.require([prefix])
         if is_local(prefix):
             return None  # a listing skips links to folders, but files can be read through them
@@ -271,7 +273,7 @@ class Storage:
         return None if level is None else frozenset(path.rstrip("/").rpartition("/")[2] for path in level[1])
 
     def list_folder(self, prefix: str) -> Iterator[ListedObject]:
-        """As :meth:`list`, in the calling thread alone."""
+        """Like :meth:`list`, but only in the calling thread."""
         self._bound.require([prefix])
         if is_local(prefix):
             yield from walk(prefix)
@@ -280,7 +282,7 @@ class Storage:
             yield from list_s3(self.s3, prefix)
 
     def status(self, path: str) -> ListedObject | None:
-        """Current size and age of one object, ``None`` when there is no such object."""
+        """Current size and modification time of an object; ``None`` if there is no such object."""
         self._require_listable(path)
         with self.translated(path):
             if not is_local(path):
@@ -292,9 +294,9 @@ class Storage:
                 return None
 
     def delete(self, paths: Iterable[str]) -> DeleteReport:
-        """Delete local files and, in batches, S3 objects; a path already gone counts as deleted.
+        """Delete local files and, in batches, S3 objects; a missing file counts as deleted.
 
-        Never raises for single paths.  Reasons do not show the secrets in the properties.
+        Never raises for single paths.  Reasons do not contain the secrets in the properties.
         """
         order = dict.fromkeys(paths)
         failed: dict[str, str] = {}
@@ -323,17 +325,17 @@ class Storage:
         return DeleteReport(tuple(path for path in order if path not in failed), failed, frozenset(transient))
 
     def _delete_keys(self, bucket: str, keys: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
-        """As :func:`.delete_keys`."""
+        """See :func:`.delete_keys`."""
         from icekeeper.storage.s3 import delete_keys
 
         try:
             client = self.s3
-        except (BotoCoreError, ClientError) as error:  # such as an unknown profile, or a role that may not be assumed
+        except (BotoCoreError, ClientError) as error:  # for example, an unknown profile, or a role that is denied
             return dict.fromkeys(keys, describe_failure(error, None)), {}
         return delete_keys(client, bucket, keys)
 
     def remove_if_empty(self, folder: str) -> bool:
-        """Remove a local folder; false when it is not empty or cannot be removed."""
+        """Remove a local folder; ``False`` if it is not empty or cannot be removed."""
         try:
             with self._local(folder, follow=False) as there:
                 os.rmdir(there)
@@ -342,7 +344,7 @@ class Storage:
         return True
 
     def can_list(self, location: str) -> bool:
-        """Whether this store lists files under a table's location; S3 is asked once per location (can_list_s3).
+        """Whether this store lists files under a table's location; S3 is tried once per location (can_list_s3).
 
         Raises:
             StorageError: the bucket does not exist, the credentials are wrong, or the endpoint does not answer.
@@ -350,11 +352,11 @@ class Storage:
         return self._allowed(location, can_list_s3)
 
     def can_delete(self, location: str) -> bool:
-        """Whether this store deletes files under a table's location; S3 is asked once per location (can_delete_s3)."""
+        """Whether this store deletes files under a table's location; S3 is tried once per location (can_delete_s3)."""
         return self._allowed(location, can_delete_s3)
 
     def is_in_lakefs(self, location: str) -> bool:
-        """Whether lakeFS serves the table's files; S3 is asked once per location (is_lakefs_s3), AWS's own never."""
+        """Whether lakeFS serves the table's files; S3 is tried once per location (is_lakefs_s3), AWS never."""
         has_endpoint = bool(self._properties.get(S3_ENDPOINT))
         return has_endpoint and is_s3(location) and self._allowed(location, is_lakefs_s3)
 
@@ -372,7 +374,7 @@ class Storage:
 
     @contextmanager
     def translated(self, path: str) -> Iterator[None]:
-        """Turn errors of PyArrow and boto3 about a path into a :class:`StorageError` of one sentence."""
+        """Turn errors of PyArrow and boto3 about a path into a :class:`StorageError` with a single sentence."""
         try:
             yield
         except (OSError, pa.ArrowException, BotoCoreError, ClientError) as error:
@@ -383,7 +385,7 @@ class Storage:
     def s3(self) -> Any:
         """A boto3 client with the same properties; the first call may raise what boto3 raises.
 
-        Callers outside use :meth:`s3_at`, which checks the bound.
+        Other modules use :meth:`s3_at`, which checks the bound.
         """
         if self._opened_by is not None:
             return self._opened_by.s3
@@ -394,7 +396,7 @@ class Storage:
         return client
 
     def uses_boto3(self, path: str) -> bool:
-        """Whether boto3 reads and writes an object; else PyArrow does, where a FileIO is configured or boto3 finds no
+        """Whether boto3 reads and writes an object; PyArrow does if a FileIO is configured or boto3 finds no
         credentials."""
         return is_s3(path) and self._boto_may_read
 
@@ -418,12 +420,12 @@ class Storage:
 
     @contextmanager
     def _local(self, path: str, *, follow: bool = True, make: bool = False) -> Iterator[str]:
-        """A name for a local file or folder that no link created from now on can redirect.
+        """A name for a local file or folder that no link created later can redirect.
 
         ``follow``: a link as the last part is replaced by its target.  ``make``: create the folders above.
 
         Raises:
-            LocationRefused: its real path is outside of the table's bound.
+            LocationRefused: its real path is outside the table's bound.
             OSError: its folder cannot be opened.
         """
         name = os.path.abspath(split_path(path).plain_key)
@@ -442,9 +444,9 @@ class Storage:
             yield there
 
     def _unlink_in(self, folder: str, names: Mapping[str, str]) -> dict[str, str]:
-        """Remove local files of one folder, which is opened once; return why some of them stay.
+        """Remove local files of a folder, which is opened once; return why some of them remain.
 
-        ``names``: each path's name in the folder.
+        ``names``: path → its name in the folder.
         """
         try:
             real = os.path.realpath(folder)
@@ -466,7 +468,7 @@ class Storage:
         return {path: reason for path, reason in reasons.items() if reason}
 
     def _unlink(self, path: str, there: str) -> str | None:
-        """Remove a file of an opened folder; return why it stays.  A link whose target is outside the bound stays."""
+        """Remove a file of an opened folder; return why it remains.  A link to a target outside the bound remains."""
         if os.path.islink(there) and not self._bound.allows(path):
             return str(self._bound.refusal([path]))
         try:
@@ -477,7 +479,7 @@ class Storage:
         return None
 
     def _list(self, prefix: str) -> Iterator[ListedObject]:
-        if is_local(prefix):  # threads, which take turns here, would need several times the CPU time
+        if is_local(prefix):  # here threads block each other, and would take several times the CPU time
             yield from self.list_folder(prefix)
             return
         objects, folders = self.divide(prefix)
@@ -487,7 +489,7 @@ class Storage:
     def _require_listable(self, path: str) -> None:
         self._bound.require([path])
         if not is_local(path) and not is_s3(path):
-            raise StorageError(f"{path} cannot be listed: only S3 and local folders can")
+            raise StorageError(f"{path} cannot be listed: only S3 and local folders can be listed")
 
 
 def _sentence(error: OSError | ValueError) -> str:
@@ -499,17 +501,17 @@ SourcePart: TypeAlias = Callable[[], Iterable[ListedObject]]
 
 
 class FileSource(Protocol):
-    """The files under one location: the store's listing, or a list that was made earlier, such as an inventory."""
+    """The files under a location: the store's listing, or a list that was made earlier, such as an inventory."""
 
     @property
     def is_current(self) -> bool:
-        """Whether this is the store's current state; else each orphan must be looked up before it is deleted."""
+        """Whether this is the store's current state; otherwise each orphan must be looked up before it is deleted."""
 
     def objects(self) -> Iterator[ListedObject]:
-        """All files, streamed; raises StorageError where they cannot be read."""
+        """All files, streamed; raises StorageError if they cannot be read."""
 
     def parts(self) -> Sequence[SourcePart]:
-        """The same files in shares, which raise as :meth:`objects` when they are read."""
+        """The same files in shares; reading a share raises what :meth:`objects` raises."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -548,16 +550,16 @@ class KnownFiles:
 
 
 StoreClock: TypeAlias = Callable[[Storage, str, bool], int | None]
-"""As :func:`store_now_ms`."""
+"""The type of :func:`store_now_ms`."""
 
 
 def store_now_ms(storage: Storage, location: str, may_write: bool) -> int | None:
     """Epoch milliseconds by the clock of a location's store, which also dates its files; ``None``: not known
     (rule: age-by-store-clock).
 
-    Every answer of S3 carries its time.  If there was no answer yet, this asks whether files can be listed, which code
-    that deletes needs to know anyway.  On a file system a new file carries the time, on a network file system the
-    server's.  ``may_write``: a named file may be created for a moment, where a nameless one is impossible.
+    Every answer of S3 contains its time.  If there was no answer yet, this checks whether files can be listed, which
+    code that deletes needs to know anyway.  On a file system a new file shows the time, on a network file system the
+    time of the server.  ``may_write``: a named file may be created for a moment if a nameless file is impossible.
     """
     parts = split_path(location)
     if not storage.allows(location):
@@ -577,7 +579,7 @@ def store_now_ms(storage: Storage, location: str, may_write: bool) -> int | None
         return None
     if storage.s3_clock.now_ms() is None:
         with suppress(StorageError):
-            storage.can_list(location)  # a refusal carries the time too
+            storage.can_list(location)  # even a refusal contains the time
     return storage.s3_clock.now_ms()
 
 

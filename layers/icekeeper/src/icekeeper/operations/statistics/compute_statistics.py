@@ -247,7 +247,7 @@ def _commit(context: OperationContext, loaded: LoadedTable, snapshot_id: int, wr
     def prepare(head: LoadedTable) -> PreparedCommit | Nothing:
         metadata = head.metadata
         if metadata.uuid != loaded.metadata.uuid:
-            return Nothing("the table was replaced by another one meanwhile")
+            return Nothing("the table was replaced by another table meanwhile")
         if snapshot_id not in metadata.snapshots:
             return Nothing(f"snapshot {snapshot_id} expired meanwhile")
         requirements = same_table(metadata)

@@ -273,9 +273,9 @@ def with_row_ids(context: OperationContext, groups: Sequence[FileGroup], outcome
     kept: list[FileGroup] = []
     for group in groups:
         if any(c.key not in row_ids for c in group.files):
-            outcomes.dropped[group.group_id] = "an input file was removed or rewritten by another commit"
+            outcomes.dropped[group.group_id] = "another commit removed or rewrote an input file"
         elif len({row_ids[c.key] is None for c in group.files}) > 1:
-            outcomes.dropped[group.group_id] = "only some of its rows were given ids by another commit"
+            outcomes.dropped[group.group_id] = "another commit gave ids to only some of its rows"
         else:
             files = (replace(c, first_row_id=row_ids[c.key]) for c in group.files)
             kept.append(replace(group, files=tuple(files)))
