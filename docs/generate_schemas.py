@@ -286,7 +286,7 @@ BOUNDS = fields(
         "now_ms": whole("the time that counts, of the store, in epoch milliseconds"),
         "metadata_location": text("metadata file that was read"),
         "gc_enabled": flag("the table's property `gc.enabled`"),
-        "oldest_pinned_snapshot_id": or_null(whole("it and all newer ones stay")),
+        "oldest_pinned_snapshot_id": or_null(whole("this snapshot and all newer ones stay")),
         "pinned_metadata": each("metadata files that pins keep", text()),
         "staged": fields(
             "files of loads that are not settled",
@@ -320,7 +320,7 @@ PIN = fields(
     "a pin",
     {
         "name": text("unique in the table"),
-        **snapshot_id("it and all newer ones stay"),
+        **snapshot_id("this snapshot and all newer ones stay"),
         "metadata_location": text("metadata file that it keeps"),
         "expires_ms": whole("its end, in epoch milliseconds"),
         "expires": text("its end, in UTC"),
@@ -639,7 +639,7 @@ DOCUMENTS: dict[str, Schema] = {
         {"warnings": each("what else is wrong", text())},
     ),
     "claims-list": fields(
-        "Tables whose files near a table are spared", {**ABOUT, "claims": each("one for each table", CLAIM)}
+        "The other tables that may need files near a table", {**ABOUT, "claims": each("one for each table", CLAIM)}
     ),
     "claims-exclude": fields(
         "A table that stops no deletion any more", {**ABOUT, "excluded": each("one for each table", CLAIM)}

@@ -1,14 +1,14 @@
 """Metrics in CloudWatch's embedded metric format: lines in a function's log that CloudWatch turns into metrics.
 
-Custom metrics are billed for every hour in which a combination of name and dimensions has data.  So totals are metrics
-only where an alarm or the dashboard asks for them, and where they are not 0; the others are properties of the same log
-line, which Logs Insights finds and nobody bills.  ``METRICS=all`` makes metrics of all totals.  Their dimension
-``service`` is the stack's name, which ``POWERTOOLS_SERVICE_NAME`` holds.
+Custom metrics are billed for every hour in which a combination of name and dimensions has data.  So a total is a metric
+only if an alarm or the dashboard reads it, and if it is not 0; other totals are properties of the same log line, which
+Logs Insights finds and AWS does not bill.  ``METRICS=all`` makes metrics of all totals.  Their dimension ``service`` is
+the stack's name, from ``POWERTOOLS_SERVICE_NAME``.
 
 ``METRICS_PER_TABLE`` decides whether there are metrics by table (``catalog``, ``service``, ``table``) as well.
-``none`` (the default) writes none.  ``passes`` adds what each pass did, ``all`` also the health of each table of the
-lake, whose number grows with the lake and not with the work.  What a pass did is left out where it is 0; the numbers of
-requests are told as totals only.
+``none`` (the default) writes none.  ``passes`` adds what each pass did; ``all`` also adds the health of each table, so
+the number of metrics grows with the number of tables, not with the work.  Zeros of a pass are left out; the numbers of
+requests are written as totals only.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from icekeeper.text import escaped
 from observability import SERVICE, logger
 
 if TYPE_CHECKING:
-    from icekeeper.pipeline.detect_tables import Detected  # with all that detects, which a report does not need
+    from icekeeper.pipeline.detect_tables import Detected  # imports detection, which the report function does not need
 
 
 # One document of the embedded metric format holds at most this many.
 _MAX_METRICS = 100
 _RUN_SUCCEEDED, _RUN_FAILED = "RunsSucceeded", "RunsFailed"
-# The totals that alarms and the dashboard ask for; a test compares them with the template.
+# The totals that alarms and the dashboard read; a test compares them with the template.
 _ASKED_FOR = frozenset(
     {
         "CatalogsEmpty",
@@ -62,11 +62,11 @@ _ASKED_FOR = frozenset(
         "remove_orphans.orphans_removed",
     }
 )
-# Its alarm ends only when it is told that nothing is wrong any more.
+# Written even if it is 0: its alarm ends only when it receives a zero.
 _TOLD_AT_ZERO = frozenset({"TablesNotReadable"})
 _PASSES = {"succeeded": "PassesSucceeded", "partial": "PassesPartial", "failed": "PassesFailed"}
 _REPEATEDLY = 3
-"""In so many passes in a row an operation must have failed: what passes by itself rings nobody."""
+"""An operation must have failed in this many passes in a row: a temporary problem raises no alarm."""
 _MOST_NAMED = 100
 """Tables that a log line names; it holds 256 KB."""
 
@@ -74,7 +74,7 @@ _MOST_NAMED = 100
 def emit_detection(deployment: Deployment, found: Detected, *, is_scan: bool) -> None:
     """Write the counts of a scan, and the totals of the lake.
 
-    A scan of the fleet that finds nothing to do is a run that succeeded: the state machine ends behind it.
+    A scan of the fleet that finds nothing to do is a successful run: the state machine ends after it.
     """
     _emit(
         {
@@ -89,16 +89,16 @@ def emit_detection(deployment: Deployment, found: Detected, *, is_scan: bool) ->
     if found.scanned == 0:
         return
     try:
-        _tell_lake(list(_remembered(deployment)))
+        _put_lake_metrics(list(_remembered(deployment)))
     except Exception as error:  # a failure to report health must not fail the scan
-        logger.warning("how the lake looks cannot be told: %s %s", type(error).__name__, error)
+        logger.warning("the health of the lake cannot be reported: %s %s", type(error).__name__, error)
 
 
 def emit_run(report: RunReport) -> None:
-    """Write how the passes ended that one call has reported, summed up, and what their operations did.
+    """Write the totals of the passes that one call has reported: how they ended, and what their operations did.
 
-    How the run ended comes with its last call.  What people ask for one table says nothing of the schedule, so only
-    runs over the fleet count as succeeded or failed.
+    The last call of a run also writes how the run ended.  A run that a person starts for one table says nothing about
+    the schedule, so only runs over the fleet count as succeeded or failed.
     """
     totals: Counter[str] = Counter()
     repeatedly: list[str] = []
@@ -120,26 +120,26 @@ def emit_run(report: RunReport) -> None:
 
 
 def _of_table(report: TableReport) -> Mapping[str, float]:
-    """The totals that a table adds to; its own metrics are written where they are wanted."""
+    """The totals that a table adds to; its own metrics are written if ``METRICS_PER_TABLE`` asks for them."""
     totals: dict[str, float] = {}
     if report.status in _PASSES:
         totals[_PASSES[report.status]] = 1
     if report.outcome is None:
         return totals
-    refused = [one for one in report.outcome.operations if one.status is Status.REFUSED]
-    totals["OrphanRemovalsRefused"] = sum(one.operation is Operation.REMOVE_ORPHANS for one in refused)
+    refused = [operation for operation in report.outcome.operations if operation.status is Status.REFUSED]
+    totals["OrphanRemovalsRefused"] = sum(operation.operation is Operation.REMOVE_ORPHANS for operation in refused)
     done = {name: value for name, value in report.outcome.metrics.items() if value}
     if _wanted() != "none":
-        # The numbers of requests of each table would cost more than the requests.
+        # Metrics of the requests of each table would cost more than the requests.
         of_table = {name: value for name, value in done.items() if not name.endswith(REQUESTS)}
         _emit_of_table(of_table, (report.item.catalog, report.item.table))
     return {**totals, **done}
 
 
-def _tell_lake(lake: Sequence[LakeStats]) -> None:
+def _put_lake_metrics(lake: Sequence[LakeStats]) -> None:
     _emit(lake_totals(lake))
     if _wanted() == "all":
-        for stats in (one for one in lake if not one.verdict.is_unread):
+        for stats in (stats for stats in lake if not stats.verdict.is_unread):
             values = {**stats.counters, "lake_warnings": len(stats.warnings)}
             _emit_of_table(values, (stats.identity.catalog.name, str(stats.identity.table)))
 
@@ -158,7 +158,7 @@ def _wanted() -> str:
 
 
 def _emit(totals: Mapping[str, int | float]) -> None:
-    """Write totals: as metrics what somebody asks for, the others as properties of the line."""
+    """Write totals: those that are wanted as metrics, the others as properties of the line."""
     if os.environ.get("METRICS") == "all":
         metrics = dict(totals)
     else:
@@ -171,12 +171,12 @@ def _emit(totals: Mapping[str, int | float]) -> None:
 
 
 def _emit_of_table(values: Mapping[str, int | float], table: tuple[str, str]) -> None:
-    """Write metrics of a table, which is named by its catalog and its name."""
+    """Write metrics of a table, given as catalog and name."""
     _write(values, {"catalog": _dimension(table[0]), "table": _dimension(table[1])}, {})
 
 
 def _dimension(name: str) -> str:
-    """A name as CloudWatch takes it for a dimension: ASCII, no control characters, at most 1,024
+    """A name as a CloudWatch dimension: ASCII, without control characters, at most 1,024 characters
     (platform: cloudwatch-ascii-dimensions)."""
     return escaped(name).encode("ascii", "backslashreplace").decode()[:1024]
 

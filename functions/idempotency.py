@@ -1,17 +1,17 @@
-"""Keeps two attempts at a step from running at once: Step Functions may try again while the first still runs.
+"""Prevents two attempts at a step from running at once: Step Functions may retry while the first attempt still runs.
 
 Attempts are recorded in the state table, under ``pk = "idempotency"``; the state itself names all its partitions
-``KIND#NAME`` (``icekeeper.state.items``), so the two never meet.  An attempt that raises removes its record;
-one that is killed bars others until its own deadline; the answer of one that ended is given to repetitions.
+``KIND#NAME`` (``icekeeper.state.items``), so the two never collide.  An attempt that raises removes its record; a
+killed attempt blocks others until its own deadline; a repetition gets the answer of an attempt that ended.
 
-* Functions of operations: their key is run and table.  The state machine calls each once for a table of a run.
+* Functions of operations: their key is run and table.  The state machine calls each function once per table of a run.
 * ``list_orphans``: changes no table, but a late attempt would overwrite the list that is being deleted.
-* ``plan`` of a table: a late attempt would overwrite the plan by which the stages work.
-* ``plan`` of a run (``gather``): a late attempt would overwrite the work whose digest a job has; the job would refuse.
-* ``detect``: a late attempt would write other proposals over those that its run is working through.
+* ``plan`` of a table: a late attempt would overwrite the plan that the stages carry out.
+* ``plan`` of a run (``gather``): a late attempt would overwrite the work, and a job with its digest would refuse it.
+* ``detect``: a late attempt would overwrite the proposals that its run is working through.
 * ``clean_staged``: its key is the run.
 
-Not guarded is ``report``, whose answer must be new each time: what it has reported of a table it finds in the control
+``report`` is not guarded, because its answer must be new each time: it finds the reports of tables in the control
 bucket, and the state records the same pass once.
 """
 
@@ -59,7 +59,7 @@ def _memory() -> DynamoDBPersistenceLayer | None:
 
 
 def once(step: str, key: Mapping[str, Any], context: Any, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Do the work and return its answer; if an attempt under the same key has ended before, return that one's answer.
+    """Do the work and return its answer; if an attempt under the same key has ended before, return its answer.
 
     Raises:
         IdempotencyAlreadyInProgressError: another attempt may still run; the state machine retries this error later.
@@ -89,9 +89,9 @@ def once(step: str, key: Mapping[str, Any], context: Any, work: Callable[[], dic
     try:
         return dict(barred(key=dict(key)))
     except (IdempotencyPersistenceLayerError, IdempotencyInconsistentStateError) as error:
-        if errors:  # the error of the work matters, and not that the record of the attempt could not be removed
+        if errors:  # raise the error of the work, not that of removing the attempt's record
             raise errors[0] from None
         if answers:  # the work is done: a repetition finds its outcome in the control bucket
-            logger.warning("that %s ended could not be remembered: %s", step, error)
+            logger.warning("the end of %s could not be recorded: %s", step, error)
             return answers[0]
-        raise StorageError(f"the state table does not tell whether {step} is being done already: {error}") from error
+        raise StorageError(f"the state table cannot be read for a running attempt at {step}: {error}") from error

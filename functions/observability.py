@@ -1,4 +1,4 @@
-"""What all functions share: their deployment, and structured logs that say which run and table a line is about."""
+"""What all functions share: their deployment, and structured logs that name the run and table of each line."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ def function(handler: Handler) -> Handler:
         except MaintenanceError as error:
             logger.error("%s: %s", type(error).__name__, error)
             # Lambda logs the message as it is.
-            error.args = tuple(escaped(one) if isinstance(one, str) else one for one in error.args)
+            error.args = tuple(escaped(argument) if isinstance(argument, str) else argument for argument in error.args)
             raise
         except IdempotencyAlreadyInProgressError:
-            logger.warning("another attempt may still be at work; the state machine tries again")
+            logger.warning("another attempt may still be running; the state machine tries again")
             raise
-        except Exception as error:  # a bug: Lambda's own report of it does not say which run
+        except Exception as error:  # a bug: Lambda's own report does not name the run
             logger.exception("%s broke", context.function_name)
-            told = f"{type(error).__name__}: {error}"
-            if (shown := escaped(masked(told))) != told:  # Lambda and Step Functions would show it as it is
+            text = f"{type(error).__name__}: {error}"
+            if (shown := escaped(masked(text))) != text:  # Lambda and Step Functions would show it as it is
                 raise RuntimeError(shown) from None
             raise
 

@@ -1,4 +1,4 @@
-"""The handler that the functions of operations share: one table of a run, and what its plan has for this function."""
+"""The handler of all functions of operations: it runs the steps that a table's plan has for this function."""
 
 from __future__ import annotations
 
@@ -15,32 +15,33 @@ from icekeeper.pipeline.run_step import TableWork, run_steps, steps_for
 from idempotency import once
 from observability import about, deployment, logger
 
-# Of a function's memory an eighth is spare: packages take a sixth of 1.5 GB, a row group and its encoded bytes as much.
+# An eighth of a function's memory is spare: packages take a sixth of 1.5 GB, and so does a row group with its encoded
+# bytes.
 _SPARE_SHARE = 8
 
 
 def carry_out(event: dict[str, Any], context: Any, function: str, *, max_bytes: int | None = None) -> dict[str, Any]:
-    """Run those steps of a table's pass that are this function's, by its folder, and that its plan has for a function.
+    """Run the steps of a table's pass that belong to this function's folder and that the plan assigns to a function.
 
     Raises:
         PolicyError: the event is malformed.
-        MaintenanceError: as ``run_steps``; the state machine tries again, or goes on without this step.
+        MaintenanceError: as ``run_steps``; the state machine retries, or continues without this step.
     """
     asked = parse_event(TableEvent, event)
     about(asked.run_id, asked.item, step=function)
     work = replace(table_work(asked, context), max_bytes=max_bytes)
 
     def call() -> dict[str, Any]:
-        told = run_steps(work, steps_for(work, function))
-        for step, sentence in told.items():
+        sentences = run_steps(work, steps_for(work, function))
+        for step, sentence in sentences.items():
             logger.info("%s: %s", step, sentence)
-        return dict(told)
+        return dict(sentences)
 
     return once(function, table_key(asked), context, call)
 
 
 def table_work(asked: TableEvent, context: Any) -> TableWork:
-    """What this call does of a table's pass."""
+    """The part of a table's pass that this call does."""
     return TableWork(
         deployment=deployment(),
         run_id=asked.run_id,
@@ -53,7 +54,7 @@ def table_work(asked: TableEvent, context: Any) -> TableWork:
 
 
 def most_bytes() -> int:
-    """How many bytes a function can rewrite: more than what is planned for one, because tables grow until it runs."""
+    """How many bytes a function can rewrite: more than the plan assigns, because tables grow before it runs."""
     return 2 * deployment().settings.limits[Limit.COMPACTION_BYTES]
 
 
@@ -63,7 +64,7 @@ def local_engine() -> LocalEngine:
 
 
 def time_left(context: Any) -> Callable[[], float]:
-    """Seconds until Lambda ends this call, which asks for them anew each time."""
+    """A function that returns the seconds until Lambda ends this call."""
     return lambda: float(context.get_remaining_time_in_millis()) / 1000
 
 
@@ -77,5 +78,5 @@ def _memory_mb() -> int:
 
 
 def table_key(asked: TableEvent) -> dict[str, str]:
-    """The key by which two attempts are attempts at the same work."""
+    """The key that two attempts at the same work share."""
     return {"run_id": asked.run_id, "table": asked.item.identity.spelling}

@@ -10,6 +10,6 @@ __all__: list[str] = []
 
 if __name__ == "__main__":
     start_logging()
-    # A script that was well just ends: Glue may take SystemExit, even with 0, for a failure.
+    # On success, return without calling sys.exit: Glue may treat SystemExit as a failure, even with code 0.
     if code := run_job(sys.argv[1:], "rewrite_manifests"):
         sys.exit(code)

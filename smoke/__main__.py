@@ -1,4 +1,4 @@
-"""``python -m smoke STACK``: exit code 0 when all is well, 1 when a check found something wrong, 2 for a wrong call."""
+"""``python -m smoke STACK``: exit code 0 if all checks pass, 1 if a check found a problem, 2 for a wrong call."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from smoke.scratch_table import catalog_of_table_bucket, scratch_table
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m smoke", description="Whether a deployed stack works.")
+    parser = argparse.ArgumentParser(prog="python -m smoke", description="Check that a deployed stack works.")
     parser.add_argument("stack", metavar="STACK", help="the name of the CloudFormation stack")
     parser.add_argument(
         "--catalog",
         metavar="C",
-        help="a catalog that the stack serves and PyIceberg's configuration here has; unless given, the first of the "
-        "stack's table buckets",
+        help="a catalog that both the stack and PyIceberg's configuration on this machine have; default: the first of "
+        "the stack's table buckets",
     )
-    parser.add_argument("--profile", help="of AWS's configuration")
-    parser.add_argument("--region", help="of the stack")
+    parser.add_argument("--profile", help="profile of AWS's configuration")
+    parser.add_argument("--region", help="region of the stack")
     parser.add_argument("--timeout", type=float, default=1800, metavar="S", help="how long each run may take")
     return parser.parse_args(arguments)
 
@@ -38,8 +38,8 @@ def main(
 ) -> int:
     """Check a stack, and print what each check found.
 
-    ``properties`` of the catalog that is named, unless PyIceberg's configuration has them; ``sleep`` is called between
-    two looks at what goes on.
+    ``properties`` of the named catalog, unless PyIceberg's configuration has them; ``sleep`` is called between two
+    polls.
     """
     options = _options(arguments)
     session = boto3.Session(profile_name=options.profile, region_name=options.region)
@@ -50,22 +50,22 @@ def main(
     catalog = options.catalog
     if catalog is None:
         if stack.table_bucket is None:
-            return _wrong_call(f"{options.stack} names no table bucket: say with --catalog where its tables are")
+            return _wrong_call(f"{options.stack} names no table bucket: give --catalog with the catalog of its tables")
         catalog, properties = stack.table_bucket, catalog_of_table_bucket(stack.table_bucket)
     return _checked(stack, catalog, properties or {}, options.timeout, print)
 
 
 def _checked(
-    stack: DeployedStack, catalog: str, properties: Mapping[str, str], limit_s: float, tell: Callable[[str], None]
+    stack: DeployedStack, catalog: str, properties: Mapping[str, str], limit_s: float, notify: Callable[[str], None]
 ) -> int:
     wrong = 0
     with scratch_table(catalog, properties) as scratch:
-        tell(f"scratch table {scratch.name}")
+        notify(f"scratch table {scratch.name}")
         for found in check_stack(stack, scratch, catalog, limit_s=limit_s):
             wrong += not found.is_well
-            tell(f"{'ok   ' if found.is_well else 'WRONG'}  {found.what}: {found.sentence}")
-    tell("the scratch table is removed")
-    tell(f"{wrong} check(s) found something wrong" if wrong else "the stack works")
+            notify(f"{'ok   ' if found.is_well else 'WRONG'}  {found.what}: {found.sentence}")
+    notify("the scratch table is removed")
+    notify(f"{wrong} check(s) found a problem" if wrong else "the stack works")
     return 1 if wrong else 0
 
 

@@ -1,4 +1,4 @@
-"""The checks, in order; each says in a sentence what it found."""
+"""The checks, in order; each reports its finding in a sentence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DENIED = ("AccessDenied", "not authorized to perform")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one check found."""
+    """The finding of a check."""
 
     what: str
     is_well: bool
@@ -23,7 +23,7 @@ class Found:
 
 
 def check_stack(stack: DeployedStack, scratch: ScratchTable, catalog: str, *, limit_s: float) -> Iterator[Found]:
-    """Have the stack maintain the scratch table, as it is set and in Glue jobs, and look at everything it leaves.
+    """Let the stack maintain the scratch table, as configured and in Glue jobs, and check all results.
 
     ``limit_s`` is how long each run may take.
     """
@@ -41,14 +41,14 @@ def check_stack(stack: DeployedStack, scratch: ScratchTable, catalog: str, *, li
         lines += stack.lines_of_run(run.run_id, limit_s=_LOGS_S)
     denied = [line for line in lines if any(word in line for word in _DENIED)]
     yield Found("logs", bool(lines), f"functions logged {len(lines)} lines that name their run")
-    yield Found("rights", not denied, denied[0] if denied else "nothing that functions asked for was denied")
+    yield Found("rights", not denied, denied[0] if denied else "no request of a function was denied")
     has_metric = stack.has_metric("PassesSucceeded", limit_s=_METRICS_S)
     yield Found("metrics", has_metric, f"CloudWatch {'has' if has_metric else 'does not have'} PassesSucceeded")
 
 
 def _of_run(run: Run, scratch: ScratchTable, before: int, *, in_job: bool) -> Iterator[Found]:
     what = "pass in Glue jobs" if in_job else "pass as deployed"
-    yield Found(what, run.status == "SUCCEEDED", f"run {run.run_id}: {run.told}")
+    yield Found(what, run.status == "SUCCEEDED", f"run {run.run_id}: {run.sentence}")
     route = run.routes.get("compact")
     routes = ("glue",) if in_job else ("glue", "function")  # SmallCompactionMb decides
     yield Found(f"{what}: where", route in routes, f"compaction was planned for {route or 'nothing'}")

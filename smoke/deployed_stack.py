@@ -1,4 +1,4 @@
-"""A stack as AWS tells of it: its outputs, its runs, and what functions and jobs left."""
+"""A deployed stack, read through AWS: its outputs, its runs, and the logs and documents of its functions and jobs."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Run:
 
     run_id: str
     status: str
-    """As Step Functions has it: ``SUCCEEDED``, ``FAILED``, …"""
-    told: str
-    """The summary of the table's pass, or why there is none."""
+    """The status in Step Functions: ``SUCCEEDED``, ``FAILED``, …"""
+    sentence: str
+    """The summary of the table's pass, or why there is no pass."""
     operations: Mapping[str, Mapping[str, Any]]
     """The outcome of each operation, from the control bucket."""
     routes: Mapping[str, str]
@@ -31,7 +31,7 @@ class Run:
 
 
 class DeployedStack:
-    """One stack; ``sleep`` is called between two looks at what goes on."""
+    """One stack; ``sleep`` is called between two polls."""
 
     def __init__(self, name: str, session: boto3.Session, sleep: Callable[[float], object] = time.sleep) -> None:
         """Read the stack's outputs and parameters.
@@ -42,8 +42,8 @@ class DeployedStack:
         self._session = session
         self._sleep = sleep
         (described,) = session.client("cloudformation").describe_stacks(StackName=name)["Stacks"]
-        self.outputs = {one["OutputKey"]: one["OutputValue"] for one in described.get("Outputs", ())}
-        self.parameters = {one["ParameterKey"]: one["ParameterValue"] for one in described.get("Parameters", ())}
+        self.outputs = {output["OutputKey"]: output["OutputValue"] for output in described.get("Outputs", ())}
+        self.parameters = {param["ParameterKey"]: param["ParameterValue"] for param in described.get("Parameters", ())}
 
     @property
     def table_bucket(self) -> str | None:
@@ -52,7 +52,7 @@ class DeployedStack:
         return next((arn.strip() for arn in buckets if arn.strip() and "*" not in arn), None)
 
     def switch_off_bucket_maintenance(self, bucket: str, namespace: str, table: str) -> None:
-        """Have a table bucket of AWS neither compact a table nor expire its snapshots, as it does by itself.
+        """Switch off a table bucket's own compaction and snapshot expiry for a table.
 
         With ``Ownership=auto`` the stack leaves both to the bucket.
         """
@@ -66,7 +66,7 @@ class DeployedStack:
         """Run the state machine over one table, and wait for its end.
 
         Raises:
-            TimeoutError: it still runs after ``limit_s``.
+            TimeoutError: the run has not ended after ``limit_s``.
         """
         client, run_id = self._session.client("stepfunctions"), f"smoke-{uuid.uuid4()}"
         machine = self.outputs["StateMachineArn"]
@@ -77,16 +77,16 @@ class DeployedStack:
             if described["status"] not in ("RUNNING", "PENDING_REDRIVE"):
                 break
         else:
-            raise TimeoutError(f"the run {run_id} still goes on after {limit_s:g} s; look at it in the console")
+            raise TimeoutError(f"the run {run_id} has not ended after {limit_s:g} s; look at it in the console")
         report = self._document(f"runs/{run_id}/report.json") or {}
-        told = str(described.get("cause") or report.get("summary") or described["status"])
+        sentence = str(described.get("cause") or report.get("summary") or described["status"])
         passed, plan = (self._document_of_table(run_id, name) or {} for name in ("pass.json", "plan.json"))
-        told = str(passed.get("summary") or told)
-        operations = {one["operation"]: one for one in passed.get("operations", ())}
-        return Run(run_id, described["status"], told, operations, plan.get("routes", {}))
+        sentence = str(passed.get("summary") or sentence)
+        operations = {document["operation"]: document for document in passed.get("operations", ())}
+        return Run(run_id, described["status"], sentence, operations, plan.get("routes", {}))
 
     def lines_of_run(self, run_id: str, *, limit_s: float) -> list[str]:
-        """What functions logged of a run; CloudWatch may take some seconds until it shows any."""
+        """The log lines of functions about a run; CloudWatch may need some seconds until it shows any."""
         client, found = self._session.client("logs"), list[str]()
         for _ in self._looks(limit_s):
             found = [line for group in self._log_groups() for line in _lines(client, group, run_id)]
@@ -95,12 +95,12 @@ class DeployedStack:
         return found
 
     def has_metric(self, name: str, *, limit_s: float) -> bool:
-        """Whether CloudWatch has this metric in Icekeeper's namespace; a new one takes minutes to be listed."""
+        """Whether CloudWatch has this metric in Icekeeper's namespace; a new metric is listed after minutes."""
         client = self._session.client("cloudwatch")
         return any(client.list_metrics(Namespace="Icekeeper", MetricName=name)["Metrics"] for _ in self._looks(limit_s))
 
     def _log_groups(self) -> list[str]:
-        """Those of all functions that the state machine calls."""
+        """The log groups of all functions that the state machine calls."""
         client = self._session.client("lambda")
         machine = self._session.client("stepfunctions").describe_state_machine(
             stateMachineArn=self.outputs["StateMachineArn"]
@@ -108,7 +108,8 @@ class DeployedStack:
         names = _functions(machine["definition"])
         configured = [client.get_function_configuration(FunctionName=name) for name in names]
         return [
-            one.get("LoggingConfig", {}).get("LogGroup") or f"/aws/lambda/{one['FunctionName']}" for one in configured
+            configuration.get("LoggingConfig", {}).get("LogGroup") or f"/aws/lambda/{configuration['FunctionName']}"
+            for configuration in configured
         ]
 
     def _document(self, key: str) -> dict[str, Any] | None:
@@ -124,11 +125,11 @@ class DeployedStack:
         """The run's only document of this name: it has one table, whose folder has a name of its own."""
         pages = self._session.client("s3").get_paginator("list_objects_v2")
         listed = pages.paginate(Bucket=self.outputs["ControlBucketName"], Prefix=f"runs/{run_id}/")
-        keys = [one["Key"] for page in listed for one in page.get("Contents", ()) if one["Key"].endswith(f"/{name}")]
+        keys = [item["Key"] for page in listed for item in page.get("Contents", ()) if item["Key"].endswith(f"/{name}")]
         return self._document(keys[0]) if keys else None
 
     def _looks(self, limit_s: float) -> Iterator[None]:
-        """Yields whenever it is time to look, the last time at the limit."""
+        """Yields whenever it is time to poll, the last time at the limit."""
         for _ in range(max(1, round(limit_s / _PAUSE_S))):
             yield
             self._sleep(_PAUSE_S)
@@ -141,11 +142,11 @@ def _lines(client: Any, group: str, run_id: str) -> Iterator[str]:
         for page in pages.paginate(logGroupName=group, filterPattern=f'"{run_id}"'):
             yield from (event["message"] for event in page["events"])
     except client.exceptions.ResourceNotFoundException:
-        return  # of a function that was never called
+        return  # the function was never called
 
 
 def _functions(definition: str) -> list[str]:
-    """The functions that a definition calls, wherever in it."""
+    """The functions that a definition calls, at any depth."""
     found: set[str] = set()
 
     def look(part: Any) -> None:

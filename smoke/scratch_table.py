@@ -1,4 +1,4 @@
-"""A table of a few small files in a namespace of its own, of which every row is known."""
+"""A table of a few small files, in a namespace of its own, whose rows are all known."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.table import Table
 
 FILES = 6
-"""More than a partition must have before compaction merges them (``min_input_files``)."""
+"""More files than a partition needs before compaction merges them (``min_input_files``)."""
 _ROWS = 100
 _SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("text", pa.string())])
 
@@ -33,24 +33,24 @@ class ScratchTable:
 
     @property
     def table_bucket(self) -> str | None:
-        """The ARN of the table bucket of AWS that it is in; ``None``: it is elsewhere."""
+        """The ARN of the AWS table bucket that holds the table; ``None``: the table is elsewhere."""
         warehouse = str(self.catalog.properties.get("warehouse", ""))
         return warehouse if ":s3tables:" in warehouse else None
 
     def append(self) -> None:
-        """Add some small files, each by a commit of its own; their ids go on where the last ones ended."""
+        """Add some small files, each by a commit of its own, with consecutive ids."""
         for _ in range(FILES):
             ids = range(self.written, self.written + _ROWS)
             self.table.append(pa.table([list(ids), [f"row {number}" for number in ids]], schema=_SCHEMA))
             self.written += _ROWS
 
     def file_count(self) -> int:
-        """How many data files it has now."""
+        """The current number of data files."""
         self.table.refresh()
         return len(list(self.table.scan().plan_files()))
 
     def wrong_rows(self) -> str | None:
-        """What is wrong with its rows, in words; ``None`` where each is there once, as it was written."""
+        """A sentence about wrong rows; ``None`` if each row is there once, as it was written."""
         self.table.refresh()
         found = self.table.scan().to_arrow()
         rows = sorted(zip(found["id"].to_pylist(), found["text"].to_pylist(), strict=True))
@@ -77,11 +77,11 @@ def catalog_of_table_bucket(arn: str) -> Mapping[str, str]:
 
 @contextmanager
 def scratch_table(name: str, properties: Mapping[str, str]) -> Iterator[ScratchTable]:
-    """Create the table, and remove it and its namespace in any case.
+    """Create the table; at the end of the block, always remove it and its namespace.
 
-    ``name`` is a catalog of PyIceberg's configuration, unless ``properties`` say which one it is.
+    ``name`` is a catalog of PyIceberg's configuration, unless ``properties`` describe it.
     """
-    # PyArrow writes the rows; the checksum that it sends by itself is none that S3 Tables lists
+    # PyArrow writes the rows; S3 Tables does not list the checksum that PyArrow sends by default
     # (platform: table-buckets-refuse-headers).
     os.environ.setdefault("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
     catalog = load_catalog(name, **properties)

@@ -1,11 +1,12 @@
-"""The run from top to bottom: which tables need work, what each needs, then one kind of work after the other.
+"""The run from top to bottom: find tables that need work, plan each table, then do one kind of work after the other.
 
-A stage without work is skipped.  One that fails stops nothing: the next stage follows, and the report says why.
+A stage without work is skipped.  A stage that fails does not stop the run: the next stage follows, and the report
+contains the reason.
 
-How long a table waits behind the wave (``CompactDataFiles``) before its snapshots expire is bounded by the task's
-time and its attempts.  With the defaults (a job of 60 minutes, one retry) an attempt takes 105 minutes at most: 20
-until FLEX has capacity, 15 in Glue's queue, 10 for the start, 60 at work.  Two of them are 3.5 hours; starts for which
-Glue has no place add half an hour to each.  An attempt that its task cuts off is not repeated.
+The snapshots of a table expire after the wave (``CompactDataFiles``).  The task's time limit and its attempts bound how
+long the table waits.  With the defaults (a job of 60 minutes, one retry) an attempt takes 105 minutes at most: 20 until
+FLEX has capacity, 15 in Glue's queue, 10 for the start, 60 of work.  Two attempts take 3.5 hours; if Glue has no
+capacity at the start, each takes up to half an hour more.  An attempt that its task's time limit ends is not repeated.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ _THIS_RUN = {"run_id.$": "$.run_id", "started_ms.$": "$.started_ms"}
 def line() -> State:
     """The whole definition.
 
-    A payload holds 256 KB.  None grows with the tables of a run, but the list of what a map's children return: ``{}``.
+    A payload holds 256 KB.  Only one payload grows with the tables of a run: the list of ``{}`` that a map's children
+    return.
     """
     return {
-        "Comment": "Keeps Iceberg tables healthy: plans what each needs, then does one kind of work after the other",
+        "Comment": "Keeps Iceberg tables healthy: plans each table, then does one kind of work after the other",
         "StartAt": "Detect",
         "TimeoutSeconds": _MACHINE_S,
         "States": {**_begin(), **_stages(), **_end()},
@@ -34,13 +36,13 @@ def line() -> State:
 
 
 def _begin() -> States:
-    """Until it is known what each stage has to do."""
+    """The states up to the point where the work of each stage is known."""
     return {
         "Detect": {
             **function_task(
                 "detect",
                 {"run_id.$": "$$.Execution.Name", "started.$": "$$.Execution.StartTime", "input.$": "$"},
-                comment="Which tables need work and why, or the one table that was asked for",
+                comment="Find the tables that need work, with the reasons, or the requested table",
             ),
             "ResultSelector": {
                 **{f"{name}.$": f"$.Payload.{name}" for name in ("run_id", "started_ms", "tables", "reason", "forced")},
@@ -48,13 +50,13 @@ def _begin() -> States:
                 "failure": None,
             },
             "ResultPath": "$",
-            # The input may be anything, also no object that a failure could be put into.
+            # The input may be any JSON, even a value that is not an object and cannot hold a failure.
             "Catch": [given_up(to="NotDetected", into="$")],
             "Next": "AnyTables",
         },
         "NotDetected": {
             "Type": "Pass",
-            "Comment": "The run is still reported; an empty input is that of the schedule",
+            "Comment": "The run is still reported; the schedule's input is empty",
             "Parameters": {"failure.$": "$", "input.$": "$$.Execution.Input"},
             "Next": "Report",
         },
@@ -72,7 +74,7 @@ def _begin() -> States:
             "Next": "Gather",
         },
         "Gather": {
-            **function_task("plan", _THIS_RUN, comment="What each stage has to do, from the plans of all tables"),
+            **function_task("plan", _THIS_RUN, comment="Gather the work of each stage from the plans of all tables"),
             "ResultSelector": {f"{stage.value}.$": f"$.Payload.{stage.value}" for stage in Stage},
             "ResultPath": "$.stages",
             "Catch": [given_up(to="Report", into="$.failure")],
@@ -116,14 +118,15 @@ def _stages() -> States:
             job_task("rewrite_manifests", Stage.MANIFESTS),
             why="Tables too large for RewriteManifests",
         ),
-        **_stage(Stage.STAGED, "CleanStaged", staged, why="Files that failed loads left, which a record names"),
+        **_stage(Stage.STAGED, "CleanStaged", staged, why="Recorded files of failed loads"),
     }
 
 
 def _stage(stage: Stage, name: str, state: State, *, why: str) -> States:
-    """A choice whether the stage has work, and its state; why it failed is put where the report looks for it.
+    """A choice whether the stage has work, and its state; the reason of a failure is stored where the report reads it.
 
-    Of a job that is little (platform: glue-hides-failure-cause): what befell a table, the job writes beside its plan.
+    For a job, that reason is short (platform: glue-hides-failure-cause), so the job writes each table's result beside
+    its plan.
     """
     stages = list(_CHOICES)
     after = stages.index(stage) + 1
@@ -146,7 +149,7 @@ def _stage(stage: Stage, name: str, state: State, *, why: str) -> States:
 
 
 def _unread(into: str, *, to: str) -> State:
-    """The catch of a map whose list cannot be read; a table that fails ends its own child only."""
+    """The catch of a map whose list cannot be read; the failure of a table ends only its own child."""
     errors = ["States.ItemReaderFailed", "States.ExceedToleratedFailureThreshold", "States.TaskFailed"]
     return catch([*errors, "States.Timeout"], to=to, into=into)
 
@@ -167,7 +170,7 @@ def _end() -> States:
         },
         "HowItWent": {
             "Type": "Choice",
-            "Comment": "A partial run ends well: its report and metrics say what failed",
+            "Comment": "A partial run succeeds: its report and metrics say what failed",
             "Choices": [
                 {"Variable": "$.report.left", "NumericGreaterThan": 0, "Next": "Report"},
                 {"Variable": "$.report.error", "StringEquals": "", "Next": "Done"},
@@ -184,6 +187,6 @@ def _end() -> States:
         "RunNotReported": {
             "Type": "Fail",
             "Error": "ReportFailed",
-            "Cause": "The run's report could not be written; its tables may have been maintained all the same",
+            "Cause": "The run's report could not be written; its tables may have been maintained nevertheless",
         },
     }

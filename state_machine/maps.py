@@ -1,8 +1,8 @@
-"""What a run does table by table, in three Distributed Maps: plan, compact in functions, expire and sweep.
+"""The work of a run table by table, in three Distributed Maps: plan, compact in functions, expire and sweep.
 
-A child has as few states as possible, because AWS bills each that is entered (platform: step-functions-billing), and
-is bounded by the timeouts of its tasks.  It returns nothing: outcomes are documents in the control bucket, and so is
-why a task failed.
+A child has as few states as possible, because AWS bills each state that is entered (platform: step-functions-billing),
+and is bounded by the timeouts of its tasks.  It returns nothing: outcomes and reasons of failures are documents in the
+control bucket.
 """
 
 from __future__ import annotations
@@ -16,30 +16,32 @@ from state_machine.tasks import State, States, camel, description_of, function_t
 _OF_RUN = {"run_id.$": "$.run_id", "started_ms.$": "$.started_ms"}
 _THIS_TABLE = {**_OF_RUN, "item.$": "$.item"}
 _NOTHING = {"OutputPath": None}
-"""A child that ends so returns ``{}``."""
+"""A child that ends with this output returns ``{}``."""
 
 
 def plan_tables() -> State:
-    """One task a table; no ``ResultPath``, ``Catch`` and ``Next`` yet."""
+    """One task per table; no ``ResultPath``, ``Catch`` and ``Next`` yet."""
     ended = "TableNotPlanned"
     states = {
         "PlanTable": {
-            **function_task("plan", _THIS_TABLE, comment="Which operations the table needs, and where", waits=True),
+            **function_task(
+                "plan", _THIS_TABLE, comment="Plan the operations of the table, and where they run", waits=True
+            ),
             "ResultPath": None,
             "Catch": [given_up(to=ended)],
             **_NOTHING,
             "End": True,
         },
-        # Without it a failure that all tables share would make the map's output too long: each holds a stack trace.
-        ended: _ended("It is in no stage; the report says why"),
+        # Without it, a failure shared by all tables would make the map's output too long: each has a stack trace.
+        ended: _ended("The table is in no stage; the report says why"),
     }
     item = {"item.$": "$$.Map.Item.Value"}
-    comment = "What each table needs, the neediest first"
+    comment = "Plan each table, those with the most need first"
     return _map("PlanTables", of="tables", comment=comment, item=item, states=states)
 
 
 def compact_small_tables() -> State:
-    """What functions do before the wave; no ``ResultPath``, ``Catch`` and ``Next`` yet."""
+    """The work of functions before the wave; no ``ResultPath``, ``Catch`` and ``Next`` yet."""
     ended = "TableCompacted"
     states = {
         "AnyPartitions": _choice(
@@ -50,13 +52,15 @@ def compact_small_tables() -> State:
         **_task("compact_small", then=None, failed=ended),
         ended: _ended("The outcomes are in the control bucket"),
     }
-    return _stage_map("CompactSmallTables", Stage.SMALL, "Partitions, and what is small enough for a function", states)
+    return _stage_map(
+        "CompactSmallTables", Stage.SMALL, "Expire partitions, and compact small tables in functions", states
+    )
 
 
 def expire_and_sweep() -> State:
-    """What functions do behind the wave; no ``ResultPath``, ``Catch`` and ``Next`` yet.
+    """The work of functions after the wave; no ``ResultPath``, ``Catch`` and ``Next`` yet.
 
-    Most tables are here for their snapshots, so the first state is no choice: where nothing expires, the call ends at
+    Most tables are here for their snapshots, so the first state is not a choice: if nothing expires, the call ends at
     once.
     """
     ended, manifests = "TableSwept", {"rewrite_manifests": "RewriteManifests"}
@@ -64,7 +68,9 @@ def expire_and_sweep() -> State:
     any_orphans = _choice("Orphans were listed", manifests, ended)
     states = {
         **_task("expire_snapshots", then="WhatNext"),
-        "WhatNext": _choice("Orphans to look for, or manifests", {"remove_orphans": "ListOrphans", **manifests}, ended),
+        "WhatNext": _choice(
+            "Orphans to list, or manifests to merge", {"remove_orphans": "ListOrphans", **manifests}, ended
+        ),
         "ListOrphans": {
             **function_task("list_orphans", _THIS_TABLE, comment="List old files that nothing references", waits=True),
             "ResultSelector": {"count.$": "$.Payload.count", "listed.$": "$.Payload.listed"},
@@ -88,7 +94,7 @@ def _map(label: str, *, of: str, comment: str, item: State, states: States) -> S
         "Label": label,
         "Comment": comment,
         "MaxConcurrency": "${MaxConcurrentTables}",
-        # One table that fails never stops the others.  A fraction, because moto knows no other.
+        # A table that fails never stops the others.  A fraction, because moto supports nothing else.
         "ToleratedFailurePercentage": 100.0,
         "ItemReader": {
             "Resource": "arn:aws:states:::s3:getObject",
@@ -112,9 +118,9 @@ def _stage_map(label: str, stage: Stage, comment: str, states: States) -> State:
 def _task(
     function: str, *, then: str | None, failed: str | None = None, more: Mapping[str, Any] | None = None
 ) -> States:
-    """The task of a function, named after it; whatever befalls it, the same state follows.
+    """The task of a function, named after it; the same state follows, whether the task succeeds or fails.
 
-    Where nothing does (``then`` is ``None``), the child ends, and a failure leads to the state ``failed``.
+    If no state follows (``then`` is ``None``), the child ends, and a failure leads to the state ``failed``.
     """
     payload = {**_THIS_TABLE, **(more or {})}
     task = function_task(function, payload, comment=description_of(steps_of_function(function)), waits=True)

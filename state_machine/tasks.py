@@ -1,4 +1,4 @@
-"""What every task of the state machine is made of: how a function or job is called, tried again and given up."""
+"""The parts of every task of the state machine: the call of a function or job, its retries, and its catch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ State: TypeAlias = Mapping[str, Any]
 States: TypeAlias = dict[str, State]
 
 FUNCTION_S = 930
-"""Longer than any function's Timeout in template.yaml, so that a slow function says so itself."""
+"""Longer than any function's Timeout in template.yaml, so that a slow function reports its own timeout."""
 
 
 def _retry(
@@ -45,10 +45,10 @@ _OF_LAMBDA = _retry(
 # The process was killed, most likely for lack of memory or time (platform: vague-lambda-glue-failures): try once more.
 _KILLED = _retry(["Runtime.ExitError", "Runtime.OutOfMemory", "Lambda.Unknown"], interval_s=10, attempts=1)
 _PASSING = _retry(["StorageError", "CommitConflict", "CommitStateUnknown"], interval_s=2, attempts=3)
-# A crashed attempt bars its repetition for as long as it could still run: 15 minutes.
+# A crashed attempt blocks its repetition for as long as it could still run: 15 minutes.
 _FIRST_MAY_RUN = _retry(["IdempotencyAlreadyInProgressError"], interval_s=60, attempts=12, rate=1.5, longest_s=300)
-# Glue's throttle of its API has the name of Glue's base exception (platform: vague-lambda-glue-failures), as a missing
-# right has: not for long.
+# Glue reports throttling of its API under its base exception (platform: vague-lambda-glue-failures), as it does a
+# missing right: so do not retry for long.
 _THROTTLED = _retry(["Glue.AWSGlueException"], interval_s=5, attempts=6, longest_s=60)
 _NO_CAPACITY = _retry(
     ["Glue.ConcurrentRunsExceededException", "Glue.ResourceNumberLimitExceededException"],
@@ -57,12 +57,12 @@ _NO_CAPACITY = _retry(
     rate=1.5,
     longest_s=300,
 )
-# Glue reports every failure of a job under this one name: try once more, unless JobRetryLimit says otherwise.
+# Glue reports every failure of a job under this name: try once more, unless JobRetryLimit says otherwise.
 _JOB_FAILED = _retry(["States.TaskFailed"], interval_s=10, attempts="${JobRetryLimit}")
 
 
-# Another run has the table, and this one is to wait for it; or as many tables are at work as may be.  Without growth:
-# 960 times 30 s are eight hours of the machine's twelve.
+# Another run has the table, and this run waits for it; or the maximum number of tables is being maintained.  The
+# interval does not grow: 960 times 30 s are eight hours of the machine's twelve.
 _BUSY: State = {
     "ErrorEquals": ["TableBusy", "FleetBusy"],
     "IntervalSeconds": "${LeaseWaitSeconds}",
@@ -72,7 +72,7 @@ _BUSY: State = {
 
 
 def function_task(function: str, payload: Mapping[str, Any], *, comment: str, waits: bool = False) -> State:
-    """A task that calls a function, by its folder in functions/; a repeated one waits until its first attempt surely
+    """A task that calls a function, by its folder in functions/; a retry waits until the first attempt has surely
     ended.
 
     It has no ``ResultPath``, ``Catch`` and ``Next`` yet.  ``waits``: it takes a table's lease, for which it may have to
@@ -102,7 +102,7 @@ def job_task(script: str, stage: Stage) -> State:
         "Parameters": {
             "JobName": f"${{{camel(script)}Job}}",
             "ExecutionClass.$": f"{of}.execution_class",
-            "WorkerType": "G.1X",  # by which Gather reckons their number, and which is to be had as FLEX
+            "WorkerType": "G.1X",  # Gather computes the number of workers for it; available as FLEX
             "NumberOfWorkers.$": f"{of}.workers",
             "Arguments": {
                 "--work-key.$": f"{of}.key",

@@ -1,10 +1,10 @@
-"""Rewrite data and delete files that are few enough for a function; larger work is a Glue job's."""
+"""Rewrite data and delete files that are few enough for a function; a Glue job does larger work."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import icekeeper.operations.compaction.compact  # noqa: F401 - its first call would import it, with less of a processor
+import icekeeper.operations.compaction.compact  # noqa: F401 - the first call would import it, with less CPU
 from observability import function
 from steps import carry_out, most_bytes
 

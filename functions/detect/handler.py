@@ -1,4 +1,4 @@
-"""Find the tables of a run: those of the fleet that need maintenance, or the one that was asked for."""
+"""Find the tables of a run: those of the fleet that need maintenance, or the requested table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Expire snapshots, and delete what only they needed."""
+"""Expire snapshots, and delete the files that only they referenced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plan one table's pass, or gather what the stages of a run have to do, and write that to the control bucket."""
+"""Plan the pass over a table, or gather the work of each stage of a run, and write it to the control bucket."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _gather(asked: RunEvent, context: Any) -> dict[str, Any]:
 
     def work() -> dict[str, Any]:
         stages = dict(gather(deployment(), asked))
-        logger.info("stages", extra={"tables": {stage: told["count"] for stage, told in stages.items()}})
+        logger.info("stages", extra={"tables": {stage: tables["count"] for stage, tables in stages.items()}})
         return stages
 
     return once("gather", {"run_id": asked.run_id}, context, work)

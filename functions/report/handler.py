@@ -14,7 +14,7 @@ from steps import time_left
 
 @function
 def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
-    """The state machine's ``Report``; a repetition reports only the tables that have none yet."""
+    """The state machine's ``Report``; a repetition reports only the tables that have no report yet."""
     asked = parse_event(ReportEvent, event)
     about(asked.run_id)
     report = report_run(deployment(), asked, time_left(context))

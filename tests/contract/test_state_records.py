@@ -349,7 +349,7 @@ def test_a_flood_of_requests_is_read_in_part(
         requests.file(request)
     assert requests.pending(told.append) == (made[2], made[1], made[0])
     assert told == [
-        f"more requests are filed than are read at once ({bound}): the others wait; withdraw those that nobody needs "
+        f"more requests are filed than are read at once ({bound}): the others wait; withdraw those that are not needed "
         "(icekeeper request list)"
     ]
     assert requests.of_table(made[8].identity) == made[8]

@@ -206,9 +206,7 @@ def test_a_forged_item_stops_no_other_request(
     store.requests.file(HONEST)
     assert store.requests.pending() == (HONEST,)
     (told,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
-    assert told.startswith(
-        f"a request is passed over: the item requests#all / {item['sk']['S']} of the state table is "
-    )
+    assert told.startswith(f"a request is skipped: the item requests#all / {item['sk']['S']} of the state table is ")
     store.requests.file(VICTIM)  # an honest one takes its place
     assert store.requests.pending() == (VICTIM, HONEST)
 
@@ -237,7 +235,7 @@ def test_a_forged_row_stops_no_other_request(
     assert store.requests.pending() == (HONEST,)
     (told,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert told.startswith(
-        f"a request is passed over: the item requests#all / {IDENTITY.lease_key} of the state file {store.path} is "
+        f"a request is skipped: the item requests#all / {IDENTITY.lease_key} of the state file {store.path} is "
     )
 
 

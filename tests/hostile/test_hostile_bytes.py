@@ -75,7 +75,7 @@ def test_hostile_bytes_end_in_a_named_error_or_an_answer(family: str, tmp_path: 
     assert [
         one
         for one in bombs
-        if "if it is honest, set ICEKEEPER_MAX_UNPACKED_MB (MaxUnpackedMb of the stack) to more" not in one.told
+        if "if it is valid, set ICEKEEPER_MAX_UNPACKED_MB (MaxUnpackedMb of the stack) to more" not in one.told
     ] == []
 
 
@@ -91,7 +91,7 @@ def test_the_limit_is_what_the_operator_sets(monkeypatch: pytest.MonkeyPatch) ->
         FileLimits("s3://b/m.json", len(bomb)).unpack("gzip", bomb)
     assert str(caught.value) == (
         "s3://b/m.json unpacks to more than one file may here: 2 MB, and four times that for its values; if it is "
-        "honest, set ICEKEEPER_MAX_UNPACKED_MB (MaxUnpackedMb of the stack) to more, in a process of "
+        "valid, set ICEKEEPER_MAX_UNPACKED_MB (MaxUnpackedMb of the stack) to more, in a process of "
         "eight times that"
     )
     monkeypatch.setenv(MAX_UNPACKED_MB, "4")

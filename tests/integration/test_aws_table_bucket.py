@@ -80,7 +80,7 @@ def test_snapshots_that_aws_never_expires_are_expired(lake: Lake) -> None:
     assert found == {"compact": ("skipped", OWNED), "expire_snapshots": ("succeeded", None)}
     assert len(lake.runtime.catalog.load(NAME).metadata.snapshots) == 1
     assert lake.runtime.afresh.health(NAME).warnings["bucket_jobs_failed"] == (
-        f"of the table bucket's own maintenance icebergSnapshotManagement failed: {TAGS} "
+        f"the table bucket's own maintenance: icebergSnapshotManagement failed: {TAGS} "
         "(this will last, so Icekeeper does it)"
     )
 
@@ -140,7 +140,7 @@ def test_a_pin_says_when_the_bucket_would_not_keep_it(
     for key, value in properties.items():
         monkeypatch.setenv(f"PYICEBERG_CATALOG__AWS__{key.replace('.', '__').replace('-', '_').upper()}", value)
     sentence = (
-        "the table bucket expires snapshots itself, and knows no pins: the pinned snapshot may expire earlier; set "
+        "the table bucket expires snapshots itself, and ignores pins: the pinned snapshot may expire earlier; set "
         "ownership=icekeeper, or switch the bucket's snapshot management off for this table"
     )
     add = ("pin", "add", "ns.t", "--snapshot", "current", "--ttl", "1h", "--name", "p")
@@ -326,7 +326,7 @@ def test_a_server_that_does_not_tell_keeps_us_from_everything_it_may_do(
         assert endings(outcome) == {
             operation: (
                 "skipped",
-                "whether the table bucket does this itself cannot be read (S3 Tables failed with ForbiddenException: "
+                "it is unknown whether the table bucket does this itself (S3 Tables failed with ForbiddenException: "
                 "not authorized); "
                 f"allow {action}",
             )

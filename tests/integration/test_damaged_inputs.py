@@ -156,7 +156,7 @@ def test_one_bad_file_never_holds_up_the_others(
         found = table.runtime.detect()
         assert (found.proposals, [skip.is_error for skip in found.skipped]) == ((), [False])
         (warning,) = (skip.warning for skip in found.skipped)
-        assert (warning or "").startswith(f"1 file is left alone, but for a try a week: {sentence}")
+        assert (warning or "").startswith(f"1 file is left alone, except for one attempt a week: {sentence}")
         assert found.to_json()["skipped"][0]["warning"] == warning
         assert table.runtime.afresh.health(NAME).warnings == {"unreadable_files": warning}
         again = table.runtime.maintain(NAME, {}, table.engine)

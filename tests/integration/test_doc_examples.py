@@ -150,7 +150,7 @@ def test_the_rhythms_of_their_page_keep_each_others_work(capsys: pytest.CaptureF
     assert told == ["shop.orders  succeeded  compacted 6 files into 1", "1 table, 1 succeeded, 0 did not"]
     assert sorted(files_of("shop.orders").values()) == [18, 36]
     assert called(capsys, merges[1]).startswith("shop.orders  succeeded  nothing to do\n")
-    assert called(capsys, hourly[1:]).splitlines()[0].endswith("1 table looked at, 0 need maintenance")
+    assert called(capsys, hourly[1:]).splitlines()[0].endswith("1 table scanned, 0 need maintenance")
     for arguments in (hourly[1:], [*shlex.split(unit.replace(" --interval 1h", "")), "--once"]):
         append_to("shop.orders")
         assert passes(called(capsys, arguments)) == [["shop.orders", "succeeded"]]
@@ -189,7 +189,7 @@ def test_what_is_due_is_told_by_the_policy_and_not_by_a_rhythm(
     monkeypatch.setenv("ICEKEEPER_SNAPSHOT_RETENTION_HOURS", "0")
     for needy in (1, 0):
         told = called(capsys, [*MERGE, "--once"])
-        assert f"1 table looked at, {needy} " in told
+        assert f"1 table scanned, {needy} " in told
         (table,) = json.loads(called(capsys, ["list", "--catalog", "lake", "--json"]))["tables"]
         assert table["state"] == "work"
         assert table["reasons"][-1].endswith("snapshots are older than snapshot_retention_hours 0")

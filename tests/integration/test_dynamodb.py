@@ -385,7 +385,7 @@ def test_a_path_that_is_no_text_is_refused(table: DynamoTable) -> None:
     file = UnreadableFile(path="\udcff", why="w", schema_digest="d", tried_ms=1)
     with pytest.raises(StorageError) as caught:
         StateStore(table).unreadable_files.record(IDENTITY, [file])
-    assert str(caught.value).endswith("#\\udcff' is no text that the state can keep")
+    assert str(caught.value).endswith("#\\udcff' is not text that the state can store")
 
 
 def about(item: Item) -> str:

@@ -129,7 +129,7 @@ def test_a_refused_expiry_is_remembered_and_tried_again_weekly(overwritten_table
     assert (refused.status, detected(table)[1]) == (Status.REFUSED, None)
     refused = table.run(EXPIRY)
     assert refused.status is Status.REFUSED
-    sentence = f"no snapshot expires, but for a try a week: {refused.reason}"
+    sentence = f"no snapshot expires, except for one attempt a week: {refused.reason}"
     for _ in range(2):
         assert detected(table) == ((), sentence, {"expiry_refused": sentence})
         again = table.run(EXPIRY)

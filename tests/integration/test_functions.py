@@ -610,7 +610,7 @@ def test_a_scan_says_when_it_begins_and_ends_and_once_what_is_wrong_with_a_table
     told = functions.send("detect", run_id="run-3")
     assert [line["tables"] for line in told.lines_of("scan_finished")] == [1]
     (line,) = (line for line in told.lines if line["level"] == "WARNING" and "event" not in line)
-    assert line["message"] == "how the lake looks cannot be told: KeyError 'counters'"
+    assert line["message"] == "the health of the lake cannot be reported: KeyError 'counters'"
 
 
 def test_alarms_and_dashboard_ask_for_what_is_told(functions: Functions, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from icekeeper.cli.console import people, print_error, progress_bar, tell, waiting
+from icekeeper.cli.console import notify, people, print_error, progress_bar, waiting
 from icekeeper.engines import spark
 from icekeeper.engines.worker_processes import end_worker_server, worker_pool
 from icekeeper.text import escaped
@@ -119,7 +119,7 @@ def test_errors_progress_and_waiting_are_escaped(
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes the pipe for a terminal
     print_error("StorageError", f"{HOSTILE} is gone", as_json=False)
-    tell(f"{HOSTILE} is at work")
+    notify(f"{HOSTILE} is at work")
     with progress_bar() as show:
         show(f"[link=x]{HOSTILE}", 1, 2)
     with waiting(HOSTILE) as show_news:

@@ -72,7 +72,7 @@ def test_wrong_calls_are_refused_with_one_sentence(command: Command, lake: Iceke
         Icekeeper("nowhere")
     with pytest.raises(PolicyError, match="'t' is not a table name"):
         lake.verify("t")
-    with pytest.raises(PolicyError, match="policy key table_filter has no meaning for one table"):
+    with pytest.raises(PolicyError, match="policy key table_filter has no effect on one table"):
         lake.maintain("ns.t", {"table_filter": "t"})
     with pytest.raises(PolicyError, match="unknown policy key 'target_size'"):
         lake.health("ns.t", {"target_size": 3})

@@ -140,7 +140,7 @@ def test_a_manifest_list_that_cannot_be_read_is_no_sign_and_a_warning(table: Mai
         assert proposed(table) == ()
         assert "lake_manifests" not in recorded(table).counters
         assert list(recorded(table).warnings) == ["manifests_unread", "small_files"]
-        assert "how many manifests the table has is not known: " in recorded(table).warnings["manifests_unread"]
+        assert "the number of the table's manifests is unknown: " in recorded(table).warnings["manifests_unread"]
         assert why in recorded(table).warnings["manifests_unread"]
     if damage != "elsewhere":
         manifest_list.write_bytes(content)

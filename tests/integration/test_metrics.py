@@ -274,10 +274,10 @@ def test_the_file_for_collectors_is_written_as_a_whole(command: Command) -> None
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--metrics-address", "::1"], "--metrics-address says where --metrics-port is served; add --metrics-port"),
+        (["--metrics-address", "::1"], "--metrics-address has no effect without --metrics-port; add --metrics-port"),
         (
             ["--metrics-port", "1", "--once"],
-            "--metrics-port is for a process that stays; icekeeper metrics --output writes a file",
+            "--once and --metrics-port exclude each other; icekeeper metrics --output writes a file",
         ),
     ],
 )

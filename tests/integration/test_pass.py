@@ -329,7 +329,7 @@ def test_the_time_of_all_attempts_is_one(table: MaintainedTable, monkeypatch: py
     failing = Failing(9)
     monkeypatch.setattr(run_pass, "run_pass", failing)
     told: list[str] = []
-    turn = Turn(timeout_s=60, retries=9, tell=told.append, wait=lambda seconds: None)
+    turn = Turn(timeout_s=60, retries=9, notify=told.append, wait=lambda seconds: None)
     with pytest.raises(StorageError):
         table.runtime.maintain(table.loaded.name, {}, table.engine, turn=turn)
     assert (failing.calls, len(told)) == (2, 1)

@@ -87,11 +87,14 @@ def test_a_table_is_paused_and_resumed_while_a_pass_runs(command: Command) -> No
 @pytest.mark.parametrize(
     ("until", "sentence"),
     [
-        ("soon", "--until takes a time like 6h or 3d, or one with its zone like 2026-12-01T06:00:00Z, not 'soon'"),
+        (
+            "soon",
+            "--until takes a duration like 6h or 3d, or a time with its zone like 2026-12-01T06:00:00Z, not 'soon'",
+        ),
         ("2026-12-01T06:00:00", "not '2026-12-01T06:00:00'"),
         (
             "2001-01-01T00:00:00Z",
-            "until 2001-01-01T00:00:00Z: that is over; name a later time",
+            "until 2001-01-01T00:00:00Z: that is past; give a later time",
         ),
     ],
 )

@@ -45,7 +45,7 @@ def test_people_read_what_the_pass_will_do(command: Command) -> None:
     for asked in ("plan", "maintain"):
         told = command(asked, "ns.t", *OPERATIONS, *(["--dry-run"] if asked == "maintain" else [])).out
         assert "rewrite 6 manifests" not in told
-        assert "planned on the table as the operations before would leave it: rewrite_manifests" in told
+        assert "planned on the table as the earlier operations would leave it: rewrite_manifests" in told
 
 
 # A dry run plans each operation on what those before would leave, as the pass runs them.

@@ -57,7 +57,7 @@ def test_tables_beyond_the_limit_of_a_scan_need_work_too(command: Command) -> No
     assert (len(answer.json["proposals"]), answer.json["beyond_limit"]) == (1, 2)
     assert answer.err.startswith("3 tables scanned, 3 need work, 2 of them beyond max_jobs_per_detection\n")
     once = command("run", "--once", "--engine", "local", *arguments_of({"max_jobs_per_detection": "1"}))
-    assert "3 tables looked at, 3 need maintenance, 2 of them beyond max_jobs_per_detection\n" in once.out
+    assert "3 tables scanned, 3 need maintenance, 2 of them beyond max_jobs_per_detection\n" in once.out
 
 
 def test_detection_takes_filters_and_goes_quiet_after_a_pass(command: Command) -> None:
@@ -230,7 +230,7 @@ def test_tables_at_work_take_the_room_and_health_is_recorded(two_tables: Command
     assert (answer.json["next_run"]["begins"], answer.json["next_run"]["at_work"]) == ([], 4)
     assert answer.err.splitlines()[-2:] == [
         "scheduled runs maintain 4 tables now, of max_concurrent_jobs 4 (default)",
-        "a scheduled run would begin with none now: 1 table would wait for one to end",
+        "a scheduled run would begin with no table now: 1 table would wait for a pass to end",
     ]
     stats = open_state(os.environ).lake_stats.of_catalog(CatalogId("C", two_tables.warehouse.as_uri()))
     recorded = {one.identity.table.name: one.counters["lake_snapshots"] for one in stats}
@@ -355,9 +355,9 @@ def test_settings_of_a_table_that_do_not_count_are_a_warning(command: Command) -
     (warning,) = command("health", "ns.t", "--json").json["warnings"]
     assert warning["kind"] == "ignored_settings"
     assert warning["message"].startswith(
-        "table property icekeeper.operations 'all,expire_partitions' does not count: operations is "
+        "table property icekeeper.operations 'all,expire_partitions' is ignored: operations is "
     )
-    assert warning["message"].endswith("; nor do 1 more: icekeeper policy show says why")
+    assert warning["message"].endswith("; and 1 more (icekeeper policy show says why)")
 
 
 def test_a_pass_logs_each_operations_start_progress_and_end(command: Command, caplog: pytest.LogCaptureFixture) -> None:
@@ -459,11 +459,11 @@ def test_people_read_a_line_for_each_pass(command: Command) -> None:
     assert answer.out.splitlines() == [
         f"2026-01-01T13:00:00Z  2.3 s  succeeded  {EFFECT}  compact: [b]",
         f"2026-01-01T12:00:00Z  2.3 s  partial    {EFFECT}  compact: [a]",
-        "2 passes, 1 not succeeded: 30 → 0 files, 60 requests less per full scan, estimated cost less than $0.0001",
+        "2 passes, 1 not succeeded: 30 → 0 files, 60 requests fewer per full scan, estimated cost less than $0.0001",
     ]
 
 
-EFFECT = "15 → 0 files, 30 requests less per full scan, estimated cost less than $0.0001"
+EFFECT = "15 → 0 files, 30 requests fewer per full scan, estimated cost less than $0.0001"
 
 
 def test_without_a_table_history_answers_for_all_catalogs_of_the_state(
@@ -496,7 +496,7 @@ def test_without_a_table_history_answers_for_all_catalogs_of_the_state(
     told = command("history", catalog="D").out.splitlines()
     assert [line[22:] for line in told[:1]] == ["2.3 s  succeeded  D ns.t  3 KB freed  compact: [new]"]
     assert told[1:] == ["1 pass: 3 KB freed"]
-    assert command("history", catalog="E").out == "no pass in this time is known\n"
+    assert command("history", catalog="E").out == "no pass is recorded in this period\n"
 
 
 def test_history_without_passes_and_wrong_calls(command: Command) -> None:
@@ -510,7 +510,7 @@ def test_history_without_passes_and_wrong_calls(command: Command) -> None:
             ("passes", "failed", "bytes_freed", "files_before", "files_after", "requests_saved", "cost_usd"), 0
         ),
     }
-    assert command("history", "ns.t").out == "no pass over this table is known\n"
+    assert command("history", "ns.t").out == "no pass over this table is recorded\n"
     for since in ("yesterday", "2019-01-01", "2999-01-01", "0h"):
         answer = command("history", "ns.t", "--since", since)
         assert answer.code == 2

@@ -159,7 +159,7 @@ def test_a_new_sort_order_is_named_with_its_cost(table_to_sort: MaintainedTable,
     }
     assert lacking["cost_usd"] > 0
     (line,) = plan_lines({"settings": [lacking]})
-    assert line.startswith(f"2 of 2 file(s) looked at lack the table's sort order: {how} would rewrite about ")
+    assert line.startswith(f"2 of 2 sampled file(s) lack the table's sort order: {how} would rewrite about ")
 
 
 def test_it_is_not_named_once_files_are_sorted_or_about_to_be(table_to_sort: MaintainedTable) -> None:

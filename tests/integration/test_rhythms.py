@@ -179,7 +179,7 @@ def test_the_pipeline_starts_no_job_for_statistics_that_are_not_due(table: Maint
 
 # A table is swept for orphans once in an interval; what a person asks for is swept at once.
 
-NEVER = "orphans were never looked for"
+NEVER = "the table was never swept for orphans"
 SWEEP = {"operations": "remove_orphans"}
 
 
@@ -234,7 +234,7 @@ def test_a_table_with_nothing_but_orphans_is_proposed_and_then_left_alone_for_th
         assert swept.proposed() == ()
     assert swept.sweep().reason == "the last sweep was 21 hours ago; orphan_sweep_interval_hours is 24"
     swept.now_ms = began_ms + 24 * HOUR_MS
-    assert swept.proposed() == ("orphans were last looked for 24 hours ago; orphan_sweep_interval_hours is 24",)
+    assert swept.proposed() == ("the last sweep for orphans was 24 hours ago; orphan_sweep_interval_hours is 24",)
     assert swept.sweep().summary == "removed 1 orphan file(s)"
     assert swept.memory == SweepMemory(swept_ms=swept.now_ms)
 

@@ -97,7 +97,7 @@ def test_one_cycle_maintains_what_needs_it_one_line_a_table(command: Command) ->
     first = command("run", "--once", "--engine", "local", *(f"--set={key}={value}" for key, value in NEEDY.items()))
     assert (first.code, first.err) == (0, "")
     summary, *tables = first.out.splitlines()
-    assert summary.endswith(" 3 tables looked at, 2 need maintenance")
+    assert summary.endswith(" 3 tables scanned, 2 need maintenance")
     assert [line.split()[1:4] for line in sorted(tables, key=lambda line: line.split()[2])] == [
         ["C", "ns.a", "succeeded"],
         ["C", "ns.b", "succeeded"],
@@ -106,7 +106,7 @@ def test_one_cycle_maintains_what_needs_it_one_line_a_table(command: Command) ->
     assert [record.status for record in open_state(os.environ).history(identity("a"))] == ["succeeded"]
     again = command("run", "--once", "--engine", "local", *(f"--set={key}={value}" for key, value in NEEDY.items()))
     assert (again.code, len(again.out.splitlines())) == (0, 1)
-    assert again.out.rstrip().endswith("3 tables looked at, 0 need maintenance")
+    assert again.out.rstrip().endswith("3 tables scanned, 0 need maintenance")
 
 
 def test_one_table_that_cannot_be_read_stops_nothing_and_shows_in_the_exit_code(command: Command) -> None:
@@ -114,7 +114,7 @@ def test_one_table_that_cannot_be_read_stops_nothing_and_shows_in_the_exit_code(
     command.register("file:///nowhere/metadata.json", "ns.broken")
     answer = command("run", "--once", "--engine", "local", "--set", "min_input_files=2")
     assert answer.code == 1
-    assert answer.err == "error: not every table could be looked at and maintained; see the lines above\n"
+    assert answer.err == "error: some tables could not be read or maintained; see the lines above\n"
     assert any(line.split()[1:4] == ["C", "ns.a", "succeeded"] for line in answer.out.splitlines())
     assert any(line.split()[1:4] == ["C", "ns.broken", "failed:"] for line in answer.out.splitlines())
 
@@ -145,7 +145,7 @@ def test_a_long_pass_stops_neither_detection_nor_other_tables(command: Command, 
         assert engine.begun.acquire(timeout=STARTED_S)
         command.table("ns.new")
         assert engine.begun.acquire(timeout=STARTED_S), "the second worker takes what a later detection found"
-        eventually(lambda: any("2 tables looked at, 0 need maintenance" in line for line in lines))
+        eventually(lambda: any("2 tables scanned, 0 need maintenance" in line for line in lines))
     finally:
         engine.go.set()
         running.stop()
@@ -216,7 +216,7 @@ def test_a_request_is_served_with_its_own_settings_and_claimed(command: Command)
     request({"operations": "compact", "rewrite_all": "true"})
     lines: list[str] = []
     assert service(lines).run(once=True)
-    assert without_time(lines)[0] == "1 table looked at, 1 needs maintenance"
+    assert without_time(lines)[0] == "1 table scanned, 1 needs maintenance"
     assert ": compact: compacted 2 files into 1" in lines[1]
     assert open_state(os.environ).requests.pending() == ()
 
@@ -311,7 +311,7 @@ def test_a_terminated_process_ends_well(command: Command) -> None:
         try:
             assert process.stdout is not None
             *_, health = process.stdout.readline().split()
-            assert process.stdout.readline().rstrip().endswith("1 table looked at, 1 needs maintenance")
+            assert process.stdout.readline().rstrip().endswith("1 table scanned, 1 needs maintenance")
             assert process.stdout.readline().split()[1:4] == ["C", "ns.t", "succeeded"]
             assert urlopen(health, timeout=10).read() == b"ok\n"
             metrics = urlopen(health.replace("healthz", "metrics"), timeout=10).read().decode()

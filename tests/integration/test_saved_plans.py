@@ -489,7 +489,7 @@ def test_a_dry_run_says_by_its_exit_code_what_is_due(command: Command) -> None:
     document.write_text("{}")
     assert command(*DRY).code == 1
     wrong = command("maintain", "ns.t", "--exit-code")
-    assert (wrong.code, one_sentence(wrong.err)) == (2, "--exit-code says what a dry run found; add --dry-run")
+    assert (wrong.code, one_sentence(wrong.err)) == (2, "--exit-code reports what a dry run found; add --dry-run")
 
 
 @pytest.mark.parametrize("verb", ["maintain", "plan"])
@@ -497,7 +497,7 @@ def test_a_short_retention_on_the_command_line_asks_for_unsafe(command: Command,
     command.table(appends=2)
     short = (verb, "ns.t", *LOCAL, "--set", "snapshot_retention_hours=23.5")
     answer = command(*short)
-    told = "snapshot_retention_hours=23.5 is below 24: readers that are under way could lose their snapshot"
+    told = "snapshot_retention_hours=23.5 is below 24: running readers could lose their snapshot"
     assert (answer.code, one_sentence(answer.err)) == (2, f"{told}; icekeeper maintain --unsafe allows it")
     assert command(*short, "--unsafe").code == 0
     assert command(verb, "ns.t", *LOCAL, "--set", "snapshot_retention_hours=24").code == 0
@@ -506,7 +506,7 @@ def test_a_short_retention_on_the_command_line_asks_for_unsafe(command: Command,
 def test_a_short_retention_of_a_policy_is_a_warning(command: Command) -> None:
     command.table(appends=2, properties=OLD)
     source = "table property icekeeper.snapshot_retention_hours"
-    told = f"snapshot_retention_hours is 0 ({source}), below 24: readers that are under way could lose their snapshot"
+    told = f"snapshot_retention_hours is 0 ({source}), below 24: running readers could lose their snapshot"
     assert told in command("plan", "ns.t", *LOCAL, "--json").json["warnings"]
     assert told in command("policy", "show", "ns.t").out
     assert "warnings" not in command("maintain", "ns.t", *LOCAL, "--json").json

@@ -508,10 +508,10 @@ def test_a_service_tells_of_an_empty_catalog_when_it_becomes_one(
     service = Service(open_state(os.environ), run_pass, tell, catalogs=[CATALOG], environment=os.environ)
     service.run()
     empty = (
-        f"catalog {CATALOG} lists no table: if it has any, a right to see them is missing, such as a grant of AWS Lake "
+        f"catalog {CATALOG} lists no tables; if it has any, the right to list them is missing, such as an AWS Lake "
         "Formation"
     )
-    looked = [f"{count} looked at, 0 need maintenance" for count in ("0 tables", "1 table")]
+    looked = [f"{count} scanned, 0 need maintenance" for count in ("0 tables", "1 table")]
     assert lines == [empty, looked[0], looked[0], looked[1], empty, looked[0]]
 
 
@@ -523,8 +523,7 @@ def test_a_deployment_counts_catalogs_without_tables(functions: Functions, monke
     values = told.values("service")
     assert (values["CatalogsEmpty"], values["TablesScanned"], values["TablesNotReadable"]) == (1, 0, 0)
     assert [line["message"] for line in told.lines if line.get("level") == "WARNING"] == [
-        "catalog local lists no table: if it has any, a right to see them is missing, such as a grant of AWS Lake "
-        "Formation"
+        "catalog local lists no tables; if it has any, the right to list them is missing, such as an AWS Lake Formation"
     ]
 
 

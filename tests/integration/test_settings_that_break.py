@@ -21,7 +21,7 @@ from support.command import CATALOG, Command, in_this_process
 GOOD = (
     "rules:\n- settings:\n    min_input_files: {}\n    min_manifests_to_rewrite: 100\n    max_snapshots_to_keep: 100\n"
 )
-HOLD = "; until that is mended, the last good settings hold"
+HOLD = "; until this is corrected, the last good settings apply"
 
 
 class Cycles:
@@ -94,9 +94,9 @@ def test_a_policy_file_that_breaks_is_told_once_and_the_last_good_one_holds(comm
     assert told[2].startswith("policy file FILE does not exist (ICEKEEPER_POLICY_FILE names it)")
     assert told[3].startswith("the policy file cannot be read: ")
     assert all(line.endswith(HOLD) for line in told[:4])
-    assert told[4:] == ["settings are read again, and hold"]
+    assert told[4:] == ["the settings can be read again, and apply"]
     looked = [line for line in lines if "looked at" in line]
-    assert looked == ["1 table looked at, 0 need maintenance"] * 6 + ["1 table looked at, 1 needs maintenance"]
+    assert looked == ["1 table scanned, 0 need maintenance"] * 6 + ["1 table scanned, 1 needs maintenance"]
 
 
 def test_a_catalog_whose_configuration_breaks_is_opened_as_before(command: Command) -> None:
@@ -111,15 +111,15 @@ def test_a_catalog_whose_configuration_breaks_is_opened_as_before(command: Comma
         return open_catalog(name)
 
     lines = Cycles(opened).run(*[lambda: None] * 4)
-    looked = "1 table looked at, 0 need maintenance"
+    looked = "1 table scanned, 0 need maintenance"
     assert lines == [
         looked,
         f"bad{HOLD}",
         looked,
         looked,
         "C * failed: the catalog cannot be scanned: gone",
-        "0 tables looked at, 0 need maintenance",
-        "settings are read again, and hold",
+        "0 tables scanned, 0 need maintenance",
+        "the settings can be read again, and apply",
         looked,
     ]
 

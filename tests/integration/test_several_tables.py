@@ -68,7 +68,7 @@ def test_the_plans_of_several_are_saved_and_applied(fleet: Command) -> None:
     answer = fleet("plan", "ns.?", *LOCAL, "--save", str(plan))
     assert (answer.code, answer.out.splitlines()[-1]) == (
         0,
-        f"the plans of 2 tables are saved; icekeeper apply {plan} carries them out, within 24 hours",
+        f"the plans of 2 tables are saved; icekeeper apply {plan} does them within 24 hours",
     )
     assert [one["table"] for one in json.loads(plan.read_text())["tables"]] == ["ns.a", "ns.b"]
     assert fleet("apply", str(plan), "--engine", "local", catalog=None).code == 0

@@ -106,7 +106,7 @@ def test_the_second_one_waits_for_its_turn_and_sees_what_the_first_did(command: 
             change.set_properties({"icekeeper.maintenance_enabled": "false"})
         assert runtime.state.leases.release(lease)
 
-    outcome = runtime.maintain(NAME, {}, LocalEngine(1), turn=Turn(wait_ms=60_000, tell=told.append))
+    outcome = runtime.maintain(NAME, {}, LocalEngine(1), turn=Turn(wait_ms=60_000, notify=told.append))
     assert len(told) == 1
     assert told[0].startswith("waiting: ns.t is leased by run-1 until ")
     assert {part.reason for part in outcome.operations} == {

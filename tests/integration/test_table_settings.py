@@ -114,7 +114,7 @@ WRONG = {
     "a folder to sweep": (
         ("set", "ns.t", "orphan_sweep_prefixes=s3://victim"),
         "policy key orphan_sweep_prefixes cannot be 's3://victim' (from table property "
-        "icekeeper.orphan_sweep_prefixes): it counts only from the deployment, a policy file or --set",
+        "icekeeper.orphan_sweep_prefixes): only the deployment, a policy file or --set can set it",
     ),
     "what a bound on the retention forbids": (
         ("set", "ns.t", "snapshot_retain_max=9"),
@@ -176,7 +176,7 @@ def test_a_short_grace_period_can_be_kept_on_purpose(command: Command, monkeypat
 def test_what_does_not_count_is_shown_with_the_reason(command: Command) -> None:
     properties = {"icekeeper.orphan_max_missing_ratio": "soon", "icekeeper.orphan_sweep_prefixes": "s3://victim"}
     command.table(appends=1, properties=properties)
-    why = "it counts only from the deployment, a policy file or --set"
+    why = "only the deployment, a policy file or --set can set it"
     shown = command("policy", "show", "ns.t", "--json").json
     assert [one["key"] for one in shown["ignored"]] == ["orphan_max_missing_ratio", "orphan_sweep_prefixes"]
     assert shown["ignored"][1] == {
@@ -186,7 +186,7 @@ def test_what_does_not_count_is_shown_with_the_reason(command: Command) -> None:
         "why": why,
     }
     assert shown["policy"]["orphan_max_missing_ratio"]["source"] == "default"
-    told = f"table property icekeeper.orphan_sweep_prefixes 's3://victim' does not count: {why}"
+    told = f"table property icekeeper.orphan_sweep_prefixes 's3://victim' is ignored: {why}"
     assert command("policy", "show", "ns.t").out.splitlines()[-1] == told
     assert command("policy", "set", "ns.t", "min_input_files=3").code == 0  # others may be set beside them
     assert command("maintain", "ns.t", "--json").code == 0
@@ -297,7 +297,7 @@ MISFITS = {
     "no order to sort by": (("strategy=sort",), "strategy sort needs an order and the table has none"),
     "unknown column of a z-order": (("strategy=zorder", "sort_order=id,nam"), "sort_order names column 'nam'"),
     "unknown column of a filter": (("where=idd > 3",), "policy key where cannot be 'idd > 3': the table has no column"),
-    "unknown branch": (("branch=audit",), "policy key branch names 'audit', which is no branch of this table"),
+    "unknown branch": (("branch=audit",), "policy key branch names 'audit', which is not a branch of this table"),
     "unknown column of statistics": (("statistics_columns=nope",), "policy key statistics_columns names 'nope'"),
     "unknown snapshot": (("snapshot_expire_ids=7",), "policy key snapshot_expire_ids names 7, which is no snapshot"),
 }

@@ -164,7 +164,7 @@ class TestANeighbour:
         found = self.sweep(command)
         assert found["compact"]["status"] == "succeeded"
         assert (found["remove_orphans"]["status"], found["exists"]) == ("refused", True)
-        assert "looking at it did not end within detection_timeout_s 300" in found["remove_orphans"]["reason"]
+        assert "reading it did not end within detection_timeout_s 300" in found["remove_orphans"]["reason"]
         assert cut_tables(CutWork.LOOK) == {POISON: 1}
 
     def test_that_was_read_before_holds_back_nothing(self, command: Command, trickles: Callable[[Table], None]) -> None:

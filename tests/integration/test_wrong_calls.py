@@ -51,7 +51,7 @@ WRONG_CALLS: dict[str, tuple[tuple[str, ...], str]] = {
         "snapshot_retain_max 2 (from --set) contradicts max_snapshots_to_keep 5 (from default)",
     ),
     "unknown owner": ((*MAINTAIN, "--set", "ownership=nobody"), "ownership"),
-    "unknown operation": ((*MAINTAIN, "--operations", "compact,tidy"), "'tidy' is no operation"),
+    "unknown operation": ((*MAINTAIN, "--operations", "compact,tidy"), "'tidy' is not an operation"),
     "no operation": ((*MAINTAIN, "--operations", ""), "write all, or a comma-separated list of operations"),
     "young orphans": (
         (*MAINTAIN, "--set", "orphan_older_than_hours=23"),
@@ -392,7 +392,7 @@ def test_an_argument_that_the_locale_cannot_decode_is_a_wrong_call(tmp_path: Pat
     locale = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     code, told = called("history ns.tä --catalog nowhere", "", HOME=str(tmp_path), **locale)
     assert code == 2
-    assert told.startswith(r"error: argument 'ns.t\udcc3\udca4' is no text in this locale")
+    assert told.startswith(r"error: argument 'ns.t\udcc3\udca4' is not text in this locale")
     assert len(told.splitlines()) == 1
 
 

@@ -82,7 +82,7 @@ def refusal(policy: dict[str, str], request: dict[str, str], may: str = "") -> s
 
 def test_every_key_is_held_or_free() -> None:
     for key in FREE:
-        with pytest.raises(PolicyError, match=f"'{key}', which is no operation and no key that requests are held to"):
+        with pytest.raises(PolicyError, match=f"'{key}', which is neither an operation nor a key that limits requests"):
             requests_may({REQUESTS_MAY: key})
     assert {*HELD, *FREE, *NEVER, *UNITED, "operations"} == set(POLICY_KEYS)
 
@@ -119,8 +119,8 @@ def test_no_request_waives_the_refusal_that_another_tables_metadata_is(table: di
     request = {"orphan_protected_prefixes": "s3://b/t/other.metadata.json"}
     with pytest.raises(
         PolicyError,
-        match="cannot add s3://b/t/other.metadata.json to orphan_protected_prefixes, by which what another table has "
-        r"there is removed: .* sets RequestsMay \(ICEKEEPER_REQUESTS_MAY\) to orphan_protected_prefixes$",
+        match="cannot add s3://b/t/other.metadata.json to orphan_protected_prefixes, which lets sweeps remove another "
+        r"table's files there: .* sets RequestsMay \(ICEKEEPER_REQUESTS_MAY\) to orphan_protected_prefixes$",
     ):
         require_no_more(of(), of(request), frozenset(), "ns.t")
     require_no_more(of(), of(request), requests_may({REQUESTS_MAY: "orphan_protected_prefixes"}), "ns.t")
@@ -164,7 +164,8 @@ def test_a_pass_that_only_cleans_up_is_held_too() -> None:
 @pytest.mark.parametrize("word", ["expire", "snapshot_retention", "target_file_size_mb", "*", "ALL"])
 def test_a_word_that_admits_nothing_is_told(word: str) -> None:
     with pytest.raises(
-        PolicyError, match=r"^environment variable ICEKEEPER_REQUESTS_MAY has '.*', which is no operation"
+        PolicyError,
+        match=r"^environment variable ICEKEEPER_REQUESTS_MAY has '.*', which is neither an operation nor a key",
     ):
         requests_may({REQUESTS_MAY: f"compact,{word}"})
     assert requests_may({REQUESTS_MAY: " compact , branch,"}) == {"compact", "branch"}

@@ -79,7 +79,7 @@ def test_narrow_help_breaks_no_word_and_no_line(
     ("name", "sentence"),
     [
         (".", "; it is a folder, so name a file in it with ICEKEEPER_STATE"),
-        ("text", "file is not a database; it is another program's, or damaged: put a copy of it"),
+        ("text", "file is not a database; it belongs to another program, or is damaged: put a copy of it"),
         ("/dev/full", "database or disk is full; free space there, or name another file with"),
     ],
     ids=["folder", "another file", "full disk"],

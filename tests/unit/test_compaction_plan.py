@@ -501,7 +501,7 @@ def test_people_read_the_same(expected_scans: int | None, scans: int) -> None:
     assert list(plan_lines({})) == []
     document |= assumptions(policy(expected_scans=expected_scans))
     (line,) = (line for line in plan_lines(document) if line.startswith("takes about"))
-    told = f"in {scans} scan(s) (expected_scans), both by AWS's list prices, whatever store this is"
+    told = f"in {scans} scan(s) (expected_scans), both at AWS's list prices, on any store"
     assert line.partition("saves readers about ")[2].partition(" ")[1:] == (" ", told)
 
 

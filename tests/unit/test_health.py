@@ -155,14 +155,14 @@ def test_a_manifest_list_that_was_read_beats_the_summary() -> None:
         ({"total-delete-files": "4"}, {}),
         (
             {"total-delete-files": "5"},
-            {"delete_debt": "5 delete files lie beside 10 data files: every reader has to apply them"},
+            {"delete_debt": "there are 5 delete files for 10 data files: every reader has to apply them"},
         ),
         ({"total-data-files": "51", "total-files-size": str(51 * 400 * MB), "total-delete-files": "5"}, {}),
         ({"total-delete-files": "1", "total-position-deletes": "299"}, {}),
         (
             {"total-delete-files": "1", "total-position-deletes": "200", "total-equality-deletes": "100"},
             {
-                "delete_debt": "300 deletes stand against 1000 records, which reaches delete_compaction_min_ratio 0.3: "
+                "delete_debt": "there are 300 deletes for 1000 records, which reaches delete_compaction_min_ratio 0.3: "
                 "every reader has to apply them"
             },
         ),
@@ -389,7 +389,7 @@ def test_stats_are_written_when_something_changed_and_age_alone_is_no_change(sto
 
 def test_a_conclusion_is_written_again_when_it_changed_and_not_when_a_wait_grew(store: SqliteStateStore) -> None:
     def found(hours: int, **more: Any) -> LakeStats:
-        reasons = (f"orphans were last looked for {hours} hours ago",)
+        reasons = (f"the last sweep for orphans was {hours} hours ago",)
         verdict = Verdict(reasons=reasons, priority=hours / 100, **more)
         return replace(health(), observed_ms=NOW_MS + hours, verdict=verdict)
 

@@ -22,7 +22,7 @@ from support.settings import policy
 NOW_MS = HEAD_MS + HOUR_MS
 ONLY_COMPACTION = {"operations": "compact"}
 UNCHANGED = "nothing came since the last pass"
-UNKNOWN = ("what came since the last pass cannot be told from the snapshots",)
+UNKNOWN = ("the snapshots do not show what was added since the last pass",)
 TIME = ("time alone may have brought work since the last pass",)
 
 

@@ -78,7 +78,7 @@ def test_what_cannot_be_read_is_nobodys_to_touch(ownership: Ownership) -> None:
     """Also where we were told to take over: who does not know what runs cannot switch it off."""
     bucket = BucketMaintenance({COMPACTION: False, SNAPSHOTS: False}, {FILES: "S3 Tables failed with 500"})
     assert decide_owners(bucket, ownership).owned == {
-        Operation.REMOVE_ORPHANS: "whether the table bucket does this itself cannot be read (S3 Tables failed with "
+        Operation.REMOVE_ORPHANS: "it is unknown whether the table bucket does this itself (S3 Tables failed with "
         "500); allow s3tables:GetTableBucketMaintenanceConfiguration"
     }
     assert set(decide_owners(BucketMaintenance(), ownership).owned) == set(decide_owners(ALL_ON, Ownership.AUTO).owned)
@@ -249,8 +249,8 @@ def test_what_fails_for_good_is_ours_and_told(message: str) -> None:
     found = owners({SNAPSHOTS: ("Failed", message)})
     assert set(found.owned) == {Operation.COMPACT, Operation.REWRITE_POSITION_DELETES, Operation.REMOVE_ORPHANS}
     assert found.warnings == {
-        "bucket_jobs_failed": "of the table bucket's own maintenance icebergSnapshotManagement failed: "
-        f"{message} (this will last, so Icekeeper does it)"
+        "bucket_jobs_failed": "the table bucket's own maintenance: icebergSnapshotManagement failed: "
+        f"{message} (it will fail again, so Icekeeper does it)"
     }
 
 
@@ -264,7 +264,7 @@ def test_what_failed_once_stays_the_buckets_and_is_told(built_in: BuiltIn, messa
         OPERATIONS[built_in], f"{OWNED}; the bucket's own last run failed: {told}"
     )
     assert found.warnings == {
-        "bucket_jobs_failed": f"of the table bucket's own maintenance {built_in.value} failed: {told}"
+        "bucket_jobs_failed": f"the table bucket's own maintenance: {built_in.value} failed: {told}"
     }
 
 
@@ -286,15 +286,15 @@ def test_jobs_that_may_not_be_read_are_taken_to_run() -> None:
     found = decide_owners(bucket, Ownership.AUTO)
     assert found.owned[Operation.EXPIRE_SNAPSHOTS] == OWNED
     assert found.warnings == {
-        "bucket_jobs_unreadable": "whether the table bucket's own maintenance works cannot be read (S3 Tables failed "
-        "with AccessDenied), so Icekeeper assumes that it does; allow s3tables:GetTableMaintenanceJobStatus"
+        "bucket_jobs_unreadable": "the status of the table bucket's own maintenance cannot be read (S3 Tables failed "
+        "with AccessDenied), so Icekeeper assumes that it works; allow s3tables:GetTableMaintenanceJobStatus"
     }
 
 
 def test_what_may_not_be_read_is_told_in_one_sentence() -> None:
     found = decide_owners(BucketMaintenance(unreadable=dict.fromkeys(BuiltIn, "S3 Tables refused")), Ownership.AUTO)
     assert found.warnings == {
-        "bucket_unreadable": "what the table bucket maintains itself cannot be read (S3 Tables refused); allow "
+        "bucket_unreadable": "the table bucket's own maintenance settings cannot be read (S3 Tables refused); allow "
         "s3tables:GetTableMaintenanceConfiguration and s3tables:GetTableBucketMaintenanceConfiguration"
     }
 
@@ -322,6 +322,6 @@ def test_a_pin_holds_only_where_the_bucket_does_not_expire(
 def test_a_pin_is_warned_of_what_is_not_known() -> None:
     bucket = BucketMaintenance(unreadable={SNAPSHOTS: "S3 Tables failed with AccessDenied"})
     assert why_bucket_expires(bucket) == (
-        "whether the table bucket expires snapshots itself cannot be read (S3 Tables failed with AccessDenied); if it "
-        "does, no pin keeps it"
+        "it is unknown whether the table bucket expires snapshots itself (S3 Tables failed with AccessDenied); if it "
+        "does, it ignores pins"
     )

@@ -104,7 +104,7 @@ def test_the_first_time_of_the_current_spec_is_taken_unless_one_is_named() -> No
             "names 'dt', whose partitions have no time by themselves; add the format of",
         ),
         ({"partition_time": "id"}, "names 'id', whose partitions have no time"),
-        ({"partition_time": "id=%Y"}, "reads id, which no partition spec of the table has untransformed"),
+        ({"partition_time": "id=%Y"}, "reads id, but no partition spec of the table has this untransformed"),
         ({"partition_time": "nope=%Y"}, "not partitioned by 'nope'"),
     ],
 )

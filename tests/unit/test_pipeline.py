@@ -97,7 +97,7 @@ PATTERN = "write a namespace, a dot and a name, with the wildcards * and ?, such
         ({"tables": ["shop.*"], "in_job": True}, "in_job is for a run over one table: name it"),
         ({"tables": ["shop.*"], "catalog": "lake"}, "a catalog is named, but no table in it; name both, or neither to "
          "scan the fleet"),
-        ({"tables": ["shop.*"], "settings": {"table_settings": "all"}}, "policy key table_settings has no meaning for "
+        ({"tables": ["shop.*"], "settings": {"table_settings": "all"}}, "policy key table_settings has no effect on "
          "one detection: icekeeper run reads it"),
     ],
 )  # fmt: skip

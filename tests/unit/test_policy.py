@@ -70,8 +70,9 @@ def test_operations_come_out_in_canonical_order_and_once() -> None:
         (
             "operations",
             "compat",
-            "'compat' is no operation (did you mean 'compact'?); write all, or a list of expire_partitions, compact, "
-            "rewrite_position_deletes, expire_snapshots, remove_orphans, rewrite_manifests, compute_statistics",
+            "'compat' is not an operation (did you mean 'compact'?); write all, or a list of expire_partitions, "
+            "compact, rewrite_position_deletes, expire_snapshots, remove_orphans, rewrite_manifests, "
+            "compute_statistics",
         ),
     ],
 )
@@ -127,7 +128,7 @@ def test_a_grace_period_below_a_day_needs_unsafe() -> None:
         resolve(layers)
     assert str(caught.value) == (
         "policy key orphan_older_than_hours is 23.9 (from --set), below 24: "
-        "files of commits that are under way could be deleted; --unsafe allows it"
+        "files of commits in progress could be deleted; --unsafe allows it"
     )
     assert resolve(layers, unsafe=True).policy.orphan_older_than_ms == 86_040_000
 
@@ -289,12 +290,12 @@ WRONG = {
     "empty settings": ("rules:\n- settings:\n", "policy file F rule 1 (*/*/*) needs 'settings:' and below it KEY"),
     "empty pattern": (
         RULE + "  table: a,,b\n",
-        "policy file F rule 1 needs for table a comma-separated list of patterns (* and ?), for example prod-*",
+        "policy file F rule 1 needs a comma-separated list of patterns (* and ?) for table, for example prod-*",
     ),
     "a list of patterns": (RULE + "  table:\n  - a\n", "policy file F rule 1 needs for table a comma-separated list"),
     "a list of values": (
         "rules:\n- settings:\n    statistics_columns:\n    - a\n",
-        "policy file F rule 1 (*/*/*) has no plain text for statistics_columns; lists are written with commas",
+        "policy file F rule 1 (*/*/*) needs plain text for statistics_columns; write lists with commas",
     ),
     "unknown key": (
         RULE + "- settings:\n    min_input_file: 3\n",
@@ -399,7 +400,7 @@ def test_mistakes_are_refused_where_they_stand() -> None:
         "policy key min_input_files cannot be 'x' (from table property icekeeper.min_input_files): "
     )
     assert refusal({}, {"ICEKEEPER_SNAPSHOT_RETENTON_HOURS": "1"}) == (
-        "environment variable ICEKEEPER_SNAPSHOT_RETENTON_HOURS is no setting "
+        "environment variable ICEKEEPER_SNAPSHOT_RETENTON_HOURS is not a setting "
         "(did you mean ICEKEEPER_SNAPSHOT_RETENTION_HOURS?)"
     )
     assert resolved({}, {"ICEKEEPER_STATE": "x", "ICEKEEPER_CATALOG": "y"}) == resolve([])
@@ -427,7 +428,7 @@ def test_a_bound_tightens_what_later_layers_loosen() -> None:
 
 def test_a_bound_that_could_not_bind_is_refused() -> None:
     assert refusal({}, {"ICEKEEPER_BOUND_WHERE": "a = 1"}).startswith(
-        "environment variable ICEKEEPER_BOUND_WHERE is no bound; allowed are ICEKEEPER_BOUND_"
+        "environment variable ICEKEEPER_BOUND_WHERE is not a bound; allowed are ICEKEEPER_BOUND_"
     )
     assert refusal({}, {"ICEKEEPER_BOUND_MAINTENANCE_ENABLED": "true"}) == (
         "policy key maintenance_enabled cannot be bounded to 'true' "
@@ -459,8 +460,8 @@ def test_named_snapshots_do_not_get_below_a_bounded_retention() -> None:
 
 def test_named_snapshots_are_whole_numbers_and_no_more_than_may_expire() -> None:
     assert refusal(snapshot_expire_ids="7,x") == (
-        "policy key snapshot_expire_ids cannot be '7,x' (from --set): 'x' is no snapshot id; write a comma-separated "
-        "list of whole numbers"
+        "policy key snapshot_expire_ids cannot be '7,x' (from --set): 'x' is not a snapshot id; write a "
+        "comma-separated list of whole numbers"
     )
     assert refusal(snapshot_expire_ids="7,8", snapshot_expire_limit="1") == (
         "snapshot_expire_limit 1 (from --set) contradicts snapshot_expire_ids 7,8 (from --set): more snapshots are "
@@ -504,7 +505,7 @@ def test_the_state_machine_takes_the_same(given: dict[str, object], is_taken: bo
     if is_taken:
         parse_event(MachineInput, given)
         return
-    with pytest.raises(PolicyError, match="has no meaning for one "):
+    with pytest.raises(PolicyError, match="has no effect on one "):
         parse_event(MachineInput, given)
 
 

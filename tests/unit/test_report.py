@@ -29,9 +29,9 @@ from icekeeper.report.outcome import (
     listing_in,
     order_json,
     refused,
+    replanned_sentence,
     skipped,
     succeeded,
-    told_anew,
 )
 from icekeeper.report.page import CatalogFacts, catalog_document, render_page, within
 from icekeeper.report.terminal import (
@@ -225,7 +225,8 @@ def test_a_wrong_clock_is_told_once_by_the_largest_difference_that_was_met() -> 
     ]
     (warning,) = with_warnings(make_pass(*parts)).warnings
     assert warning == (
-        "this machine's clock is 172800 s behind the clock of the table's store, by which ages are judged; set it right"
+        "this machine's clock is 172800 s behind the clock of the table's store, which decides ages; correct this "
+        "machine's clock"
     )
     assert with_warnings(make_pass(parts[2])).warnings == ()
 
@@ -651,9 +652,9 @@ def test_a_dry_run_says_what_the_pass_will_plan_anew() -> None:
         succeeded(Operation.REMOVE_ORPHANS, "would remove 0 orphan file(s)"),
         succeeded(Operation.REWRITE_MANIFESTS, "would rewrite 36 manifests into 1"),
     )
-    told = "planned here on the table as it is; the pass plans anew after compact: expire_snapshots, rewrite_manifests"
+    told = "planned on the current table; the pass plans again after compact: expire_snapshots, rewrite_manifests"
     assert printed_outcome(outcome_of(*parts, dry_run=True))[-1] == told
-    assert told_anew(parts) == told
+    assert replanned_sentence(parts) == told
     assert told not in printed_outcome(outcome_of(*parts))
     assert order_json(parts) == {"expire_snapshots": ["compact"], "rewrite_manifests": ["compact"]}
     unchanged = (skipped(Operation.COMPACT, "no files eligible for compaction"), *parts[2:])

@@ -91,7 +91,7 @@ class World:
         return await_pass(self.state, REQUEST, self.waiting(limit_ms))
 
     def waiting(self, limit_ms: int | None) -> Waiting:
-        return Waiting(limit_ms=limit_ms, tell=self.told.append, clock=lambda: self.now_ms, sleep=self.sleep)
+        return Waiting(limit_ms=limit_ms, notify=self.told.append, clock=lambda: self.now_ms, sleep=self.sleep)
 
     def record(
         self,

@@ -145,7 +145,7 @@ def test_a_table_that_hangs_is_remembered_and_left_alone_for_a_while(
 
     catalog = Hanging({"ns.hang": table(), "ns.t": table()})
     entry = Entry(catalog.id, "ns.hang")
-    why = "looking at it did not end within detection_timeout_s 1"
+    why = "reading it did not end within detection_timeout_s 1"
     cut = CutOff(entry=entry, work=CutWork.LOOK, times=1, cut_ms=NOW_MS, why=why)
     try:
         report = scanned(state, catalog, detection_timeout_s=1)
@@ -214,7 +214,7 @@ def test_a_uuid_that_is_seen_at_two_locations_is_told_of_both(state: CountedStat
 # Catalogs that list no table, or may not list all of them: what is told, and what is done all the same.
 
 ARN = "arn:aws:s3tables:eu-west-1:123456789012:bucket/lake"
-NONE = "catalog C lists no table: if it has any, a right to see them is missing, such as a grant of AWS Lake Formation"
+NONE = "catalog C lists no tables; if it has any, the right to list them is missing, such as an AWS Lake Formation"
 PROPERTIES = {"glue.region": "eu-west-1", "glue.access-key-id": "a", "glue.secret-access-key": "b"}
 
 

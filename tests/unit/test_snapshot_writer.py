@@ -162,9 +162,9 @@ def document(next_row_id: int, *ids: tuple[int, int] | None) -> TableMetadata:
         (document(0), []),
         (document(15, None, None, (0, 10), (10, 5)), []),
         (document(20, (0, 10), (12, 5)), []),
-        (document(20, (0, 10), (5, 5)), ["snapshot 2 starts at row id 5, an earlier one ended at 10"]),
-        (document(20, (0, 10), None), ["snapshot 2 does not say which row ids it gave out"]),
-        (document(14, (0, 10), (10, 5)), ["next-row-id is 14, ids below 15 were given out"]),
+        (document(20, (0, 10), (5, 5)), ["snapshot 2 starts at row id 5, an earlier snapshot ended at 10"]),
+        (document(20, (0, 10), None), ["snapshot 2 does not say which row ids it assigned"]),
+        (document(14, (0, 10), (10, 5)), ["next-row-id is 14, ids below 15 were assigned"]),
     ],
     ids=["empty", "upgraded", "with_a_gap", "twice", "unsaid", "beyond_the_next"],
 )

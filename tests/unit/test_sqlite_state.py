@@ -120,8 +120,8 @@ def test_a_file_of_another_schema_version_is_refused_and_stays_as_it_is(tmp_path
             use()
         assert str(caught.value) == (
             f"the state file {path} has schema version {version}, and this Icekeeper reads only 16; use the Icekeeper "
-            "that wrote it, or name another file with ICEKEEPER_STATE, where pins and staged loads must be made again "
-            "before anything is deleted"
+            "that wrote it, or name another file with ICEKEEPER_STATE, where pins and staged loads must be created "
+            "again before anything is deleted"
         )
     assert path.read_bytes() == before
     assert [one.name for one in tmp_path.iterdir()] == ["state.db"]
@@ -233,8 +233,8 @@ def test_text_that_says_nothing_is_told_with_its_key(filled: SqliteStateStore, n
 def told_of_item(store: SqliteStateStore, pk: str, sk: str, told: str) -> None:
     assert told.startswith(f"the item {pk} / {sk} of the state file {store.path} is damaged (")
     assert told.endswith(
-        "); restore it from a backup, or delete it, and make again the pin or staged load that it held before anything "
-        "is deleted"
+        "); restore it from a backup, or delete it, and create the pin or staged load that it held again before "
+        "anything is deleted"
     )
 
 
@@ -260,7 +260,7 @@ def paths_of_all_lists(store: SqliteStateStore) -> None:
 
 @pytest.mark.parametrize(
     ("value", "what"),
-    [("~", "its paths is no binary"), (7, "its paths is no binary"), (None, "it has no paths"), (b"\xff~", "")],
+    [("~", "its paths is not binary"), (7, "its paths is not binary"), (None, "it has no paths"), (b"\xff~", "")],
     ids=ascii,
 )
 def test_paths_of_another_shape_are_told_with_their_key(
@@ -287,7 +287,7 @@ def test_flipped_bytes_are_told_in_one_sentence(filled: SqliteStateStore) -> Non
                 assert told.startswith(f"the state file {filled.path} is damaged (")
                 assert told.endswith(
                     "); put a copy of it in its place, or name another file with ICEKEEPER_STATE, where pins and "
-                    "staged loads must be made again before anything is deleted"
+                    "staged loads must be created again before anything is deleted"
                 )
         finally:
             connection.executemany("UPDATE items SET attributes = ?3 WHERE pk = ?1 AND sk = ?2", before)
@@ -389,7 +389,7 @@ def test_an_address_names_a_table_or_a_file(
         ("dynamodb://table/item", "names no DynamoDB table"),
         ("dynamodb://table#part", "names no DynamoDB table"),
         ("dynamodb://table?regoin=eu", "has an unknown setting 'regoin'"),
-        ("dynamodb://table?endpoint=localhost:8000", "has an endpoint that is no http(s) address"),
+        ("dynamodb://table?endpoint=localhost:8000", "has an endpoint that is not an http(s) address"),
     ],
 )
 def test_a_malformed_address_is_refused(text: str, what: str) -> None:

@@ -190,7 +190,7 @@ def test_only_a_whole_sweep_puts_the_next_one_off(
 
 # Which tables a scan proposes for nothing but a sweep for orphans, and what it records of those that wait.
 
-NEVER = "orphans were never looked for"
+NEVER = "the table was never swept for orphans"
 
 
 @pytest.fixture
@@ -214,7 +214,7 @@ def test_a_sweep_that_is_due_is_the_least_of_reasons() -> None:
         return list(sweep_signals(memory, Policy(), "key", NOW_MS))
 
     assert found() == found(first_ms=0) == found(swept_ms=-1) == [Signal(NEVER, 0.1)]
-    told = "orphans were last looked for {} ago; orphan_sweep_interval_hours is 24"
+    told = "the last sweep for orphans was {} ago; orphan_sweep_interval_hours is 24"
     assert found(swept_ms=26) == [Signal(told.format("26 hours"), 0.1)]
     assert found(swept_ms=240) == [Signal(told.format("10 days"), 0.1)]
     assert found(swept_ms=21) == found(first_ms=-1) == found(swept_ms=30, tried_ms=5) == []

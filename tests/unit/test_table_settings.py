@@ -312,7 +312,7 @@ def test_a_malformed_value_of_a_key_that_a_table_may_set_is_an_error() -> None:
 def test_a_table_setting_that_is_no_key_is_an_error() -> None:
     assert refusal({}, {"ICEKEEPER_TABLE_SETTINGS": "default,orphan_max_missing_rati"}) == (
         "policy key table_settings cannot be 'default,orphan_max_missing_rati' (from deployment "
-        "ICEKEEPER_TABLE_SETTINGS): 'orphan_max_missing_rati' is no policy key (did you mean "
+        "ICEKEEPER_TABLE_SETTINGS): 'orphan_max_missing_rati' is not a policy key (did you mean "
         "'orphan_max_missing_ratio'?); write keys, default, all or none"
     )
     assert "cannot be set by a table" in refusal({}, {"ICEKEEPER_TABLE_SETTINGS": "table_filter"})

@@ -45,7 +45,7 @@ ALL_OFF = (
 
 def unknown(action: str) -> tuple[str, str]:
     why = "S3 Tables was refused by the store (AccessDeniedException: not authorized)"
-    return "skipped", f"whether the table bucket does this itself cannot be read ({why}); allow s3tables:{action}"
+    return "skipped", f"it is unknown whether the table bucket does this itself ({why}); allow s3tables:{action}"
 
 
 @pytest.fixture

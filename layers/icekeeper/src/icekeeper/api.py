@@ -48,7 +48,7 @@ class Icekeeper:
 
     A table is ``"namespace.table"`` or a table that PyIceberg has loaded from a catalog of the same name.
     ``settings`` are those of one call, as ``--set`` of the command: a mapping from policy keys to values, or a
-    :class:`icekeeper.Policy`, of which only what its constructor was given counts.  Every method may raise a
+    :class:`icekeeper.Policy`, of which only the values given to its constructor count.  Every method may raise a
     :class:`icekeeper.errors.MaintenanceError`; a :class:`icekeeper.errors.PolicyError` says that the call or a setting
     is wrong.
     """
@@ -95,7 +95,7 @@ class Icekeeper:
         wait_s: float = 0.0,
         progress: Progress = silent,
     ) -> PassOutcome:
-        """Run one pass under the table's lease; an operation that fails is in the outcome, and raises nothing.
+        """Run one pass under the table's lease; a failed operation is part of the outcome, and raises no error.
 
         ``unsafe`` allows an orphan grace period below 24 hours.  ``wait_s`` is how long to wait for another run that
         maintains the table.

@@ -15,7 +15,7 @@
     ├── SwitchedOff            the table was paused, or a switch was set to false, while the operation ran
     ├── OperationRefused       a guard saw danger: nothing was deleted
     │   ├── LeaseHeld          another run maintains the table now: try again later
-    │   │   └── TableBusy      … and this one was told to wait for its turn
+    │   │   └── TableBusy      … and this run is to wait for its turn
     │   ├── FleetBusy          the deployment maintains its maximum number of tables now: wait
     │   └── LeaseLost          this run's lease expired and another run took it: nothing was committed
     └── StorageError           an object or endpoint could not be read or written
@@ -54,7 +54,7 @@ class MaintenanceError(Exception):
     """The page of ``icekeeper docs`` that says what to do; empty: the message says it."""
 
     def __init__(self, *args: object) -> None:
-        super().__init__(*(masked_sentence(one) if isinstance(one, str) else one for one in args))
+        super().__init__(*(masked_sentence(argument) if isinstance(argument, str) else argument for argument in args))
 
 
 class PolicyError(MaintenanceError):
@@ -69,7 +69,7 @@ class PolicyError(MaintenanceError):
 
 
 class TableNotFound(PolicyError):
-    """The catalog has no Iceberg table of this name, by its own answer: it may also hide the table from us."""
+    """The catalog reports no Iceberg table of this name; it may also hide a table from this user."""
 
 
 class CatalogNotFound(PolicyError):
@@ -119,7 +119,7 @@ class LeaseHeld(OperationRefused):
 
 
 class TableBusy(LeaseHeld):
-    """Another run holds the lease, and this one was told to wait: ask again."""
+    """Another run holds the lease, and this run is to wait for it: try again later."""
 
 
 class FleetBusy(OperationRefused):
@@ -232,7 +232,9 @@ def is_damage(error: BaseException) -> bool:
     causes: list[BaseException] = [error]
     while causes[-1].__cause__ is not None:
         causes.append(causes[-1].__cause__)
-    return is_gone(error) or all(isinstance(one, MetadataUnreadable) for one in causes if isinstance(one, StorageError))
+    return is_gone(error) or all(
+        isinstance(cause, MetadataUnreadable) for cause in causes if isinstance(cause, StorageError)
+    )
 
 
 def _tree(root: type[MaintenanceError]) -> Iterator[type[MaintenanceError]]:

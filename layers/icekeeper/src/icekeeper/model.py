@@ -66,7 +66,7 @@ class TableName:
 
     @property
     def key(self) -> str:
-        """The text under which a table is recorded; no two names share one.
+        """The text under which a table is recorded; no two names share a text.
 
         For plain names it is the same as :func:`str`, which is ambiguous for others: ``a.b.c`` may be ``c`` in
         ``("a", "b")`` or in ``("a.b",)``.
@@ -160,7 +160,7 @@ class LiveFile(NamedTuple):
     content_offset: int | None
     size: int
     snapshot_id: int | None = None
-    """The snapshot that added the file; ``None``: the one that added the manifest."""
+    """The snapshot that added the file; ``None``: the snapshot that added the manifest."""
 
 
 class FileIdentity(NamedTuple):

@@ -53,14 +53,14 @@ class Limit(StrEnum):
 
 
 class Stage(StrEnum):
-    """A stage of the state machine behind planning, in the order in which they follow each other."""
+    """A stage of the state machine after planning, in the order of execution."""
 
     SMALL = "small"
-    """A map: partitions expire, and small tables are compacted, in functions."""
+    """A map of functions that expire partitions and compact small tables."""
     COMPACTION = "compaction"
     """One run of the Glue job ``compact_data_files``."""
     SWEEP = "sweep"
-    """A map: snapshots expire, orphans go, manifests are merged, in functions."""
+    """A map of functions that expire snapshots, remove orphans and merge manifests."""
     ORPHANS = "orphans"
     """One run of the Glue job ``remove_orphans``."""
     MANIFESTS = "manifests"
@@ -102,15 +102,15 @@ class StepFacts:
     function: str
     """``functions/FUNCTION/handler.py``."""
     stage: Stage
-    """In which its function runs."""
+    """The stage in which its function runs."""
     lister: str | None = None
-    """A function without the right to delete; it runs first and lists what there is to delete."""
+    """A function without the right to delete; it runs first and lists the files to delete."""
     job: GlueJob | None = None
     """``None``: the step reads and writes metadata only, which always fits into a function."""
 
     @property
     def is_destructive(self) -> bool:
-        """If it cannot read metadata, a destructive operation is refused; any other fails."""
+        """Whether the operation is refused if it cannot read metadata; other operations fail."""
         return self.deletes_rows or self.deletes_files
 
 
@@ -141,7 +141,7 @@ STEP_FACTS: tuple[StepFacts, ...] = (
     ),
     StepFacts(
         name=Operation.REWRITE_POSITION_DELETES.value,
-        description="Merge position deletes, drop dangling ones",
+        description="Merge position deletes, drop dangling deletes",
         switches=("delete_compaction_enabled",),
         built_in=BuiltIn.COMPACTION,
         commits=True,

@@ -150,8 +150,8 @@ class Runtime:
         """Run one pass over one table under the table's lease, again if it fails; a dry run takes no lease.
 
         ``turn`` says how long to wait, when to stop and how often to try.  Nothing counts as older than it was at
-        ``as_of_ms``.  With ``saved``, the pass does only what this plan says.  ``names_table``: a person names the
-        table, not a pattern, scan or plan.
+        ``as_of_ms``.  With ``saved``, the pass does only what this plan says.  ``names_table``: a person named
+        this table; a pattern, scan or plan did not select it.
 
         Raises:
             PolicyError: unknown table, or a setting is wrong.
@@ -171,12 +171,12 @@ class Runtime:
         turn = None if dry_run else turn or Turn()
         outcome = maintain_table(AskedPass(self.catalog, self.state, table, overrides, make_context, turn, saved))
         if turn is not None:
-            is_of_all = turn.is_proposed and "operations" not in overrides  # else it is not what the next scan goes by
+            is_of_all = turn.is_proposed and "operations" not in overrides  # the settings of the next scan
             self.look_again(table, overrides if is_of_all else {}, unsafe=unsafe and turn.is_proposed)
         return outcome
 
     def look_again(self, table: TableName, overrides: Mapping[str, str] | None = None, *, unsafe: bool = False) -> None:
-        """Bring what a scan has recorded of a table up to date, for ``icekeeper list``; a failure is only logged."""
+        """Update the record of the last scan for a table, for ``icekeeper list``; a failure is only logged."""
         from icekeeper.detection.detect import look_again
 
         try:
@@ -190,7 +190,7 @@ class Runtime:
                 clock=self.clock,
             )
         except Exception as error:  # the pass is done, and the next scan records the same
-            log.warning("%s: what the last scan recorded is not brought up to date: %s", table, error)
+            log.warning("%s: the record of the last scan could not be updated: %s", table, error)
 
     def plan_to_save(
         self,
@@ -248,7 +248,7 @@ class Runtime:
         """Do what a saved plan says about one table (rule: apply-only-what-was-reviewed).
 
         Raises:
-            PlanStale: the table or its policy is not the one that was planned.
+            PlanStale: the table or its policy differs from the plan.
             MaintenanceError: as :meth:`maintain` does.
         """
         return self.of_requests({}, "a saved plan").maintain(
@@ -388,7 +388,7 @@ class Runtime:
 
     @property
     def afresh(self) -> Afresh:
-        """Looks at tables of the catalog now."""
+        """Scans tables of the catalog now."""
         from icekeeper.detection.afresh import Afresh
 
         return Afresh(self.catalog, self.state, self._policies, self.clock)

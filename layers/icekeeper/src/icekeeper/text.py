@@ -1,12 +1,12 @@
 """Text for people and logs: amounts with units, control characters escaped, secrets masked.
 
-Escaping: names, paths and properties come from anybody who can write a table.  Unescaped, they can clear a screen (ESC,
+Escaping: names, paths and properties come from any writer of a table.  Unescaped, they can clear a screen (ESC,
 C1), show a different text than they hold (bidi marks, zero-width characters) or start a line that looks like one of
 ours (line breaks).  So text is escaped where it leaves the process for people: console, JSON output, log lines, report
 page, metric dimensions (rule: escape-at-the-edge).  Everywhere else it stays unchanged.
 
 Masking: every property value is a secret unless the property is listed in ``_SHOWN``.  A list of secret properties
-would miss the next one that PyIceberg or a header adds; a list of public ones at worst hides too much
+would miss the next property that PyIceberg or a header adds; a list of public properties at worst hides too much
 (rule: mask-values-not-listed).  Error messages and log lines are made far from the properties whose values they must
 not show.  So code that connects by properties calls :func:`remember_secrets`, and all text for people passes through
 :func:`masked`: messages of :class:`icekeeper.errors.MaintenanceError`, log lines, tracebacks, command output.
@@ -59,7 +59,7 @@ def escaped(text: str) -> str:
     r"""One line of printable characters; others are written as Python escapes: ``\n``, ``\x1b``, ``\u202e``."""
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
 
 def escaped_lines(text: str) -> str:
@@ -79,11 +79,11 @@ def printable_json(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in text)
+    return "".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text)
 
 
 _MASK = "***"
-# Names and properties may have megabytes.  A message that quotes one is cut, because it is also stored in the state,
+# Names and properties may have megabytes.  A message that quotes them is cut, because it is also stored in the state,
 # where an item has at most 400 KB (DynamoDB).
 _LONGEST, _HEAD, _TAIL = 20_000, 16_000, 2_000
 # Shorter values also occur inside ordinary words.  Values remembered for the whole process are compared with more text
@@ -133,7 +133,7 @@ _PARTS = re.compile(r"(?:^|[;&?,])[^=;&?,]*?=([^;&,]+)")
 
 
 def secrets_of(properties: Mapping[str, Any]) -> frozenset[str]:
-    """The values of a catalog's or store's properties that must not be shown, nested ones included.
+    """The values of a catalog's or store's properties that must not be shown, including nested values.
 
     Of a listed address only the password and the parameters are secret.
     """

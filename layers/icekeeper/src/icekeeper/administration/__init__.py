@@ -1,1 +1,1 @@
-"""What people and loading jobs set for one table: pins, staged loads, claims, settings, requests."""
+"""Records that people and loading jobs set for one table: pins, staged loads, claims, settings, requests."""

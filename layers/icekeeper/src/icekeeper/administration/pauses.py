@@ -1,4 +1,4 @@
-"""Pauses: no operation runs on a table until a time, whoever starts it.
+"""Pauses: no operation runs on a table until a time, however it is started.
 
 A pause is the table property ``icekeeper.paused_until``, so it holds for every deployment that maintains the table, and
 ends by itself.  It is set without the table's lease, because it is needed most while a pass runs: that pass reads it
@@ -18,13 +18,13 @@ def pause(handle: TableHandle, until_ms: int, resolve_policy: ResolvePolicy, rea
     """Pause a table until ``until_ms`` (epoch milliseconds), and return the time as text; a later call replaces it.
 
     Raises:
-        PolicyError: no such table, or the time is over; nothing was changed.
+        PolicyError: no such table, or the time is past; nothing was changed.
         TableUnsupported: this version must not write the table.
         StorageError: catalog or state store failed.
     """
     until = iso_utc(until_ms)
     if until_ms <= handle.clock():
-        raise PolicyError(f"the table cannot be paused until {until}: that is over; name a later time")
+        raise PolicyError(f"the table cannot be paused until {until}: that is past; give a later time")
     set_settings(handle, {PAUSED_UNTIL: until}, resolve_policy)
     why = f": {reason}" if reason else ""
     handle.journal(handle.load(), f"pause: {user_name()} paused the table until {until}{why}")

@@ -37,7 +37,7 @@ from icekeeper.storage.paths import split_path
 from icekeeper.storage.storage import Storage
 
 CURRENT = "current"
-# Without colons: the names of jobs' pins contain one, so that they never equal a person's.
+# Without colons: the names of jobs' pins contain a colon, so that they never equal a person's.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 # The end of the name of an S3 Tables bucket; each table has its own.  "Snapshot management … if you configure branches
 # or tags with a retention … is skipped" (Amazon S3 user guide, "Considerations and limitations").
@@ -45,7 +45,7 @@ _AWS_TABLE_BUCKET = "--table-s3"
 
 
 def add_pin(handle: TableHandle, *, snapshot: str, ttl_ms: int, name: str | None = None, with_tag: bool = False) -> Pin:
-    """Pin a snapshot (an id, or ``current``) for ``ttl_ms``; an existing pin of the name is only prolonged.
+    """Pin a snapshot (an id, or ``current``) for ``ttl_ms``; if the name exists, that pin is extended.
 
     Raises:
         PolicyError: no such table or snapshot, or another pin or ref has the name; nothing was changed.
@@ -94,7 +94,7 @@ def add_pin(handle: TableHandle, *, snapshot: str, ttl_ms: int, name: str | None
 
 
 def list_pins(handle: TableHandle) -> Sequence[Pin]:
-    """The pins that hold now, those of running jobs included, by name.
+    """The pins in force, including those of running jobs, ordered by name.
 
     Raises:
         PolicyError: no such table.
@@ -123,7 +123,7 @@ def remove_pin(handle: TableHandle, name: str) -> Pin:
 
 
 def require_name(name: str, what: str) -> str:
-    """Return the name of a pin or load; raise PolicyError if it has other characters than allowed."""
+    """Return the name of a pin or load; raises PolicyError for characters that are not allowed."""
     if not _NAME.fullmatch(name):
         raise PolicyError(
             f"{what} name '{name}' must be 1 to 128 letters, digits, dots, hyphens and underscores, and begin with a "
@@ -239,7 +239,7 @@ def declare_load(handle: TableHandle, name: str, state: LoadState) -> StagedLoad
 
     Raises:
         PolicyError: no such table or user's load, or the load failed earlier, so that its files may be deleted already.
-        CommitConflict: somebody else changed the record at the same time.
+        CommitConflict: another process changed the record at the same time.
         StorageError: catalog or state store failed.
     """
     memory = handle.memory(handle.load())
@@ -253,12 +253,12 @@ def declare_load(handle: TableHandle, name: str, state: LoadState) -> StagedLoad
         raise PolicyError(f"load '{name}' failed, so its files may be deleted already; stage them under another name")
     after = replace(before, state=state, changed_ms=memory.clock())
     if not handle.state.staging.change(before, after):
-        raise CommitConflict(f"load '{name}' was changed by somebody else at this moment; look at it and try again")
+        raise CommitConflict(f"load '{name}' was changed by another process at the same time; check it and try again")
     return after
 
 
 def list_loads(handle: TableHandle) -> Sequence[StagedLoad]:
-    """All loads on record, those of running and dead jobs included, ordered by name.
+    """All recorded loads, including those of running and dead jobs, ordered by name.
 
     Raises:
         PolicyError: no such table.
@@ -280,6 +280,8 @@ def pin_warnings(catalog: Catalog, table: TableName) -> Sequence[str]:
         if bucket.does(BuiltIn.SNAPSHOT_MANAGEMENT):
             bucket = built_in.with_jobs(bucket, table)
     except StorageError as error:
-        return (f"whether the table bucket expires snapshots itself is not known ({error}): no pin keeps it from that",)
+        return (
+            f"it is not known whether the table bucket expires snapshots itself ({error}); a pin does not prevent that",
+        )
     why = why_bucket_expires(bucket)
     return () if why is None else (why,)

@@ -1,7 +1,7 @@
 """Settings of one table, its safety bounds now, and withdrawn requests.
 
 Settings are table properties ``icekeeper.<key>``.  A commit of properties alone changes them; it is prepared again on
-every new head, so that changes of other writers stay, and the checked policy is the one that will hold
+every new head, so that changes of other writers stay, and the checked policy is the policy that will apply
 (rule: commit-on-newest-head).
 """
 
@@ -51,7 +51,7 @@ def set_settings(handle: TableHandle, settings: Mapping[str, str], resolve_polic
 
 
 def unset_settings(handle: TableHandle, keys: Sequence[str], resolve_policy: ResolvePolicy) -> ResolvedPolicy:
-    """Remove these settings from the table, misspelt ones too, and return the policy afterwards.
+    """Remove these settings from the table, including misspelt keys, and return the policy afterwards.
 
     Raises:
         PolicyError: no such table, a key neither exists nor is set on the table, or the policy would be wrong; nothing
@@ -131,7 +131,7 @@ def withdraw_request(handle: TableHandle) -> MaintenanceRequest:
 
     Raises:
         PolicyError: none is pending, or a run has just claimed it.
-        StorageError: the state does not answer.
+        StorageError: the state store does not answer.
     """
     requests = handle.state.requests
     try:
@@ -139,7 +139,7 @@ def withdraw_request(handle: TableHandle) -> MaintenanceRequest:
         meant = [] if request is None else [request]
     except MaintenanceError:  # the table or its catalog is gone
         name = handle.catalog.id.name, str(handle.table)
-        meant = [one for one in requests.pending() if (one.identity.catalog.name, str(one.identity.table)) == name]
+        meant = [req for req in requests.pending() if (req.identity.catalog.name, str(req.identity.table)) == name]
     for request in meant:
         if requests.claim(request):
             return request
@@ -163,7 +163,7 @@ def safety_bounds(
     metadata, policy = loaded.metadata, resolved.policy
     pins, loads = memory.pins(), [load for load in memory.staged_loads() if load.is_protected(now_ms)]
     pinned = {pin.snapshot_id for pin in pins}
-    oldest = next((one.snapshot_id for one in metadata.in_commit_order if one.snapshot_id in pinned), None)
+    oldest = next((snap.snapshot_id for snap in metadata.in_commit_order if snap.snapshot_id in pinned), None)
     files = list(chain.from_iterable(map(memory.staged_files, loads)))
     staged: dict[str, Any] = {"prefixes": sorted({prefix for load in loads for prefix in load.prefixes})}
     if len(files) <= MAX_INLINE_PATHS:

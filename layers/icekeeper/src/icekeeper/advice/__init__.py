@@ -1,1 +1,1 @@
-"""Advice about a table's design, from its metadata alone: what to change that no maintenance pass can change."""
+"""Advice about a table's design, from its metadata alone: changes that no maintenance pass can make."""

@@ -238,14 +238,14 @@ def bloom_advice(table: TableSummary) -> Iterator[Advice]:
             yield Advice(
                 "bloom_filter",
                 f"{column.name} has about {column.distinct} distinct values, and bounds leave "
-                f"{column.depth.point:.1f} of {table.files_per_partition:.1f} files of a partition to open for one",
+                f"{column.depth.point:.1f} of {table.files_per_partition:.1f} files of a partition to open per lookup",
                 {
                     "column": column.name,
                     "distinct_values": column.distinct or 0,
                     "files_per_lookup": round(column.depth.point, 1),
                     "files_per_partition": round(table.files_per_partition, 1),
                 },
-                "a lookup of one value reads the filters, and the one file that holds it",
+                "a lookup of a value reads the filters, and only the file that holds the value",
                 set_properties(table.table, {f"write.parquet.bloom-filter-enabled.column.{column.name}": "true"}),
             )
 
@@ -263,13 +263,13 @@ def _wants_bloom(table: TableSummary, column: ColumnFacts) -> bool:
 
 # Fewer partitions cost little, however small they are.
 FEWEST_PARTITIONS = 20
-# At least this share must be too small: a few small partitions among full ones are no fault of the spec.
+# At least this share must be too small: a few small partitions among full partitions are not a fault of the spec.
 SMALL_SHARE = 0.8
 # A single task sorts a bucket of 128 GB in minutes; a bucket below 100 MB never fills a file.
 BUCKET_BYTES, LEAST_BUCKET_BYTES = 128 * GB, 100 * MB
 # By chance, the largest of many buckets rarely exceeds twice the mean.
 SKEW = 4
-# Time transform → the next coarser one, and about how many of the finer units it contains.
+# Time transform → the next coarser transform, and about how many of the finer units it contains.
 _COARSER: Mapping[str, tuple[str, float]] = {"hour": ("day", 24), "day": ("month", 30.436875), "month": ("year", 12)}
 
 
@@ -476,7 +476,8 @@ def delete_advice(table: TableSummary) -> Iterator[Advice]:
             "deletion_vectors",
             message,
             numbers,
-            "one deletion vector a data file instead of ever more delete files; every reader must know format 3",
+            "one deletion vector per data file instead of more and more delete files; every reader must support format "
+            "version 3",
             set_properties(table.table, {"format-version": "3"}),
         )
 
@@ -487,9 +488,9 @@ def metadata_advice(table: TableSummary) -> Iterator[Advice]:
     if table.metadata_log >= table.metadata_log_limit and not table.drops_old_metadata:
         yield Advice(
             "metadata_log",
-            f"the metadata log is full with {table.metadata_log} files, and every commit leaves one more behind",
+            f"the metadata log is full with {table.metadata_log} files, and every commit leaves another file behind",
             numbers,
-            "one metadata file less in the store with every commit",
+            "one metadata file fewer in the store with every commit",
             set_properties(table.table, {"write.metadata.delete-after-commit.enabled": "true"}),
         )
     elif table.metadata_log > LONGEST_LOG:

@@ -141,7 +141,7 @@ def _column(
 
 
 def _fields(metadata: TableMetadata, leaves: Mapping[int, LeafColumn]) -> list[tuple[int, PartitionField]]:
-    """The current spec's fields except void ones, each with its position among all."""
+    """The current spec's fields except void fields, each with its position among all fields."""
     found = []
     for position, raw in enumerate(metadata.specs[metadata.default_spec_id]["fields"]):
         leaf = leaves.get(int(raw.get("source-id") or 0))

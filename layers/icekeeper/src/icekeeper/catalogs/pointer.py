@@ -29,7 +29,7 @@ from icekeeper.errors import (
     MetadataUnreadable,
     StorageError,
 )
-from icekeeper.machine.clock import TOLD_SKEW_MS, ahead_ms, system_clock
+from icekeeper.machine.clock import LOGGED_SKEW_MS, ahead_ms, system_clock
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import parse_document, render_document
 from icekeeper.metadata.updates import apply_updates, check_requirements
@@ -142,7 +142,7 @@ def commit_document(
     check_requirements(base.metadata, requirements)
     storage, now_ms = storage.within(base.allowed), system_clock()
     ahead = ahead_ms(now_ms, store_now_ms(storage, base.metadata.location, True))
-    if ahead > TOLD_SKEW_MS:
+    if ahead > LOGGED_SKEW_MS:
         # A commit in the future would block other writers until then: Iceberg-Java refuses to commit more than a minute
         # before the last update (``TableMetadata``, "Invalid update timestamp").
         now_ms -= ahead

@@ -1,8 +1,8 @@
 """Commands, exit codes and errors of ``icekeeper``.
 
 Exit codes: 0 every operation succeeded or was skipped; 1 the pass is failed or partial, damage was found, or
-something cannot be reached or read; 2 the call is wrong; 3 with ``--exit-code``: a dry run found work; 130 a person
-interrupted it, 143 SIGTERM did.
+something cannot be reached or read; 2 the call is wrong; 3 with ``--exit-code``: a dry run found work; 130 Ctrl-C
+interrupted the command, 143 SIGTERM ended it.
 
 A command imports its modules when it runs, so that help and usage errors appear without delay.
 """
@@ -108,7 +108,7 @@ def icekeeper(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="log each step and commit on standard error")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="show no progress; errors and results stay")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="hide progress; print only results and errors")] = False,
     grace: Annotated[
         str | None,
         typer.Option("--grace", metavar="TIME", help="after Ctrl-C or SIGTERM end within this time, by default 25s"),
@@ -143,13 +143,13 @@ def detect(catalog: CatalogName, settings: Settings = None, unsafe: Unsafe = Fal
     }
     console = answer(document, as_json=as_json)
     print_detection(console, document)
-    told = f"{counted(len(unread), 'table')} could not be assessed: {', '.join(unread)}; the lines above say why"
-    return print_failed(told) if unread else EXIT_OK
+    sentence = f"{counted(len(unread), 'table')} could not be assessed: {', '.join(unread)}; the lines above say why"
+    return print_failed(sentence) if unread else EXIT_OK
 
 
 @app.command()
 def verify(table: Table, catalog: CatalogName, as_json: AsJson = False) -> int:
-    """Check that every referenced file exists, that counts add up, that the specification holds."""
+    """Check that every referenced file exists, that counts add up, and that metadata follows the specification."""
     from icekeeper.report.terminal import print_problems
     from icekeeper.runtime import Runtime
 
@@ -158,14 +158,14 @@ def verify(table: Table, catalog: CatalogName, as_json: AsJson = False) -> int:
     document = {**found.to_json(), "catalog": catalog, "status": "succeeded" if found.ok else "failed"}
     console = answer(document, as_json=as_json)
     print_problems(console, document)
-    told = f"{found.table} is damaged: {counted(len(found.problems), 'problem')} found"
-    return EXIT_OK if found.ok else print_failed(f"{told}; the lines above say what to do")
+    sentence = f"{found.table} is damaged: {counted(len(found.problems), 'problem')} found"
+    return EXIT_OK if found.ok else print_failed(f"{sentence}; the lines above say what to do")
 
 
 @app.command()
 def demo(
     keep: Annotated[
-        Path | None, typer.Option("--keep", metavar="DIR", help="keep the bucket in DIR, and say how to explore it")
+        Path | None, typer.Option("--keep", metavar="DIR", help="keep the bucket in DIR, and print how to explore it")
     ] = None,
     explore: Annotated[
         Path | None, typer.Option("--explore", metavar="DIR", help="serve a bucket kept earlier, until interrupted")
@@ -185,7 +185,7 @@ def demo(
 
 
 def _start_logging() -> None:
-    # CRITICAL by default: libraries log errors that they handle themselves, and people get our one sentence instead.
+    # CRITICAL by default: libraries log errors that they handle themselves; a failure is printed as one sentence.
     level = (os.environ.get("ICEKEEPER_LOG") or "CRITICAL").upper()
     if level not in logging.getLevelNamesMapping():
         known = ", ".join(logging.getLevelNamesMapping())
@@ -204,18 +204,20 @@ def _require_text(given: Sequence[str]) -> None:
     """Refuse arguments that this locale could not decode: they cannot name anything that exists."""
     for argument in given:
         if any("\udc80" <= character <= "\udcff" for character in argument):
-            told = argument.encode("ascii", "backslashreplace").decode()
-            raise PolicyError(f"argument '{told}' is no text in this locale; set LC_ALL=C.UTF-8, or write it in UTF-8")
+            shown = argument.encode("ascii", "backslashreplace").decode()
+            raise PolicyError(
+                f"argument '{shown}' is not text in this locale; set LC_ALL=C.UTF-8, or write it in UTF-8"
+            )
 
 
 def _options_first(given: Sequence[str]) -> list[str]:
-    """The arguments with ``-v``, ``-q`` and ``--grace TIME`` in front, where they hold for every command."""
+    """The arguments with ``-v``, ``-q`` and ``--grace TIME`` in front, where they apply to every command."""
     end = given.index("--") if "--" in given else len(given)
     ours, others, takes_value = list[str](), list[str](), False
-    for one in given[:end]:
-        is_ours = takes_value or one in ("-v", "--verbose", "-q", "--quiet", "--grace") or one.startswith("--grace=")
-        (ours if is_ours else others).append(one)
-        takes_value = one == "--grace" and not takes_value
+    for word in given[:end]:
+        is_ours = takes_value or word in ("-v", "--verbose", "-q", "--quiet", "--grace") or word.startswith("--grace=")
+        (ours if is_ours else others).append(word)
+        takes_value = word == "--grace" and not takes_value
     return [*ours, *others, *given[end:]]
 
 

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 Table: TypeAlias = Annotated[
     str,
     typer.Argument(
-        metavar="NS.TABLE", help="namespace and table; the last dot divides", autocompletion=completion.tables
+        metavar="NS.TABLE", help="namespace and table, divided at the last dot", autocompletion=completion.tables
     ),
 ]
 Tables: TypeAlias = Annotated[
     str | None,
     typer.Argument(
         metavar="NS.TABLE|PATTERN",
-        help="a table, or those that a pattern names: 'shop.*'",
+        help="a table, or a pattern of tables such as 'shop.*'",
         autocompletion=completion.tables,
     ),
 ]
@@ -37,7 +37,7 @@ Patterns: TypeAlias = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="PATTERN",
-        help="only tables that a pattern names, as 'shop.*'; without one, all of the catalogs",
+        help="only tables that match a pattern such as 'shop.*'; default: all tables of the catalogs",
         autocompletion=completion.tables,
     ),
 ]
@@ -45,11 +45,11 @@ AllTables: TypeAlias = Annotated[bool, typer.Option("--all", help="every table o
 
 
 CATALOG = "ICEKEEPER_CATALOG"
-"""The environment variable with the catalog where a call names none."""
+"""The environment variable with the catalog of calls that name none."""
 
 
 def only_catalog() -> str:
-    """The catalog where a call names none: the only one that is configured.
+    """The catalog of a call that names none: the only configured catalog.
 
     Raises:
         PolicyError: none is configured, or several are.
@@ -61,12 +61,12 @@ def only_catalog() -> str:
     names = sorted(known_catalogs())
     if len(names) == 1:
         return names[0]
-    told = f"there are {', '.join(names)}" if names else "none is configured; see icekeeper docs getting-started"
-    raise PolicyError(f"name the catalog with --catalog or {CATALOG}: {told}")
+    known = f"there are {', '.join(names)}" if names else "none is configured; see icekeeper docs getting-started"
+    raise PolicyError(f"name the catalog with --catalog or {CATALOG}: {known}")
 
 
 def only_catalogs() -> list[str]:
-    """The catalogs where a call that takes several names none; raises as :func:`only_catalog`."""
+    """The same for a call that takes several catalogs; raises as :func:`only_catalog`."""
     return [os.environ.get(CATALOG) or only_catalog()]
 
 
@@ -81,7 +81,7 @@ CatalogName: TypeAlias = Annotated[
         default_factory=only_catalog,
         show_default=False,
         help="a catalog of PyIceberg's configuration (~/.pyiceberg.yaml), or a table bucket's ARN; by default the only "
-        "one that is configured",
+        "configured catalog",
     ),
 ]
 Catalogs: TypeAlias = Annotated[
@@ -118,8 +118,8 @@ Engine: TypeAlias = Annotated[
     EngineName,
     typer.Option(
         "--engine",
-        help="where files are rewritten: this machine's processes, Spark, or auto: Spark where a session or cluster of"
-        " it is at hand, and for sorts beyond this machine's memory",
+        help="where files are rewritten: local (processes on this machine), spark, or auto (Spark if a session or"
+        " cluster is available, or if a sort exceeds this machine's memory)",
     ),
 ]
 Unsafe: TypeAlias = Annotated[
@@ -127,7 +127,7 @@ Unsafe: TypeAlias = Annotated[
     typer.Option(
         "--unsafe",
         help="allow an orphan grace period, or a snapshot retention of this call, below 24 hours (tests,"
-        " demonstrations), and to give snapshots up",
+        " demonstrations), and snapshot_give_up_ids",
     ),
 ]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="print exactly one JSON document")]
@@ -138,7 +138,7 @@ _LONGEST_S = 366 * 86_400
 
 
 def table_name(text: str) -> TableName:
-    """Raises PolicyError for text that is not ``namespace.table``."""
+    """Parse ``namespace.table``; raises PolicyError for other text."""
     try:
         return TableName.parse(text)
     except ValueError as error:
@@ -151,11 +151,11 @@ def is_pattern(text: str | None) -> bool:
 
 
 def chosen_tables(
-    catalog: Catalog, table: str | None, *, all_tables: bool, tell: Callable[[str], object]
+    catalog: Catalog, table: str | None, *, all_tables: bool, notify: Callable[[str], object]
 ) -> Sequence[TableName]:
-    """The table, those of the catalog that a pattern matches, or all of them, in the order of their names.
+    """The named table, the tables that a pattern matches, or all tables of the catalog, sorted by name.
 
-    ``tell`` gets a sentence if the catalog did not allow some namespaces to be listed, as in a detection.
+    ``notify`` gets a sentence if the catalog did not allow some namespaces to be listed.
 
     Raises:
         PolicyError: neither or both are given, or nothing matches.
@@ -171,9 +171,9 @@ def chosen_tables(
     try:
         listed.extend(catalog.list_tables())
     except PartlyListed as error:
-        tell(str(error))
+        notify(str(error))
     patterns = () if table is None else (table,)
-    found = sorted((one for one in listed if matches(str(one), patterns)), key=str)
+    found = sorted((name for name in listed if matches(str(name), patterns)), key=str)
     if not found:
         what = f"no table of catalog {catalog.id} matches '{table}'"
         raise PolicyError(what if table is not None else f"catalog {catalog.id} has no table")
@@ -224,8 +224,8 @@ EXIT_CODES = (
     "0 done, or nothing to do",
     "1 failed or partial, unreachable, or damage found",
     "2 unknown table, catalog or key, or malformed value",
-    "3 something is due (maintain --dry-run --exit-code)",
-    "130 interrupted (Ctrl-C); 143: by SIGTERM",
+    "3 work is due (maintain --dry-run --exit-code)",
+    "130 interrupted (Ctrl-C); 143 ended by SIGTERM",
 )
 
 EXAMPLES: Mapping[str, tuple[str, str]] = {
@@ -238,31 +238,40 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     "history": ("What past passes did, over one table or all", "--since 24h --failed"),
     "report": ("A page of catalogs' tables, for a browser", "--catalog lake --fresh '*' --output lake.html"),
     "run": ("Detect and maintain, every interval, without AWS", "--catalog lake --interval 1h"),
-    "policy": ("The settings that hold for a table, and their sources", ""),
+    "policy": ("The settings in force for a table, and their sources", ""),
     "policy show": ("Every setting, with its source", "shop.orders --catalog lake"),
-    "policy set": ("Keep settings with a table", "shop.orders target_file_size_mb=128 --catalog lake"),
-    "policy unset": ("Take settings away from a table", "shop.orders target_file_size_mb --catalog lake"),
-    "policy reset": ("Take all settings away from a table", "shop.orders --catalog lake"),
-    "show": ("What a table is made of: schema, specs, refs, snapshots", "shop.orders --catalog lake"),
-    "advise": ("What to change about a table that no pass can", "shop.orders --catalog lake"),
+    "policy set": ("Store settings in a table", "shop.orders target_file_size_mb=128 --catalog lake"),
+    "policy unset": ("Remove settings from a table", "shop.orders target_file_size_mb --catalog lake"),
+    "policy reset": ("Remove all settings from a table", "shop.orders --catalog lake"),
+    "show": ("The schema, specs, refs and snapshots of a table", "shop.orders --catalog lake"),
+    "advise": ("Changes that would help a table, but that no pass makes", "shop.orders --catalog lake"),
     "apply": ("Do what a saved plan says, and nothing else", "plan.json"),
-    "pause": ("Keep every pass from a table until a time", "shop.orders --catalog lake --until 6h"),
-    "pin": ("Snapshots that readers rely on, and that must stay", ""),
+    "pause": ("Stop all passes over a table until a time", "shop.orders --catalog lake --until 6h"),
+    "pin": ("Snapshots that must stay for readers", ""),
     "pin add": ("Pin a snapshot for a while", "shop.orders --catalog lake --snapshot current --ttl 6h --name report"),
-    "pin list": ("The pins that hold now", "shop.orders --catalog lake"),
+    "pin list": ("The pins in force", "shop.orders --catalog lake"),
     "pin remove": ("Remove a pin", "shop.orders --catalog lake --name report"),
-    "stage": ("Loads whose files lie in a table and await a commit", ""),
+    "stage": ("Loads whose files await a commit", ""),
     "stage add": ("Record the files of a load", "shop.orders --catalog lake --name load-42 --file-list files.txt"),
-    "stage adopted": ("A commit names the files of a load", "shop.orders --catalog lake --name load-42"),
-    "stage failed": ("A load failed; its files may go", "shop.orders --catalog lake --name load-42"),
-    "stage list": ("The loads that are not settled", "shop.orders --catalog lake"),
+    "stage adopted": (
+        "Record that a commit references the files of a load",
+        "shop.orders --catalog lake --name load-42",
+    ),
+    "stage failed": (
+        "Record that a load failed; its files may be deleted",
+        "shop.orders --catalog lake --name load-42",
+    ),
+    "stage list": ("The recorded loads", "shop.orders --catalog lake"),
     "metrics": ("Metrics of all catalogs for Prometheus", "--output icekeeper.prom"),
     "docs": ("The pages of the documentation", "recovery"),
     "demo": ("Make a messy table bucket on this machine healthy", "--engine local"),
-    "orphans": ("The orphans of a whole bucket, from one listing", "--catalog lake --bucket my-bucket --dry-run"),
+    "orphans": (
+        "Remove the orphans of a whole bucket, with one listing",
+        "--catalog lake --bucket my-bucket --dry-run",
+    ),
     "claims": ("Other tables that may need files near a table", ""),
-    "claims list": ("Tables whose files near a table are spared", "shop.orders --catalog lake"),
-    "claims exclude": ("Let a table that cannot be read stop no deletion", "shop.broken --catalog lake"),
+    "claims list": ("The other tables that may need files near a table", "shop.orders --catalog lake"),
+    "claims exclude": ("Let an unreadable table block no deletion", "shop.broken --catalog lake"),
     "claims forget": (
         "Forget a table that is gone, with its catalog",
         "shop.orders --catalog lake --by-catalog old --by-table shop.orders",
@@ -270,11 +279,11 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     "request": ("Ask the deployed stack for a pass over one table", ""),
     "request add": ("File a request, as request NS.TABLE does", "shop.orders --catalog lake --operations compact"),
     "request list": ("The requests that no run has taken yet", "--catalog lake"),
-    "request withdraw": ("Take a request back", "shop.orders --catalog lake"),
+    "request withdraw": ("Withdraw a request", "shop.orders --catalog lake"),
 }
 """Commands by name, in the order of use: the purpose in one line, and the arguments of an example."""
 FOR_OPERATORS = ("orphans", "claims", "request")
-"""Commands that ``--help`` lists behind the others: of a whole bucket, of other tables, of the deployed stack."""
+"""Commands that ``--help`` lists last: for a whole bucket, for other tables, for the deployed stack."""
 
 
 class CommandGroup(TyperGroup):
@@ -299,7 +308,7 @@ class CommandGroup(TyperGroup):
             script.let_commands_interrupt()
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt as interrupt:  # Typer would end the process without a word
+        except KeyboardInterrupt as interrupt:  # Typer would end the process without a message
             raise typer.Abort from interrupt
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:

@@ -1,6 +1,6 @@
-"""What a shell offers behind the Tab key; it asks no catalog, and shows nothing where something fails.
+"""Shell completion for the Tab key: it sends no request to a catalog, and on an error it offers nothing.
 
-Tables are those of the last scans in a local state file.
+Table names come from the last scans in a local state file.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def is_asked() -> bool:
-    """Whether this process answers a shell."""
+    """Whether a shell runs this process for completion."""
     return "_ICEKEEPER_COMPLETE" in os.environ
 
 
@@ -21,12 +21,12 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 def _offer(find: Callable[[], Iterator[str]], incomplete: str, *, before: str = "", behind: str = "") -> list[str]:
-    """The plain names that begin with the text so far, between ``before`` and ``behind``; nothing on an error.
+    """The plain names that begin with ``incomplete``, each between ``before`` and ``behind``; none on an error.
 
-    Shells evaluate what they are offered, zsh even twice, so no quoting makes any other name safe
+    Shells evaluate the offered text, zsh even twice, so quoting cannot make other names safe
     (rule: escape-at-the-edge).
     """
-    with suppress(Exception):  # its message would appear in the middle of the command line
+    with suppress(Exception):  # a message would appear in the middle of the command line
         names = {f"{before}{name}{behind}" for name in find() if _PLAIN.fullmatch(name)}
         return sorted(name for name in names if name.startswith(incomplete))
     return []
@@ -40,7 +40,7 @@ def catalogs(incomplete: str) -> list[str]:
 
 
 def tables(ctx: Any, incomplete: str) -> list[str]:
-    """The tables that scans of the named catalog have seen; of all catalogs where none is named."""
+    """The tables that scans saw in the named catalog, or in all catalogs if the call names none."""
     return _offer(lambda: _tables(ctx.params.get("catalog")), incomplete)
 
 
@@ -48,7 +48,7 @@ def _tables(catalog: str | list[str] | None) -> Iterator[str]:
     from icekeeper.state.identity import parse_address, state_path
     from icekeeper.state.open import open_state
 
-    # Neither a request to DynamoDB nor a new state file.
+    # Send no request to DynamoDB, and create no state file.
     if parse_address(os.environ) is None and state_path(os.environ).exists():
         state, named = open_state(os.environ), [catalog] if isinstance(catalog, str) else catalog or ()
         wanted = {name.lower() for name in named if name}  # PyIceberg's configuration has no capitals
@@ -66,12 +66,12 @@ def keys(incomplete: str) -> list[str]:
 
 
 def operations(incomplete: str) -> list[str]:
-    """The operations, also behind others: ``compact,exp`` becomes ``compact,expire_snapshots``."""
+    """The operations, also after others: ``compact,exp`` becomes ``compact,expire_snapshots``."""
     from icekeeper.operation_facts import Operation
 
     before, separator, _ = incomplete.rpartition(",")
-    known = [one.value for one in Operation]
+    known = [operation.value for operation in Operation]
     named = before.split(",") if separator else []
-    if not set(named) <= set(known):  # what was typed would be offered back, without its quotes
+    if not set(named) <= set(known):  # the shell would offer the typed text again, without its quotes
         return []
-    return _offer(lambda: (one for one in known if one not in named), incomplete, before=before + separator)
+    return _offer(lambda: (name for name in known if name not in named), incomplete, before=before + separator)

@@ -48,7 +48,7 @@ _quiet = [False]
 
 
 def be_quiet(*, quiet: bool) -> None:
-    """Whether to show no progress and no news from now on."""
+    """Set whether progress and notices are hidden from now on."""
     _quiet[0] = quiet
 
 
@@ -57,7 +57,7 @@ class OutputLost(Exception):
 
 
 def people(*, as_json: bool) -> Console:
-    """The console for text for people: standard output, or standard error when programs read standard output."""
+    """The console for people's text: standard output, or standard error when programs read standard output."""
     console = _console(stderr=as_json)
     if not console.is_terminal:
         console.width = _WIDTH_WITHOUT_TERMINAL
@@ -87,7 +87,7 @@ def _console(*, stderr: bool) -> Console:
                 raise OutputLost(error.strerror or str(error)) from error
 
         def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-            """As :class:`rich.console.Console` does, but texts, also those in tables and progress bars, are escaped."""
+            """As :class:`rich.console.Console` does, but with all texts escaped, also in tables and progress bars."""
             if isinstance(renderable, str):
                 renderable = escaped(renderable)
             elif isinstance(renderable, Text) and not renderable.plain.isprintable():
@@ -118,8 +118,8 @@ def print_json(document: Mapping[str, Any]) -> None:
     Raises:
         OutputLost: standard output cannot be written to.
     """
-    told = with_id_texts(masked_document(document))
-    print_text(printable_json(json.dumps(told, indent=2, ensure_ascii=False)) + "\n")
+    shown = with_id_texts(masked_document(document))
+    print_text(printable_json(json.dumps(shown, indent=2, ensure_ascii=False)) + "\n")
 
 
 def print_text(text: str) -> None:
@@ -140,7 +140,7 @@ def print_text(text: str) -> None:
 
 
 def write_output(option: str, output: Path, text: str, *, mode: int = 0o600) -> None:
-    """Write the whole file that an option names or, with a PolicyError, nothing; ``-`` is standard output.
+    """Write the file that an option names, or raise PolicyError and leave the file as it was; ``-`` is standard output.
 
     By default only its owner may read it, because it names tables and files (rule: state-is-private).
     """
@@ -150,7 +150,7 @@ def write_output(option: str, output: Path, text: str, *, mode: int = 0o600) -> 
         sys.stdout.write(text)
         return
     if output.exists() and not output.is_file():  # a device or a pipe would be replaced
-        raise PolicyError(f"{option} {output} cannot be written: it is no ordinary file; choose another file")
+        raise PolicyError(f"{option} {output} cannot be written: it is not a regular file; choose another file")
     try:
         output.parent.stat()  # a missing folder is probably a typing error; do not create it
         write_whole(str(output.absolute()), text.encode(), mode=mode)
@@ -177,22 +177,22 @@ def answer(document: Mapping[str, Any], *, as_json: bool) -> Console:
     return people(as_json=as_json)
 
 
-def with_id_texts(told: Any) -> Any:
+def with_id_texts(document: Any) -> Any:
     """The same JSON, with ``snapshot_id_text`` beside each ``snapshot_id``, and ``snapshot_ids_text`` likewise.
 
     JavaScript and jq read numbers as doubles, which are not exact above 2^53; snapshot ids are larger.
     """
-    if isinstance(told, list):
-        return [with_id_texts(part) for part in told]
-    if not isinstance(told, dict):
-        return told
+    if isinstance(document, list):
+        return [with_id_texts(part) for part in document]
+    if not isinstance(document, dict):
+        return document
     texts: dict[str, Any] = {}
-    for key, value in told.items():
+    for key, value in document.items():
         texts[key] = with_id_texts(value)
         if key == "snapshot_id":
             texts["snapshot_id_text"] = None if value is None else str(value)
         elif key == "snapshot_ids":
-            texts["snapshot_ids_text"] = [str(one) for one in value]
+            texts["snapshot_ids_text"] = [str(snapshot_id) for snapshot_id in value]
     return texts
 
 
@@ -227,8 +227,8 @@ def print_failed(sentence: str) -> int:
     return print_error("", sentence, as_json=False)
 
 
-def tell(sentence: str) -> None:
-    """Print one sentence about the progress on standard error, unless the command is to be quiet."""
+def notify(sentence: str) -> None:
+    """Print one sentence about the progress on standard error, unless the command is quiet."""
     if not _quiet[0]:
         people(as_json=True).print(masked(sentence), soft_wrap=True)
 
@@ -254,8 +254,8 @@ def print_usage_error(error: Exception, *, as_json: bool) -> None:
 
 @contextmanager
 def progress_bar() -> Iterator[ProgressCallback]:
-    """Show on standard error, while the block runs, a line for each operation: its phase, how far it is, how fast, how
-    long it will take, and how much of the pass is done; without a terminal a line every 30 seconds."""
+    """Show on standard error, while the block runs, a line for each operation: its phase, progress, speed, remaining
+    time, and the share of the pass that is done.  Without a terminal, print a line every 30 seconds."""
     console = _console(stderr=True)
     if _quiet[0]:
         yield silent
@@ -272,9 +272,9 @@ def progress_bar() -> Iterator[ProgressCallback]:
         TimeRemainingColumn,
     )
 
-    told = TextColumn("{task.description}", markup=False)
+    label = TextColumn("{task.description}", markup=False)
     amount = TextColumn("{task.fields[amount]}", markup=False)
-    columns = (told, BarColumn(), amount, TimeElapsedColumn(), TimeRemainingColumn())
+    columns = (label, BarColumn(), amount, TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as lines:
         phases: dict[str, tuple[str, Any]] = {}
         share = PassShare()
@@ -291,7 +291,7 @@ def progress_bar() -> Iterator[ProgressCallback]:
                 task = lines.add_task(what, total=total or None, amount="")
                 phases[operation] = what, task
                 lines.refresh()  # a phase may end before the next tenth of a second
-            speed = next(one.speed for one in lines.tasks if one.id == task)
+            speed = next(line.speed for line in lines.tasks if line.id == task)
             parts = [amount_text(what, done, total)] if total else []
             parts += [pace_text(what, speed)] if speed else []
             parts += [f"{share.percent} % of the pass"] if share.percent else []
@@ -305,10 +305,10 @@ _HEARTBEAT_S = 30.0
 
 @contextmanager
 def heartbeat(
-    tell: Callable[[str], object], every_s: float = _HEARTBEAT_S, monotonic_s: Callable[[], float] = steady_s
+    notify: Callable[[str], object], every_s: float = _HEARTBEAT_S, monotonic_s: Callable[[], float] = steady_s
 ) -> Iterator[ProgressCallback]:
-    """Tell a line about the phase that runs, every ``every_s`` seconds of the block: how far it is, how fast, how long
-    it will take, and how much of the pass is done."""
+    """Every ``every_s`` seconds of the block, report the running phase: its progress, speed, remaining time, and the
+    share of the pass that is done."""
     latest, ended, share = list[tuple[str, int, int]](), Event(), PassShare()
     began_s: dict[str, float] = {}
 
@@ -321,7 +321,7 @@ def heartbeat(
     def beat() -> None:
         while not ended.wait(every_s):
             for what, done, total in latest[-1:]:
-                tell(_line(what, done, total, monotonic_s() - began_s[what], share.percent))
+                notify(_line(what, done, total, monotonic_s() - began_s[what], share.percent))
 
     Thread(target=beat, daemon=True, name="icekeeper-heartbeat").start()
     try:
@@ -340,9 +340,10 @@ def _line(what: str, done: int, total: int, seconds: float, percent: int) -> str
 
 @contextmanager
 def engine_and_progress(name: EngineName, *, as_json: bool) -> Iterator[tuple[Engine, ProgressCallback]]:
-    """The engine for the work in the block, and the bars that show how far it is.
+    """The engine for the work in the block, and its progress bars.
 
-    An interrupted pass is reported before the engine stops, which may take a while; then the command ends.
+    If the pass is interrupted, this is reported first, because stopping the engine may take a while; then the command
+    ends.
 
     Raises:
         PolicyError: PySpark is not installed.
@@ -362,7 +363,7 @@ def engine_and_progress(name: EngineName, *, as_json: bool) -> Iterator[tuple[En
 
 @contextmanager
 def waiting(text: str) -> Iterator[Callable[[str], None]]:
-    """Show on standard error what the command waits for, and for how long it has waited.
+    """Show on standard error what the command waits for, and how long it has waited.
 
     Yields a function that changes the text. Nothing is shown where standard error is not a terminal.
     """

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def docs(
-    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="a page; without it, all of them")] = None,
+    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="a page; without it, list the pages")] = None,
     as_json: AsJson = False,
 ) -> int:
     """Print a page of the documentation, or the list of pages."""
@@ -49,7 +49,7 @@ def docs(
 
 
 def _pages() -> Mapping[str, Traversable]:
-    """Page by topic, for users: those of the wheel, or those of a checkout."""
+    """Pages for users by topic, from the wheel or from a checkout."""
     installed = importlib.resources.files("icekeeper") / "docs"
     folder = installed if installed.is_dir() else Path(__file__).resolve().parents[5] / "docs"
     pages = {page.name.removesuffix(".md"): page for page in folder.iterdir() if page.name.endswith(".md")}

@@ -1,4 +1,4 @@
-"""``icekeeper maintain``: a pass over one table, over those of a pattern, or over all of a catalog."""
+"""``icekeeper maintain``: a pass over one table, over the tables of a pattern, or over all tables of a catalog."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from icekeeper.cli.console import (
     EXIT_OK,
     engine_and_progress,
     listings,
+    notify,
     people,
     print_failed,
     print_json,
-    tell,
 )
 from icekeeper.engines.engine import EngineName
 from icekeeper.errors import MaintenanceError, PolicyError
@@ -50,9 +50,9 @@ def maintain(
     settings: Settings = None,
     engine: Engine = EngineName.AUTO,
     all_tables: AllTables = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would be done, and change nothing")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="report what would be done, and change nothing")] = False,
     exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="with --dry-run: 3 where something is due, 0 where nothing is")
+        bool, typer.Option("--exit-code", help="with --dry-run: exit with 3 if work is due, with 0 if none is")
     ] = False,
     unsafe: Unsafe = False,
     wait: Annotated[
@@ -60,24 +60,24 @@ def maintain(
         typer.Option(
             "--wait",
             metavar="TIME",
-            help="for another run that maintains the table, at most so long (90s, 30m or 6h); otherwise not at all",
+            help="wait for another run over the table, at most this long (90s, 30m or 6h); default: do not wait",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> int:
     """Run a maintenance pass over tables: the operations of their policies.
 
-    Only one run at a time maintains a table.  Of several tables, one that fails stops no other.
+    Only one run at a time maintains a table.  A table that fails does not stop the other tables.
     """
     from icekeeper.maintenance.run_pass import Turn
     from icekeeper.runtime import Runtime
 
     chosen = overrides(settings, operations, unsafe=unsafe)
     if exit_code and not dry_run:
-        raise PolicyError("--exit-code says what a dry run found; add --dry-run")
+        raise PolicyError("--exit-code reports what a dry run found; add --dry-run")
     wait_ms = 0 if wait is None else time_ms(wait, "--wait")
     runtime = Runtime.open(catalog)
-    names = chosen_tables(runtime.catalog, table, all_tables=all_tables, tell=tell)
+    names = chosen_tables(runtime.catalog, table, all_tables=all_tables, notify=notify)
     is_fleet = all_tables or is_pattern(table)
     with engine_and_progress(engine, as_json=as_json) as (started, progress):
         timeout_s, retries = (None, 0) if dry_run else runtime.limits(chosen, unsafe=unsafe)
@@ -90,7 +90,7 @@ def maintain(
                 dry_run=dry_run,
                 unsafe=unsafe,
                 progress=progress,
-                turn=Turn(wait_ms=wait_ms, tell=tell, timeout_s=timeout_s, retries=retries),
+                turn=Turn(wait_ms=wait_ms, notify=notify, timeout_s=timeout_s, retries=retries),
                 names_table=not is_fleet,
             )
 
@@ -100,7 +100,7 @@ def maintain(
 
 @dataclass(frozen=True, slots=True)
 class FailedTable:
-    """A table of several to which nothing was done."""
+    """One of several tables, whose pass ended with an error."""
 
     table: str
     catalog: str
@@ -108,7 +108,7 @@ class FailedTable:
 
     @property
     def status(self) -> PassStatus:
-        """As of a pass."""
+        """The status, as that of a pass."""
         from icekeeper.report.outcome import PassStatus
 
         return PassStatus.FAILED
@@ -130,8 +130,8 @@ Results: TypeAlias = Sequence["PassOutcome | FailedTable"]
 def run_each(
     catalog: str, names: Sequence[TableName], run: Callable[[TableName], PassOutcome], console: Console
 ) -> Results:
-    """Run a pass over one table after the other, and print a line about each; an error of one stops no other."""
-    from icekeeper.report.terminal import print_line, told_changes
+    """Run a pass over each table in turn, and print a line for each; an error does not stop the others."""
+    from icekeeper.report.terminal import changes_sentence, print_line
 
     results: list[PassOutcome | FailedTable] = []
     for name in names:
@@ -140,7 +140,7 @@ def run_each(
         except MaintenanceError as error:
             results.append(FailedTable(str(name), catalog, error))
         last = results[-1]
-        sentence = str(last.error) if isinstance(last, FailedTable) else told_changes(last)
+        sentence = str(last.error) if isinstance(last, FailedTable) else changes_sentence(last)
         print_line(console, last.table, last.status, sentence)
     return results
 
@@ -155,32 +155,32 @@ def of_several(results: Results) -> str:
 
 
 def trouble_of(results: Results) -> str:
-    """A sentence about all that did not succeed; empty: everything did."""
+    """A sentence about all passes that did not succeed; empty if all succeeded."""
     from icekeeper.report.outcome import PassStatus
     from icekeeper.report.terminal import trouble
 
-    bad = [one for one in results if one.status is not PassStatus.SUCCEEDED]
-    return "; ".join(one.sentence if isinstance(one, FailedTable) else trouble(one) for one in bad)
+    bad = [result for result in results if result.status is not PassStatus.SUCCEEDED]
+    return "; ".join(result.sentence if isinstance(result, FailedTable) else trouble(result) for result in bad)
 
 
 def _report(results: Results, catalog: str, *, is_fleet: bool, exit_code: bool, as_json: bool) -> int:
     from icekeeper.report.outcome import is_due, order_json
     from icekeeper.report.terminal import print_outcome
 
-    passes = [one for one in results if not isinstance(one, FailedTable)]
+    passes = [result for result in results if not isinstance(result, FailedTable)]
     if as_json:
-        documents = [one.to_json(listings()) for one in results]
-        for document, one in zip(documents, results, strict=True):
-            if not isinstance(one, FailedTable) and one.dry_run:
-                document["planned_anew"] = order_json(one.operations)
+        documents = [result.to_json(listings()) for result in results]
+        for document, result in zip(documents, results, strict=True):
+            if not isinstance(result, FailedTable) and result.dry_run:
+                document["planned_anew"] = order_json(result.operations)
         fleet = {"catalog": catalog, "status": of_several(results), "tables": documents}
         print_json(fleet if is_fleet else documents[0])
     console = people(as_json=as_json)
     if is_fleet:
-        good = sum(one.status.value == "succeeded" for one in results)
+        good = sum(result.status.value == "succeeded" for result in results)
         console.print(f"{counted(len(results), 'table')}, {good} succeeded, {len(results) - good} did not")
     else:
         print_outcome(console, passes[0])
-    if told := trouble_of(results):
-        return print_failed(told)
+    if problem := trouble_of(results):
+        return print_failed(problem)
     return EXIT_DUE if exit_code and any(map(is_due, passes)) else EXIT_OK

@@ -1,4 +1,4 @@
-"""``icekeeper metrics``, and the options by which ``icekeeper run`` serves the same."""
+"""``icekeeper metrics``, and the options of ``icekeeper run`` that serve the same metrics."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ MetricsPort = Annotated[
         metavar="N",
         min=0,
         max=65535,
-        help="serve /metrics for Prometheus and /healthz for probes at this port; 0: any free one",
+        help="serve /metrics for Prometheus and /healthz for probes on this port; 0: any free port",
     ),
 ]
 MetricsAddress = Annotated[
     str | None,
-    typer.Option("--metrics-address", metavar="ADDRESS", help="where to serve them; otherwise 127.0.0.1"),
+    typer.Option("--metrics-address", metavar="ADDRESS", help="the address to serve them on; default 127.0.0.1"),
 ]
 
 
@@ -36,7 +36,7 @@ def metrics(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", metavar="FILE.prom", help="write the file as a whole, for a textfile collector; otherwise print"
+            "--output", metavar="FILE.prom", help="replace this file, for a textfile collector; otherwise print"
         ),
     ] = None,
 ) -> int:
@@ -57,18 +57,18 @@ def metrics(
 
 @contextmanager
 def served_metrics(
-    port: int | None, address: str | None, catalogs: Sequence[str], interval_s: float, tell: Callable[[str], object]
+    port: int | None, address: str | None, catalogs: Sequence[str], interval_s: float, notify: Callable[[str], object]
 ) -> Iterator[Callable[[float, bool], object]]:
-    """Serve metrics of ``icekeeper run`` while the block runs, if there is a port.
+    """Serve the metrics of ``icekeeper run`` while the block runs, if ``port`` is given.
 
-    Yields what is to be called at the begin and end of each cycle, with its interval.
+    Yields a function to call at the start and end of each cycle, with the interval of the cycles.
 
     Raises:
         PolicyError: ``prometheus_client`` is not installed, or the port cannot be used.
     """
     if port is None:
         if address is not None:
-            raise PolicyError("--metrics-address says where --metrics-port is served; add --metrics-port")
+            raise PolicyError("--metrics-address has no effect without --metrics-port; add --metrics-port")
         yield lambda interval_s, has_ended: None
         return
     from icekeeper.cycle.metrics_server import CycleHealth, served
@@ -77,5 +77,5 @@ def served_metrics(
 
     health = CycleHealth(interval_s)
     with served(address or "127.0.0.1", port, StateMetrics(open_state(os.environ), catalogs), health) as url:
-        tell(f"metrics at {url}/metrics, health at {url}/healthz")
+        notify(f"metrics at {url}/metrics, health at {url}/healthz")
         yield lambda interval_s, has_ended: health.note(interval_s, has_ended=has_ended)

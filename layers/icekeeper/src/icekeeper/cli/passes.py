@@ -1,4 +1,4 @@
-"""Commands about passes: ``plan``, ``run``, ``orphans``, ``request``, ``requests`` and ``history``."""
+"""Commands about passes: ``plan``, ``run``, ``orphans``, ``request`` and ``history``."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from icekeeper.cli.console import (
     answer,
     engine_and_progress,
     listings,
+    notify,
     people,
     print_failed,
     print_interrupted,
     print_json,
-    tell,
     waiting,
 )
 from icekeeper.cli.metrics import MetricsAddress, MetricsPort, served_metrics
@@ -68,18 +68,19 @@ if TYPE_CHECKING:
 def history(
     table: Annotated[str | None, typer.Argument(metavar="NS.TABLE", help="one table; without it, all tables")] = None,
     catalog: Annotated[
-        str | None, typer.Option("--catalog", "-c", metavar="C", help="one catalog; without it, all of the state")
+        str | None,
+        typer.Option("--catalog", "-c", metavar="C", help="one catalog; without it, all catalogs in the state"),
     ] = None,
     since: Annotated[
         str | None,
-        typer.Option("--since", metavar="TIME|DATE", help="24h, 7d or 2026-11-01 (UTC); of all tables 24h by default"),
+        typer.Option("--since", metavar="TIME|DATE", help="24h, 7d or 2026-11-01 (UTC); for all tables 24h by default"),
     ] = None,
     failed: Annotated[
-        bool, typer.Option("--failed", help="only passes that failed, or did a part, or were refused")
+        bool, typer.Option("--failed", help="only passes that failed, were partial or were refused")
     ] = False,
     limit: Annotated[
         int | None,
-        typer.Option("--limit", metavar="N", min=1, help="how many, the newest first; of one table 20 by default"),
+        typer.Option("--limit", metavar="N", min=1, help="how many, newest first; for one table 20 by default"),
     ] = None,
     as_json: AsJson = False,
 ) -> int:
@@ -124,7 +125,7 @@ _ALL_PASSES = 10**6
 
 
 def _since_ms(text: str, now_ms: int) -> int:
-    """``24h`` before now, or the begin of a day in UTC.
+    """Epoch milliseconds of a duration before now, such as ``24h``, or of the start of a day in UTC.
 
     Raises:
         PolicyError: the text is neither, or more than 366 days ago.
@@ -181,12 +182,12 @@ _ADDED_UP = ("bytes_freed", "files_before", "files_after", "requests_saved", "co
 
 
 def totals_of(passes: Sequence[Mapping[str, Any]]) -> dict[str, int | float]:
-    """How many passes there are and did not succeed, and the sums of their columns."""
-    bad = sum(one["status"] != "succeeded" for one in passes)
+    """The number of passes, the number that did not succeed, and the sums of their columns."""
+    bad = sum(document["status"] != "succeeded" for document in passes)
     return {
         "passes": len(passes),
         "failed": bad,
-        **{key: round(sum(one[key] for one in passes), 9) for key in _ADDED_UP},
+        **{key: round(sum(document[key] for document in passes), 9) for key in _ADDED_UP},
     }
 
 
@@ -205,7 +206,7 @@ def orphans(
     unsafe: Unsafe = False,
     as_json: AsJson = False,
 ) -> int:
-    """Remove the orphans of all tables below a bucket or folder; report what belongs to no table."""
+    """Remove the orphans of all tables below a bucket or folder; report files that belong to no table."""
     from icekeeper.report.outcome import PassStatus, Status
     from icekeeper.report.terminal import print_bucket
     from icekeeper.runtime import Runtime
@@ -237,7 +238,8 @@ def plan(
     catalog: CatalogName,
     table: Tables = None,
     operations: Annotated[
-        str | None, typer.Option("--operations", metavar="LIST|all", help="comma-separated; all that a pass would run")
+        str | None,
+        typer.Option("--operations", metavar="LIST|all", help="comma-separated; default: those that a pass would run"),
     ] = None,
     settings: Settings = None,
     engine: Engine = EngineName.AUTO,
@@ -246,16 +248,16 @@ def plan(
     save: SaveAs = None,
     as_json: AsJson = False,
 ) -> int:
-    """Say what a pass would do and free, and what each branch, tag and snapshot costs; changes nothing.
+    """Report what a pass would do and free, and what each branch, tag and snapshot costs; changes nothing.
 
-    About several tables it says only what their passes would do.
+    For several tables it reports only what their passes would do.
     """
     from icekeeper.report.outcome import PassStatus, in_turn, order_json, reclaimable_bytes
     from icekeeper.report.terminal import print_costs, print_outcome, trouble
     from icekeeper.runtime import Runtime
 
     chosen, runtime = overrides(settings, operations, unsafe=unsafe), Runtime.open(catalog)
-    names = chosen_tables(runtime.catalog, table, all_tables=all_tables, tell=tell)
+    names = chosen_tables(runtime.catalog, table, all_tables=all_tables, notify=notify)
     with engine_and_progress(engine, as_json=as_json) as (started, progress):
 
         def planned(name: TableName) -> tuple[SavedTable | None, PassOutcome]:
@@ -290,12 +292,12 @@ def plan(
         console.print(f"clustering depth: a lookup opens {before:g} files on average, after the pass {after:g}")
     print_costs(console, costs, reclaimable)
     if save is not None:
-        console.print(f"saved; icekeeper apply {save} does it, within 24 hours", soft_wrap=True)
+        console.print(f"saved; to do it within 24 hours: icekeeper apply {save}", soft_wrap=True)
     return EXIT_OK if outcome.status is PassStatus.SUCCEEDED else print_failed(trouble(outcome))
 
 
 class _RequestGroup(CommandGroup):
-    """``request NS.TABLE`` is ``request add NS.TABLE``: the name of a table has a dot, that of a command none."""
+    """``request NS.TABLE`` is ``request add NS.TABLE``: table names contain a dot, command names do not."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         is_short = bool(args) and args[0] not in (*self.commands, *ctx.help_option_names)
@@ -326,11 +328,11 @@ def request_add(
             "--state-machine",
             metavar="ARN",
             envvar="ICEKEEPER_STATE_MACHINE",
-            help="the stack's output StateMachineArn: start a run at once; without it the next scheduled run does it",
+            help="the stack's output StateMachineArn: start a run at once; default: the next scheduled run takes it",
         ),
     ] = None,
     wait: Annotated[
-        str | None, typer.Option("--wait", metavar="TIME", help="at most so long, for example 90s, 30m or 6h")
+        str | None, typer.Option("--wait", metavar="TIME", help="wait at most this long, for example 90s, 30m or 6h")
     ] = None,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="file the request, start the run, and return")] = False,
     as_json: AsJson = False,
@@ -364,7 +366,7 @@ def request_add(
         return EXIT_OK
     try:
         with waiting(f"{name}: {answer.summary}") as show:
-            patience = Waiting(limit_ms=limit_ms, tell=lambda news: show(f"{name}: {news}"))
+            patience = Waiting(limit_ms=limit_ms, notify=lambda news: show(f"{name}: {news}"))
             if machine is not None and execution is not None:
                 answer = follow_pass(machine, execution, runtime.state, filed, patience)
             else:
@@ -424,7 +426,7 @@ def _document(filed: MaintenanceRequest, execution: str | None, answer: Answer, 
 @request_app.command("list")
 def request_list(
     catalog: Annotated[
-        str | None, typer.Option("--catalog", metavar="C", help="only those that were filed under this catalog")
+        str | None, typer.Option("--catalog", metavar="C", help="only requests that were filed under this catalog")
     ] = None,
     as_json: AsJson = False,
 ) -> int:
@@ -434,9 +436,11 @@ def request_list(
     from icekeeper.state.open import open_state
 
     state = open_state(os.environ)
-    pending = [one for one in state.requests.pending(tell) if catalog in (None, one.identity.catalog.name)]
+    pending = [
+        request for request in state.requests.pending(notify) if catalog in (None, request.identity.catalog.name)
+    ]
     scheduled = is_scheduled(state.leases, now_ms=system_clock())
-    listed = [_request_json(one) for one in pending]
+    listed = [_request_json(request) for request in pending]
     document = {"catalog": catalog, "status": "succeeded", "scheduled": scheduled, "requests": listed}
     console = answer(document, as_json=as_json)
     for request in pending:
@@ -450,7 +454,7 @@ def request_list(
 
 @request_app.command("withdraw")
 def request_withdraw(table: Table, catalog: CatalogName, as_json: AsJson = False) -> int:
-    """Take back the request for a table; a pass that has begun goes on."""
+    """Withdraw the request for a table; a pass that has started continues."""
     from icekeeper.administration.settings import withdraw_request
     from icekeeper.runtime import Runtime
 
@@ -482,7 +486,7 @@ _Interval: TypeAlias = Annotated[
     typer.Option(
         "--interval",
         metavar="TIME",
-        help="between two detections, for example 15m or 6h; otherwise 1h, or what detection_interval_s says",
+        help="time between two detections, for example 15m or 6h; default: detection_interval_s, or 1h",
     ),
 ]
 _Concurrency: TypeAlias = Annotated[
@@ -491,7 +495,7 @@ _Concurrency: TypeAlias = Annotated[
         "--concurrency",
         metavar="N",
         min=1,
-        help="tables that this process maintains at once; otherwise 2, or what the policy says",
+        help="tables that this process maintains at once; default: max_concurrent_jobs_per_worker, or 2",
     ),
 ]
 
@@ -505,7 +509,7 @@ def run(
     settings: Settings = None,
     engine: Engine = EngineName.AUTO,
     once: Annotated[
-        bool, typer.Option("--once", help="one detection and its passes, then end; 1 when something failed")
+        bool, typer.Option("--once", help="run one detection and its passes, then end; exit code 1 if something failed")
     ] = False,
     metrics_port: MetricsPort = None,
     metrics_address: MetricsAddress = None,
@@ -522,18 +526,18 @@ def run(
     if once and interval is not None:
         raise PolicyError("--once and --interval exclude each other")
     if once and metrics_port is not None:
-        raise PolicyError("--metrics-port is for a process that stays; icekeeper metrics --output writes a file")
+        raise PolicyError("--once and --metrics-port exclude each other; icekeeper metrics --output writes a file")
     schedule = _of_process(interval, concurrency)
     console = people(as_json=False)
 
-    def tell(line: str) -> None:
+    def notify(line: str) -> None:
         console.print(line, soft_wrap=True)
 
     def tell_now(sentence: str) -> None:
-        tell(run_line(system_clock(), sentence, os.environ))
+        notify(run_line(system_clock(), sentence, os.environ))
 
     interval_s = float(schedule.get("detection_interval_s", HOUR_MS / 1000))
-    with open_engine(engine):  # refused now rather than by each pass
+    with open_engine(engine):  # fails here rather than in each pass
         pass
     with (
         served_metrics(metrics_port, metrics_address, catalogs, interval_s, tell_now) as on_cycle,
@@ -542,7 +546,7 @@ def run(
         service = Service(
             open_state(os.environ),
             run_pass,
-            tell,
+            notify,
             catalogs=catalogs,
             patterns=patterns or (),
             environment=dict(os.environ),
@@ -552,13 +556,11 @@ def run(
         )
         with _stopping(service.stop):
             is_well = service.run(once=once)
-    return (
-        EXIT_OK if is_well else print_failed("not every table could be looked at and maintained; see the lines above")
-    )
+    return EXIT_OK if is_well else print_failed("some tables could not be read or maintained; see the lines above")
 
 
 def _of_process(interval: str | None, concurrency: int | None) -> dict[str, str]:
-    """The settings for this process only that the options name."""
+    """The settings of the options, which apply to this process only."""
     settings: dict[str, str] = {}
     if interval is not None:
         settings["detection_interval_s"] = str(time_ms(interval, "--interval") // 1000)
@@ -576,21 +578,21 @@ def run_worker() -> None:
 
 @contextmanager
 def _stopping(stop: Callable[[], None]) -> Iterator[None]:
-    """While the block runs, the first SIGTERM or SIGINT calls ``stop``; a second one ends the process at once."""
+    """While the block runs, the first SIGTERM or SIGINT calls ``stop``; a second signal ends the process at once."""
     signals = (signal.SIGTERM, signal.SIGINT)
 
     def handle(number: int, frame: FrameType | None) -> None:
-        for one in signals:
-            signal.signal(one, signal.SIG_DFL)
+        for handled in signals:
+            signal.signal(handled, signal.SIG_DFL)
         # In a thread: the interrupted code may hold a lock that ``stop`` needs.
         Thread(target=stop).start()
 
-    before = {one: signal.signal(one, handle) for one in signals}
+    before = {number: signal.signal(number, handle) for number in signals}
     try:
         yield
     finally:
-        for one, earlier in before.items():
-            signal.signal(one, earlier)
+        for handled, earlier in before.items():
+            signal.signal(handled, earlier)
 
 
 _MOST_LINES = 10
@@ -600,7 +602,7 @@ _SETTINGS = {"codec": "compression codec", "bloom": "Bloom filters", "sort_order
 def plan_lines(plan: Mapping[str, Any]) -> Iterator[str]:
     """Lines for people about one operation's plan: its groups with their reasons, and the files left alone.
 
-    ``plan`` is the operation's document of ``plan --json``; an empty one yields no lines.
+    ``plan`` is the operation's document of ``plan --json``; an empty document yields no lines.
     """
     groups = plan.get("groups", ())
     for group in groups[:_MOST_LINES]:
@@ -619,7 +621,7 @@ def plan_lines(plan: Mapping[str, Any]) -> Iterator[str]:
     for lacking in plan.get("settings", ()):
         what, size = _SETTINGS[lacking["reason"]], size_text(lacking["bytes"])
         yield (
-            f"{lacking['lacking']} of {lacking['sampled']} file(s) looked at lack the table's {what}: "
+            f"{lacking['lacking']} of {lacking['sampled']} sampled file(s) lack the table's {what}: "
             f"{lacking['how']} would rewrite about {size} for {usd_text(lacking['cost_usd'])}"
         )
     for left in plan.get("left", ()):
@@ -630,9 +632,7 @@ def _by_what(assumes: Mapping[str, Any] | None) -> str:
     """The assumptions behind the costs."""
     if assumes is None:
         return ""
-    return (
-        f" in {assumes['expected_scans']} scan(s) (expected_scans), both by AWS's list prices, whatever store this is"
-    )
+    return f" in {assumes['expected_scans']} scan(s) (expected_scans), both at AWS's list prices, on any store"
 
 
 def _change(group: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 policy_app = typer.Typer(
-    cls=CommandGroup, no_args_is_help=True, help="The settings that hold for a table, and where each came from."
+    cls=CommandGroup, no_args_is_help=True, help="The settings in force for a table, and the source of each."
 )
 
 
@@ -28,19 +28,19 @@ policy_app = typer.Typer(
 def policy_show(
     table: Table, catalog: CatalogName, settings: Settings = None, unsafe: Unsafe = False, as_json: AsJson = False
 ) -> int:
-    """Print every setting that holds for a table, with its source, and settings of the table that do not count."""
+    """Print every setting in force for a table with its source, and the table's settings that are ignored."""
     from icekeeper.policy.resolve import short_retentions
     from icekeeper.report.terminal import print_policy, print_warnings
     from icekeeper.runtime import Runtime
 
-    chosen = overrides(settings, about="icekeeper run")  # it shows the keys of scheduling too
+    chosen = overrides(settings, about="icekeeper run")  # includes the keys of scheduling
     runtime = Runtime.open(catalog)
     resolved = runtime.policy(runtime.catalog.load(table_name(table)), chosen, unsafe=unsafe)
     if as_json:
-        ignored = [one.document() for one in resolved.ignored]
+        ignored = [setting.document() for setting in resolved.ignored]
         print_json({**about(table, catalog), "policy": resolved.documents(), "ignored": ignored})
     else:
-        sentences = [one.sentence() for one in resolved.ignored]
+        sentences = [setting.sentence() for setting in resolved.ignored]
         console = people(as_json=False)
         print_policy(console, resolved.rows(), sentences)
         print_warnings(console, [*short_retentions(resolved)])
@@ -52,7 +52,7 @@ def policy_set(
     table: Table,
     catalog: CatalogName,
     assignments: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE...", help="settings to keep with the table")
+        list[str] | None, typer.Argument(metavar="KEY=VALUE...", help="settings to store in the table")
     ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="the same as an option; repeatable")
@@ -60,12 +60,12 @@ def policy_set(
     unsafe: Unsafe = False,
     as_json: AsJson = False,
 ) -> int:
-    """Keep settings with a table, as its properties icekeeper.KEY; all of them, or none when one is wrong."""
+    """Store settings in a table, as its properties icekeeper.KEY; if a setting is wrong, none is stored."""
     from icekeeper.administration.settings import set_settings
 
     chosen = overrides(
         [*(assignments or ()), *(settings or ())], about="icekeeper run"
-    )  # each is checked as a property
+    )  # each setting is also checked as a table property
     if not chosen:
         raise PolicyError("policy set takes one or more settings as KEY=VALUE, for example min_input_files=10")
     return _change(
@@ -82,11 +82,11 @@ def policy_set(
 def policy_unset(
     table: Table,
     catalog: CatalogName,
-    keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="settings to take away from the table")],
+    keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="settings to remove from the table")],
     unsafe: Unsafe = False,
     as_json: AsJson = False,
 ) -> int:
-    """Take settings away from a table; what lower layers say holds again."""
+    """Remove settings from a table; the values of lower layers apply again."""
     from icekeeper.administration.settings import unset_settings
 
     return _change(
@@ -96,7 +96,7 @@ def policy_unset(
 
 @policy_app.command("reset")
 def policy_reset(table: Table, catalog: CatalogName, unsafe: Unsafe = False, as_json: AsJson = False) -> int:
-    """Take every setting icekeeper.KEY away from a table; Iceberg's own properties stay."""
+    """Remove every setting icekeeper.KEY from a table; Iceberg's own properties stay."""
     from icekeeper.administration.settings import reset_settings
 
     return _change(table, catalog, reset_settings, unsafe=unsafe, as_json=as_json)
@@ -113,7 +113,7 @@ def _change(
 ) -> int:
     """Change settings, and print each change with the value before and after.
 
-    Removing settings need not leave a policy that fits the table, so that a wrong policy can be repaired in steps.
+    A removal may leave a policy that does not fit the table, so that a wrong policy can be repaired in steps.
     """
     from icekeeper.administration.settings import setting_changes
     from icekeeper.operation_facts import Operation

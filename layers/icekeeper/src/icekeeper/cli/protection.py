@@ -1,8 +1,7 @@
 """Commands that protect tables and files.
 
-``pause`` keeps passes from a table.  ``pin`` keeps a snapshot for a reader, ``stage`` keeps the files of
-a load that a commit is going to reference, and ``claims`` shows which other tables may have files in or around the
-folders of a table.
+``pause`` stops passes over a table.  ``pin`` keeps a snapshot for a reader, ``stage`` keeps the files of a load that a
+commit will reference, and ``claims`` shows which other tables may have files in or around the folders of a table.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def _opened(table: str, catalog: str) -> TableHandle:
 claims_app = typer.Typer(
     cls=CommandGroup,
     no_args_is_help=True,
-    help="Other tables that were seen to have files at a table's folders, or around them.",
+    help="Other tables that were seen to have files in or around a table's folders.",
 )
 
 
@@ -45,7 +44,7 @@ def claims_list(table: Table, catalog: CatalogName, as_json: AsJson = False) -> 
     from icekeeper.deletion.table_claims import claims_near
     from icekeeper.report.terminal import print_claims
 
-    found = [claims_json(one) for one in claims_near(_opened(table, catalog))]
+    found = [claims_json(claims) for claims in claims_near(_opened(table, catalog))]
     console = answer({**about(table, catalog), "claims": found}, as_json=as_json)
     print_claims(console, found)
     return EXIT_OK
@@ -58,27 +57,27 @@ def claims_forget(
     by_catalog: Annotated[str, typer.Option("--by-catalog", metavar="C", help="the catalog that is gone, as listed")],
     by_table: Annotated[str, typer.Option("--by-table", metavar="NS.TABLE", help="its table, as listed")],
     by_warehouse: Annotated[
-        str | None, typer.Option("--by-warehouse", metavar="W", help="its warehouse, where several are listed")
+        str | None, typer.Option("--by-warehouse", metavar="W", help="its warehouse, if several are listed")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="also where that catalog is configured here")] = False,
+    force: Annotated[bool, typer.Option("--force", help="even if that catalog is configured here")] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Forget a table that is gone for good, with its catalog: its files are no longer spared; the journal tells who."""
+    """Forget a table that is gone for good with its catalog: its files may be deleted; the journal records by whom."""
     from icekeeper.catalogs.load import served_catalog
     from icekeeper.deletion.table_claims import forget_claims
 
     forgotten = forget_claims(
         _opened(table, catalog), by_catalog, table_name(by_table), by_warehouse, served_catalog, force=force
     )
-    told = f"{table}: {forgotten.table} of catalog {forgotten.catalog} is forgotten"
+    sentence = f"{table}: {forgotten.table} of catalog {forgotten.catalog} is forgotten"
     console = answer({**about(table, catalog), "forgotten": [claims_json(forgotten)]}, as_json=as_json)
-    console.print(told, soft_wrap=True)
+    console.print(sentence, soft_wrap=True)
     return EXIT_OK
 
 
 @claims_app.command("exclude")
 def claims_exclude(table: Table, catalog: CatalogName, as_json: AsJson = False) -> int:
-    """Say that a table which cannot be read needs no files of others: it stops no deletion until it can be read."""
+    """Declare that an unreadable table needs no files of other tables: until it can be read, it blocks no deletion."""
     from icekeeper.deletion.table_claims import exclude_entry
     from icekeeper.model import TableName
     from icekeeper.runtime import Runtime
@@ -103,7 +102,7 @@ def claims_json(claims: TableClaims) -> dict[str, Any]:
 
 
 pin_app = typer.Typer(
-    cls=CommandGroup, no_args_is_help=True, help="Snapshots that readers rely on: what is pinned does not expire."
+    cls=CommandGroup, no_args_is_help=True, help="Snapshots that readers need: a pinned snapshot does not expire."
 )
 
 
@@ -111,15 +110,17 @@ pin_app = typer.Typer(
 def pin_add(
     table: Table,
     catalog: CatalogName,
-    snapshot: Annotated[str, typer.Option("--snapshot", metavar="ID|current", help="it and all newer ones stay")],
-    ttl: Annotated[str, typer.Option("--ttl", metavar="TIME", help="how long, for example 90s, 30m, 6h or 7d")],
+    snapshot: Annotated[
+        str, typer.Option("--snapshot", metavar="ID|current", help="keep this snapshot and all newer ones")
+    ],
+    ttl: Annotated[str, typer.Option("--ttl", metavar="TIME", help="how long to keep it: 90s, 30m, 6h or 7d")],
     name: Annotated[
-        str | None, typer.Option("--name", metavar="N", help="the same name prolongs; without one it is made up")
+        str | None, typer.Option("--name", metavar="N", help="extends the pin of this name; default: a new name")
     ] = None,
-    tag: Annotated[bool, typer.Option("--tag", help="also as an Iceberg tag of that name, for other engines")] = False,
+    tag: Annotated[bool, typer.Option("--tag", help="add an Iceberg tag of that name, for other engines")] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Pin a snapshot until its time is over."""
+    """Pin a snapshot for a limited time."""
     from icekeeper.administration.pins import add_pin, pin_warnings
     from icekeeper.report.terminal import print_pins, print_warnings
 
@@ -127,8 +128,8 @@ def pin_add(
     handle = _opened(table, catalog)
     pin = pin_json(add_pin(handle, snapshot=snapshot, ttl_ms=length_ms, name=name, with_tag=tag))
     warnings = pin_warnings(handle.catalog, handle.table)
-    told = {"warnings": list(warnings)} if warnings else {}
-    console = answer({**about(table, catalog), "pin": pin, **told}, as_json=as_json)
+    warned = {"warnings": list(warnings)} if warnings else {}
+    console = answer({**about(table, catalog), "pin": pin, **warned}, as_json=as_json)
     print_pins(console, [pin])
     print_warnings(console, warnings)
     return EXIT_OK
@@ -136,7 +137,7 @@ def pin_add(
 
 @pin_app.command("list")
 def pin_list(table: Table, catalog: CatalogName, as_json: AsJson = False) -> int:
-    """Print the pins that hold now, those of running jobs too."""
+    """Print the pins in force, including those of running jobs."""
     from icekeeper.administration.pins import list_pins
     from icekeeper.report.terminal import print_pins
 
@@ -150,7 +151,7 @@ def pin_list(table: Table, catalog: CatalogName, as_json: AsJson = False) -> int
 def pin_remove(
     table: Table,
     catalog: CatalogName,
-    name: Annotated[str, typer.Option("--name", metavar="N", help="of the pin")],
+    name: Annotated[str, typer.Option("--name", metavar="N", help="name of the pin")],
     as_json: AsJson = False,
 ) -> int:
     """Remove a pin, and the tag that was written for it."""
@@ -176,10 +177,10 @@ def pin_json(pin: Pin) -> dict[str, Any]:
 
 
 stage_app = typer.Typer(
-    cls=CommandGroup, no_args_is_help=True, help="Loads whose files lie in the table and await a commit."
+    cls=CommandGroup, no_args_is_help=True, help="Loads whose files are in the table's folders and await a commit."
 )
 
-LoadName: TypeAlias = Annotated[str, typer.Option("--name", metavar="LOAD", help="of the load, unique per table")]
+LoadName: TypeAlias = Annotated[str, typer.Option("--name", metavar="LOAD", help="name of the load, unique per table")]
 
 
 @stage_app.command("add")
@@ -194,41 +195,42 @@ def stage_add(
         Path | None, typer.Option("--file-list", metavar="FILE", help="a text file with one path per line")
     ] = None,
     prefixes: Annotated[
-        list[str] | None, typer.Option("--prefix", metavar="PREFIX", help="a folder of this load alone; repeatable")
+        list[str] | None,
+        typer.Option("--prefix", metavar="PREFIX", help="a folder that only this load uses; repeatable"),
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Record files that must not be deleted, because a commit is going to name them."""
+    """Record files that must not be deleted, because a commit will reference them."""
     from icekeeper.administration.pins import stage_load
 
     paths = [*(files or ()), *([] if file_list is None else _lines(file_list))]
-    _tell(table, catalog, stage_load(_opened(table, catalog), name, paths, prefixes or ()), as_json=as_json)
+    _print_load(table, catalog, stage_load(_opened(table, catalog), name, paths, prefixes or ()), as_json=as_json)
     return EXIT_OK
 
 
 @stage_app.command("adopted")
 def stage_adopted(table: Table, catalog: CatalogName, name: LoadName, as_json: AsJson = False) -> int:
-    """Say that a commit names the files of a load."""
+    """Record that a commit references the files of a load."""
     from icekeeper.administration.pins import declare_load
     from icekeeper.state.staging import LoadState
 
-    _tell(table, catalog, declare_load(_opened(table, catalog), name, LoadState.ADOPTED), as_json=as_json)
+    _print_load(table, catalog, declare_load(_opened(table, catalog), name, LoadState.ADOPTED), as_json=as_json)
     return EXIT_OK
 
 
 @stage_app.command("failed")
 def stage_failed(table: Table, catalog: CatalogName, name: LoadName, as_json: AsJson = False) -> int:
-    """Say that a load failed: its files are deleted after the grace period, unless something references them."""
+    """Record that a load failed: its files are deleted after the grace period, unless something references them."""
     from icekeeper.administration.pins import declare_load
     from icekeeper.state.staging import LoadState
 
-    _tell(table, catalog, declare_load(_opened(table, catalog), name, LoadState.FAILED), as_json=as_json)
+    _print_load(table, catalog, declare_load(_opened(table, catalog), name, LoadState.FAILED), as_json=as_json)
     return EXIT_OK
 
 
 @stage_app.command("list")
 def stage_list(table: Table, catalog: CatalogName, as_json: AsJson = False) -> int:
-    """Print the loads that are not settled, those of running and dead jobs too."""
+    """Print the recorded loads, including those of running and dead jobs."""
     from icekeeper.administration.pins import list_loads
     from icekeeper.report.terminal import print_loads
 
@@ -238,7 +240,7 @@ def stage_list(table: Table, catalog: CatalogName, as_json: AsJson = False) -> i
     return EXIT_OK
 
 
-def _tell(table: str, catalog: str, load: StagedLoad, *, as_json: bool) -> None:
+def _print_load(table: str, catalog: str, load: StagedLoad, *, as_json: bool) -> None:
     from icekeeper.report.terminal import print_loads
 
     document = _load_json(load)
@@ -274,34 +276,34 @@ def pause(
     until: Annotated[
         str | None, typer.Option("--until", metavar="TIME", help="6h or 3d from now, or 2026-12-01T06:00:00Z")
     ] = None,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="for the journal")] = "",
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="the reason, for the journal")] = "",
     end: Annotated[bool, typer.Option("--end", help="end a pause now")] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Let no pass run on a table until a time, whoever starts it; it ends by itself, or with --end."""
+    """Stop all passes over a table until a time, however they are started; --end ends the pause earlier."""
     from icekeeper.administration import pauses
     from icekeeper.runtime import Runtime
 
     if (until is None) is not end or (end and reason):
-        raise PolicyError("give --until and perhaps --reason, or --end alone")
+        raise PolicyError("give --until, optionally with --reason, or --end alone")
     runtime, name = Runtime.open(catalog), table_name(table)
     if until is None:
         ended = pauses.end_pause(runtime.table(name), lambda loaded: runtime.policy(loaded, {}))
-        told = "was not paused" if ended is None else f"is maintained again; it was paused until {ended}"
+        sentence = "was not paused" if ended is None else f"is maintained again; it was paused until {ended}"
         document = {"paused_until": None, "was_paused_until": ended}
     else:
         until_ms = _until_ms(until, runtime.clock())
         paused = pauses.pause(runtime.table(name), until_ms, lambda loaded: runtime.policy(loaded, {}), reason)
-        told = f"is paused until {paused}; icekeeper pause {table} --end ends it earlier"
+        sentence = f"is paused until {paused}; icekeeper pause {table} --end ends it earlier"
         document = {"paused_until": paused}
     runtime.look_again(name)
     console = answer({**about(table, catalog), **document}, as_json=as_json)
-    console.print(f"{table} {told}", soft_wrap=True)
+    console.print(f"{table} {sentence}", soft_wrap=True)
     return EXIT_OK
 
 
 def _until_ms(text: str, now_ms: int) -> int:
-    """``6h`` from now, or a time with its zone.
+    """Epoch milliseconds of a duration from now, such as ``6h``, or of a time with its zone.
 
     Raises:
         PolicyError: the text is neither.
@@ -314,5 +316,5 @@ def _until_ms(text: str, now_ms: int) -> int:
         return now_ms + time_ms(text, "--until")
     except PolicyError:
         raise PolicyError(
-            f"--until takes a time like 6h or 3d, or one with its zone like 2026-12-01T06:00:00Z, not '{text}'"
+            f"--until takes a duration like 6h or 3d, or a time with its zone like 2026-12-01T06:00:00Z, not '{text}'"
         ) from None

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def advise(
     catalog: CatalogName,
     table: Annotated[
-        str | None, typer.Argument(metavar="[NS.TABLE]", help="namespace and table; the last dot divides")
+        str | None, typer.Argument(metavar="[NS.TABLE]", help="namespace and table, divided at the last dot")
     ] = None,
     all_tables: Annotated[
         bool, typer.Option("--all", help="every table of the catalog, and what tables share")
@@ -44,7 +44,7 @@ def advise(
     unsafe: Unsafe = False,
     as_json: AsJson = False,
 ) -> int:
-    """Say what to change about a table, why, and how; reads manifests and no data, and changes nothing."""
+    """Advise changes to a table, with reasons and statements; reads manifests but no data, and changes nothing."""
     from icekeeper.advice.read_tables import advise_catalog, advise_table
     from icekeeper.policy import Layer, resolve
     from icekeeper.runtime import Runtime
@@ -70,15 +70,15 @@ def advise(
     failed = [{"table": name, "status": "failed", "reason": why, "advice": []} for name, why in sorted(unread.items())]
     if as_json:
         status = "partial" if failed else "succeeded"
-        every = [one for found_in in tables for one in found_in["advice"]]
+        every = [advice for found_in in tables for advice in found_in["advice"]]
         print_json({"catalog": runtime.catalog.id.name, "status": status, "advice": every, "tables": tables + failed})
     _print(tables, as_json=as_json)
-    told = "; ".join(f"{name}: {why}" for name, why in sorted(unread.items()))
-    return print_failed(f"{counted(len(unread), 'table')} could not be read: {told}") if unread else EXIT_OK
+    sentence = "; ".join(f"{name}: {why}" for name, why in sorted(unread.items()))
+    return print_failed(f"{counted(len(unread), 'table')} could not be read: {sentence}") if unread else EXIT_OK
 
 
 def _document(catalog: str, table: str, advice: Sequence[Advice]) -> dict[str, Any]:
-    # Our own commands need the catalog to be pasted as they are; a SQL session has one.
+    # With its catalog, a command of icekeeper can be pasted and run; a SQL session has a catalog already.
     catalog_option = f" --catalog {shlex.quote(catalog)}"
     return {
         "table": table,
@@ -86,14 +86,14 @@ def _document(catalog: str, table: str, advice: Sequence[Advice]) -> dict[str, A
         "advice": [
             {
                 "table": table,
-                "kind": one.kind,
+                "kind": item.kind,
                 "severity": "info",  # warnings come from the command health
-                "reason": one.message,
-                "numbers": dict(one.numbers),
-                "gain": one.gain,
-                "statement": one.statement + (catalog_option if one.statement.startswith("icekeeper ") else ""),
+                "reason": item.message,
+                "numbers": dict(item.numbers),
+                "gain": item.gain,
+                "statement": item.statement + (catalog_option if item.statement.startswith("icekeeper ") else ""),
             }
-            for one in advice
+            for item in advice
         ],
     }
 
@@ -106,16 +106,16 @@ def _print(tables: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
         advice = table["advice"]
         verdict = Text("nothing to advise", style="green") if not advice else Text(f"{len(advice)} to consider")
         console.print(Text.assemble((table["table"], "bold"), ": ", verdict))
-        for one in advice:
-            console.print(Text.assemble("  ", (one["kind"], "yellow"), f": {one['reason']}"), soft_wrap=True)
-            console.print(Text(f"    gain: {one['gain']}"), soft_wrap=True)
-            console.print(Text(f"    do:   {one['statement']}"), soft_wrap=True)
+        for item in advice:
+            console.print(Text.assemble("  ", (item["kind"], "yellow"), f": {item['reason']}"), soft_wrap=True)
+            console.print(Text(f"    gain: {item['gain']}"), soft_wrap=True)
+            console.print(Text(f"    do:   {item['statement']}"), soft_wrap=True)
 
 
 def health(
     table: Table, catalog: CatalogName, settings: Settings = None, unsafe: Unsafe = False, as_json: AsJson = False
 ) -> int:
-    """Say how a table looks, maintained or not; changes nothing, and reads a few files of the table."""
+    """Report the health of a table, maintained or not; reads a few of its files, and changes nothing."""
     from icekeeper.report.terminal import print_health
     from icekeeper.runtime import Runtime
 
@@ -136,16 +136,20 @@ def health(
 
 def report(
     catalogs: Catalogs,
-    output: Annotated[Path, typer.Option("--output", metavar="FILE.html", help="the page; written anew if it exists")],
+    output: Annotated[
+        Path, typer.Option("--output", metavar="FILE.html", help="the page; an existing file is replaced")
+    ],
     fresh: Annotated[
         str | None,
-        typer.Option("--fresh", metavar="PATTERN", help="first scan tables like shop.* or *, and read their manifests"),
+        typer.Option(
+            "--fresh", metavar="PATTERN", help="first scan these tables, such as shop.* or *, and read their manifests"
+        ),
     ] = None,
 ) -> int:
-    """Write a page of what scans and passes recorded: what is wrong, what was achieved, every table in detail.
+    """Write a page from the records of scans and passes: problems, results, and every table in detail.
 
-    It reads the state only, and changes no table.  With --fresh, it first looks at the tables that match the pattern;
-    if one of these cannot be read, it is on the page, and the command ends as a failed one.
+    It reads only the state, and changes no table.  With --fresh, it first scans the tables that match the pattern;
+    a table that cannot be read is shown on the page, and the exit code is 1.
     """
     from icekeeper.machine.clock import system_clock
     from icekeeper.machine.resources import variables_set
@@ -162,11 +166,11 @@ def report(
     documents = [recorded_catalog(state, name, now_ms) for name in names]
     write_output("--output", output, render_page(documents, now_ms))
     states = [table["state"] for document in documents for table in document["tables"]]
-    told = (
+    sentence = (
         f"{counted(len(states), 'table')}, {states.count('trouble')} in trouble, {states.count('work')} with work due"
     )
     is_printed = str(output) == "-"
-    people(as_json=is_printed).print(told if is_printed else f"{output}: {told}", soft_wrap=True)
+    people(as_json=is_printed).print(sentence if is_printed else f"{output}: {sentence}", soft_wrap=True)
     said = "; ".join(f"{name}: {why}" for name, why in sorted(unread.items()))
     return print_failed(f"{counted(len(unread), 'table')} could not be read: {said}") if unread else EXIT_OK
 
@@ -184,10 +188,10 @@ def recorded_catalog(state: StateStore, name: str, now_ms: int) -> dict[str, Any
 
 
 def _scanned(state: StateStore, name: str) -> CatalogId:
-    """A catalog as it was last scanned; one that never was is opened.
+    """The id of a catalog by its last scan; a catalog that was never scanned is opened.
 
     Raises:
-        PolicyError: it is not configured either.
+        PolicyError: the catalog was never scanned, and is not configured.
     """
     scans = [scan for scan in state.scans.all() if scan.catalog.name == name]
     if scans:

@@ -1,4 +1,4 @@
-"""Plans that a person reviews: ``plan --save`` writes one, ``apply`` does exactly what it says."""
+"""Plans that a person reviews: ``plan --save`` writes a plan, ``apply`` does exactly what it says."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from icekeeper.cli.console import (
     EXIT_OK,
     engine_and_progress,
     listings,
+    notify,
     people,
     print_failed,
     print_json,
-    tell,
     write_output,
 )
 from icekeeper.cli.maintain import FailedTable, of_several, run_each, trouble_of
@@ -46,7 +46,7 @@ def _version() -> str:
 
 
 def save_plan(path: Path, tables: Sequence[SavedTable]) -> None:
-    """Write a plan; an existing file is replaced as a whole, or stays.
+    """Write a plan; an existing file is replaced as a whole, or stays as it was.
 
     Raises:
         PolicyError: the file cannot be written.
@@ -65,7 +65,7 @@ def plan_each(
     *,
     as_json: bool,
 ) -> int:
-    """Plan the passes over several tables, print a line about each, and save those plans that could be made."""
+    """Plan the passes over several tables, print a line for each, and save the plans that could be made."""
     from icekeeper.report.outcome import in_turn
 
     console = people(as_json=as_json)
@@ -79,14 +79,14 @@ def plan_each(
 
     results = run_each(catalog, names, run, console)
     if as_json:
-        tables = [one.to_json(listings()) for one in results]
+        tables = [result.to_json(listings()) for result in results]
         print_json({"catalog": catalog, "status": of_several(results), "tables": tables})
     if save is not None and saved:
         save_plan(save, saved)
         about = f"the plans of {counted(len(saved), 'table')} are saved"
-        console.print(f"{about}; icekeeper apply {save} carries them out, within 24 hours", soft_wrap=True)
-    told = trouble_of(results)
-    return print_failed(told) if told else EXIT_OK
+        console.print(f"{about}; icekeeper apply {save} does them within 24 hours", soft_wrap=True)
+    trouble = trouble_of(results)
+    return print_failed(trouble) if trouble else EXIT_OK
 
 
 def _read(path: Path) -> SavedPlan:
@@ -107,13 +107,15 @@ def apply(
     unsafe: Unsafe = False,
     wait: Annotated[
         str | None,
-        typer.Option("--wait", metavar="TIME", help="for other runs, at most so long for each table (90s, 30m or 6h)"),
+        typer.Option(
+            "--wait", metavar="TIME", help="wait for other runs, at most this long per table (90s, 30m or 6h)"
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> int:
     """Do what a saved plan says, and nothing else; an operation that would now change other files is refused.
 
-    The plan holds for 24 hours.  An interrupted call can be repeated.
+    A plan is valid for 24 hours.  An interrupted call can be repeated.
     """
     from icekeeper.report.terminal import print_outcome
 
@@ -122,15 +124,15 @@ def apply(
     results: list[PassOutcome | FailedTable] = []
     try:
         _apply(saved, engine, results, unsafe=unsafe, wait_ms=wait_ms, as_json=as_json)
-    finally:  # an interrupted call has done some tables
+    finally:  # an interrupted call may have finished some tables
         for result in results:
             if not isinstance(result, FailedTable):
                 print_outcome(console, result)
     if as_json:
-        tables = [one.to_json(listings()) for one in results]
+        tables = [result.to_json(listings()) for result in results]
         print_json({"status": of_several(results), "saved": iso_utc(saved.saved_ms), "tables": tables})
-    told = trouble_of(results)
-    return print_failed(told) if told else EXIT_OK
+    trouble = trouble_of(results)
+    return print_failed(trouble) if trouble else EXIT_OK
 
 
 def _apply(
@@ -142,7 +144,7 @@ def _apply(
     wait_ms: int,
     as_json: bool,
 ) -> None:
-    """Apply the plan to one table after the other, and note each result; an error of one stops no other."""
+    """Apply the plan to each table in turn, and append each result; an error does not stop the others."""
     from icekeeper.maintenance.run_pass import Turn
     from icekeeper.runtime import Runtime
 
@@ -154,7 +156,9 @@ def _apply(
                     opened[table.catalog] = Runtime.open(table.catalog)
                 runtime = opened[table.catalog]
                 timeout_s, retries = runtime.limits(table.settings, unsafe=unsafe)
-                turn = Turn(command="icekeeper apply", wait_ms=wait_ms, tell=tell, timeout_s=timeout_s, retries=retries)
+                turn = Turn(
+                    command="icekeeper apply", wait_ms=wait_ms, notify=notify, timeout_s=timeout_s, retries=retries
+                )
                 results.append(runtime.apply(table, started, unsafe=unsafe, progress=progress, turn=turn))
             except MaintenanceError as error:
                 results.append(FailedTable(table.table, table.catalog, error))

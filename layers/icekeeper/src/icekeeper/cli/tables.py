@@ -1,4 +1,4 @@
-"""``icekeeper list``: the tables of catalogs, as scans saw them; ``icekeeper show``: what one table is made of."""
+"""``icekeeper list``: the tables of catalogs, as scans saw them; ``icekeeper show``: the metadata of a table."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def described(metadata: TableMetadata) -> dict[str, Any]:
             {"name": name, "type": ref.type, "snapshot_id": ref.snapshot_id}
             for name, ref in sorted(metadata.refs.items())
         ],
-        "snapshots": [_snapshot(one) for one in reversed(metadata.in_commit_order)],
+        "snapshots": [_snapshot(snapshot) for snapshot in reversed(metadata.in_commit_order)],
     }
 
 
@@ -126,7 +126,7 @@ _MOST_SNAPSHOTS = 20
 
 
 def sections(document: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[Sequence[str]]]]:
-    """Titles and rows for people; of many snapshots the newest (pure)."""
+    """Titles and rows for people, with at most 20 snapshots, the newest (pure)."""
     version, updated = document["format_version"], iso_utc(document["updated_ms"])
     yield (
         document["table"],
@@ -158,13 +158,13 @@ def sections(document: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[Sequen
         f"{len(snapshots)} snapshots{more}",
         [
             (
-                iso_utc(one["timestamp_ms"]),
-                str(one["snapshot_id"]),
-                one["operation"] or _NONE,
-                f"{one['summary'].get('total-data-files', _NONE)} data files",
-                f"{one['summary'].get('total-delete-files', _NONE)} delete files",
+                iso_utc(snapshot["timestamp_ms"]),
+                str(snapshot["snapshot_id"]),
+                snapshot["operation"] or _NONE,
+                f"{snapshot['summary'].get('total-data-files', _NONE)} data files",
+                f"{snapshot['summary'].get('total-delete-files', _NONE)} delete files",
             )
-            for one in snapshots[:_MOST_SNAPSHOTS]
+            for snapshot in snapshots[:_MOST_SNAPSHOTS]
         ],
     )
 
@@ -178,11 +178,11 @@ def _needed(field: Mapping[str, Any]) -> str:
 
 
 def _type(of: Any) -> str:
-    """A primitive type by its name, a nested one by its kind and elements."""
+    """A primitive type by its name, a nested type by its kind and elements."""
     if not isinstance(of, dict):
         return str(of)
     if of["type"] == "struct":
-        parts = [f"{one['name']}: {_type(one['type'])}" for one in of["fields"]]
+        parts = [f"{field['name']}: {_type(field['type'])}" for field in of["fields"]]
         return f"struct<{', '.join(parts)}>"
     if of["type"] == "list":
         return f"list<{_type(of['element'])}>"
@@ -191,7 +191,7 @@ def _type(of: Any) -> str:
 
 def _term(field: Mapping[str, Any], names: Mapping[int, str]) -> str:
     ids = field.get("source-ids") or [field.get("source-id")]
-    columns = ", ".join(names.get(one, f"column {one}") for one in ids)
+    columns = ", ".join(names.get(column, f"column {column}") for column in ids)
     transform = str(field["transform"])
     if transform == "identity":
         return columns

@@ -1,1 +1,1 @@
-"""The cycle as a process, without AWS: detect, maintain what needs it, report, every interval (``icekeeper run``)."""
+"""The cycle as a process, without AWS: every interval, detect, maintain and report (``icekeeper run``)."""

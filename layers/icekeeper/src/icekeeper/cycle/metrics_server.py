@@ -1,6 +1,6 @@
 """The HTTP server of ``icekeeper run``: ``/metrics`` for Prometheus, ``/healthz`` for probes.
 
-It runs in the process that supervises the worker, so it answers also while the worker hangs or starts again.
+It runs in the process that supervises the worker, so it answers even while the worker hangs or restarts.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ log = logging.getLogger(__name__)
 _TIMEOUT_S = 10
 _DEADLINE_S = 30.0
 _MOST_HANDLERS = 16
-# What a browser calls this machine.  Under any other name a page of somebody else asks, which resolves its own name to
-# this machine so that it may read the answer (DNS rebinding).
+# The names of this machine in a browser.  A request under any other name comes from a foreign page whose name resolves
+# to this machine, so that the page can read the answer (DNS rebinding).
 _LOOPBACK = ("127.0.0.1", "[::1]", "localhost")
 _LATE_S = 300.0
 
 
 class CycleHealth:
-    """Whether cycles end in time: the last one ended, or the process began, within two intervals and five minutes."""
+    """Whether cycles end in time: the last cycle ended, or the process began, within two intervals and five minutes."""
 
     def __init__(self, interval_s: float, monotonic_s: Callable[[], float] = time.monotonic) -> None:
-        """``interval_s``: until a cycle says another one."""
+        """``interval_s``: the interval until a cycle reports another value."""
         self._interval_s, self._monotonic_s = interval_s, monotonic_s
         self._ended_s = monotonic_s()
 
     def note(self, interval_s: float, *, has_ended: bool) -> None:
-        """A cycle has begun or ended; ``interval_s`` is the time from its begin to that of the next one."""
+        """A cycle has begun or ended; ``interval_s`` is the time from its begin to that of the next cycle."""
         self._interval_s = interval_s
         if has_ended:
             self._ended_s = self._monotonic_s()
@@ -101,7 +101,7 @@ class _Handler(WSGIRequestHandler):
 
 @contextmanager
 def served(address: str, port: int, metrics: StateMetrics, health: CycleHealth) -> Iterator[str]:
-    """Serve while the block runs; yields the server's URL.  Port 0 is any free one.
+    """Serve while the block runs; yields the server's URL.  Port 0 is any free port.
 
     Raises:
         PolicyError: ``prometheus_client`` is not installed, or the port cannot be used.

@@ -46,7 +46,7 @@ WORKER = "run-worker"
 # After ``job_timeout_s`` a pass ends with its current operation; after this many times that time it is killed.
 _HARD = 1.25
 _LOOK_S = 0.25
-# A start takes seconds, none of which is a pass's.
+# Starting the process takes seconds, which do not count as time of a pass.
 _START_S = 120.0
 # A process that has nothing to do and still runs after this time waits for a hanging thread.
 _LAST_S = 10.0
@@ -57,7 +57,7 @@ Value = TypeVar("Value")
 
 
 class LastGood(Generic[Value]):
-    """Settings that a long process reads repeatedly: after an error, the last good value holds.
+    """Settings that a long process reads repeatedly: after an error, the last good value applies.
 
     An error is reported once, and again when it changes.
     """
@@ -65,16 +65,16 @@ class LastGood(Generic[Value]):
     def __init__(
         self,
         read: Callable[[], Value],
-        tell: Callable[[str], object],
+        notify: Callable[[str], object],
         errors: tuple[type[MaintenanceError], ...] = (MaintenanceError,),
     ) -> None:
-        """``errors``: after these errors of ``read`` the last good value holds; others are raised."""
-        self._read, self._tell, self._errors = read, tell, errors
+        """``errors``: after these errors of ``read`` the last good value applies; others are raised."""
+        self._read, self._notify, self._errors = read, notify, errors
         self._good: list[Value] = []
-        self._told: str | None = None
+        self._logged: str | None = None
 
     def current(self) -> Value:
-        """Read the value; after an error, return the last good one.
+        """Read the value; after an error, return the last good value.
 
         Raises:
             MaintenanceError: the value cannot be read, and never was.
@@ -84,20 +84,20 @@ class LastGood(Generic[Value]):
         except self._errors as error:
             if not self._good:
                 raise
-            if (problem := str(error)) != self._told:
-                self._tell(f"{problem}; until that is mended, the last good settings hold")
-                self._told = problem
+            if (problem := str(error)) != self._logged:
+                self._notify(f"{problem}; until this is corrected, the last good settings apply")
+                self._logged = problem
             return self._good[0]
-        if self._told is not None:
-            self._tell("settings are read again, and hold")
-            self._told = None
+        if self._logged is not None:
+            self._notify("the settings can be read again, and apply")
+            self._logged = None
         self._good = [value]
         return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassOrder:
-    """A table to maintain, and all that its process must know of it."""
+    """A table to maintain, and everything that its process must know."""
 
     proposal: Proposal
     catalog: str
@@ -153,7 +153,7 @@ class Passes:
         self._opened: dict[str, Catalog] = {}
 
     def maintain(self, order: PassOrder) -> PassEnd:
-        """Run the pass; an error is an end, too."""
+        """Run the pass; an error is returned as its end."""
         try:
             return self._pass(order)
         except (LeaseHeld, PlanStale) as reason:
@@ -180,7 +180,7 @@ class Passes:
             is_proposed=not is_requested,
             timeout_s=order.timeout_s,
             retries=order.retries,
-            tell=partial(log.warning, "%s: %s", table),
+            notify=partial(log.warning, "%s: %s", table),
             wait=self._stop.wait,
         )
         settings = proposal.settings if is_requested else order.overrides
@@ -232,7 +232,7 @@ class PassProcesses:
         self._starter.shutdown()
 
     def __call__(self, order: PassOrder, stop: Event) -> PassEnd:
-        """Run a pass, for at most 1.25 times its ``job_timeout_s``; ``stop`` has it end after its current operation.
+        """Run a pass, for at most 1.25 times its ``job_timeout_s``; ``stop`` ends it after its current operation.
 
         Raises:
             StorageError: no process starts.
@@ -320,7 +320,7 @@ class _PassProcess:
         self._kill()
 
     def _send(self, message: object) -> None:
-        with suppress(OSError):  # it has died, which the next read reports
+        with suppress(OSError):  # the process died, which the next read reports
             self._orders.send(message)
 
     def _kill(self) -> None:
@@ -336,8 +336,8 @@ def work() -> None:
     It never returns: the process exits without waiting for threads that hang.
     """
     _die_with_the_parent()
-    for one in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(one, lambda number, frame: None)  # only the parent stops it
+    for stopping in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(stopping, lambda number, frame: None)  # only the parent stops it
     ours = _taken_from_stdin()
     engine_name, stop, orders = EngineName(ours.recv()), Event(), SimpleQueue[PassOrder | None]()
     Thread(target=_listen, args=(ours, stop, orders), daemon=True).start()
@@ -352,7 +352,7 @@ def work() -> None:
 
 
 def _taken_from_stdin() -> Connection[Any, Any]:
-    """The connection to the parent; processes that this one starts do not inherit it."""
+    """The connection to the parent; processes that this process starts do not inherit it."""
     ours = Connection(os.dup(0))
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -361,7 +361,7 @@ def _taken_from_stdin() -> Connection[Any, Any]:
 
 
 def _die_with_the_parent() -> None:
-    """Have Linux kill this process when its parent dies, also while it runs no Python code (prctl(2))."""
+    """Let Linux kill this process when its parent dies, even while it runs no Python code (prctl(2))."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

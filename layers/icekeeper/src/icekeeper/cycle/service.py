@@ -1,4 +1,4 @@
-"""The cycle: every interval a detection in this process, then workers have the neediest tables maintained first.
+"""The cycle: every interval, this process detects, and workers maintain the tables, those with the most need first.
 
 Each worker is a thread that waits for a pass (:mod:`icekeeper.cycle.pass_process`).  A detection never waits for
 passes.  Leases exclude tables that are still maintained; proposals of an earlier detection that no worker has started
@@ -89,7 +89,7 @@ class _Work:
     most: int
     """``max_concurrent_jobs`` of the deployment, read before the detection."""
     detection: int
-    """The detection's number; after a later one this work is not started any more."""
+    """The detection's number; after a later detection this work is not started any more."""
 
 
 def workers_of(policy: Policy, environment: Mapping[str, str] = MappingProxyType({})) -> int:
@@ -109,7 +109,7 @@ class Service:
         self,
         state: StateStore,
         run_pass: Callable[[PassOrder, Event], PassEnd],
-        tell: Callable[[str], object],
+        notify: Callable[[str], object],
         *,
         catalogs: Sequence[str],
         patterns: Sequence[str] = (),
@@ -121,15 +121,15 @@ class Service:
         stop: Event | None = None,
         on_cycle: Callable[[float, bool], object] = lambda interval_s, has_ended: None,
     ) -> None:
-        """``run_pass`` runs a pass, and has it end after its current operation once the event is set; ``tell`` writes a
+        """``run_pass`` runs a pass, and ends it after its current operation once the event is set; ``notify`` writes a
         line for people; setting ``stop`` is the same as calling :meth:`stop`.
 
-        ``on_cycle`` is told at the begin and end of each cycle, with its interval in seconds.
+        ``on_cycle`` is called at the begin and end of each cycle, with its interval in seconds.
 
         With ``patterns``, only tables that match one of them are looked at.  ``overrides`` are settings for detection
         and for passes without a request, ``schedule`` those for this process only: interval and workers.
         """
-        self._state, self._run_pass, self._tell, self._stop = state, run_pass, tell, stop or Event()
+        self._state, self._run_pass, self._notify, self._stop = state, run_pass, notify, stop or Event()
         self._environment, self._overrides, self._schedule, self._clock = environment, overrides, schedule, clock
         self._on_cycle, self._as_json, self._patterns = on_cycle, is_json(environment), patterns
         self._cursor: tuple[str, str] | None = None
@@ -150,7 +150,7 @@ class Service:
         Raises:
             PolicyError: the settings or the name of a catalog are wrong.
             StorageError: with ``once``, the state cannot be used.
-            Exception: ``tell`` raised it; running passes have ended after their current operation.
+            Exception: ``notify`` raised it; running passes have ended after their current operation.
         """
         policies, policy = self._rules.current()
         for catalog in self._catalogs.values():
@@ -181,7 +181,7 @@ class Service:
     def _detect(self, pool: ThreadPoolExecutor, policies: TablePolicies, policy: Policy, *, once: bool) -> bool:
         """Look at every table once, and submit those that need work; return whether there was no error.
 
-        What no worker has started of an earlier detection is replaced.
+        Tables of an earlier detection that no worker has started are replaced.
         """
         self._on_cycle(policy.detection_interval_s, False)
         opened: dict[str, str] = {}
@@ -201,14 +201,14 @@ class Service:
         except MaintenanceError as error:
             if once:
                 raise
-            self._say(f"nothing could be looked at: {error}")
+            self._say(f"no table could be read: {error}")
             return False
         self._cursor = report.cursor
         interval_ms = 0 if once else int(policy.detection_interval_s * 1000)
         with suppress(StorageError):  # the next detection records that requests are served
             if not self._patterns:
                 note_detection(self._state.leases, now_ms=self._clock(), interval_ms=interval_ms)
-        self._tell_detection(report)
+        self._report_detection(report)
         self._on_cycle(policy.detection_interval_s, True)
         self._detections += 1
         running = [future for future in self._waiting if not future.cancel() and not future.done()]
@@ -217,7 +217,7 @@ class Service:
                 proposal=proposal,
                 catalog=opened[proposal.catalog],
                 policies=policies.without_results(),
-                # Who requests a pass over one table does not ask for the rhythm of a part of the fleet.
+                # A request for a pass over one table must not change how often other tables are detected.
                 overrides={} if proposal.is_requested and self._patterns else {**self._overrides},
                 detected_ms=started_ms,
                 run=run,
@@ -236,9 +236,9 @@ class Service:
         return catalog
 
     def _maintain(self, work: _Work) -> bool:
-        """Run the pass over a table and print its result; an error is a result, too.
+        """Run the pass over a table and print its result, which may be an error.
 
-        A pass that is not started, because the process ends or there was a later detection, has none.
+        A pass that is not started, because the process ends or there was a later detection, has no result.
         """
         started_s = time.monotonic()
         try:
@@ -254,7 +254,7 @@ class Service:
             summary=self._cut_off(work.order, end.summary) if end.is_cut else end.summary,
             seconds=time.monotonic() - started_s,
         )
-        self._tell(result.line(self._clock(), as_json=self._as_json))
+        self._notify(result.line(self._clock(), as_json=self._as_json))
         return result.is_well
 
     def _with_slot(self, work: _Work) -> PassEnd | None:
@@ -278,16 +278,16 @@ class Service:
                 self._state.cut_offs, proposal.identity.entry, CutWork.PASS, why, now_ms=self._clock()
             ).sentence
         except StorageError as error:
-            why = f"{why}; that cannot be recorded: {error}"
+            why = f"{why}; this could not be recorded: {error}"
         return f"cut off: {why}"
 
-    def _tell_detection(self, report: FleetReport) -> None:
+    def _report_detection(self, report: FleetReport) -> None:
         for skip in report.skipped:
             if skip.is_error:
                 result = TableResult(
                     catalog=skip.catalog, table=skip.table or "*", status="failed", summary=skip.reason
                 )
-                self._tell(result.line(self._clock(), as_json=self._as_json))
+                self._notify(result.line(self._clock(), as_json=self._as_json))
         for warning in report.warnings:
             if warning not in self._warned:  # detections repeat their warnings
                 self._say(warning)
@@ -297,7 +297,7 @@ class Service:
         beyond = f", {report.beyond_limit} of them beyond max_jobs_per_detection" if report.beyond_limit else ""
         late = f", {report.not_reached} not reached" if report.not_reached else ""
         counts = {"tables": report.scanned, "proposals": len(report.proposals), "errors": report.errors}
-        self._say(f"{counted(report.scanned, 'table')} looked at{late}, {need}{beyond}", **counts)
+        self._say(f"{counted(report.scanned, 'table')} scanned{late}, {need}{beyond}", **counts)
 
     def _say(self, sentence: str, **fields: object) -> None:
-        self._tell(run_line(self._clock(), sentence, self._environment, **fields))
+        self._notify(run_line(self._clock(), sentence, self._environment, **fields))

@@ -1,1 +1,1 @@
-"""The demonstration: a real table bucket on this machine, and a reader that is not ours."""
+"""The demonstration: a real table bucket on this machine, and an independent reader."""

@@ -24,15 +24,15 @@ from icekeeper.storage.storage import Storage
 
 _TIMEOUT_S = 600.0
 Snapshot: TypeAlias = tuple[str, int | None]
-"""A metadata file and the id of a snapshot; ``None`` is the current one."""
+"""A metadata file and the id of a snapshot; ``None`` is the current snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableChecksum:
-    """The rows of one snapshot as a multiset: equal for equal rows in any order, of files and of columns.
+    """The rows of one snapshot as a multiset: equal for equal rows, whatever the order of files and columns.
 
-    ``checksum`` is the sum over all rows of a 64-bit hash of all columns, in hexadecimal.  It may be compared only with
-    one made by the same version of DuckDB.
+    ``checksum`` is the sum over all rows of a 64-bit hash of all columns, in hexadecimal.  Compare it only with a
+    checksum of the same version of DuckDB.
     """
 
     rows: int
@@ -46,7 +46,7 @@ def read_checksums(snapshots: Sequence[Snapshot], *, s3: Mapping[str, str] | Non
         snapshots: metadata files as local paths, ``file:`` or ``s3://`` addresses; each snapshot is read with the
             schema it was written with.
         s3: PyIceberg's properties ``s3.endpoint``, ``s3.access-key-id``, ``s3.secret-access-key``, ``s3.region`` where
-            the tables are on S3; others are ignored, so a catalog's properties may be given whole.
+            the tables are on S3; others are ignored, so all properties of a catalog may be given.
 
     Raises:
         StorageError: DuckDB is not installed, cannot read a table (it names the first), or ended abnormally.
@@ -121,7 +121,7 @@ def measure(loaded: LoadedTable, storage: Storage) -> Figures:
 
 
 def read_contents(tables: Sequence[tuple[LoadedTable, str | None]], s3: Mapping[str, str]) -> list[Contents]:
-    """Read every row of each table with DuckDB, at the head and at its tag, if it has one.
+    """Read every row of each table with DuckDB, at the head and at its tag, if it has a tag.
 
     Raises:
         StorageError: DuckDB cannot read a table.

@@ -60,7 +60,7 @@ def print_figures(console: Console, stories: Sequence[tuple[MessyTable, Figures,
 
 
 def print_contents(console: Console, stories: Sequence[tuple[MessyTable, Contents, Contents]]) -> None:
-    """Print rows and checksum, as DuckDB reads them, at the head and at the tag; unchanged ones once."""
+    """Print rows and checksum, as DuckDB reads them, at the head and at the tag; unchanged contents once."""
     console.print()
     console.print("rows as DuckDB reads them, before and after")
     table = _columns()
@@ -179,14 +179,14 @@ def run_demo(keep: Path | None, engine: EngineName, console: Console) -> dict[st
     is_ok = all(story.ok for story in stories)
     print_figures(console, [(s.table, s.before, s.after) for s in stories])
     print_contents(console, [(s.table, s.rows_before, s.rows_after) for s in stories])
-    verdict = "Every table is healthy and holds the rows it held" if is_ok else "Something is wrong, see above"
+    verdict = "Every table is healthy and holds the same rows as before" if is_ok else "Something is wrong, see above"
     console.print()
     console.print(f"{verdict} ({seconds:.0f} s).")
     if keep is None:
-        told = f"To look around in the bucket, make it again and keep it: {_command()} demo --keep icekeeper-demo"
+        sentence = f"To look around in the bucket, make it again and keep it: {_command()} demo --keep icekeeper-demo"
     else:
-        told = f"The bucket is kept; look around with: {_command()} demo --explore {shlex.quote(str(keep))}"
-    console.print(told, soft_wrap=True)
+        sentence = f"The bucket is kept; look around with: {_command()} demo --explore {shlex.quote(str(keep))}"
+    console.print(sentence, soft_wrap=True)
     return {"ok": is_ok, "seconds": round(seconds, 1), "tables": [story.to_json() for story in stories]}
 
 
@@ -210,7 +210,7 @@ def explore(folder: Path, console: Console) -> NoReturn:
 
 
 def _command() -> str:
-    """How a shell in any folder calls this program: ``make demo`` runs one that is not on the path."""
+    """How a shell in any folder calls this program: ``make demo`` runs it without a command on the path."""
     if shutil.which("icekeeper"):
         return "icekeeper"
     called = Path(sys.argv[0])
@@ -276,7 +276,7 @@ def _runtime(properties: Mapping[str, str], folder: Path) -> Runtime:
 @contextmanager
 def _folder(keep: Path | None) -> Iterator[Path]:
     """A temporary folder, which is removed at the end, also when the process is terminated; or the folder ``keep``."""
-    # Loopback is never behind a proxy, and a terminated process must still stop its server.
+    # A proxy must not be used for loopback, and a terminated process must still stop its server.
     os.environ["NO_PROXY"] = ",".join(filter(None, [os.environ.get("NO_PROXY"), "127.0.0.1"]))
     is_terminated = False
 

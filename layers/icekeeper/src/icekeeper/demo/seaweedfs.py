@@ -228,7 +228,7 @@ def _start(
     ]  # -ip.bind is all addresses unless set
     command += ["-master.telemetry=false", "-webdav=false", "-s3.port.lance=0", "-s3.autoCreateBucket=false"]
     command += [f"-volume.max={100 + room_bytes // _VOLUME_BYTES}", f"-master.volumeSizeLimitMB={_VOLUME_BYTES >> 20}"]
-    command += ["-volume.preStopSeconds=0"]  # nobody else reads this volume: do not delay the stop by a second
+    command += ["-volume.preStopSeconds=0"]  # no other process reads this volume: do not delay the stop by a second
     # Relative to the working directory, because the path of a Unix socket may have 107 bytes only.
     command += ["-filer.localSocket=filer.sock", "-s3.localSocket=s3.sock"]
     command += [f"-{flag}={port}" for flag, port in zip(_PORT_FLAGS, ports, strict=True)]

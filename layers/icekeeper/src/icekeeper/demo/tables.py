@@ -126,7 +126,7 @@ def _customers(catalog: Catalog, storage: Storage) -> MessyTable:
                 update.update_column("customer_id", LongType())
                 update.delete_column("fax")
                 update.add_column("city", StringType())
-    # As crashed writers leave them: files that no snapshot refers to.
+    # Files that no snapshot refers to, as crashed writers leave behind.
     location = table.location().rstrip("/")
     for _ in range(12):
         storage.write(f"{location}/data/00000-0-{uuid.uuid4()}.parquet", b"PAR1" + bytes(20_000))

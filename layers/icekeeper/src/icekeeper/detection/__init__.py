@@ -1,1 +1,1 @@
-"""Which tables need maintenance, from metadata alone; and how one looks now."""
+"""Which tables need maintenance, from metadata alone; and the current state of a table."""

@@ -1,4 +1,4 @@
-"""How tables look now, whatever was recorded: the health of one, its layout, and both for all of a pattern."""
+"""The current state of tables, whatever was recorded: health and layout of one table, or of all tables of a pattern."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Value = TypeVar("Value")
 
 
 def _if_readable(read: Callable[[], Value], otherwise: Value, what: str) -> Value:
-    """What the state says; if it cannot be read, the health of a table is reported without."""
+    """A value read from the state; if the read fails, it is logged, and ``otherwise`` is returned."""
     try:
         return read()
     except StorageError as error:
@@ -57,7 +57,7 @@ def _if_readable(read: Callable[[], Value], otherwise: Value, what: str) -> Valu
 
 @dataclass(frozen=True, slots=True)
 class Afresh:
-    """Looks at the tables of one catalog, with the policies of its deployment."""
+    """Reads the tables of one catalog, with the policies of its deployment."""
 
     catalog: Catalog
     state: StateStore
@@ -82,7 +82,7 @@ class Afresh:
         cuts: Sequence[CutOff] = _if_readable(
             lambda: self.state.cut_offs.of_catalog(catalog.id), [], "which tables were cut off"
         )
-        if (cut := waiting_cuts(cuts, CutWork.LOOK, now_ms).get(table.key)) is not None:  # another look would hang
+        if (cut := waiting_cuts(cuts, CutWork.LOOK, now_ms).get(table.key)) is not None:  # another read would hang
             identity = TableIdentity(catalog.id, table, "")
             unread = {"cut_off": f"the table is not read: {cut.sentence}"}
             return LakeStats(identity=identity, observed_ms=now_ms, snapshot_id=None, counters={}, warnings=unread)
@@ -124,7 +124,7 @@ class Afresh:
 
         def look() -> None:
             lake = self.state.lake_stats.of_catalog(catalog.id)
-            known.know(one.identity for one in lake if one.identity.uuid == identity.uuid)
+            known.know(stats.identity for stats in lake if stats.identity.uuid == identity.uuid)
 
         _if_readable(look, None, "which tables have the same UUID")
         return known.of(identity)
@@ -137,7 +137,7 @@ class Afresh:
         return None
 
     def scan(self, pattern: str) -> Mapping[str, str]:
-        """Scan the tables whose names match ``pattern`` (``shop.*``, ``*``), and record what their manifests say.
+        """Scan the tables whose names match ``pattern`` (``shop.*``, ``*``), and record the facts in their manifests.
 
         Returns why tables could not be read, by name.
 
@@ -154,9 +154,11 @@ class Afresh:
             raise PolicyError(f"--fresh {pattern}: no table of catalog {self.catalog.id} matches it")
         everything = {**filters, "max_jobs_per_detection": str(10**9)}
         found = detect_catalog(self.catalog, self.state, self.policies, overrides=everything, clock=self.clock)
-        reasons = {one.table: one.reason for one in found.skipped}
+        reasons = {skip.table: skip.reason for skip in found.skipped}
         lake = self.state.lake_stats.of_catalog(self.catalog.id)
-        known = {one.identity.table: one.verdict for one in sorted(lake, key=lambda one: one.verdict.is_unread)}
+        known = {
+            stats.identity.table: stats.verdict for stats in sorted(lake, key=lambda stats: stats.verdict.is_unread)
+        }
         unread: dict[str, str] = {}
         for table in matching:
             if table not in known or known[table].is_unread:
@@ -177,7 +179,7 @@ class Afresh:
         self.state.layouts.record(*layout)
 
     def layout(self, table: TableName) -> Sequence[TableLayout]:
-        """What the manifests of a table say of its files, partitions, refs and design; reads every manifest.
+        """Files, partitions, refs and design of a table; reads every manifest.
 
         Raises:
             PolicyError: unknown table.
@@ -211,16 +213,16 @@ class Afresh:
 
     def _shown(self, advice: Sequence[Advice]) -> list[dict[str, str]]:
         own = f" --catalog {shlex.quote(self.catalog.id.name)}"
-        statements = [one.statement + (own if one.statement.startswith("icekeeper ") else "") for one in advice]
+        statements = [item.statement + (own if item.statement.startswith("icekeeper ") else "") for item in advice]
         return [
-            {"reason": one.message[:_LONGEST_ADVICE], "gain": one.gain, "statement": statement[:_LONGEST_ADVICE]}
-            for one, statement in zip(advice[:_MOST_ADVICE], statements, strict=False)
+            {"reason": item.message[:_LONGEST_ADVICE], "gain": item.gain, "statement": statement[:_LONGEST_ADVICE]}
+            for item, statement in zip(advice[:_MOST_ADVICE], statements, strict=False)
         ]
 
 
 def _holders(costs: TableCosts) -> dict[str, Any]:
-    """The bytes that each ref and snapshot alone holds."""
+    """The bytes that only one ref or snapshot holds, for each ref and snapshot."""
     return {
-        "refs": [[one.name, one.type, one.snapshots, one.bytes_only_here] for one in costs.refs[:MOST_REFS]],
-        "snapshots": [[one.timestamp_ms, one.bytes_only_here] for one in costs.snapshots[-MOST_SNAPSHOTS:]],
+        "refs": [[ref.name, ref.type, ref.snapshots, ref.bytes_only_here] for ref in costs.refs[:MOST_REFS]],
+        "snapshots": [[snap.timestamp_ms, snap.bytes_only_here] for snap in costs.snapshots[-MOST_SNAPSHOTS:]],
     }

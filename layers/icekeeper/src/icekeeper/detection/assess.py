@@ -66,7 +66,7 @@ def assess_table(
 ) -> Proposal | Skip:
     """Assess a table by its records in the state store (``memory``).
 
-    For a table without a recorded sweep, the time of the first one is passed to ``plan_sweep``, unless it is now; the
+    For a table without a recorded sweep, the time of the first sweep is passed to ``plan_sweep``, unless it is now; the
     first sweeps of the ``fleet`` tables that the scan selects are spread over an interval.  ``manifests`` is the number
     of manifests of the head where its summary lacks it; ``None``: unknown.
 
@@ -100,7 +100,7 @@ def assess_table(
     if isinstance(found, Skip):
         return replace(found, warning=warning, catalog=identity.catalog.name)
     seen = () if memory.seen is None else (memory.seen.finished_ms,)
-    passes_ms = (*seen, *(one.finished_ms for one in sweeps.values() if one.kind is not SweepKind.FIRST))
+    passes_ms = (*seen, *(sweep.finished_ms for sweep in sweeps.values() if sweep.kind is not SweepKind.FIRST))
     return replace(
         found,
         warning=warning,
@@ -112,8 +112,8 @@ def assess_table(
 
 
 def _unreadable(metadata: TableMetadata, memory: Glance) -> str | None:
-    told = unreadable_warning(memory.unreadable), refused_expiry_warning(metadata, memory.refused_expiry)
-    return "; ".join(filter(None, told)) or None
+    warnings = unreadable_warning(memory.unreadable), refused_expiry_warning(metadata, memory.refused_expiry)
+    return "; ".join(filter(None, warnings)) or None
 
 
 def _expirable(metadata: TableMetadata, policy: Policy, memory: Glance, now_ms: int) -> ExpiryPlan:
@@ -183,8 +183,8 @@ def assess(
     Args:
         expirable: how many snapshots the current expiry plan contains; it respects pins.
         expirable_refs: how many branches and tags it contains.
-        seen: what passes saw of the table.  If one with the same digest has looked at this head, or at one since which
-            little came, the head's summary is no sign of work.
+        seen: what passes saw of the table.  If a pass with the same digest has looked at this head, or at a head since
+            which little was added, the head's summary is not a sign of work.
         failed_loads: how many failed loads are past the grace period.  A pass removes their files even if maintenance
             is disabled, unless the deployment forbids it.
         due: signals that depend only on an interval: the orphan sweep.
@@ -200,7 +200,7 @@ def assess(
         return Skip(table, f"format version {metadata.format_version} is not maintained by this version")
     head = metadata.head(policy.branch)
     if head is None and policy.branch != MAIN:
-        return Skip(table, f"policy key branch names '{policy.branch}', which is no branch of this table")
+        return Skip(table, f"policy key branch names '{policy.branch}', which is not a branch of this table")
 
     if resolved.runs(Operation.EXPIRE_SNAPSHOTS) and gc_enabled(metadata):
         signals.extend(expiry_signals(metadata, policy, now_ms=now_ms, expirable=expirable))
@@ -236,7 +236,7 @@ def _layout_signals(
 ) -> tuple[Sequence[Signal], str]:
     """Signals that files, deletes or manifests need a rewrite; without any, the reason why a pass should still look.
 
-    Also why there is none.  ``refused``: why compaction cannot work on this table.
+    Also why there is no reason.  ``refused``: why compaction cannot work on this table.
     """
     policy, compacts = resolved.policy, resolved.runs(Operation.COMPACT) and not refused
     signals = list(summary_signals(head, resolved, {Operation.COMPACT} if refused else (), manifests))

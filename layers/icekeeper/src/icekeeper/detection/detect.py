@@ -73,10 +73,10 @@ def detect(
         run=run,
         count_manifests=_manifest_counter(),
         check_request=policies.of_requests(given).of,
-        own_policy=asked.own if "operations" in given else None,  # some operations are not all that is due
+        own_policy=asked.own if "operations" in given else None,  # work of other operations may be due as well
         patterns=patterns,
     )
-    with state.kept_open():  # otherwise SQLite empties its log whenever the last connection closes
+    with state.kept_open():  # otherwise SQLite checkpoints its log each time the last connection closes
         report = scanner.scan(sources, cursor)
         try:
             first_sweeps.write_rest()
@@ -94,7 +94,7 @@ class _Asked:
     overrides: Mapping[str, str]
     unsafe: bool
     is_admitted: bool = False
-    """Some table's policy admits them."""
+    """Whether the policy of some table admits them."""
     refusals: list[str] = field(default_factory=list)
 
     def resolve(self, catalog: Catalog, loaded: LoadedTable) -> ResolvedPolicy:
@@ -115,8 +115,8 @@ class _Asked:
         """Raise RequestRefused if tables have refused the settings, and none has admitted them."""
         if self.refusals and not self.is_admitted:
             others = len(self.refusals) - 1
-            told = f" (as for {counted(others, 'other table')})" if others else ""
-            raise RequestRefused(f"{min(self.refusals)}{told}")
+            shared = f" (as for {counted(others, 'other table')})" if others else ""
+            raise RequestRefused(f"{min(self.refusals)}{shared}")
 
 
 def look_again(
@@ -131,13 +131,13 @@ def look_again(
 ) -> None:
     """Record how a table looks now, as the next scan would, if a scan has recorded it before.
 
-    A table whose UUID another table has is left to the next scan, which knows both.
+    A table that shares its UUID with another table is left to the next scan, which reads both.
 
     Raises:
         MaintenanceError: the table or the state cannot be read, or settings are wrong.
     """
     recorded = state.lake_stats.of_name(catalog.id, table)
-    if not recorded or any("uuid_twice" in one.warnings for one in recorded):
+    if not recorded or any("uuid_twice" in stats.warnings for stats in recorded):
         return
     Scanner(
         policies.deployment(overrides, unsafe=unsafe).policy,
@@ -182,7 +182,7 @@ def detect_catalog(
         PolicyError: the deployment's settings are wrong.
         StorageError: the catalog cannot be listed, or the state cannot be used.
     """
-    source = CatalogSource(catalog.id.name, lambda: catalog, may_be_empty=True)  # the note says why it is empty
+    source = CatalogSource(catalog.id.name, lambda: catalog, may_be_empty=True)  # the note says why no table was found
     report = detect([source], state, policies, overrides=overrides, unsafe=unsafe, clock=clock)
     for skip in report.skipped:
         if not skip.table:

@@ -74,7 +74,7 @@ def listed_catalog(source: CatalogSource, settings: Policy, patterns: Sequence[s
         log.exception("catalog %s broke", source.name)
         reason = f"the catalog cannot be scanned: {type(error).__name__} {error}"
         return Skip("", reason, is_error=True, catalog=source.name)
-    # A table that a page repeats would be maintained twice at once, because both have the run's lease.
+    # A table that is listed twice would be maintained twice at once, because both passes have the run's lease.
     tables = tuple(dict.fromkeys(listed))
     selected = tuple(table for table in tables if selects_table(settings, table, patterns))
     return ListedCatalog(catalog, frozenset(tables), selected, left_out, source.may_be_empty)
@@ -107,8 +107,8 @@ def _unmatched(settings: ResolvedPolicy, key: str, what: str, names: Collection[
 
 def empty_catalogs(listed: Iterable[ListedCatalog]) -> Sequence[str]:
     """The names of the configured catalogs that list no table."""
-    expected = (one for one in listed if one.tables is not None and not one.may_be_empty)
-    return tuple(one.catalog.id.name for one in expected if not one.tables)
+    expected = (catalog for catalog in listed if catalog.tables is not None and not catalog.may_be_empty)
+    return tuple(source.catalog.id.name for source in expected if not source.tables)
 
 
 def listing_warnings(listed: Sequence[ListedCatalog]) -> Sequence[str]:
@@ -116,26 +116,28 @@ def listing_warnings(listed: Sequence[ListedCatalog]) -> Sequence[str]:
     (rule: partial-listings-delete-nothing)."""
     empty = frozenset(empty_catalogs(listed))
     return tuple(
-        one.left_out
-        or f"catalog {one.catalog.id} lists no table: if it has any, a right to see them is missing, such as a grant"
-        " of AWS Lake Formation"
-        for one in listed
-        if one.left_out or one.catalog.id.name in empty
+        source.left_out
+        or f"catalog {source.catalog.id} lists no tables; if it has any, the right to list them is missing, such as an"
+        " AWS Lake Formation grant"
+        for source in listed
+        if source.left_out or source.catalog.id.name in empty
     )
 
 
 def unmatched_patterns(listed: Sequence[ListedCatalog], patterns: Iterable[str]) -> Iterator[str]:
     """A sentence for each pattern of the call that matches no table of these catalogs."""
-    names = [str(table) for one in listed for table in one.tables or ()]
+    names = [str(table) for catalog in listed for table in catalog.tables or ()]
     for pattern in patterns:
         if not any(matches(name, [pattern]) for name in names):
             yield f"no table matches '{pattern}'"
 
 
-def told_of_none(pending: Sequence[MaintenanceRequest], catalogs: Sequence[Catalog]) -> tuple[MaintenanceRequest, ...]:
-    """The requests filed under names that none of these catalogs has; they may be for their tables all the same."""
-    known = {_told(catalog.id) for catalog in catalogs}
-    return tuple(one for one in pending if _told(one.identity.catalog) not in known)
+def unmatched_requests(
+    pending: Sequence[MaintenanceRequest], catalogs: Sequence[Catalog]
+) -> tuple[MaintenanceRequest, ...]:
+    """The requests filed under a catalog name that is not among these; they may still be for tables of these."""
+    known = {_filed_under(catalog.id) for catalog in catalogs}
+    return tuple(request for request in pending if _filed_under(request.identity.catalog) not in known)
 
 
 def requested_tables(
@@ -146,17 +148,17 @@ def requested_tables(
     Only a loaded table shows which requests are for it, as it may have another name here than in the request.
     ``strangers`` are matched to the catalog's tables by name, ignoring case.
     """
-    own = _told(listed.catalog.id)
-    told: dict[str, list[MaintenanceRequest]] = {}
+    own = _filed_under(listed.catalog.id)
+    requested: dict[str, list[MaintenanceRequest]] = {}
     for request in pending:
-        if _told(request.identity.catalog) == own:
-            told.setdefault(str(request.identity.table), []).append(request)
+        if _filed_under(request.identity.catalog) == own:
+            requested.setdefault(str(request.identity.table), []).append(request)
     sought = {str(request.identity.table).lower() for request in strangers}
     found = (table for table in listed.tables or () if sought and str(table).lower() in sought)
-    return tuple(dict.fromkeys((*(filed[0].identity.table for filed in told.values()), *found))), told
+    return tuple(dict.fromkeys((*(filed[0].identity.table for filed in requested.values()), *found))), requested
 
 
-def _told(catalog: CatalogId) -> CatalogId:
+def _filed_under(catalog: CatalogId) -> CatalogId:
     """The catalog that a request is filed under; trailing slashes do not matter."""
     return CatalogId(catalog.name, catalog.warehouse.rstrip("/"))
 

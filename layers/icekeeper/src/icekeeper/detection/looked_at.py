@@ -34,7 +34,7 @@ class LookedAt:
     why: str
     """Why it would find nothing, or why a pass should look."""
     seen: LastSeen | None = None
-    """The record; ``None``: there is none that tells anything."""
+    """The record; ``None``: there is no usable record."""
 
 
 def looked_at(
@@ -51,7 +51,7 @@ def looked_at(
         return LookedAt(False, f"time alone may have brought work {_SINCE}", last)
     came = _came_since(metadata, head, last)
     if came is None:
-        return LookedAt(False, f"what came {_SINCE} cannot be told from the snapshots", last)
+        return LookedAt(False, f"the snapshots do not show what was added {_SINCE}", last)
     words = []
     for what, least in _least(resolved).items():
         if came[what] >= least:
@@ -76,7 +76,7 @@ def _least(resolved: ResolvedPolicy) -> dict[str, int]:
 
 
 def _came_since(metadata: TableMetadata, head: Snapshot, last: LastSeen) -> dict[str, int] | None:
-    """What others have added since a pass; ``None``: the snapshots do not tell."""
+    """What others have added since a pass; ``None``: the snapshots do not show it."""
     came = {"data file": 0, "delete file": 0, "commit": 0}
     base_id: int | None = head.snapshot_id
     for snapshot in metadata.ancestors(head.snapshot_id):

@@ -1,4 +1,4 @@
-"""Which table goes first: the weight of each signal, the priority that signals make together, and urgency (pure).
+"""Which table comes first: the weight of each signal, the priority of all signals together, and urgency (pure).
 
 A weight is about 1 where its signal reaches the threshold, and grows from there.  The priority is between 0 and 1.
 Where a scan may not propose all tables, it chooses by urgency: the priority, and the time since the last pass.
@@ -20,7 +20,7 @@ FAILED_LOADS_WEIGHT = 0.1
 # certainly need work come first.
 OLD_PARTITIONS_WEIGHT = 0.1
 SWEEP_WEIGHT = 0.1
-# Another look may find nothing.  Tables with a sign of need come first.
+# A pass may find nothing here.  Tables with a sign of need come first.
 LOOK_WEIGHT = 0.05
 # Statistics only improve query plans; small files and deletes slow all queries down.
 _STATISTICS_WEIGHT = 0.2
@@ -37,37 +37,37 @@ class Signal:
 
 
 def expiry_weight(expirable: int, policy: Policy) -> float:
-    """Of so many snapshots that can expire."""
+    """The weight of this many snapshots that can expire."""
     return expirable / policy.max_snapshots_to_keep
 
 
 def small_files_weight(files: int, average_bytes: float, policy: Policy) -> float:
-    """Of so many data files that are small on average."""
+    """The weight of this many data files that are small on average."""
     return files / policy.min_input_files * (1 - average_bytes / policy.min_file_size_bytes)
 
 
 def large_files_weight(average_bytes: float, policy: Policy) -> float:
-    """Of data files that are on average far above the target."""
+    """The weight of data files that are on average far above the target."""
     return average_bytes / policy.target_file_size_bytes - 1
 
 
 def delete_debt_weight(delete_files: int, deleted_share: float, policy: Policy) -> float:
-    """Of so many delete files, and the share of the table's rows that they delete."""
+    """The weight of this many delete files that delete this share of the table's rows."""
     return delete_files / policy.min_input_files + _DELETED_ROWS_WEIGHT * deleted_share
 
 
 def manifests_weight(manifests: int, policy: Policy) -> float:
-    """Of so many manifests."""
+    """The weight of this many manifests."""
     return manifests / policy.min_manifests_to_rewrite
 
 
 def clustering_weight(files: int, total: int | None, policy: Policy) -> float:
-    """Of so many data files of ``total`` that came since files were last clustered; ``None``: the total is unknown."""
+    """The weight of ``files`` data files, of ``total`` (``None``: unknown), added since files were last clustered."""
     return files / policy.min_input_files * (files / total if total else 1.0)
 
 
 def statistics_weight(changed_share: float = 0.0) -> float:
-    """Of statistics that are missing, or of that share of rows that changed since they were computed."""
+    """The weight of missing statistics, or of the share of rows that changed since statistics were computed."""
     return _STATISTICS_WEIGHT * (1 + changed_share)
 
 

@@ -24,14 +24,14 @@ class Proposal:
     uuid: str = ""
     location: str = ""
     waited_ms: int = field(default=0, compare=False)
-    """Time since the last pass; without one, the age of the table."""
+    """Time since the last pass; without a pass, the age of the table."""
     warning: str | None = None
     """A problem that no pass can repair: unreadable files."""
     catalog: str = ""
     warehouse: str = ""
     is_requested: bool = False
     settings: Mapping[str, str] = field(default_factory=dict)
-    """Those of the request, if there is one."""
+    """The settings of the request, if there is a request."""
 
     @property
     def identity(self) -> TableIdentity:
@@ -100,7 +100,7 @@ class FleetReport:
         return sum(skip.is_error for skip in self.skipped)
 
     def to_json(self) -> dict[str, Any]:
-        """The document ``detection.json`` of a run; a proposal stands in an entry with its catalog and request."""
+        """The document ``detection.json`` of a run; each proposal is in an entry with its catalog and request."""
         document = asdict(self)
         del document["note"]
         around = ("catalog", "warehouse", "is_requested", "settings")

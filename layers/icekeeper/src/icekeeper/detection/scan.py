@@ -20,8 +20,8 @@ from icekeeper.detection.list_tables import (
     listing_warnings,
     requested_tables,
     round_robin,
-    told_of_none,
     unmatched_patterns,
+    unmatched_requests,
 )
 from icekeeper.detection.priority import urgency
 from icekeeper.detection.proposal import FleetReport, Proposal, Skip
@@ -56,7 +56,7 @@ log = logging.getLogger(__name__)
 
 # A load is two requests of about 50 ms each: 10,000 tables in 300 s need seven threads if nothing is slow.
 LOADING_THREADS = 16
-# The largest share of the time for listing several catalogs: a slow one must leave time for the tables of the others.
+# The largest share of the time for listing several catalogs: a slow catalog must leave time for tables of the others.
 _LISTING_SHARE = 0.5
 
 RequestChecker = Callable[[Catalog, LoadedTable, Mapping[str, str]], object]
@@ -76,23 +76,23 @@ class _Place:
     health: LakeLog
     twins: Twins
     seen: SeenTables | None
-    """``None``: one table only is looked at."""
+    """``None``: the scan looks at one table only."""
     whole: frozenset[TableName] | None
     """Every table of the catalog; ``None``: some are not listed."""
     requested: Sequence[TableName]
     """The tables to load first."""
     filed: Mapping[str, Sequence[MaintenanceRequest]]
-    """The requests filed under the catalog's own name, by the table's; several, if the table was created anew."""
+    """The requests filed under the catalog's own name, by table name; several if the table was recreated."""
     pending: Mapping[str, MaintenanceRequest]
     """Requests of all catalogs by lease key: a table may have another name here than in the request."""
     fleet: int
     """How many tables the scan selects in all catalogs."""
     not_looked_at: Mapping[str, CutOff]
-    """By key of the name: tables that the scan does not load yet, because loading them was cut off."""
+    """By key of the name: tables that the scan does not load yet, because loading them took too long."""
     not_maintained: Mapping[str, CutOff]
-    """By key of the name: tables that get no pass yet, because their pass was cut off."""
+    """By key of the name: tables that get no pass yet, because their last pass took too long."""
     looked_at_again: frozenset[str]
-    """Keys of tables that are loaded again after this was cut off."""
+    """Keys of tables that are loaded again after an earlier load took too long."""
 
     def entry(self, table: TableName) -> Entry:
         return Entry(self.catalog.id, table.key)
@@ -117,15 +117,15 @@ class Scanner:
     Tables with a pending request come first, whatever the filters.  The others follow in round-robin order after a
     cursor; the report has the cursor for the next scan.  ``detection_timeout_s`` bounds the whole scan; at most
     ``max_jobs_per_detection`` proposals remain, chosen by urgency.  The health of every loaded table is recorded.  If
-    there are several catalogs, one that is not listed within half of the time is skipped.
+    there are several catalogs, a catalog that is not listed within half of the time is skipped.
 
     A request for a table that no longer exists is reported and dropped.  The run that serves a request claims it.
 
-    A scan with patterns looks at the tables that match them and at no other, so it serves the requests of these only.
+    A scan with patterns looks only at tables that match them, so it serves only the requests for these tables.
     """
 
     settings: Policy
-    """The deployment's."""
+    """The settings of the deployment."""
     store: StateStore
     now_ms: int
     resolve_policy: PolicyResolver
@@ -134,7 +134,7 @@ class Scanner:
     """Also the largest number of metadata documents in memory."""
     monotonic_s: Callable[[], float] = time.monotonic
     run: str = ""
-    """The run whose passes use the records of the scan; empty: none follows."""
+    """The run whose passes use the records of the scan; empty: no run follows."""
     count_manifests: ManifestCounter | None = None
     """``None``: where a summary lacks the number, it is unknown."""
     check_request: RequestChecker = lambda catalog, loaded, settings: None
@@ -142,7 +142,7 @@ class Scanner:
     """Resolves the settings of a table without those of the call, by which its health is recorded; ``None``: by
     ``resolve_policy``."""
     patterns: Sequence[str] = ()
-    """Those of the call; none: all tables that the filters select."""
+    """The patterns of the call; without any, all tables that the filters select."""
 
     def scan(self, sources: Sequence[CatalogSource], cursor: tuple[str, str] | None = None) -> FleetReport:
         """Assess the selected tables of these catalogs; each is loaded once.
@@ -154,11 +154,11 @@ class Scanner:
         scan_started(len(sources))
         deadline_s = started_s + self.settings.detection_timeout_s
         catalogs, skipped = self._opened(sources, deadline_s)
-        told: list[str] = []
+        warnings: list[str] = []
         unmatched = () if skipped else tuple(unmatched_patterns(catalogs, self.patterns))
-        places = self._places(catalogs, skipped, told)
+        places = self._places(catalogs, skipped, warnings)
         entries = [FleetTable(name, str(table), table) for name, place in places.items() for table in place.selected]
-        asked = [FleetTable(name, str(one), one) for name, place in places.items() for one in place.requested]
+        asked = [FleetTable(name, str(table), table) for name, place in places.items() for table in place.requested]
         asked_for = {entry.cursor for entry in asked}
         selected = {entry.cursor for entry in entries}
         order = round_robin((entry for entry in entries if entry.cursor not in asked_for), cursor)
@@ -178,9 +178,9 @@ class Scanner:
         late, hung = _late_reason(self.settings), {entry.cursor for entry in reached.hung}
         skipped += more
         slow = look_reason(self.settings.detection_timeout_s)
-        for one in missed:
-            is_hung = one.cursor in hung
-            skipped.append(Skip(one.text, slow if is_hung else late, is_error=is_hung, catalog=one.catalog))
+        for cut in missed:
+            is_hung = cut.cursor in hung
+            skipped.append(Skip(cut.text, slow if is_hung else late, is_error=is_hung, catalog=cut.catalog))
         report = FleetReport(
             scanned=len(reached.done),
             listed=len(selected),
@@ -189,7 +189,7 @@ class Scanner:
             cursor=_next_cursor(order, reached.begun - len(asked), cursor),
             not_reached=len(missed),
             beyond_limit=beyond_limit,
-            warnings=(*listing_warnings(catalogs), *unmatched, *told, *refused),
+            warnings=(*listing_warnings(catalogs), *unmatched, *warnings, *refused),
             empty_catalogs=len(empty_catalogs(catalogs)),
         )
         scan_finished(
@@ -235,7 +235,7 @@ class Scanner:
         waiting = place.not_looked_at.get(entry.table.key)
         if waiting is not None:
             return _Found(_unfit(entry, f"not looked at: {waiting.sentence}"))
-        if not entry.table.is_plain:  # its text would denote another table, or none
+        if not entry.table.is_plain:  # its text would denote another table, or no table
             reason = "no pass can refer to it: a part of its name is empty or has a dot; rename the table or namespace"
             return _Found(_unfit(entry, reason))
         return self._reach(place, entry, is_selected=is_selected)
@@ -259,7 +259,7 @@ class Scanner:
             request = place.pending.get(identity.lease_key)
         except Exception as error:
             return _Found(_skip_of(entry, error))
-        stale = tuple(one for one in filed_here if one is not request)
+        stale = tuple(other for other in filed_here if other is not request)
         if request is None and not is_selected:
             reason = "a pass was requested for a table of this name that is gone"
             return _Found(Skip(entry.text, reason, catalog=entry.catalog), stale=stale)
@@ -269,7 +269,7 @@ class Scanner:
                 self.check_request(catalog, loaded, request.settings)
             except PolicyError as error:
                 refused = str(error)
-            except StorageError:  # the pass checks the request again
+            except StorageError:  # the pass will check the request again
                 pass
         if refused is not None and not is_selected:
             return _Found(Skip(entry.text, refused, catalog=entry.catalog), request, stale, refused)
@@ -381,14 +381,14 @@ class Scanner:
                 place = places[entry.catalog]
                 if entry.table.key in place.looked_at_again:
                     self.store.cut_offs.forget(place.entry(entry.table), CutWork.LOOK)
-        except StorageError as error:  # the next scan finds out again
-            log.warning("which tables could not be looked at in time could not be recorded: %s", error)
+        except StorageError as error:  # the next scan detects them again
+            log.warning("the tables that were not read in time could not be recorded: %s", error)
 
     def _count(self, place: _Place) -> None:
         try:
             self.store.totals.add(place.catalog.id, {"scans": 1})
         except StorageError as error:  # a figure only
-            log.warning("the scan is missing in the totals: %s", error)
+            log.warning("the scan could not be added to the totals: %s", error)
 
     def _record(self, places: Mapping[str, _Place], reached: Reached[FleetTable, _Found]) -> list[str]:
         """Record the results of the scan; return the sentences about refused requests."""
@@ -399,14 +399,14 @@ class Scanner:
             self._count(place)
             if place.seen is not None:
                 place.seen.finish(place.whole, self.run, self.now_ms)
-            if not self.patterns:  # else it says nothing of the catalog
+            if not self.patterns:  # else the scan covers only a part of the catalog
                 self._note_scan(place, counts[place.catalog.id.name])
         # No run will serve the requests for tables that no longer exist, unless under another name.
         served = {found.request.identity.lease_key for _, found in reached.done if found.request is not None}
-        for request in (one for _, found in reached.done for one in found.stale):
+        for request in (request for _, found in reached.done for request in found.stale):
             if request.identity.lease_key not in served:
                 self.store.requests.claim(request)
-        answered = [self._answer(one) for _, one in reached.done if one.refused is not None]
+        answered = [self._answer(table) for _, table in reached.done if table.refused is not None]
         return [why for why in answered if why]
 
     def _note_scan(self, place: _Place, scanned: int) -> None:
@@ -416,14 +416,15 @@ class Scanner:
         try:
             self.store.scans.record(scan)
         except StorageError as error:
-            log.warning("that catalog %s was scanned could not be recorded: %s", catalog, error)
+            log.warning("the scan of catalog %s could not be recorded: %s", catalog, error)
 
     def _answer(self, found: _Found) -> str:
         """Record in the journal why a request is refused, and drop it, because a retry would be refused too."""
         request, why = found.request, found.refused or ""
         if request is None or not self.store.requests.claim(request):
             return ""
-        # Not before the request, or the answer would not be found.  A forged time must not top the journal for years.
+        # Not earlier than the request, or its sender would not find the answer.  A forged time must not keep the entry
+        # at the top of the journal for years.
         at_ms = max(self.now_ms, min(request.requested_ms, self.now_ms + HOUR_MS))
         record = PassRecord(
             identity=request.identity,
@@ -437,7 +438,7 @@ class Scanner:
         try:
             self.store.record_pass(record)
         except StorageError as error:  # this must not stop the passes of other tables
-            log.warning("that the request was refused is not in the journal: %s", error)
+            log.warning("the refusal of the request could not be written to the journal: %s", error)
         return why
 
     def _opened(self, sources: Sequence[CatalogSource], deadline_s: float) -> tuple[list[ListedCatalog], list[Skip]]:
@@ -463,7 +464,7 @@ class Scanner:
         return [result for _, result in opened.done if isinstance(result, ListedCatalog)], skipped
 
     def _note_unopened(self, skipped: Iterable[Skip]) -> None:
-        """Record for the passes of the run the unknown catalogs that were not listed; they try known ones again."""
+        """Record unknown catalogs that were not listed, for the passes of the run; passes try known catalogs again."""
         looks = (look.catalog for look in self.store.claims.looks())
         known = {catalog.name.lower() for catalog in looks if catalog.warehouse != UNKNOWN_WAREHOUSE}
         for name, reason in {skip.catalog: skip.reason for skip in skipped}.items():
@@ -476,12 +477,12 @@ class Scanner:
                 )
                 self.store.claims.record_look(look)
 
-    def _places(self, catalogs: Sequence[ListedCatalog], skipped: list[Skip], told: list[str]) -> dict[str, _Place]:
+    def _places(self, catalogs: Sequence[ListedCatalog], skipped: list[Skip], warnings: list[str]) -> dict[str, _Place]:
         """The catalogs by name; if two have the same name, the second is added to ``skipped``."""
-        pending = self.store.requests.pending(told.append)
-        strangers = told_of_none(pending, [listed.catalog for listed in catalogs])
-        if not skipped:  # else they may be for a catalog that does not answer now
-            told += self._expired(strangers, catalogs)
+        pending = self.store.requests.pending(warnings.append)
+        strangers = unmatched_requests(pending, [listed.catalog for listed in catalogs])
+        if not skipped:  # else the requests may be for a catalog that does not answer now
+            warnings += self._expired(strangers, catalogs)
         by_key = {request.identity.lease_key: request for request in pending}
         fleet = sum(len(listed.selected) for listed in catalogs)
         places: dict[str, _Place] = {}
@@ -513,13 +514,13 @@ class Scanner:
                 fleet,
                 not_looked_at,
                 waiting_cuts(cuts, CutWork.PASS, self.now_ms),
-                frozenset(one.entry.table for one in cuts if one.work is CutWork.LOOK) - not_looked_at.keys(),
+                frozenset(cut.entry.table for cut in cuts if cut.work is CutWork.LOOK) - not_looked_at.keys(),
             )
         return places
 
     def _expired(self, strangers: Iterable[MaintenanceRequest], catalogs: Sequence[ListedCatalog]) -> list[str]:
-        """Drop requests that no catalog could serve for long, or that are of a time to come; return the sentence."""
-        listed = {str(table).lower() for one in catalogs for table in one.tables or ()}
+        """Drop requests that no catalog could serve for long, or with a time in the future; return the sentence."""
+        listed = {str(table).lower() for catalog in catalogs for table in catalog.tables or ()}
         dropped = [
             request
             for request in strangers
@@ -529,10 +530,10 @@ class Scanner:
         ]
         if not dropped:
             return []
-        one, days = dropped[0].identity, UNSERVED_MS // (24 * HOUR_MS)
+        lost, days = dropped[0].identity, UNSERVED_MS // (24 * HOUR_MS)
         return [
             f"{counted(len(dropped), 'request')} dropped: for {days} days no catalog here had the table, such as "
-            f"{one.table} of catalog {one.catalog}"
+            f"{lost.table} of catalog {lost.catalog}"
         ]
 
     def _ranked(
@@ -552,14 +553,14 @@ class Scanner:
                 continue
             if request is not None:
                 found = replace(found, is_requested=True, settings=dict(request.settings))
-            # Requests first, the oldest before the others.
+            # Requests come first, the oldest request before the others.
             asked = (request is None, 0 if request is None else request.requested_ms)
             by_urgency = (*asked, -urgency(found.priority, found.waited_ms), -found.priority, *entry.cursor)
             wanted.append((by_urgency, (*asked, -found.priority, *entry.cursor), entry, found))
         proposals: list[tuple[tuple[object, ...], Proposal]] = []
         limit, beyond_limit = self.settings.max_jobs_per_detection, 0
         chosen: dict[str, Proposal] = {}
-        for _, by_need, entry, found in sorted(wanted, key=lambda one: one[0]):
+        for _, by_need, entry, found in sorted(wanted, key=lambda proposal: proposal[0]):
             key, warning = found.identity.lease_key, found.warning
             if len(proposals) >= limit:
                 beyond_limit += 1
@@ -576,7 +577,7 @@ class Scanner:
                 chosen[key] = found
                 continue
             skipped.append(Skip(entry.text, why, warning=warning, catalog=entry.catalog))
-        return [found for _, found in sorted(proposals, key=lambda one: one[0])], skipped, beyond_limit
+        return [found for _, found in sorted(proposals, key=lambda proposal: proposal[0])], skipped, beyond_limit
 
     def _holder(self, lease_key: str) -> str | None:
         try:
@@ -617,7 +618,7 @@ def _skip_of(entry: FleetTable, error: Exception) -> Skip:
 
 
 def _next_cursor(order: Sequence[FleetTable], begun: int, cursor: tuple[str, str] | None) -> tuple[str, str] | None:
-    """The last table that was begun; the old cursor if none was, ``None`` if all were."""
+    """The last table that was begun; the old cursor if no table was begun, ``None`` if all were."""
     if begun >= len(order):
         return None
     return order[begun - 1].cursor if begun > 0 else cursor

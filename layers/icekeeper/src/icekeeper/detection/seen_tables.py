@@ -104,5 +104,5 @@ class SeenTables:
     def _give_up(self, error: StorageError) -> None:
         with self._lock:
             if self._is_well:
-                log.warning("where tables have files cannot be recorded, so passes look for themselves: %s", error)
+                log.warning("the locations of tables cannot be recorded, so passes load the tables: %s", error)
             self._is_well = False

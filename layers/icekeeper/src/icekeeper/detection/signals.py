@@ -234,7 +234,7 @@ def statistics_signals(metadata: TableMetadata, head: Snapshot, policy: Policy) 
     elif found.partitions_missing:
         yield Signal("partitions have no statistics", statistics_weight())
     elif found.rows_changed is None or found.rows is None:
-        yield Signal("how many rows changed since statistics were computed is not known", statistics_weight())
+        yield Signal("it is unknown how many rows changed since statistics were computed", statistics_weight())
     elif found.rows_changed and found.share >= MIN_CHANGED_SHARE:
         yield Signal(found.told(), statistics_weight(float(found.share)))
 
@@ -255,7 +255,7 @@ def due_sweep(
 ) -> tuple[Signal, ...]:
     """A signal if passes with this policy sweep the table, and the next sweep is due.
 
-    If no sweep is recorded, decide when the first one is due, and pass this to ``record`` unless it is now.  ``sweeps``
+    If no sweep is recorded, decide when the first is due, and pass this to ``record`` unless it is due now.  ``sweeps``
     are the table's recorded sweeps; ``fleet`` is the number of tables.
     """
     policy = resolved.policy
@@ -282,7 +282,7 @@ def sweep_memory(
     fleet: int,
     now_ms: int,
 ) -> SweepMemory:
-    """The recorded sweeps; for a table without any, with the time of the first one as it is decided now."""
+    """The recorded sweeps; a table without any gets the time of its first sweep, as decided now."""
     memory = SweepMemory.of(sweeps)
     if not memory.is_empty:
         return memory
@@ -295,8 +295,8 @@ def sweep_signals(memory: SweepMemory, policy: Policy, key: str, now_ms: int) ->
     if now_ms < next_proposal_ms(memory, sweep_interval_ms(policy), key, now_ms):
         return
     if memory.swept_ms is None or memory.swept_ms > now_ms:
-        yield Signal("orphans were never looked for", SWEEP_WEIGHT)
+        yield Signal("the table was never swept for orphans", SWEEP_WEIGHT)
         return
     hours = text_of(policy.orphan_sweep_interval_hours)
     ago = age_text(now_ms - memory.swept_ms)
-    yield Signal(f"orphans were last looked for {ago} ago; orphan_sweep_interval_hours is {hours}", SWEEP_WEIGHT)
+    yield Signal(f"the last sweep for orphans was {ago} ago; orphan_sweep_interval_hours is {hours}", SWEEP_WEIGHT)

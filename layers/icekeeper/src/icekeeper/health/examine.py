@@ -121,7 +121,7 @@ def lake_counters(
 
 def _clustering_depth(metadata: TableMetadata, head: Snapshot) -> dict[str, float]:
     """The depth that the newest summary records: the depth now would need all manifests."""
-    if not any(DEPTH_KEY in summary_counters(one) for one in metadata.snapshots.values()):
+    if not any(DEPTH_KEY in summary_counters(snapshot) for snapshot in metadata.snapshots.values()):
         return {}  # as for most tables, without a walk through the history
     for snapshot in metadata.ancestors(head.snapshot_id):
         text = summary_counters(snapshot).get(DEPTH_KEY)
@@ -227,14 +227,14 @@ def unreadable_warning(files: Mapping[str, UnreadableFile]) -> str | None:
         return None
     first = next(iter(files.values()))
     verb = "is" if len(files) == 1 else "are"
-    return f"{counted(len(files), 'file')} {verb} left alone, but for a try a week: {first.why}"
+    return f"{counted(len(files), 'file')} {verb} left alone, except for one attempt a week: {first.why}"
 
 
 def refused_expiry_warning(metadata: TableMetadata, refused: RefusedExpiry | None) -> str | None:
     """The warning about an expiry that unreadable metadata stopped; ``None``: there is none in this history."""
     if refused is None or refused.history != history_digest(metadata, refused.needed_by):
         return None
-    return f"no snapshot expires, but for a try a week: {refused.why}"
+    return f"no snapshot expires, except for one attempt a week: {refused.why}"
 
 
 def _delete_debt(counters: Counters, policy: Policy) -> Iterator[str]:
@@ -243,11 +243,11 @@ def _delete_debt(counters: Counters, policy: Policy) -> Iterator[str]:
     rows = counters.get("lake_position_deletes", 0) + counters.get("lake_equality_deletes", 0)
     if rows and records and rows >= policy.delete_compaction_min_ratio * int(records):
         yield (
-            f"{rows} deletes stand against {records} records, which reaches delete_compaction_min_ratio "
+            f"there are {rows} deletes for {records} records, which reaches delete_compaction_min_ratio "
             f"{text_of(policy.delete_compaction_min_ratio)}: every reader has to apply them"
         )
     elif files is not None and deletes >= max(policy.min_input_files, files / DATA_FILES_PER_DELETE_FILE):
-        yield f"{deletes} delete files lie beside {files} data files: every reader has to apply them"
+        yield f"there are {deletes} delete files for {files} data files: every reader has to apply them"
 
 
 def _manifest_sprawl(counters: Counters, policy: Policy) -> Iterator[str]:
@@ -348,11 +348,11 @@ def examine(
     warnings = lake_warnings(metadata, counters, policy, now_ms=now_ms)
     if deletes_elsewhere:
         warnings["delete_scope"] = (
-            f"{deletes_elsewhere} delete(s) stand under another spec or partition than the data file that they name: "
-            "Iceberg after 1.11 refuses to read the table; rewrite_position_deletes moves them"
+            f"{deletes_elsewhere} delete(s) have another spec or partition than the data file that they name: Iceberg "
+            "after 1.11 refuses to read the table; rewrite_position_deletes moves them"
         )
     if isinstance(manifests, MaintenanceError):
-        warnings["manifests_unread"] = f"how many manifests the table has is not known: {manifests}"
+        warnings["manifests_unread"] = f"the number of the table's manifests is unknown: {manifests}"
     if memory is not None:
         warnings |= dict(_of_passes(identity, metadata, memory))
     warnings |= dict(_of_state(cut_off, twins, waits))
@@ -380,8 +380,8 @@ def _of_passes(identity: TableIdentity, metadata: TableMetadata, memory: Glance)
     if has_former_table(memory.sweeps):
         yield (
             "former_table",
-            "a dropped table has left metadata at this table's location, so its orphans stay; icekeeper maintain "
-            f"{identity.table} --operations remove_orphans says which, and what to do",
+            "a dropped table has left metadata at this table's location, so orphans are kept; icekeeper maintain "
+            f"{identity.table} --operations remove_orphans shows which metadata, and what to do",
         )
     if memory.seen is not None and memory.seen.failures:
         found = (
@@ -399,8 +399,8 @@ def _of_state(cut_off: CutOff | None, twins: Sequence[str], waits: str | None) -
         named = ", ".join(twins[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
         yield (
             "uuid_twice",
-            f"the table's UUID is also that of {named}: pins and staged loads of one hold for the other; "
-            "drop the one that nobody needs, or create the copy anew",
+            f"the table's UUID is also that of {named}: pins and staged loads of each apply to both; "
+            "drop the table that is not needed, or create the copy again",
         )
     if waits is not None:
         yield "deletions_wait", waits
@@ -412,7 +412,7 @@ def _of_settings(resolved: ResolvedPolicy) -> dict[str, str]:
         return {}
     first, more = resolved.ignored[0].sentence(), len(resolved.ignored) - 1
     cut = first if len(first) <= _LONGEST else f"{first[:_LONGEST]}…"
-    return {"ignored_settings": cut + (f"; nor do {more} more: icekeeper policy show says why" if more else "")}
+    return {"ignored_settings": cut + (f"; and {more} more (icekeeper policy show says why)" if more else "")}
 
 
 def _of_work(
@@ -422,6 +422,6 @@ def _of_work(
     if _WORK_OF.keys().isdisjoint(warnings):
         return warnings
     found = frozenset(idle(resolved))
-    runs = {kind: [one for one in operations if resolved.runs(one)] for kind, operations in _WORK_OF.items()}
+    runs = {kind: [op for op in operations if resolved.runs(op)] for kind, operations in _WORK_OF.items()}
     left = {kind for kind, operations in runs.items() if operations and found.issuperset(operations)}
     return {kind: sentence for kind, sentence in warnings.items() if kind not in left}

@@ -26,7 +26,7 @@ from icekeeper.text import masked_sentence
 
 log = logging.getLogger(__name__)
 
-# A DynamoDB item has at most 400 KB; a larger one would make its whole batch fail.
+# A DynamoDB item has at most 400 KB; a larger item would make its whole batch fail.
 _MOST_BYTES = 300_000
 
 _LONGEST_REASON = 2000
@@ -37,7 +37,7 @@ _Entry: TypeAlias = tuple[str, str]
 
 
 class _Known(NamedTuple):
-    """What is kept of a table's recorded stats: the digest and the kinds of warnings need less memory."""
+    """The digest and the kinds of warnings of a table's recorded stats, which need less memory than the stats."""
 
     digest: bytes
     kinds: frozenset[str]
@@ -93,12 +93,12 @@ class LakeLog:
             return
         size = len(json.dumps([stats.warnings, stats.policy, stats.identity.location]))
         if size > _MOST_BYTES:
-            log.warning("%s: its lake stats have %d bytes, so they are not kept", stats.identity.table, size)
+            log.warning("%s: its lake stats have %d bytes, so they are not stored", stats.identity.table, size)
             return
         self._news.add(stats)
 
     def unread(self, table: TableName, why: str, now_ms: int) -> None:
-        """Record that a table could not be read; what earlier scans recorded of it stays."""
+        """Record that a table could not be read; the records of earlier scans stay."""
         identity = TableIdentity(self._catalog, table, "")
         verdict = Verdict(left_alone=masked_sentence(why)[:_LONGEST_REASON], is_unread=True)
         self.observe(LakeStats(identity=identity, observed_ms=now_ms, snapshot_id=None, counters={}, verdict=verdict))
@@ -184,7 +184,7 @@ def _digest(stats: LakeStats) -> bytes:
     """Equal for equal stats, in any order of keys and for int or float values."""
     counters = sorted((name, float(value)) for name, value in stats.counters.items() if name != AGE_COUNTER)
     verdict = stats.verdict
-    # A wait that grew is no news, nor is the priority that grows with it.
+    # A longer wait, and the priority that grows with it, are not a change.
     said = [_AMOUNT.sub("", sentence) for sentence in (*verdict.reasons, verdict.left_alone)]
     concluded = (said, verdict.is_unread, verdict.sweep_due_ms, sorted(stats.timeline.items()))
     parts = (stats.snapshot_id, counters, sorted(stats.warnings.items()), sorted(stats.policy.items()), concluded)

@@ -34,7 +34,7 @@ def timeline(metadata: TableMetadata) -> dict[str, Any]:
     if not metadata.snapshots:
         return {}
     found = metadata.snapshots.values()
-    newest = nlargest(MOST_SNAPSHOTS, found, key=lambda one: (one.timestamp_ms, one.sequence_number))[::-1]
+    newest = nlargest(MOST_SNAPSHOTS, found, key=lambda snap: (snap.timestamp_ms, snap.sequence_number))[::-1]
     from_ms = newest[0].timestamp_ms
     refs: list[list[Any]] = [
         [name[:_LONGEST_NAME], ref.type, metadata.snapshots[ref.snapshot_id].timestamp_ms]
@@ -43,8 +43,8 @@ def timeline(metadata: TableMetadata) -> dict[str, Any]:
     ]
     return {
         "from_ms": from_ms,
-        "seconds": [(one.timestamp_ms - from_ms) // 1000 for one in newest],
-        "operations": "".join(_operation(one.raw.get("summary")) for one in newest),
+        "seconds": [(snapshot.timestamp_ms - from_ms) // 1000 for snapshot in newest],
+        "operations": "".join(_operation(snapshot.raw.get("summary")) for snapshot in newest),
         "refs": sorted(refs, key=lambda ref: (ref[1] != "branch", -ref[2], ref[0]))[:MOST_REFS],
     }
 
@@ -71,7 +71,7 @@ class LayoutTally:
             self._partitions[spec_id, file.partition][2] += 1
 
     def remove(self, spec_id: int, partition: tuple[PartitionValue, ...], size: int) -> None:
-        """Count a data file no more."""
+        """Remove a data file from the counts."""
         self._count(spec_id, partition, size, -1)
 
     def _count(self, spec_id: int, partition: tuple[PartitionValue, ...], size: int, number: int) -> None:
@@ -83,7 +83,7 @@ class LayoutTally:
         found[1] += number * size
 
     def watch(self, entries: Iterable[LiveEntry], most: int) -> Iterator[LiveEntry]:
-        """The entries, each counted on its way, as long as there are at most ``most``."""
+        """Yield the entries, and count each of them while there are at most ``most``."""
         seen = 0
         for live in entries:
             seen += 1
@@ -100,7 +100,7 @@ class LayoutTally:
         text; ``partition_count`` counts all.
         """
         partitions = [(key, counts) for key, counts in self._partitions.items() if counts[0] or counts[2]]
-        most = sorted(partitions, key=lambda one: -one[1][0] - one[1][2])[:MOST_PARTITIONS]
+        most = sorted(partitions, key=lambda partition: -partition[1][0] - partition[1][2])[:MOST_PARTITIONS]
         return {
             "sizes": [[power, count, self._bytes[power]] for power, count in sorted(self._files.items()) if count],
             "partitions": sorted([partition_text(*key)[:_LONGEST_NAME], *counts] for key, counts in most),

@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 HOUR_MS = 3_600_000
 CLOCKS_DIFFER_MS = 15 * 60 * 1000
 """The clock of a committer and the clock of the store may differ by this much."""
-TOLD_SKEW_MS = 60_000
+LOGGED_SKEW_MS = 60_000
 """Clocks that differ by more milliseconds than this are reported."""
 # A Date header has whole seconds, as do times of some file systems, and a response takes a while to arrive.
 _PRECISION_MS = 2_000
@@ -43,7 +43,7 @@ def iso_utc(epoch_ms: int) -> str:
 
 
 def ahead_ms(ours_ms: int, theirs_ms: int | None) -> int:
-    """How many milliseconds our clock is ahead of another one (negative: behind it).
+    """How many milliseconds our clock is ahead of another clock (negative: behind it).
 
     0 if the other time is unknown, or the difference is at most two seconds, the precision of the measurement.
     """
@@ -73,7 +73,7 @@ class ServerClock:
         return said_ms + int((steady_s() - heard_s) * 1000)
 
     def hear(self, date: str) -> None:
-        """Read the time from a ``Date`` header; a malformed one is ignored."""
+        """Read the time from a ``Date`` header; a malformed header is ignored."""
         try:
             said = parsedate_to_datetime(date)
         except ValueError:
@@ -134,7 +134,8 @@ def in_limited_time(work: Callable[[], Result], limit_s: float, name: str) -> Re
 
 # No item is begun in the last tenth of the time, so that those in progress can finish; the rest hangs.
 _BEGINNING_SHARE = 0.9
-# Between two looks, threads that take less of a core's time wait for a store or a catalog; with more, for one another.
+# Between two measurements, threads that use less of a core's time wait for a store or a catalog; threads that use more
+# wait for one another.
 _LOOK_S, _WAITING_SHARE, _BUSY_SHARE = 0.05, 0.6, 0.9
 
 
@@ -150,7 +151,7 @@ class Reached(Generic[Item, Result]):
 
 
 def _shares(cpu_s: Callable[[], float]) -> Iterator[float]:
-    """How much of a core's time was computed from one look to the next, after a first one that changes nothing."""
+    """The share of a core's time used between two measurements; the first value is neutral, so it changes nothing."""
     computed_s, looked_s = cpu_s(), time.monotonic()
     yield _BUSY_SHARE
     while True:
@@ -216,12 +217,12 @@ def within_budget(
                     running[number] = in_daemon_thread(partial(works, number), f"{name}_{number}")
             left_s = started_s + budget_s - monotonic_s()
             ended, rest = wait(running.values(), max(0.0, min(left_s, _LOOK_S)), FIRST_EXCEPTION)
-            if not rest or left_s <= _LOOK_S or any(one.exception() for one in ended):
+            if not rest or left_s <= _LOOK_S or any(future.exception() for future in ended):
                 break
     finally:
         with lock:
             is_over = True
-    for one in ended:
-        one.result()
+    for future in ended:
+        future.result()
     done = [(items[number], result) for number, result in results.items()]
     return Reached(done, begun, [items[number] for number in range(begun) if number not in results])

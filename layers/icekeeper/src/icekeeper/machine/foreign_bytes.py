@@ -36,7 +36,7 @@ _OBJECTS_PER_BYTE = 4
 # Metadata compresses to a tenth or a thirtieth, because ids and paths differ; the largest ratio of deflate is 1,032.
 _RATIO_FROM = 64 * _MB
 _LARGEST_RATIO = 200
-# Threads unpack larger files one after the other, so that several bombs at once do not add up.
+# Threads unpack larger files one after the other, so that several decompression bombs at once do not add up.
 _UNPACKED_AT_ONCE = 16 * _MB
 _one_large_file = threading.Lock()
 # Unpacking a stream copies all streams behind it.
@@ -76,7 +76,7 @@ class FileLimits:
         if codec == "null":
             return data
         if codec not in CODECS:
-            raise ValueError(f"its codec {codec!r} is not known; known are {', '.join(sorted(CODECS))}")
+            raise ValueError(f"its codec {codec!r} is unknown; known are {', '.join(sorted(CODECS))}")
         try:
             plain = self._within_limits(codec, data)
         except _TooMuchError:
@@ -118,7 +118,7 @@ def most_unpacked() -> int:
         return _default()
     if not (text.isascii() and text.isdecimal() and 0 < len(text) < 10 and int(text)):
         raise PolicyError(
-            f"environment variable {MAX_UNPACKED_MB} is '{text}', which is no number of megabytes above 0"
+            f"environment variable {MAX_UNPACKED_MB} is '{text}', which is not a number of megabytes above 0"
         )
     return int(text) * _MB
 
@@ -146,7 +146,7 @@ def require_fitting(path: str, size: int) -> None:
 def _refusal(path: str, what: str) -> MetadataUnreadable:
     return MetadataUnreadable(
         f"{path} {what} than one file may here: {most_unpacked() // _MB} MB, and four times that for its values; if it "
-        f"is honest, set {MAX_UNPACKED_MB} (MaxUnpackedMb of the stack) to more, in a process of eight times that"
+        f"is valid, set {MAX_UNPACKED_MB} (MaxUnpackedMb of the stack) to more, in a process of eight times that"
     )
 
 
@@ -199,7 +199,7 @@ _STREAMS: dict[str, Callable[[int], Any]] = {
 
 
 def _drained(begin: Callable[[int], Any], data: bytes, most: int, *, trailing: bool) -> bytes:
-    """Decompress all streams in a row; with ``trailing``, ignore the bytes after the first one."""
+    """Decompress all streams in a row; with ``trailing``, ignore the bytes after the first stream."""
     parts: list[bytes] = []
     size = 0
     for _ in range(_MOST_STREAMS):

@@ -25,7 +25,7 @@ _SAME_SIGNAL_S = 1.0
 @dataclass(slots=True)
 class _State:
     number: int = 0
-    """The signal; 0: none came."""
+    """The signal that was received; 0: none."""
     came_s: float = 0.0
     grace_s: float = DEFAULT_GRACE_S
     blocks: int = 0
@@ -38,7 +38,7 @@ _state = _State()
 
 
 def listen(numbers: Iterable[int]) -> None:
-    """Answer these signals from here on."""
+    """Handle these signals from now on."""
     for number in numbers:
         signal.signal(number, _interrupt)
 
@@ -55,7 +55,7 @@ def exit_code() -> int:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Let a signal wait for the end of the block: a commit is made, and noted, or not begun."""
+    """Delay a signal to the end of the block: a commit is either made and recorded, or not begun."""
     if current_thread() is not main_thread():
         yield
         return
@@ -86,6 +86,6 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _end() -> None:
-    told = f"error: interrupted; the command did not finish within {_state.grace_s:g} s (--grace)\n"
-    os.write(2, told.encode())
+    sentence = f"error: interrupted; the command did not finish within {_state.grace_s:g} s (--grace)\n"
+    os.write(2, sentence.encode())
     os._exit(exit_code())

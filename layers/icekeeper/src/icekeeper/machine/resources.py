@@ -15,8 +15,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
-# By default, jemalloc has four arenas per core, and an arena cannot use what another one has freed; what is freed goes
-# back to the system after ten seconds (platform: arrow-allocators).
+# By default, jemalloc has four arenas per core, and an arena cannot use memory that another arena has freed; freed
+# memory returns to the system after ten seconds (platform: arrow-allocators).
 _JEMALLOC_OPTIONS = "narenas:2,dirty_decay_ms:150,muzzy_decay_ms:0"
 
 
@@ -40,7 +40,7 @@ _GLIBC_OPTIONS = {-3: 2 * 1024 * 1024, -1: 2 * 1024 * 1024, -8: 2}
 def limit_freed_memory(system_names: Container[str]) -> bool:
     """Have the GNU C library keep at most 4 MB of freed memory at the end of two arenas; false for any other C library.
 
-    Blocks from 2 MB on return to the system as soon as they are free.  Smaller ones must not: zstd frees 1 to 2 MB
+    Blocks from 2 MB on return to the system as soon as they are free.  Smaller blocks must not: zstd frees 1 to 2 MB
     after each page, and a return to the system costs more than the compression of some pages.  ``system_names`` are
     those of ``os.confstr``.
     """
@@ -69,8 +69,8 @@ def search_cycles_seldom() -> None:
 def variables_set(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables that hold more than blanks.
 
-    A template, compose file or shell script often can leave a variable empty, but not unset; ``sam local invoke``
-    makes an empty one of ``AWS::NoValue``.
+    A template, compose file or shell script can often leave a variable empty, but not unset; ``sam local invoke`` turns
+    ``AWS::NoValue`` into an empty variable.
     """
     return {name: value for name, value in environment.items() if value.strip()}
 

@@ -81,7 +81,7 @@ class Turn:
     command: str = _MAINTAIN
     wait_ms: int = 0
     """The longest time to wait for another holder of the lease."""
-    tell: Callable[[str], object] = lambda sentence: None
+    notify: Callable[[str], object] = lambda sentence: None
     """Called with one sentence about the holder when the waiting begins, and before each further attempt."""
     why_not: Callable[[str], str | None] = lambda digest: None
     """Called with the digest of the pass once we have the lease: why it is no longer needed, ``None`` to begin."""
@@ -126,7 +126,7 @@ def leased(context: OperationContext, turn: Turn) -> Iterator[HeldLease]:
                 hint = "; --wait 10m waits for it" if turn.command == _MAINTAIN and not turn.wait_ms else ""
                 raise LeaseHeld(f"{held}{waited}; nothing was begun{hint}") from held
             if not is_told:
-                turn.tell(f"waiting: {held}")
+                turn.notify(f"waiting: {held}")
                 is_told = True
         context.sleep(min(_PAUSE_S, left_s))
         left_s -= _PAUSE_S
@@ -207,7 +207,7 @@ def maintain_table(asked: AskedPass) -> PassOutcome:
             if turn is None or not left or outcome.status is not PassStatus.FAILED or turn.why_over():
                 return outcome
             failure = outcome.summary
-        turn.tell(f"the pass failed and is tried again in {_RETRY_PAUSE_S:g} s: {failure}")
+        turn.notify(f"the pass failed and is tried again in {_RETRY_PAUSE_S:g} s: {failure}")
         asked = replace(asked, turn=replace(turn, why_not=lambda digest: None))  # it would see the previous attempt
         left -= 1
         turn.wait(_RETRY_PAUSE_S)

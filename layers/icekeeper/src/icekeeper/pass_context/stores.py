@@ -12,7 +12,7 @@ from threading import Lock
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.pointer import keeping_documents
 from icekeeper.errors import OperationRefused
-from icekeeper.machine.clock import HOUR_MS, TOLD_SKEW_MS, Clock, ahead_ms, steady_s
+from icekeeper.machine.clock import HOUR_MS, LOGGED_SKEW_MS, Clock, ahead_ms, steady_s
 from icekeeper.report.outcome import CLOCK_SKEW, skew_sentence
 from icekeeper.storage.allowed_locations import ALLOWED_LOCATIONS, AllowedLocations
 from icekeeper.storage.storage import Storage, StoreClock
@@ -119,7 +119,7 @@ class _Skew:
     @property
     def is_told(self) -> bool:
         """Whether the difference is large enough to report."""
-        return abs(self.ahead_ms) > TOLD_SKEW_MS
+        return abs(self.ahead_ms) > LOGGED_SKEW_MS
 
     @property
     def ahead_s(self) -> int:

@@ -33,7 +33,7 @@ LONGEST_PAUSE_S = 30.0
 _ATTEMPTS = 6
 _OPERATIONS = "operations"
 
-Tell = Callable[[str], None]
+Notify = Callable[[str], None]
 
 
 def _silent(_: str) -> None:
@@ -68,7 +68,7 @@ class Waiting:
 
     limit_ms: int | None = None
     """The longest time to wait; ``None``: until the pass has ended."""
-    tell: Tell = _silent
+    notify: Notify = _silent
     """Called with a sentence about what goes on, after each look."""
     clock: Clock = system_clock
     sleep: Callable[[float], None] = time.sleep
@@ -171,7 +171,7 @@ def follow_pass(
             raise StorageError(f"{error}; the run itself goes on: {execution}") from error
         if not found.is_running:
             return _ended(machine, execution, found, state, request)
-        waiting.tell(_who_maintains(state, request, waiting.clock(), _run_id(execution)))
+        waiting.notify(_who_maintains(state, request, waiting.clock(), _run_id(execution)))
     return Answer(status="running", summary=f"the run still goes on after {waiting.limit}: {execution}")
 
 
@@ -185,7 +185,7 @@ def await_pass(state: StateStore, request: MaintenanceRequest, waiting: Waiting)
         if not _is_pending(state, request):  # the pass is recorded before its request is claimed
             return _served(state, request, waiting.clock())
         lease = _lease(state, request, waiting.clock())
-        waiting.tell(f"{lease.who} maintains the table" if lease else "waiting for the next scheduled run")
+        waiting.notify(f"{lease.who} maintains the table" if lease else "waiting for the next scheduled run")
     return Answer(status="requested", summary=f"after {waiting.limit} no run has served the request, which stays filed")
 
 

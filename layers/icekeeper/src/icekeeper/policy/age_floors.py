@@ -14,7 +14,7 @@ ORPHAN_FLOOR_HOURS = 24
 SNAPSHOT_FLOOR_HOURS = 24
 """Readers, and jobs that resume from a snapshot, may run for a day."""
 _RETENTION = "snapshot_retention_hours"
-_READERS = "readers that are under way could lose their snapshot"
+_READERS = "running readers could lose their snapshot"
 
 
 def require_orphan_age(policy: Policy, sources: Mapping[str, str]) -> None:
@@ -27,7 +27,7 @@ def require_orphan_age(policy: Policy, sources: Mapping[str, str]) -> None:
         hours, source = text_of(policy.orphan_older_than_hours), sources["orphan_older_than_hours"]
         raise PolicyError(
             f"policy key orphan_older_than_hours is {hours} (from {source}), below {ORPHAN_FLOOR_HOURS}: files of "
-            "commits that are under way could be deleted; --unsafe allows it"
+            "commits in progress could be deleted; --unsafe allows it"
         )
 
 

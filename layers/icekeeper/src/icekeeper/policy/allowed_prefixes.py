@@ -72,8 +72,8 @@ def _prefix_rule(text: str) -> tuple[str, str, tuple[str, ...]]:
     prefixes = tuple(prefix.strip().rstrip("/") for prefix in listed.split(",") if prefix.strip())
     catalog, _, namespace = pattern.strip().partition(".")
     if not separator or not catalog or not all(prefixes) or not prefixes:
-        raise PolicyError(f"{_SETTING} has the rule '{text}', which names none: {_HELP}")
+        raise PolicyError(f"{_SETTING} has the rule '{text}', which names no prefix: {_HELP}")
     for prefix in prefixes:
         if "://" not in prefix and not prefix.startswith(("/", "file:/")):
-            raise PolicyError(f"{_SETTING}: '{prefix}' is no location: {_HELP}")
+            raise PolicyError(f"{_SETTING}: '{prefix}' is not a location: {_HELP}")
     return catalog, namespace or "*", prefixes

@@ -17,7 +17,7 @@ def check_policy(policy: Policy, sources: Mapping[str, str], layers: Sequence[La
     """Check the values of these layers against each other.
 
     Raises:
-        PolicyError: two of them contradict each other, or one is not safe and the call is not ``unsafe``.
+        PolicyError: two values contradict each other, or a value is not safe and the call is not ``unsafe``.
     """
     if not unsafe:
         _check_safe(policy, sources)

@@ -70,7 +70,7 @@ class Direction:
 
 
 def _of_rank(words: str, rank: Callable[[Any], Any], *loosest: object) -> Direction:
-    return Direction(words, lambda one, other: other if rank(other) > rank(one) else one, loosest)
+    return Direction(words, lambda left, other: other if rank(other) > rank(left) else left, loosest)
 
 
 HIGHER = _of_rank("higher", lambda value: math.inf if value is None else value)
@@ -81,8 +81,8 @@ HIGHER_OR_ZERO = _of_rank("higher, or 0", lambda value: value or math.inf)
 LATER = _of_rank("later", lambda value: value or "", None)
 FALSE = _of_rank("false", lambda value: not value, True)
 TRUE = _of_rank("true", bool, False)
-FEWER = Direction("fewer", lambda one, other: tuple(value for value in one if value in other))
-MORE = Direction("more", lambda one, other: tuple(dict.fromkeys((*one, *other))), ((),))
+FEWER = Direction("fewer", lambda left, other: tuple(value for value in left if value in other))
+MORE = Direction("more", lambda left, other: tuple(dict.fromkeys((*left, *other))), ((),))
 """The value is the union of the lists of all sources; no source can remove an entry."""
 
 
@@ -148,7 +148,7 @@ def _parse_table_settings(value: object) -> object:
         if name in KEY_FACTS and name not in may_be:
             raise ValueError(f"'{name}' cannot be set by a table")
         if name not in may_be:
-            raise ValueError(f"'{name}' is no policy key{did_you_mean(str(name), may_be)}; write keys, "
+            raise ValueError(f"'{name}' is not a policy key{did_you_mean(str(name), may_be)}; write keys, "
                              f"{', '.join(words)} or none")  # fmt: skip
     return names
 
@@ -193,7 +193,7 @@ class Policy(BaseModel):
     )
     partition_rest_hours: Amount = key(
         Fraction(24),
-        "a partition without a new file for this many hours, and for as long as files arrived, is merged once",
+        "a partition is merged once no file has arrived for this many hours, and for as long as files had arrived",
         tighter=HIGHER,
     )
     expected_scans: OptionalCount = key(
@@ -203,7 +203,7 @@ class Policy(BaseModel):
     # groups of 15 to 22 MB, and more below that.  pyarrow takes no more CPU; files grow by less than 1 %.
     min_row_group_copy_bytes: OptionalCount = key(
         16 * MEGABYTE,
-        "row groups of this many bytes, or 44 MB in memory, on average are copied; none: never",
+        "row groups that average this many bytes, or 44 MB in memory, are copied; none: never",
         tighter=HIGHER,
         table_limit=MEGABYTE,  # a footer with thousands of row groups and columns fills the memory
     )
@@ -233,7 +233,9 @@ class Policy(BaseModel):
         "equality deletes become positions; data files are rewritten from delete_compaction_min_ratio on",
         tighter=FALSE,
     )
-    delete_compaction_min_deletes: int = key(1, "delete files that make a data file a candidate", ge=1, tighter=HIGHER)
+    delete_compaction_min_deletes: int = key(
+        1, "number of delete files that makes a data file a candidate", ge=1, tighter=HIGHER
+    )
     # Java's DELETE_RATIO_THRESHOLD_DEFAULT
     delete_compaction_min_ratio: Ratio = key(
         Fraction(3, 10),
@@ -319,7 +321,7 @@ class Policy(BaseModel):
     )
     orphan_file_endings: TextList = key(
         (),
-        "comma-separated endings of files that may be orphans, besides those that Iceberg's writers give",
+        "comma-separated endings of files that may be orphans, besides the endings of Iceberg's writers",
         tighter=FEWER,
         is_of_call=True,
     )
@@ -340,7 +342,7 @@ class Policy(BaseModel):
         tighter=None,
     )
     # At least 2: rewriting one manifest into one would never end.
-    min_manifests_to_rewrite: int = key(5, "data manifests that trigger their rewrite", ge=2, tighter=HIGHER)
+    min_manifests_to_rewrite: int = key(5, "number of data manifests that triggers a rewrite", ge=2, tighter=HIGHER)
     statistics_columns: TextList = key(
         (), "comma-separated columns whose distinct values compute_statistics counts; none: all possible", tighter=None
     )
@@ -365,7 +367,9 @@ class Policy(BaseModel):
 
     # -- switches
     rewrite_enabled: Switch = key(True, "merge small data files", tighter=FALSE)
-    delete_compaction_enabled: Switch = key(True, "rewrite data files that have deletes, small ones too", tighter=FALSE)
+    delete_compaction_enabled: Switch = key(
+        True, "rewrite data files that have deletes, including small files", tighter=FALSE
+    )
     manifest_rewrite_enabled: Switch = key(True, "rewrite manifests", tighter=FALSE)
     snapshot_expiry_enabled: Switch = key(True, "expire snapshots", tighter=FALSE)
     orphan_sweep_enabled: Switch = key(True, "remove orphans", tighter=FALSE)
@@ -401,7 +405,7 @@ class Policy(BaseModel):
     )
     job_timeout_s: int = deployment_key(
         3600,
-        "seconds of one pass, aborted a quarter later (maintain: if set); in the stack, parameter JobTimeoutMinutes",
+        "time limit of a pass, aborted a quarter later (maintain: if set); in the stack, parameter JobTimeoutMinutes",
         ge=1,
     )
     job_retry_limit: int = deployment_key(
@@ -471,7 +475,7 @@ DEPLOYMENT_KEYS = frozenset(name for name, facts in KEY_FACTS.items() if facts.i
 
 
 def nearest_keys(text: str) -> str:
-    """The end of a message about a word that is no key: which keys may be meant, and the command that prints all."""
+    """The end of a message about an unknown key: which keys may be meant, and the command that prints all."""
     found = difflib.get_close_matches(text.lower(), POLICY_KEYS, n=3, cutoff=0)
     meant = did_you_mean(text, POLICY_KEYS)
     return f"{meant}; the nearest keys are {', '.join(found)} (icekeeper policy show NS.TABLE prints all)"
@@ -497,4 +501,4 @@ def refuse_meaningless(keys: Iterable[str], scope: Scope) -> None:
     for key in keys:
         if key in DEPLOYMENT_KEYS and key not in _MEANINGFUL[scope]:
             readers = "icekeeper detect and icekeeper run read" if key in _OF_SCANS else "icekeeper run reads"
-            raise PolicyError(f"policy key {key} has no meaning for {scope.value}: {readers} it")
+            raise PolicyError(f"policy key {key} has no effect on {scope.value}: {readers} it")

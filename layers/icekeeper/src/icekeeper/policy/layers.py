@@ -181,10 +181,10 @@ def _environment_layers(environment: Mapping[str, str]) -> Iterator[Layer]:
         if key in POLICY_KEYS:
             yield Layer(f"deployment {variable}", {key: environment[variable]})
         elif here := name_here(key):
-            raise PolicyError(f"environment variable {variable} is no setting; here it is {here}")
+            raise PolicyError(f"environment variable {variable} is not a setting; here it is {here}")
         elif nearest := difflib.get_close_matches(key, POLICY_KEYS, n=1, cutoff=_MISSPELT):
             meant = f"{ENVIRONMENT_PREFIX}{nearest[0].upper()}"
-            raise PolicyError(f"environment variable {variable} is no setting (did you mean {meant}?)")
+            raise PolicyError(f"environment variable {variable} is not a setting (did you mean {meant}?)")
 
 
 def _bound_layers(environment: Mapping[str, str]) -> Iterator[Layer]:
@@ -194,12 +194,12 @@ def _bound_layers(environment: Mapping[str, str]) -> Iterator[Layer]:
         key = variable.removeprefix(BOUND_PREFIX).lower()
         if key not in BOUND_KEYS:
             allowed = ", ".join(f"{BOUND_PREFIX}{known.upper()}" for known in sorted(BOUND_KEYS))
-            raise PolicyError(f"environment variable {variable} is no bound; allowed are {allowed}")
+            raise PolicyError(f"environment variable {variable} is not a bound; allowed are {allowed}")
         yield Layer(f"bound {variable}", {key: environment[variable]}, is_bound=True)
 
 
 def table_layers(properties: Mapping[str, str]) -> Iterator[Layer]:
-    """The layers of a table's properties ``icekeeper.<key>``, one for each.
+    """The layers of a table's properties ``icekeeper.<key>``, a layer for each property.
 
     Raises:
         PolicyError: a property is a setting of the deployment.

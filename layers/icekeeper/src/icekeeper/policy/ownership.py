@@ -62,10 +62,10 @@ class BucketMaintenance:
     message says why the run failed.
     """
     jobs_unreadable: str = ""
-    """Why the runs could not be read; empty: they could, or nobody has tried."""
+    """Why the runs could not be read; empty: they were read, or no read was tried."""
 
     def does(self, built_in: BuiltIn) -> bool:
-        """Whether the bucket is known to run this operation on the table: it is enabled, and does not stand still."""
+        """Whether the bucket is known to run this operation on the table: it is enabled, and has not stalled."""
         if not self.is_enabled.get(built_in):
             return False
         status, message = self.jobs.get(built_in, ("", ""))
@@ -100,9 +100,9 @@ def decide_owners(bucket: BucketMaintenance | None, ownership: Ownership) -> Own
             continue
         is_enabled = bucket.is_enabled.get(built_in)
         if is_enabled is None:
-            why = bucket.unreadable.get(built_in, "nothing was answered")
+            why = bucket.unreadable.get(built_in, "there was no answer")
             owned[operation] = (
-                f"whether the table bucket does this itself cannot be read ({why}); allow {_GET_ACTION[built_in]}"
+                f"it is unknown whether the table bucket does this itself ({why}); allow {_GET_ACTION[built_in]}"
             )
         elif not is_enabled:
             continue
@@ -119,12 +119,12 @@ def why_bucket_expires(bucket: BucketMaintenance | None) -> str | None:
         return None
     built_in = BuiltIn.SNAPSHOT_MANAGEMENT
     if built_in not in bucket.is_enabled:
-        why = bucket.unreadable.get(built_in, "nothing was answered")
-        return f"whether the table bucket expires snapshots itself cannot be read ({why}); if it does, no pin keeps it"
+        why = bucket.unreadable.get(built_in, "there was no answer")
+        return f"it is unknown whether the table bucket expires snapshots itself ({why}); if it does, it ignores pins"
     if not bucket.does(built_in):
         return None
     return (
-        "the table bucket expires snapshots itself, and knows no pins: the pinned snapshot may expire earlier; set"
+        "the table bucket expires snapshots itself, and ignores pins: the pinned snapshot may expire earlier; set"
         " ownership=icekeeper, or switch the bucket's snapshot management off for this table"
     )
 
@@ -141,21 +141,24 @@ def _warnings(bucket: BucketMaintenance) -> Iterator[tuple[str, str]]:
     if bucket.unreadable:
         whys = "; ".join(dict.fromkeys(bucket.unreadable.values()))
         rights = " and ".join(dict.fromkeys(_GET_ACTION[built_in] for built_in in bucket.unreadable))
-        yield "bucket_unreadable", f"what the table bucket maintains itself cannot be read ({whys}); allow {rights}"
+        yield (
+            "bucket_unreadable",
+            f"the table bucket's own maintenance settings cannot be read ({whys}); allow {rights}",
+        )
     if bucket.jobs_unreadable:
         yield (
             "bucket_jobs_unreadable",
-            f"whether the table bucket's own maintenance works cannot be read ({bucket.jobs_unreadable}), so Icekeeper "
-            "assumes that it does; allow s3tables:GetTableMaintenanceJobStatus",
+            f"the status of the table bucket's own maintenance cannot be read ({bucket.jobs_unreadable}), so Icekeeper "
+            "assumes that it works; allow s3tables:GetTableMaintenanceJobStatus",
         )
     failed = [
         f"{built_in.value} failed: {message or 'it does not say why'}"
-        + (" (this will last, so Icekeeper does it)" if lasts(built_in, status, message) else "")
+        + (" (it will fail again, so Icekeeper does it)" if lasts(built_in, status, message) else "")
         for built_in, (status, message) in bucket.jobs.items()
         if status == _FAILED
     ]
     if failed:
-        yield "bucket_jobs_failed", f"of the table bucket's own maintenance {'; '.join(failed)}"
+        yield "bucket_jobs_failed", f"the table bucket's own maintenance: {'; '.join(failed)}"
 
 
 BUCKET_SOURCE = "S3 Tables maintenance configuration"

@@ -20,7 +20,7 @@ from icekeeper.model import Nothing, PartitionValue
 from icekeeper.policy import Policy
 from icekeeper.policy.relative_time import DAY_MS, TimePattern, days_of, end_by_pattern, parse_partition_time
 
-NO_TIME_FIELD = "no partition field of this table tells a time; set partition_time"
+NO_TIME_FIELD = "no partition field of this table has a time; set partition_time"
 _READ_BY_PATTERN = ("string", "int", "long")
 
 
@@ -113,8 +113,8 @@ def _by_pattern(metadata: TableMetadata, names: Sequence[str], pattern: TimePatt
             positions[spec_id] = [by_source[source] for source in sources]
     if not positions:
         raise PolicyError(
-            f"policy key partition_time reads {', '.join(names)}, which no partition spec of the table has "
-            "untransformed as text or whole numbers"
+            f"policy key partition_time reads {', '.join(names)}, but no partition spec of the table has this "
+            "untransformed, as text or whole numbers"
         )
     return PartitionTimes({}, pattern, positions)
 

@@ -12,7 +12,7 @@
         target_file_size_mb: 512
 
 Later rules win.  The file is read as strict YAML: every value is text, as after ``--set``, and a duplicate key is an
-error.  One mistake makes the whole file invalid: half a policy is another policy.
+error.  One mistake makes the whole file invalid, because a part of a policy is a different policy.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def parse_policy_file(text: str, source: str) -> PolicyRules:
         raise PolicyError(f"{name} has no {_RULES}: it must begin with '{_RULES}:', then a list of rules")
     for field in document.data:
         if field == "bounds":
-            raise PolicyError(f"{name} cannot set bounds: they are the deployment's, as ICEKEEPER_BOUND_<KEY>")
+            raise PolicyError(f"{name} cannot set bounds: the deployment sets them as ICEKEEPER_BOUND_<KEY>")
         if field != _RULES:
             raise PolicyError(f"{name} has an unknown field '{field}'{did_you_mean(field, [_RULES])}; it has {_RULES}")
     rules = document[_RULES]
@@ -88,7 +88,7 @@ def _rule(rule: Any, name: str) -> tuple[Mapping[str, tuple[str, ...]], Layer]:
         _refuse(name, f"must be fields of {', '.join(_FIELDS)}, not '{rule}'")
     for field in rule:
         if field not in _FIELDS:
-            hint = f"; settings stand below '{_SETTINGS}:'" if field in POLICY_KEYS else ""
+            hint = f"; write settings below '{_SETTINGS}:'" if field in POLICY_KEYS else ""
             _refuse(name, f"has an unknown field '{field}'{did_you_mean(field, _FIELDS)}; fields are "
                     f"{', '.join(_FIELDS)}{hint}")  # fmt: skip
     patterns = {field: _patterns(rule[field], field, name) for field in _PATTERNS if field in rule}
@@ -101,7 +101,7 @@ def _rule(rule: Any, name: str) -> tuple[Mapping[str, tuple[str, ...]], Layer]:
         if key in DEPLOYMENT_KEYS:
             _refuse(name, f"cannot set {key}: it is a setting of the deployment, as ICEKEEPER_{key.upper()}")
         if not isinstance(value, str):
-            _refuse(name, f"has no plain text for {key}; lists are written with commas")
+            _refuse(name, f"needs plain text for {key}; write lists with commas")
     layer = Layer(name, dict(settings))
     check_layer(layer)
     return patterns, layer
@@ -110,7 +110,7 @@ def _rule(rule: Any, name: str) -> tuple[Mapping[str, tuple[str, ...]], Layer]:
 def _patterns(value: object, field: str, name: str) -> tuple[str, ...]:
     parts = tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else ()
     if not parts or not all(parts):
-        _refuse(name, f"needs for {field} a comma-separated list of patterns (* and ?), for example prod-*")
+        _refuse(name, f"needs a comma-separated list of patterns (* and ?) for {field}, for example prod-*")
     return parts
 
 

@@ -35,7 +35,7 @@ def parse_partition_time(text: str) -> tuple[list[str], TimePattern]:
     A name alone is a field that has a time by itself, without an expression.
 
     Raises:
-        ValueError: a pattern has no field, or a directive lacks the coarser one that it needs.
+        ValueError: a pattern has no field, or a directive lacks the coarser directive that it needs.
     """
     if not {"=", "%", ","} & set(text):
         return [text.strip()], ()
@@ -188,7 +188,7 @@ class RelativeTime:
 
 
 Moment: TypeAlias = tuple[int, bool]
-"""A literal date or time of a filter: nanoseconds from 1970, in UTC if no zone is written; whether one is written."""
+"""A literal date or time of a filter: nanoseconds from 1970, in UTC if it has no zone; and whether it has a zone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +272,7 @@ def parse_moment(text: str) -> Moment:
     """Parse ``2026-11-23``, ``2026-11-23 06:30``, ``2026-11-23T06:30:00.5+01:00``.
 
     Raises:
-        ValueError: the text is no date or time.
+        ValueError: the text is not a date or time.
     """
     found = _MOMENT.fullmatch(text.strip())
     try:
@@ -282,7 +282,7 @@ def parse_moment(text: str) -> Moment:
         seconds = (datetime(year, month, day, hour, minute, second, tzinfo=UTC) - _EPOCH) // timedelta(seconds=1)
     except ValueError:
         example = "write for example '2026-01-31' or '2026-01-31 06:30:00'"
-        raise ValueError(f"'{text}' is no date or time; {example}") from None
+        raise ValueError(f"'{text}' is not a date or time; {example}") from None
     zone = (found[8] or "").upper()
     if zone[:1] in ("+", "-"):
         digits = zone[1:].replace(":", "")
@@ -317,7 +317,7 @@ def _relative_time(text: str, base: re.Match[str]) -> tuple[RelativeTime, int]:
         steps += _step(step)
         position = step.end()
     if re.match(r"\s*[+-]", text[position:]):
-        raise ValueError(f"after {text[base.start() : position]} an interval is missing: {_EXAMPLE}")
+        raise ValueError(f"an interval is missing after {text[base.start() : position]}: {_EXAMPLE}")
     years = sum(abs(months) / 12 + abs(micros) / (365 * MICROS_PER_DAY) for months, micros in steps)
     if years > _MOST_YEARS:
         raise ValueError(f"{text[base.start() : position]} is more than {_MOST_YEARS} years from now")
@@ -332,7 +332,7 @@ def _step(step: re.Match[str]) -> list[tuple[int, int]]:
     known = [(int(number), unit.removesuffix("s")) for number, unit in parts]
     is_whole = re.fullmatch(r"(\d{1,9}\s*[a-z]+\s*)+", amount) is not None
     if not is_whole or any(unit not in _MICROS and unit not in _MONTHS for _, unit in known):
-        raise ValueError(f"'{step.group().strip('+- ')}' is no interval of {_UNITS}: {_EXAMPLE}")
+        raise ValueError(f"'{step.group().strip('+- ')}' is not an interval of {_UNITS}: {_EXAMPLE}")
     return [(sign * number * _MONTHS.get(unit, 0), sign * number * _MICROS.get(unit, 0)) for number, unit in known]
 
 

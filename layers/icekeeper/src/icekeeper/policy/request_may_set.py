@@ -1,4 +1,4 @@
-"""What a request for a pass may set: nothing by which the pass deletes more than by the table's policy
+"""What a request for a pass may set: nothing that makes the pass delete more than the table's policy does
 (rule: requests-never-exceed-policy).
 
 The sender of a request need not be an operator.  So a request may name operations of the policy, and settings that are
@@ -66,8 +66,8 @@ def requests_may(environment: Mapping[str, str]) -> frozenset[str]:
     for name in named:
         if name not in known:
             raise PolicyError(
-                f"environment variable {REQUESTS_MAY} has '{name}', which is no operation and no key that requests are "
-                f"held to{did_you_mean(name, known)}; write a comma-separated list of them, or {_ALL}"
+                f"environment variable {REQUESTS_MAY} has '{name}', which is neither an operation nor a key that "
+                f"limits requests{did_you_mean(name, known)}; write a comma-separated list of these, or {_ALL}"
             )
     return frozenset(named)
 
@@ -89,8 +89,8 @@ def require_no_more(
         refused |= _loosest(policy, asked, operation, may)
     if refused:
         raise RequestRefused(
-            f"{asks} for {table} cannot {', and cannot '.join(refused.values())}: it does no more than the table's "
-            f"policy; to admit that, the operator sets RequestsMay ({REQUESTS_MAY}) to {','.join(refused)}"
+            f"{asks} for {table} cannot {', and cannot '.join(refused.values())}: it does no more than the "
+            f"table's policy; to admit that, the operator sets RequestsMay ({REQUESTS_MAY}) to {','.join(refused)}"
         )
 
 
@@ -100,10 +100,10 @@ def _loosest(own: ResolvedPolicy, asked: ResolvedPolicy, operation: Operation, m
     if operation not in own.policy.operations and operation.value not in may:
         found[operation.value] = f"ask for {operation.value}, which the policy does not have"
     found |= _looser(own.policy, asked.policy, operation, may)
-    more = [one for one in asked.waived_prefixes if one not in own.waived_prefixes]
+    more = [prefix for prefix in asked.waived_prefixes if prefix not in own.waived_prefixes]
     if operation is Operation.REMOVE_ORPHANS and more and _PROTECTED not in may:
         # A sweep would remove data beside another table's metadata (rule: unknown-metadata-stops-sweeps).
-        what = f"add {text_of(tuple(more))} to {_PROTECTED}, by which what another table has there is removed"
+        what = f"add {text_of(tuple(more))} to {_PROTECTED}, which lets sweeps remove another table's files there"
         found[_PROTECTED] = what
     return found
 

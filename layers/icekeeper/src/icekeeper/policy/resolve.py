@@ -53,7 +53,7 @@ class ResolvedPolicy:
     waived_prefixes: tuple[str, ...] = ()
     """The ``orphan_protected_prefixes`` of others than the table; another table's metadata there stops no sweep."""
     ignored: tuple[Ignored, ...] = ()
-    """The table's settings that do not count, wholly or in part (rule: properties-never-loosen)."""
+    """The table's settings that are ignored, wholly or in part (rule: properties-never-loosen)."""
     orders: Policy | None = None
     """If the settings of the call only merge files: the table's policy without them, by which other passes order
     files."""
@@ -104,8 +104,11 @@ class ResolvedPolicy:
         return hashlib.sha256(f"{self.fingerprint()} {table_digest(metadata)}".encode()).hexdigest()
 
     def why_ignored(self, key: str) -> str | None:
-        """Why the table's own property for a key does not count; ``None``: it counts."""
-        return next((one.why for one in self.ignored if one.key == key and one.source == table_source(key)), None)
+        """Why the table's own property for a key is ignored; ``None``: it counts."""
+        return next(
+            (setting.why for setting in self.ignored if setting.key == key and setting.source == table_source(key)),
+            None,
+        )
 
     def why_disabled(self) -> str | None:
         """Why every operation is skipped; ``None``: maintenance is enabled."""
@@ -126,9 +129,10 @@ class ResolvedPolicy:
         return self.owners.owned.get(operation)
 
     def why_stopped(self, operation: Operation | None, properties: Mapping[str, str], now_ms: int) -> str | None:
-        """Why an operation that has begun must stop: what the table's newest properties switch off; ``None``: nothing.
+        """Why an operation that has begun must stop, because the table's newest properties switch it off; ``None``: it
+        may go on.
 
-        All other settings are those with which the pass began.  ``None`` as operation: the cleaning after failed loads.
+        All other settings are those with which the pass began.  Operation ``None`` is the cleanup of failed loads.
 
         Raises:
             PolicyError: a switch is malformed.
@@ -256,11 +260,11 @@ _OF_OPERATIONS_ON_REQUEST = {
 
 
 def unused_settings(resolved: ResolvedPolicy) -> Iterator[str]:
-    """A sentence for each setting of the table that does not count, or that no operation of this policy reads.
+    """A sentence for each setting of the table that is ignored, or that no operation of this policy reads.
 
     The latter are not reported if the call itself names the operations.
     """
-    yield from (one.sentence() for one in resolved.ignored)
+    yield from (setting.sentence() for setting in resolved.ignored)
     if resolved.sources["operations"] == OVERRIDE_SOURCE:
         return
     for key, (operation, missing) in _OF_OPERATIONS_ON_REQUEST.items():

@@ -84,7 +84,7 @@ def next_proposal_ms(memory: SweepMemory, interval_ms: int, key: str, now_ms: in
     """From when a sweep alone justifies a pass (epoch milliseconds).
 
     That is when the sweep is due.  After an incomplete sweep since then, it is a quarter of an interval later; after an
-    impossible one, seven intervals.  A pass that runs for another reason tries the sweep each time.
+    impossible sweep, seven intervals.  A pass that runs for another reason tries the sweep each time.
     """
     due_ms = sweep_due_ms(memory, interval_ms, key, now_ms)
     if memory.tried_ms is None or not due_ms <= memory.tried_ms <= now_ms:

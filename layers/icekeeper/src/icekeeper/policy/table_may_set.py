@@ -24,7 +24,7 @@ _LONGEST = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """A setting of a table that does not count, wholly or in part."""
+    """A setting of a table that is ignored, wholly or in part."""
 
     key: str
     value: str
@@ -34,7 +34,7 @@ class Ignored:
 
     def sentence(self) -> str:
         """The message to the operator."""
-        return f"{self.source} '{self.value}' does not count: {self.why}"
+        return f"{self.source} '{self.value}' is ignored: {self.why}"
 
     def document(self) -> dict[str, object]:
         """The setting in ``icekeeper policy show --json``."""
@@ -42,11 +42,11 @@ class Ignored:
 
 
 _Verdict: TypeAlias = tuple[tuple[object, ...], str]
-"""The value that counts, as a tuple of one, or empty if none counts; and why the table's own value does not count."""
+"""The value that counts, as a tuple of length 1 (empty: no value counts); and why the table's own value is ignored."""
 
 
 def without_ignored(layers: Sequence[Layer]) -> tuple[list[Layer], tuple[Ignored, ...]]:
-    """The layers without the table's settings that do not count, and those settings.
+    """The layers without the table's settings that are ignored, and those settings.
 
     Raises:
         PolicyError: a table has an unknown key, or a malformed value of a key that it may set.
@@ -105,8 +105,8 @@ class _Operator:
                 )
             typed = parse_value(key, value, source)
         except PolicyError as error:
-            # A malformed value is ignored where only a tighter one would count.  Of operations it is not, because
-            # without those that the table means a pass would do more.
+            # A malformed value is ignored where only a tighter value would count.  A malformed list of operations is
+            # an error: if it were ignored, a pass would run operations that the table leaves out.
             is_default = key == "operations" and DEFAULT_SETTINGS in self.may_set
             if (is_default or self._is_named(key) or self._is_free(key)) and not facts.is_of_call:
                 raise
@@ -147,7 +147,7 @@ class _Operator:
     def _why_barred(self, key: str, facts: KeyFacts, said_by: str) -> str:
         """Why a table may only tighten a key, or cannot set it; empty: it may set any value."""
         if facts.is_of_call:
-            return "it counts only from the deployment, a policy file or --set"
+            return "only the deployment, a policy file or --set can set it"
         for other in facts.undermines:
             source = self.bounds[other][1] if other in self.bounds else self._says(other)[1]
             if other in self.bounds or (source != _DEFAULT and not self._is_named(key)):

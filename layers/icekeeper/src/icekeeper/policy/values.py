@@ -86,7 +86,7 @@ _TERM = re.compile(
     r"(?:\s+(?P<direction>asc|desc))?(?:\s+nulls\s+(?P<nulls>first|last))?",
     re.IGNORECASE,
 )
-# A comma within parentheses or quotes is no separator.  An unclosed bracket extends to the end: otherwise each of a
+# A comma within parentheses or quotes separates no terms.  An unclosed bracket extends to the end: otherwise each of a
 # thousand open brackets would cause a search up to there.
 _PARTS = re.compile(r",|(?:\([^)]*(?:\)|\Z)|\"[^\"]*(?:\"|\Z)|`[^`]*(?:`|\Z)|[^,])+")
 
@@ -118,8 +118,8 @@ def _term(text: str) -> SortTerm:
     match = _TERM.fullmatch(text)
     if match is None:
         raise ValueError(
-            f"'{text}' is no sort term; write COLUMN or TRANSFORM(COLUMN), then asc or desc, then nulls first or nulls "
-            "last"
+            f"'{text}' is not a sort term; write COLUMN or TRANSFORM(COLUMN), then asc or desc, then nulls first or "
+            "nulls last"
         )
     descending = (match["direction"] or "").lower() == "desc"
     return SortTerm(
@@ -137,9 +137,11 @@ def _transform(function: str, number: str | None, text: str) -> str:
             raise ValueError(f"'{text}' needs a whole number above 0: write {name}(16, COLUMN)")
         return f"{name}[{number}]"
     if name not in _PLAIN_TRANSFORMS:
-        raise ValueError(f"'{function}' in '{text}' is no transform; use {', '.join((*NUMBERED, *_PLAIN_TRANSFORMS))}")
+        raise ValueError(
+            f"'{function}' in '{text}' is not a transform; use {', '.join((*NUMBERED, *_PLAIN_TRANSFORMS))}"
+        )
     if number is not None:
-        raise ValueError(f"'{text}' has a number too many: write {name}(COLUMN)")
+        raise ValueError(f"'{text}' takes no number: write {name}(COLUMN)")
     return _PLAIN_TRANSFORMS[name]
 
 
@@ -234,7 +236,7 @@ def _parse_snapshot_ids(value: object) -> object:
     ids: list[int] = []
     for part in parts:
         if not re.fullmatch(r"-?[0-9]{1,19}", str(part)):
-            raise ValueError(f"'{part}' is no snapshot id; write a comma-separated list of whole numbers")
+            raise ValueError(f"'{part}' is not a snapshot id; write a comma-separated list of whole numbers")
         ids.append(int(part))
     return tuple(dict.fromkeys(ids))
 
@@ -247,7 +249,7 @@ def _parse_reasons(value: object) -> object:
     for name in names:
         if name not in _REASON_NAMES:
             raise ValueError(
-                f"'{name}' is no reason; write none, or a comma-separated list of {', '.join(_REASON_NAMES)}"
+                f"'{name}' is not a reason; write none, or a comma-separated list of {', '.join(_REASON_NAMES)}"
             )
     return tuple(reason for reason in RewriteReason if reason in names)
 
@@ -266,7 +268,7 @@ def _parse_operations(value: object) -> object:
             wanted.add(Operation(name))
         else:
             raise ValueError(
-                f"'{name}' is no operation{did_you_mean(name, _OPERATION_NAMES)}; write all, or a list of "
+                f"'{name}' is not an operation{did_you_mean(name, _OPERATION_NAMES)}; write all, or a list of "
                 f"{', '.join(_OPERATION_NAMES)}"
             )
     if not wanted:
@@ -374,7 +376,7 @@ _OF_KEY: tuple[tuple[str, str, Mapping[str, int], int], ...] = (
 
 
 def amount_with_unit(key: str, value: object) -> str | None:
-    """A hint what to write instead of an amount with a unit; ``None`` for keys and values without a unit."""
+    """A hint of what to write instead of an amount with a unit; ``None`` for keys and values without a unit."""
     found = _WITH_UNIT.fullmatch(str(value).strip())
     if found is None:
         return None

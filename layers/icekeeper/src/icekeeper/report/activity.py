@@ -46,11 +46,11 @@ def pace_text(what: str, per_second: float) -> str:
 
 
 PASS = "pass: "
-"""Before the operations of a pass that begins, separated by commas: no phase, but what percentages refer to."""
+"""The prefix of the list of operations of a starting pass; percentages refer to these operations."""
 
 
 class PassShare:
-    """About how many percent of a pass are done; it never falls, and is 100 only once the pass has ended.
+    """An estimate of the percentage of a pass that is done; it never falls, and is 100 only when the pass has ended.
 
     Each operation has a fixed share of the pass: only compaction and sweeps touch every file.
     """
@@ -68,7 +68,7 @@ class PassShare:
         if name not in self._operations[self._place :]:
             return
         self._place = self._operations.index(name, self._place)
-        shares = [_SHARES.get(one, _SHARE) for one in self._operations]
+        shares = [_SHARES.get(operation, _SHARE) for operation in self._operations]
         # Planning and reading footers come before the work, and committing after it.
         is_work = total > 0 and not what.endswith("footers")
         reached = sum(shares[: self._place]) + (shares[self._place] * min(done, total) / total if is_work else 0.0)
@@ -79,13 +79,13 @@ def silent(what: str, done: int, total: int) -> None:
     """Ignore progress."""
 
 
-def _tell(event: str, message: str, *shown: object, **fields: object) -> None:
+def _log(event: str, message: str, *shown: object, **fields: object) -> None:
     log.info(message, *shown, extra={"event": event, **fields}, stacklevel=2)
 
 
 def scan_started(catalogs: int) -> None:
     """Log that a scan begins; ``catalogs`` is how many it will open."""
-    _tell("scan_started", "scan of %d catalog(s) started", catalogs, catalogs=catalogs)
+    _log("scan_started", "scan of %d catalog(s) started", catalogs, catalogs=catalogs)
 
 
 def scan_finished(*, listed: int, scanned: int, proposals: int, skipped: int, errors: int, seconds: float) -> None:
@@ -93,27 +93,27 @@ def scan_finished(*, listed: int, scanned: int, proposals: int, skipped: int, er
     message = "scan finished: %d of %d table(s) in %.1f s, %d proposed, %d skipped, %d of them for errors"
     shown = (scanned, listed, seconds, proposals, skipped, errors)
     counts = {"listed": listed, "tables": scanned, "proposals": proposals, "skipped": skipped, "errors": errors}
-    _tell("scan_finished", message, *shown, **counts, seconds=round(seconds, 3))
+    _log("scan_finished", message, *shown, **counts, seconds=round(seconds, 3))
 
 
 def operation_started(table: str, operation: str, run_id: str) -> None:
     """Log that an operation of a pass begins."""
     fields = {"table": table, "operation": operation, "run_id": run_id}
-    _tell("operation_started", "%s: %s started", table, operation, **fields)
+    _log("operation_started", "%s: %s started", table, operation, **fields)
 
 
 def operation_finished(table: str, operation: str, run_id: str, *, status: str, summary: str, seconds: float) -> None:
     """Log that an operation of a pass ended; ``summary`` is the sentence of its outcome."""
     fields = {"table": table, "operation": operation, "run_id": run_id, "status": status, "summary": summary}
     shown = (table, operation, status, summary)
-    _tell("operation_finished", "%s: %s %s: %s", *shown, **fields, seconds=round(seconds, 3))
+    _log("operation_finished", "%s: %s %s: %s", *shown, **fields, seconds=round(seconds, 3))
 
 
 def swap_lost(table: str, attempt: int, why: str, wait_s: float) -> None:
-    """Log that commit attempt ``attempt`` (from 1) lost, and that the next one follows in ``wait_s``."""
+    """Log that commit attempt ``attempt`` (from 1) lost, and that the next attempt follows in ``wait_s``."""
     message = "%s: swap %d lost, trying again in %.2f s: %s"
     fields = {"table": table, "attempt": attempt, "why": why, "seconds": round(wait_s, 3)}
-    _tell("swap_lost", message, table, attempt, wait_s, why, **fields)
+    _log("swap_lost", message, table, attempt, wait_s, why, **fields)
 
 
 def progress_of(
@@ -127,7 +127,7 @@ def progress_of(
 ) -> Progress:
     """A progress callback that logs every tenth of the work, and passes each call on to ``and_then``.
 
-    Lines are at least three seconds apart, except the last one.  They say how much of the pass is done, by ``share``.
+    Lines are at least three seconds apart, except the last line.  They say how much of the pass is done, by ``share``.
     """
     logged: dict[str, tuple[int, float]] = {}
 
@@ -142,14 +142,14 @@ def progress_of(
             fields = {"table": table, "operation": operation, "run_id": run_id, "work": what}
             of_pass = f", {share.percent} % of the pass" if share.percent else ""
             shown = (table, what, amount_text(what, done, total), of_pass)
-            _tell("progress", "%s: %s %s%s", *shown, **fields, done=done, total=total, percent=share.percent)
+            _log("progress", "%s: %s %s%s", *shown, **fields, done=done, total=total, percent=share.percent)
         and_then(what, done, total)
 
     return progress
 
 
-# Lines of Glue jobs, and of commands that are asked for it, are JSON with the same names as Powertools uses in
-# functions, so that one query finds both.
+# Lines of Glue jobs, and of commands where the environment says so, are JSON with the field names that Powertools uses
+# in functions, so that one query finds both.
 
 _here: ContextVar[Mapping[str, str]] = ContextVar("icekeeper_line_fields", default={})  # noqa: B039  # never changed
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}

@@ -1,7 +1,7 @@
 """Metrics for Prometheus: what scans and passes have recorded in the state, as gauges and counters.
 
-Everything comes from the state, so counters go on over restarts, and any process that shares the state has the same.
-``prometheus_client`` is optional to install, and imported when metrics are made.
+Everything comes from the state, so counters survive restarts, and all processes that share the state serve the same.
+``prometheus_client`` is an optional dependency, imported when metrics are made.
 """
 
 from __future__ import annotations
@@ -116,9 +116,9 @@ METRICS: Mapping[str, MetricFacts] = {f"{_PREFIX}{name}": facts for name, facts 
 def amounts_of(outcome: PassOutcome, duration_ms: int) -> dict[str, int]:
     """What a pass adds to the totals of its catalog; labels of a counter follow its name after dots."""
     found: Counter[str] = Counter({f"passes.{outcome.status.value}": 1, "pass_ms": max(0, duration_ms)})
-    for one in outcome.operations:
-        if one.status is not Status.SKIPPED:
-            found[f"operations.{one.operation.value}.{one.status.value}"] += 1
+    for operation in outcome.operations:
+        if operation.status is not Status.SKIPPED:
+            found[f"operations.{operation.operation.value}.{operation.status.value}"] += 1
     for key, value in outcome.metrics.items():
         if key in _DONE:
             found[_DONE[key]] += int(value)
@@ -138,7 +138,7 @@ class StateMetrics:
         *,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``catalogs``: only these; without, all that the state knows."""
+        """``catalogs``: only these; by default all catalogs in the state."""
         self._state, self._catalogs, self._monotonic_s = state, frozenset(catalogs), monotonic_s
         self._lock = Lock()
         self._read_s: float | None = None
@@ -187,7 +187,7 @@ class StateMetrics:
                 continue
             totals[catalog.name] += amounts
             for stats in self._state.lake_stats.of_catalog(catalog):
-                if not stats.identity.uuid:  # it could not be read: what was known of it counts
+                if not stats.identity.uuid:  # the table could not be read: its earlier stats count
                     continue
                 name = str(stats.identity.table)
                 known = lakes[catalog.name].get(name)

@@ -51,7 +51,7 @@ class PassStatus(StrEnum):
 class OperationOutcome:
     """How one operation ended.
 
-    ``reason`` says why it did not run, ``None``: it succeeded.  ``summary`` is the sentence for people.
+    ``reason`` says why it did not run; ``None`` if it succeeded.  ``summary`` is the sentence for people.
     ``snapshot_ids`` are the snapshots that it committed.  ``files_planned`` are the files to rewrite or to delete,
     ``files_deleted`` those actually deleted.
     """
@@ -102,7 +102,7 @@ class OperationOutcome:
             "files": files_json(self.files_planned, self.files_deleted, f"{run_id}-{self.operation.value}", listing),
             **({} if self.plan is None else {"plan": dict(self.plan)}),
             **({"lost_lease": True} if self.lost_lease else {}),
-            **({"planned_after": [one.value for one in self.planned_after]} if self.planned_after else {}),
+            **({"planned_after": [operation.value for operation in self.planned_after]} if self.planned_after else {}),
             **({} if self.in_turn is None else {"in_turn": self.in_turn.to_json(f"{run_id}-in-turn", listing)}),
         }
 
@@ -165,7 +165,7 @@ def failed(operation: Operation, reason: str, *, metrics: Metrics | None = None)
 
 
 def refused_besides(outcome: OperationOutcome, reason: str) -> OperationOutcome:
-    """The outcome as a refusal about which a person must decide, whatever else was done."""
+    """The outcome turned into a refusal, whatever else was done, because a person must decide."""
     return replace(outcome, status=Status.REFUSED, reason=reason, summary=f"{reason}; {outcome.summary}")
 
 
@@ -201,7 +201,7 @@ class PassOutcome:
     warnings: tuple[str, ...] = ()
     """Problems outside the operations; they do not change the status."""
     engine: tuple[str, str | None] | None = None
-    """Its name and the reason for it; no reason if a person or the deployment named the engine."""
+    """The engine's name and why it was chosen; no reason if a person or the deployment named it."""
 
     @property
     def status(self) -> PassStatus:
@@ -233,7 +233,7 @@ class PassOutcome:
 
         A refusal counts as done, because its cause remains until the table changes.
         """
-        return not any(one.status is Status.FAILED or one.leaves_work or one.lost_lease for one in self.operations)
+        return not any(op.status is Status.FAILED or op.leaves_work or op.lost_lease for op in self.operations)
 
     @property
     def changed_nothing(self) -> bool:
@@ -397,8 +397,8 @@ def skew_sentence(ahead_s: int) -> str:
     """What is wrong with the clock, and what to do."""
     direction = "ahead of" if ahead_s > 0 else "behind"
     return (
-        f"this machine's clock is {abs(ahead_s)} s {direction} the clock of the table's store, by which ages are "
-        "judged; set it right"
+        f"this machine's clock is {abs(ahead_s)} s {direction} the clock of the table's store, which decides "
+        "ages; correct this machine's clock"
     )
 
 
@@ -420,7 +420,7 @@ def files_json(planned: Sequence[str], deleted: Sequence[str], name: str, listin
     files = {"planned": list(planned), "deleted": list(deleted)}
     if len({*planned, *deleted}) <= MAX_INLINE_PATHS:
         return files
-    # No lists at all: shortened ones would seem to be complete.
+    # No lists at all: shortened lists would seem to be complete.
     return {"listing": listing(name, files), "planned_count": len(planned), "deleted_count": len(deleted)}
 
 
@@ -447,7 +447,7 @@ def listing_in(directory: Path) -> ListingWriter:
     return write
 
 
-# For people, sentences lose our names of exceptions and bins; JSON and logs keep them.
+# For people, sentences omit the names of exceptions and call bins file groups; JSON and logs keep both.
 
 # The boundary between the sentences of two operations.
 _NEXT = re.compile(rf"; (?=(?:{'|'.join(STEPS)}): )")
@@ -465,8 +465,8 @@ def in_plain_words(sentence: str) -> str:
     return plain.replace("bin(s) failed", "file group(s) failed").replace("every bin was", "every file group was")
 
 
-def told_once(names: Sequence[str], sentences: Sequence[str]) -> list[str]:
-    """The sentences in plain words; a repeated one becomes ``as above`` or ``as NAME``, the name of its first."""
+def without_repeats(names: Sequence[str], sentences: Sequence[str]) -> list[str]:
+    """The sentences in plain words; a repeated sentence becomes ``as above`` or ``as NAME``, its first occurrence."""
     first: dict[str, str] = {}
     lines = []
     plain = [in_plain_words(sentence) for sentence in sentences]
@@ -480,10 +480,10 @@ def told_once(names: Sequence[str], sentences: Sequence[str]) -> list[str]:
 
 
 def lines_of(summary: str) -> list[str]:
-    """The summary of a pass as one line per operation; see :func:`told_once`."""
+    """The summary of a pass as one line per operation; see :func:`without_repeats`."""
     parts = [part.partition(": ") for part in _NEXT.split(summary)]
     names, sentences = [name for name, _, _ in parts], [sentence for _, _, sentence in parts]
-    lines = zip(names, told_once(names, sentences), strict=True)
+    lines = zip(names, without_repeats(names, sentences), strict=True)
     return [f"{name}: {sentence}".removesuffix(": ") for name, sentence in lines]
 
 
@@ -499,8 +499,8 @@ def looks_at_the_table(operation: Operation) -> bool:
 
 
 def in_turn(outcome: PassOutcome) -> PassOutcome:
-    """The outcome of a dry run with each operation planned after the earlier ones."""
-    return replace(outcome, operations=tuple(one.in_turn or one for one in outcome.operations))
+    """The outcome of a dry run with each operation planned after the earlier operations."""
+    return replace(outcome, operations=tuple(operation.in_turn or operation for operation in outcome.operations))
 
 
 def reclaimable_bytes(outcome: PassOutcome | BucketOutcome) -> int | float:
@@ -512,7 +512,7 @@ FREED = ("expire_snapshots.bytes_freed", "remove_orphans.bytes_freed")
 """The metrics with the bytes of the files that a pass deleted."""
 
 
-def told_freed(outcome: PassOutcome | BucketOutcome) -> str | None:
+def freed_sentence(outcome: PassOutcome | BucketOutcome) -> str | None:
     """The sentence about the bytes that expiry and the removal of orphans freed, and how far back the table can be
     read now; ``None``: neither did anything."""
     found = outcome.metrics
@@ -521,8 +521,9 @@ def told_freed(outcome: PassOutcome | BucketOutcome) -> str | None:
     if not freed and oldest_ms is None:
         return None
     verb = "would free" if outcome.dry_run else "freed"
-    reach = "" if oldest_ms is None else f"; the oldest state that can be read then is of {iso_utc(int(oldest_ms))}"
-    return f"{verb} {size_text(freed)}{reach if outcome.dry_run else reach.replace(' then', '')}"
+    then = " then" if outcome.dry_run else ""
+    reach = "" if oldest_ms is None else f"; the oldest state that can be read{then} is of {iso_utc(int(oldest_ms))}"
+    return f"{verb} {size_text(freed)}{reach}"
 
 
 def is_due(outcome: PassOutcome) -> bool:
@@ -536,7 +537,7 @@ def order_json(outcomes: Sequence[OperationOutcome]) -> dict[str, list[str]]:
     before: list[Operation] = []
     for outcome in outcomes:
         operation = outcome.operation
-        unknown = [one.value for one in before if one not in outcome.planned_after]
+        unknown = [operation.value for operation in before if operation not in outcome.planned_after]
         if unknown and looks_at_the_table(operation) and outcome.status in (Status.SUCCEEDED, Status.SKIPPED):
             found[operation.value] = unknown
         if outcome.status is Status.SUCCEEDED and FACTS[operation].commits:
@@ -544,21 +545,21 @@ def order_json(outcomes: Sequence[OperationOutcome]) -> dict[str, list[str]]:
     return found
 
 
-def told_order(outcomes: Sequence[OperationOutcome]) -> str | None:
+def order_sentence(outcomes: Sequence[OperationOutcome]) -> str | None:
     """The sentence about plans that take earlier operations into account; ``None``: there is none."""
     later = [outcome.operation.value for outcome in outcomes if outcome.planned_after]
     if not later:
         return None
-    return f"planned on the table as the operations before would leave it: {', '.join(dict.fromkeys(later))}"
+    return f"planned on the table as the earlier operations would leave it: {', '.join(dict.fromkeys(later))}"
 
 
-def told_anew(outcomes: Sequence[OperationOutcome]) -> str | None:
+def replanned_sentence(outcomes: Sequence[OperationOutcome]) -> str | None:
     """The sentence about operations that the pass plans again; ``None``: there is none."""
     anew = order_json(outcomes)
     if not anew:
         return None
     first = next(iter(anew.values()))[0]
-    return f"planned here on the table as it is; the pass plans anew after {first}: {', '.join(anew)}"
+    return f"planned on the current table; the pass plans again after {first}: {', '.join(anew)}"
 
 
 REQUESTS = "_requests"

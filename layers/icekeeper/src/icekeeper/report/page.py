@@ -2,7 +2,7 @@
 
 Building the document is pure.  The page is one file that needs no network, which its content security policy forbids:
 every script and style in it is allowed by its hash.  Text of tables is escaped for people, as everywhere, and data are
-JSON without ``<``, so that no name can end the element that they stand in (rule: escape-at-the-edge).
+JSON without ``<``, so that no name can end the element that contains them (rule: escape-at-the-edge).
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ ORPHANS = "lake_orphan_bytes"
 _LEFT = "remove_orphans.bytes_left"
 
 DAYS = 30
-"""Achievements are those of passes that ended within so many days."""
+"""Achievements are summed over the passes that ended within this many days."""
 PASSES = 10
-"""At most so many passes of each table are looked at, the newest ones."""
+"""At most this many passes of each table are read, the newest first."""
 
 _AT_ONCE = 16
 _DAY_MS = 24 * HOUR_MS
@@ -60,7 +60,7 @@ _ACHIEVED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogFacts:
-    """What the state says of one catalog."""
+    """The records of one catalog in the state."""
 
     catalog: str
     scan: CatalogScan | None
@@ -73,7 +73,7 @@ class CatalogFacts:
 
 
 def recorded_facts(state: StateStore, catalog: CatalogId, now_ms: int) -> CatalogFacts:
-    """Read what the state says of a catalog; no catalog, table or manifest is read.
+    """Read the records of a catalog in the state; no catalog, table or manifest is read.
 
     Raises:
         StorageError: the state cannot be read, or knows neither a scan nor a table of the catalog.
@@ -85,7 +85,7 @@ def recorded_facts(state: StateStore, catalog: CatalogId, now_ms: int) -> Catalo
                 f"no scan of catalog {catalog} is recorded: run icekeeper detect --catalog {shlex.quote(catalog.name)} "
                 "first, or set ICEKEEPER_STATE to the state of the deployment that maintains it"
             )
-        identities = {one.identity.copy: one.identity for one in lake if one.identity.location}
+        identities = {stats.identity.copy: stats.identity for stats in lake if stats.identity.location}
         return CatalogFacts(
             catalog=catalog.name,
             scan=scan,
@@ -109,7 +109,7 @@ def recorded_page(state: StateStore, now_ms: int) -> str:
     """
     scans = [scan for scan in state.scans.all() if scan.scanned_ms > now_ms - _SERVED_MS]
     facts = (recorded_facts(state, scan.catalog, now_ms) for scan in scans)
-    return render_page([catalog_document(one, now_ms) for one in facts], now_ms)
+    return render_page([catalog_document(catalog, now_ms) for catalog in facts], now_ms)
 
 
 def _passes_of(
@@ -130,13 +130,15 @@ def catalog_document(facts: CatalogFacts, now_ms: int) -> dict[str, Any]:
     Tables are ordered by need: in trouble, with work due, and the others; then by priority and name.
     """
     layouts: dict[tuple[TableName, str], dict[str, Any]] = {}
-    for one in facts.layouts:
-        parts = layouts.setdefault((one.identity.table, one.identity.uuid), {})
-        parts[one.part.value] = {"observed_ms": one.observed_ms, **one.facts}
+    for stored in facts.layouts:
+        parts = layouts.setdefault((stored.identity.table, stored.identity.uuid), {})
+        parts[stored.part.value] = {"observed_ms": stored.observed_ms, **stored.facts}
     tables = []
     for name, records in _by_name(facts.lake).items():
-        unread = next((one for one in records if one.verdict.is_unread), None)
-        stats = max((one for one in records if one is not unread), key=lambda one: one.observed_ms, default=None)
+        unread = next((stats for stats in records if stats.verdict.is_unread), None)
+        stats = max(
+            (stats for stats in records if stats is not unread), key=lambda stats: stats.observed_ms, default=None
+        )
         known = stats or unread
         assert known is not None
         passes = facts.passes.get(known.identity.copy, ())
@@ -144,9 +146,9 @@ def catalog_document(facts: CatalogFacts, now_ms: int) -> dict[str, Any]:
         trend = _trend(facts.trends.get(known.identity.copy, ()), stats)
         tables.append({**_table(facts.catalog, name, stats, unread, passes, layout), **trend})
     order = ("trouble", "work", "well")
-    tables.sort(key=lambda one: (order.index(one["state"]), -one["priority"], one["name"]))
-    states = Counter(one["state"] for one in tables)
-    orphans = [one["counters"][ORPHANS] for one in tables if ORPHANS in one["counters"]]
+    tables.sort(key=lambda table: (order.index(table["state"]), -table["priority"], table["name"]))
+    states = Counter(table["state"] for table in tables)
+    orphans = [table["counters"][ORPHANS] for table in tables if ORPHANS in table["counters"]]
     scan = facts.scan
     document = {
         "catalog": facts.catalog,
@@ -177,12 +179,12 @@ def _table(
     passes: Sequence[PassRecord],
     layout: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """One table; what is empty or not known is left out, for the page may have ten thousand of them."""
+    """The document of one table, without empty and unknown values, because a page may have ten thousand tables."""
     known = stats or unread
     assert known is not None
     verdict, last = known.verdict, passes[0] if passes else None
     recorded: Mapping[str, Any] = known.policy
-    left = next((one.metrics[_LEFT] for one in passes if _LEFT in one.metrics), None)
+    left = next((passed.metrics[_LEFT] for passed in passes if _LEFT in passed.metrics), None)
     trouble, command = _trouble(stats, unread, last)
     state = "trouble" if trouble else "work" if verdict.reasons else "well"
     argument = f"{shlex.quote(name)} --catalog {shlex.quote(catalog)}"
@@ -193,7 +195,7 @@ def _table(
         "reasons": [in_plain_words(reason) for reason in verdict.reasons],
         "left_alone": "" if trouble else in_plain_words(verdict.left_alone),
         "sweep_due_ms": verdict.sweep_due_ms,
-        "policy": {key: [one["value"], one["source"]] for key, one in recorded.items()},
+        "policy": {key: [setting["value"], setting["source"]] for key, setting in recorded.items()},
         "timeline": dict(known.timeline),
         "last_pass": {} if last is None else _pass(last),
         "layout": dict(layout),
@@ -209,8 +211,8 @@ def _table(
 
 
 def _trend(rows: Sequence[TrendRow], stats: LakeStats | None) -> dict[str, Any]:
-    """``[epoch seconds, data files, delete files, bytes]`` of each day, and of the newest state; nothing if there was
-    one state only."""
+    """``[epoch seconds, data files, delete files, bytes]`` of each day, and of the newest state; nothing if only
+    one state is known."""
     points: list[list[int | float | None]] = [
         [row.observed_ms // 1000, row.data_files, row.delete_files, row.bytes] for row in rows
     ]
@@ -221,7 +223,7 @@ def _trend(rows: Sequence[TrendRow], stats: LakeStats | None) -> dict[str, Any]:
 
 
 def _trouble(stats: LakeStats | None, unread: LakeStats | None, last: PassRecord | None) -> tuple[str, str]:
-    """Why a person must look at the table, empty: nobody must; and the command that says more or tries again."""
+    """Why a person must look at the table (empty: no reason), and the command that shows more or tries again."""
     if unread is not None:
         return f"cannot be read: {in_plain_words(unread.verdict.left_alone)}", "verify"
     assert stats is not None
@@ -245,10 +247,10 @@ def _pass(record: PassRecord) -> dict[str, Any]:
 
 def _achieved(passes: Iterable[Sequence[PassRecord]], now_ms: int) -> dict[str, int | float]:
     """Sums over the passes of the last :data:`DAYS`, and what the freed bytes would cost each month."""
-    recent = [one for of_table in passes for one in of_table if one.finished_ms > now_ms - DAYS * _DAY_MS]
+    recent = [passed for of_table in passes for passed in of_table if passed.finished_ms > now_ms - DAYS * _DAY_MS]
     sums: dict[str, int | float] = {"days": DAYS, "passes": len(recent)}
     for name, metrics in _ACHIEVED.items():
-        sums[name] = round(sum(one.metrics.get(metric, 0) for one in recent for metric in metrics))
+        sums[name] = round(sum(passed.metrics.get(metric, 0) for passed in recent for metric in metrics))
     return {**sums, "usd_per_month": round(sums["bytes_freed"] / _GB * STORED_GB_MONTH_USD, 4)}
 
 
@@ -269,12 +271,12 @@ _PLOT_STYLE = """:where(.plot) {
 }"""
 """The style element that Plot adds to every chart of class ``plot``."""
 MOST_BYTES = 14_000_000
-"""Of the data on a page.  Beyond, details are left out: those of tables whose manifests were read last stay first,
-then those of tables with more need."""
+"""The most bytes of data on a page.  A larger page leaves out details of tables: the tables whose manifests were read
+last keep theirs first, then the tables with more need."""
 _DETAILS = ("timeline", "layout", "trend")
 _NEVER = {"observed_ms": 0}
 _AT_FIRST = 5
-"""So many tables in trouble, and so many with work, are listed at the top."""
+"""At most this many tables in trouble, and as many with work, are listed at the top."""
 
 
 def render_page(documents: Sequence[Mapping[str, Any]], now_ms: int) -> str:
@@ -287,7 +289,7 @@ def render_page(documents: Sequence[Mapping[str, Any]], now_ms: int) -> str:
     scripts = [own, *(folder.joinpath("vendor", name).read_text("utf-8") for name in _VENDOR)]
     data = {
         "now_ms": now_ms,
-        "defaults": {key: one["value"] for key, one in resolve([]).documents().items()},
+        "defaults": {key: setting["value"] for key, setting in resolve([]).documents().items()},
         "catalogs": within(documents, MOST_BYTES),
     }
     environment = Environment(
@@ -299,7 +301,7 @@ def render_page(documents: Sequence[Mapping[str, Any]], now_ms: int) -> str:
     )
     environment.filters |= {"size": size_text, "usd": _usd, "count": _count}
     return environment.get_template("page.html").render(
-        title=", ".join(str(one["catalog"]) for one in documents),
+        title=", ".join(str(document["catalog"]) for document in documents),
         now=_moment(now_ms),
         policy=_security_policy(scripts, [style, _PLOT_STYLE]),
         style=Markup(style),  # ours
@@ -340,7 +342,7 @@ def _inert(data: object) -> str:
 
 
 def _security_policy(scripts: Iterable[str], styles: Iterable[str]) -> str:
-    """Nothing is loaded, and only these scripts and styles count."""
+    """A policy that allows only these scripts and styles, and loads nothing."""
     allowed = {"script-src": scripts, "style-src": styles}
     parts = [f"{kind} {' '.join(map(_hash, texts))}" for kind, texts in allowed.items()]
     return "; ".join(["default-src 'none'", *parts, "img-src data:", "base-uri 'none'", "form-action 'none'"])
@@ -351,26 +353,26 @@ def _hash(text: str) -> str:
 
 
 def _summary(documents: Sequence[Mapping[str, Any]], now_ms: int) -> dict[str, Any]:
-    """What stands at the top of the page."""
-    tables = [(one["catalog"], table) for one in documents for table in one["tables"]]
+    """The top of the page."""
+    tables = [(document["catalog"], table) for document in documents for table in document["tables"]]
     states = Counter(table["state"] for _, table in tables)
     first = {state: [(c, t) for c, t in tables if t["state"] == state] for state in ("trouble", "work")}
-    first["work"].sort(key=lambda one: -one[1]["priority"])
+    first["work"].sort(key=lambda row: -row[1]["priority"])
     achieved: Counter[str] = Counter(dict.fromkeys(("passes", *_ACHIEVED, "usd_per_month"), 0))
     totals: Counter[str] = Counter()
     for document in documents:
         achieved.update({key: value for key, value in document["achieved"].items() if key != "days"})
         totals.update({key: value for key, value in document["totals"].items() if key in _SUMS})
-    known = {key for one in documents for key in one["totals"]}
+    known = {key for document in documents for key in document["totals"]}
     return {
         "verdict": _verdict(len(tables), states),
         "mood": "trouble" if states["trouble"] else "work" if states["work"] else "well",
-        "advice": _one_thing(documents, first, now_ms),
+        "advice": _next_step(documents, first, now_ms),
         "first": {state: rows[:_AT_FIRST] for state, rows in first.items()},
         "more": {state: max(0, len(rows) - _AT_FIRST) for state, rows in first.items()},
         "achieved": {"days": DAYS, **achieved},
         "totals": [(what, totals[key] if key in known else None, kind) for key, (what, kind) in _SUMS.items()],
-        "scans": [(one["catalog"], _scanned(one["scan"], now_ms)) for one in documents],
+        "scans": [(document["catalog"], _scanned(document["scan"], now_ms)) for document in documents],
     }
 
 
@@ -396,12 +398,12 @@ def _verdict(tables: int, states: Mapping[str, int]) -> str:
     return f"{trouble} of {counted(tables, 'table')} {'is' if trouble == 1 else 'are'} in trouble, {need}."
 
 
-def _one_thing(
+def _next_step(
     documents: Sequence[Mapping[str, Any]],
     first: Mapping[str, Sequence[tuple[str, Mapping[str, Any]]]],
     now_ms: int,
 ) -> tuple[str, str]:
-    """The one thing to do, and its command; empty: nothing."""
+    """The next thing to do, and its command; empty: nothing."""
     if first["trouble"]:
         _, table = first["trouble"][0]
         return f"First look at {table['name']}", str(table["command"])
@@ -409,9 +411,9 @@ def _one_thing(
         scan = document["scan"]
         if scan is None or now_ms - scan["scanned_ms"] > _STALE_MS:
             command = f"icekeeper detect --catalog {shlex.quote(document['catalog'])}"
-            return "Scan the tables again: what is shown here is old", command
+            return "Scan the tables again: this page shows old records", command
     if first["work"]:
-        catalogs = " ".join(f"--catalog {shlex.quote(name)}" for name in {one: 0 for one, _ in first["work"]})
+        catalogs = " ".join(f"--catalog {shlex.quote(name)}" for name in {name: 0 for name, _ in first["work"]})
         return "Maintain what needs work, once", f"icekeeper run {catalogs} --once"
     return "", ""
 

@@ -1,4 +1,4 @@
-"""AWS's list prices in US dollars, by which costs and savings are estimated on every store.
+"""AWS's list prices in US dollars, from which costs and savings are estimated on every store.
 
 Region us-east-1, November 2026, without free tiers and discounts.  On other storage they stand for the time that the
 same work takes.

@@ -19,13 +19,13 @@ from icekeeper.report.outcome import (
     PassOutcome,
     PassStatus,
     Status,
+    freed_sentence,
     in_plain_words,
     in_turn,
     lines_of,
-    told_anew,
-    told_freed,
-    told_once,
-    told_order,
+    order_sentence,
+    replanned_sentence,
+    without_repeats,
 )
 from icekeeper.state.store import UNTIL_REMOVED_MS
 from icekeeper.text import counted, size_text, usd_text
@@ -42,10 +42,11 @@ def next_run_lines(next_run: Mapping[str, Any], scanned: int) -> Iterator[str]:
         yield f"scheduled runs maintain {counted(at_work, 'table')} now, of {named_limit}"
     if begins:
         verb = "waits" if len(waits) == 1 else "wait"
-        more = f"; {len(waits)} more {verb} for one to end: {named_limit}" if waits else ""
+        more = f"; {len(waits)} more {verb} for a pass to end: {named_limit}" if waits else ""
         yield f"a scheduled run would begin with {_names(begins)}{more}"
     elif waits:
-        yield f"a scheduled run would begin with none now: {counted(len(waits), 'table')} would wait for one to end"
+        waiting = counted(len(waits), "table")
+        yield f"a scheduled run would begin with no table now: {waiting} would wait for a pass to end"
     if next_run["filters"] and scanned:
         filters = (f"{key} {','.join(f['value'])} ({f['source']})" for key, f in next_run["filters"].items())
         yield f"other tables are left out by {', '.join(filters)}"
@@ -102,7 +103,7 @@ def _print_below(console: Console, text: Text, indent: int, begin: Text) -> None
 
 
 def print_policy(console: Console, rows: Iterable[Sequence[str]], ignored: Iterable[str] = ()) -> None:
-    """Print rows of ``(key, value, source, meaning)``, then sentences about settings of the table that do not count.
+    """Print rows of ``(key, value, source, meaning)``, then sentences about the table's settings that are ignored.
 
     Values other than defaults are bold.  On a terminal, the meaning is below its key; elsewhere each key is one line.
     """
@@ -150,13 +151,13 @@ def print_outcome(console: Console, outcome: PassOutcome) -> None:
     outcome = in_turn(outcome)
     _print_status(console, outcome.table, outcome)
     names = [part.operation.value for part in outcome.operations]
-    sentences = told_once(names, [part.summary for part in outcome.operations])
+    sentences = without_repeats(names, [part.summary for part in outcome.operations])
     rows = zip(names, outcome.operations, sentences, strict=True)
     print_rows(console, [(Text(name), _status_text(part.status), Text(sentence)) for name, part, sentence in rows])
-    orders = (told_order(outcome.operations), told_anew(outcome.operations)) if outcome.dry_run else ()
+    orders = (order_sentence(outcome.operations), replanned_sentence(outcome.operations)) if outcome.dry_run else ()
     for order in filter(None, orders):
         console.print(Text(order, style="dim"), soft_wrap=True)
-    if (freed := told_freed(outcome)) is not None:
+    if (freed := freed_sentence(outcome)) is not None:
         console.print(Text(freed), soft_wrap=True)
     if outcome.staged is not None and outcome.staged.problem is None:
         console.print(Text(f"staged files: {outcome.staged.summary}"), soft_wrap=True)
@@ -164,14 +165,14 @@ def print_outcome(console: Console, outcome: PassOutcome) -> None:
 
 
 def print_line(console: Console, table: str, status: PassStatus, sentence: str) -> None:
-    """Print one line about a table of several."""
+    """Print one line about one of several tables."""
     line = Text.assemble((table, "bold"), "  ", _status_text(status), f"  {in_plain_words(sentence)}")
     console.print(line, soft_wrap=True)
 
 
-def told_changes(outcome: PassOutcome) -> str:
+def changes_sentence(outcome: PassOutcome) -> str:
     """What the operations of a pass did, without those that were skipped."""
-    done = [one.summary for one in in_turn(outcome).operations if one.status is not Status.SKIPPED]
+    done = [operation.summary for operation in in_turn(outcome).operations if operation.status is not Status.SKIPPED]
     return "; ".join(done) or "nothing to do"
 
 
@@ -190,7 +191,7 @@ def print_bucket(console: Console, outcome: BucketOutcome) -> None:
         rows.append((Text(name), _status_text(table.status), Text(sentence)))
         above = table.summary
     print_rows(console, rows)
-    if (freed := told_freed(outcome)) is not None:
+    if (freed := freed_sentence(outcome)) is not None:
         console.print(Text(freed), soft_wrap=True)
     outside = outcome.outside
     if outside["files"]:
@@ -310,36 +311,36 @@ def print_passes(
 ) -> None:
     """Print the passes of ``history --json``: begin, duration, status, table, effect, operations; and their totals."""
     rows = []
-    for one in passes:
-        began = Text(iso_utc(one["started_ms"]), style="bold")
-        status = Text(one["status"], style=_STYLES.get(one["status"], ""))
-        named = [Text(f"{one['catalog']} {one['table']}")] if is_of_fleet else []
-        told = Text("; ".join(lines_of(one["summary"])))
-        rows.append((began, Text(f"{one['duration_ms'] / 1000:.1f} s"), status, *named, Text(_effect(one)), told))
-    none = "no pass in this time is known" if is_of_fleet else "no pass over this table is known"
+    for past in passes:
+        began = Text(iso_utc(past["started_ms"]), style="bold")
+        status = Text(past["status"], style=_STYLES.get(past["status"], ""))
+        named = [Text(f"{past['catalog']} {past['table']}")] if is_of_fleet else []
+        took, summary = Text(f"{past['duration_ms'] / 1000:.1f} s"), Text("; ".join(lines_of(past["summary"])))
+        rows.append((began, took, status, *named, Text(_effect(past)), summary))
+    none = "no pass is recorded in this period" if is_of_fleet else "no pass over this table is recorded"
     print_rows(console, rows, none)
     if passes:
         bad = f", {totals['failed']} not succeeded" if totals["failed"] else ""
         console.print(f"{counted(int(totals['passes']), 'pass', 'passes')}{bad}: {_effect(totals)}", soft_wrap=True)
 
 
-def _effect(one: Mapping[str, Any]) -> str:
+def _effect(document: Mapping[str, Any]) -> str:
     """What a pass freed and merged; saved requests are those of one scan that reads all the merged files."""
-    parts = [f"{size_text(one['bytes_freed'])} freed"] if one["bytes_freed"] else []
-    if one["files_before"]:
-        files = f"{one['files_before']} → {counted(one['files_after'], 'file')}"
-        parts.append(f"{files}, {counted(one['requests_saved'], 'request')} less per full scan")
-        parts.append(f"estimated cost {usd_text(one['cost_usd'])}")
+    parts = [f"{size_text(document['bytes_freed'])} freed"] if document["bytes_freed"] else []
+    if document["files_before"]:
+        files = f"{document['files_before']} → {counted(document['files_after'], 'file')}"
+        parts.append(f"{files}, {counted(document['requests_saved'], 'request')} fewer per full scan")
+        parts.append(f"estimated cost {usd_text(document['cost_usd'])}")
     return ", ".join(parts) or "nothing freed"
 
 
 def print_claims(console: Console, claims: Sequence[Mapping[str, Any]]) -> None:
     """Print the entries of ``claims list --json``: catalog, table, and the folders of its files."""
     rows = []
-    for one in claims:
-        places = ", ".join((one["location"], *one["folders"]))
-        where = f"of warehouse {one['warehouse']}, {f'in {places}' if places else 'excluded until it can be read'}"
-        rows.append((Text(one["catalog"]), Text(one["table"], style="bold"), Text(where)))
+    for claim in claims:
+        places = ", ".join((claim["location"], *claim["folders"]))
+        where = f"of warehouse {claim['warehouse']}, {f'in {places}' if places else 'excluded until it can be read'}"
+        rows.append((Text(claim["catalog"]), Text(claim["table"], style="bold"), Text(where)))
     print_rows(console, rows, "no other table was seen to have files there")
 
 

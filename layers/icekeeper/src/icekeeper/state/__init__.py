@@ -1,1 +1,1 @@
-"""What Icekeeper remembers between passes: pins, loads, leases, requests, journal, claims, memory of each table."""
+"""The records between passes: pins, loads, leases, requests, journal, claims, and the memory of each table."""

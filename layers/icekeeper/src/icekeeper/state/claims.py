@@ -3,11 +3,11 @@
 
 A claim says in which folders a table was seen to have files, so that no other table deletes them there: the location of
 a catalog entry, and every other folder with files of the table (a ``write.data.path`` elsewhere, files that
-``add_files`` took from another table).  A claim is only a hint: code that finds one loads that table and reads what it
-references now.
+``add_files`` took from another table).  A claim is only a hint: code that finds a claim loads that table and reads what
+it references now.
 
 A table is cut off when its reading or maintenance takes too long.  These records are filed under the catalog entry,
-because a table that cannot be read has no other name; so a copied UUID makes no other table wait.
+because a table that cannot be read has no other name.  So a copied UUID does not delay another table.
 
 Every function and method that uses the state raises StorageError when it fails.
 """
@@ -28,7 +28,7 @@ from icekeeper.state.item_layout import KEPT_MS, catalog_key, named_key, sort_ke
 from icekeeper.state.items import Item, Records, understood
 
 GONE_AFTER_MS = 8 * 24 * HOUR_MS
-"""So long a missing table keeps its claims: by default, Unity Catalog restores a dropped one for seven days."""
+"""How long a missing table keeps its claims: by default, Unity Catalog can restore a dropped table for seven days."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class SeenHead:
     sequence_number: int = -1
     """The highest of its snapshots."""
     snapshots: frozenset[int] = frozenset()
-    """The ids of the snapshots with that number, and of those without any (v1); empty if they are too many."""
+    """The ids of the snapshots with that number, and of those without a number (v1); empty if they are too many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +61,12 @@ class TableClaims:
     folders: frozenset[str] = frozenset()
     """Folders outside the location that hold files of the table."""
     data_roots: frozenset[str] = frozenset()
-    """Folders inside the location in which data files of the table were ever found."""
+    """Folders inside the location in which data files of the table have been found."""
     seen: SeenHead = SeenHead()
     """The folders include those of all manifests up to this head."""
     missing_ms: int = -1
     """Since when the table is missing (epoch milliseconds): its catalog answered that there is no such table, and a
-    complete listing that began afterwards lacked it; -1: it was read since, or never missing."""
+    complete listing that began afterwards did not contain it; -1: it was read since, or was never missing."""
 
     @property
     def entry(self) -> Entry:
@@ -89,7 +89,7 @@ class TableClaims:
 
     def missing_again(self, now_ms: int) -> TableClaims | None:
         """The claims when the table is missing now; ``None``: it is gone for good (rule: gone-is-proven-twice)."""
-        if self.missing_ms == -1 or self.missing_ms > now_ms:  # a clock that was ahead proves nothing
+        if self.missing_ms == -1 or self.missing_ms > now_ms:  # a time in the future is not evidence
             return replace(self, missing_ms=now_ms)
         return self if now_ms - self.missing_ms < GONE_AFTER_MS else None
 
@@ -108,9 +108,9 @@ class UnseenEntry:
     location: str = ""
     """The table's normalised folder, from the entry's metadata pointer; empty if unknown."""
     is_gone: bool = False
-    """Its metadata file does not exist any more, so nobody can read the table."""
+    """Whether its metadata file does not exist any more, so that no client can read the table."""
     is_known: bool = False
-    """An earlier look recorded its folders, which stay protected, so deletions need not wait for it."""
+    """Whether an earlier look recorded its folders; they stay protected, so deletions need not wait for it."""
     pointer: str = ""
     """The metadata file of the entry, if it is outside the table's allowed locations and was therefore not read."""
 
@@ -135,7 +135,7 @@ class CatalogLook:
 
         ``is_kept_apart(catalog, table)``: whether the operator's rules separate that table from the caller's.
         """
-        missed = (one.table for one in self.unseen if not one.is_gone and not one.is_known)
+        missed = (table.table for table in self.unseen if not table.is_gone and not table.is_known)
         return self.may_hide(is_kept_apart) or any(not is_kept_apart(self.catalog, table) for table in missed)
 
     def may_hide(self, is_kept_apart: Callable[[CatalogId, TableName], bool]) -> bool:
@@ -146,8 +146,8 @@ class CatalogLook:
     def to_json(self) -> dict[str, Any]:
         """The document that :meth:`from_json` reads; the catalog is not in it."""
         unseen = [
-            [[*one.table.namespace, one.table.name], one.reason, one.location, one.is_gone, one.is_known, one.pointer]
-            for one in self.unseen
+            [[*row.table.namespace, row.table.name], row.reason, row.location, row.is_gone, row.is_known, row.pointer]
+            for row in self.unseen
         ]
         return {
             "run": self.run,
@@ -197,7 +197,7 @@ class ClaimStore(Records):
     def record(self, claims: TableClaims, *, replaces: TableClaims | None = None) -> None:
         """Replace the claims of an entry; ``replaces`` are those that the caller has just read, if any."""
         with self.table.together():
-            # Others may have replaced them since; the lease on the table makes that unlikely.
+            # Another process may have replaced them since; the lease on the table makes that unlikely.
             before = self.of_entry(claims.entry) if replaces is None or self.table.is_local else replaces
             if before == claims:
                 return
@@ -215,21 +215,21 @@ class ClaimStore(Records):
     def record_first_looks(self, claims: Sequence[TableClaims]) -> None:
         """Replace the claims of many entries that have no recorded claims on folders outside their location."""
         # In the same order as above; folders that an entry no longer claims stay, and searches find them needlessly.
-        folders = (_folder_item(folder, one.entry) for one in claims for folder in {one.location, *one.folders})
+        folders = (_folder_item(folder, claim.entry) for claim in claims for folder in {claim.location, *claim.folders})
         with self.table.together():
             self.table.put_all(folders)
             self.table.put_all(map(_entry_item, claims))
             self._know_catalogs(claims)
 
     def looks(self) -> Sequence[CatalogLook]:
-        """The last look at each catalog that was ever looked at or has recorded claims."""
+        """The last look at each catalog that has a recorded look or recorded claims."""
         return [*map(_look, self.table.query(_LOOKS))]
 
     def record_look(self, look: CatalogLook) -> None:
         self.table.put(_look_item(look))
 
     def _know_catalogs(self, claims: Sequence[TableClaims]) -> None:
-        for catalog in {one.catalog for one in claims}:
+        for catalog in {claim.catalog for claim in claims}:
             item = _look_item(CatalogLook(catalog=catalog))
             self.table.change(item["pk"], item["sk"], partial(_unless_found, item))
 
@@ -238,7 +238,7 @@ class ClaimStore(Records):
         return None if item is None else _claims(item)
 
     def touching(self, folder: str) -> Iterator[TableClaims]:
-        """The claims, in all catalogs, on a normalised folder, a folder that contains it, or one inside it."""
+        """The claims, in all catalogs, on a normalised folder, on folders that contain it, and on folders inside it."""
         pk = _store_key(folder)
         below = folder if folder.endswith("/") else f"{folder}/"
         entries: set[Entry] = set()
@@ -354,13 +354,13 @@ def _claims(item: Item) -> TableClaims:
         )
 
 
-def touches(one: str, other: str) -> bool:
+def touches(folder: str, other: str) -> bool:
     """Whether two normalised folders are the same, or one is inside the other."""
-    return one == other or _is_in(one, other) or _is_in(other, one)
+    return folder == other or _is_in(folder, other) or _is_in(other, folder)
 
 
 def store_of(folder: str) -> str:
-    """Scheme and bucket or host of a normalised folder (``s3://bucket``); ``/`` for a local one."""
+    """Scheme and bucket or host of a normalised folder (``s3://bucket``); ``/`` for a local folder."""
     scheme, separator, rest = folder.partition("://")
     return f"{scheme}://{rest.partition('/')[0]}" if separator else "/"
 
@@ -381,7 +381,7 @@ def _is_in(inner: str, outer: str) -> bool:
 
 
 LEAST_LIMIT_S = 60
-"""A cut under a shorter limit is not recorded: anybody who may request a run could make others wait with it."""
+"""A cut under a shorter limit is not recorded: otherwise the sender of a request could make other passes wait."""
 _FIRST_WAIT_MS = 3 * HOUR_MS
 _LONGEST_WAIT_MS = 7 * 24 * HOUR_MS
 _MOST_DOUBLINGS = 10
@@ -408,16 +408,16 @@ class CutOff:
 
     @property
     def until_ms(self) -> int:
-        """When it is tried again: three hours after the first cut, then doubled each time, at most a week."""
+        """When the work is tried again: three hours after the first cut, then doubled each time, at most a week."""
         return self.cut_ms + min(_LONGEST_WAIT_MS, _FIRST_WAIT_MS << min(self.times - 1, _MOST_DOUBLINGS))
 
     def waits(self, now_ms: int) -> bool:
-        """Whether it must not be tried yet; a record of a clock that was ahead has no effect."""
+        """Whether the work must not be tried yet; a record with a time in the future has no effect."""
         return self.cut_ms <= now_ms < self.until_ms
 
     @property
     def sentence(self) -> str:
-        """For people: what happened, how often, and when it is tried again."""
+        """A sentence for people: what happened, how often, and when the work is tried again."""
         often = f", {self.times} times in a row" if self.times > 1 else ""
         return f"{self.why}{often}; it is tried again after {iso_utc(self.until_ms)}"
 
@@ -462,8 +462,8 @@ def _cut_key(entry: Entry, work: CutWork) -> tuple[str, str]:
 def cut_again(
     store: CutOffStore, entry: Entry, work: CutWork, why: str, *, now_ms: int, begun_ms: int | None = None
 ) -> CutOff:
-    """Record one more cut, unless a cut of this work, which began at ``begun_ms``, is recorded already."""
-    before = next((one for one in store.of_catalog(entry.catalog) if (one.entry, one.work) == (entry, work)), None)
+    """Record another cut, unless a cut of this work, which began at ``begun_ms``, is recorded already."""
+    before = next((cut for cut in store.of_catalog(entry.catalog) if (cut.entry, cut.work) == (entry, work)), None)
     if before is not None and begun_ms is not None and begun_ms <= before.cut_ms <= now_ms:
         return before
     cut = CutOff(entry=entry, work=work, times=1 + (before.times if before else 0), cut_ms=now_ms, why=why)
@@ -479,10 +479,10 @@ def forget_cut(store: CutOffStore, entry: Entry, *works: CutWork) -> None:
 
 
 def look_reason(limit_s: int) -> str:
-    """Why a look at a table was cut off."""
-    return f"looking at it did not end within detection_timeout_s {limit_s}"
+    """Why the reading of a table was cut off."""
+    return f"reading it did not end within detection_timeout_s {limit_s}"
 
 
 def waiting_cuts(cuts: Sequence[CutOff], work: CutWork, now_ms: int) -> Mapping[str, CutOff]:
-    """The tables for which this work waits, by :attr:`.TableName.key`."""
-    return {one.entry.table: one for one in cuts if one.work is work and one.waits(now_ms)}
+    """The cuts of tables whose work of this kind waits, by :attr:`.TableName.key`."""
+    return {cut.entry.table: cut for cut in cuts if cut.work is work and cut.waits(now_ms)}

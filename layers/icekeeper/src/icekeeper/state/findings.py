@@ -1,4 +1,4 @@
-"""What scans concluded, which files passes could not read, and what was found in the manifests of a table."""
+"""The conclusions of scans, the files that passes could not read, and facts from the manifests of a table."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from icekeeper.state.item_layout import KEPT_MS, catalog_key, json_text, now_pre
 from icekeeper.state.items import Item, Records, understood
 
 RETRY_MS = 7 * 24 * HOUR_MS
-"""After this time an unreadable file is tried again: somebody may have restored it."""
+"""After this time an unreadable file is read again, because it may have been restored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadableFile:
-    """A data or delete file that was not found or could not be read as rows; never one whose store failed."""
+    """A data or delete file that was not found or could not be read as rows; a failing store is not recorded here."""
 
     path: str
     why: str
@@ -30,7 +30,7 @@ class UnreadableFile:
     tried_ms: int
 
     def waits(self, schema_digest: str, now_ms: int) -> bool:
-        """Whether it must not be tried again yet: for a week, unless schema or name mapping changed."""
+        """Whether the file must not be read again yet: for a week, unless schema or name mapping changed."""
         return self.schema_digest == schema_digest and 0 <= now_ms - self.tried_ms < RETRY_MS
 
 
@@ -42,14 +42,14 @@ class UnreadableFileStore(Records):
         self.table.put_all(
             {
                 "pk": table_key(identity),
-                "sk": sort_key(unreadable_prefix(identity), one.path),
-                "path": one.path,
-                "why": one.why,
-                "schema_digest": one.schema_digest,
-                "tried_ms": one.tried_ms,
-                "expires_s": self.table.expires_s(KEPT_MS, at_least_ms=one.tried_ms),
+                "sk": sort_key(unreadable_prefix(identity), file.path),
+                "path": file.path,
+                "why": file.why,
+                "schema_digest": file.schema_digest,
+                "tried_ms": file.tried_ms,
+                "expires_s": self.table.expires_s(KEPT_MS, at_least_ms=file.tried_ms),
             }
-            for one in files
+            for file in files
         )
 
     def of_table(self, identity: TableIdentity) -> Mapping[str, UnreadableFile]:
@@ -62,7 +62,7 @@ class UnreadableFileStore(Records):
 
 
 def unreadable_prefix(identity: TableIdentity) -> str:
-    """What the sort keys of these records begin with, in the partition of the table."""
+    """The prefix of the sort keys of these records, in the partition of the table."""
     return f"{now_prefix('unreadable', identity)}#"
 
 
@@ -78,7 +78,7 @@ def unreadable_files_of(items: Iterable[Item]) -> dict[str, UnreadableFile]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedExpiry:
-    """An expiry that a missing or damaged manifest list or manifest stopped; never one whose store failed."""
+    """An expiry that a missing or damaged manifest list or manifest stopped; a failing store is not recorded here."""
 
     why: str
     """A sentence that names the file, and what a person can do."""
@@ -89,7 +89,7 @@ class RefusedExpiry:
     tried_ms: int
 
     def waits(self, history: str, now_ms: int) -> bool:
-        """Whether it must not be tried again yet: for a week, unless one of the snapshots or refs is gone
+        """Whether expiry must not be tried again yet: for a week, unless one of the snapshots or refs is gone
         (rule: leave-out-unreadable-files)."""
         return self.history == history and 0 <= now_ms - self.tried_ms < RETRY_MS
 
@@ -145,12 +145,12 @@ class Verdict:
     """What a scan concluded about a table."""
 
     reasons: tuple[str, ...] = ()
-    """Why it needs work; empty: it needs none."""
+    """Why the table needs work; empty: it needs no work."""
     priority: float = 0.0
     left_alone: str = ""
-    """Why it is not proposed."""
+    """Why the table is not proposed."""
     is_unread: bool = False
-    """It could not be read."""
+    """Whether the table could not be read."""
     sweep_due_ms: int = 0
     """When a sweep for orphans is due, in epoch milliseconds; 0: passes sweep no orphans here."""
 
@@ -168,9 +168,9 @@ class CatalogScan:
     catalog: CatalogId
     scanned_ms: int
     listed: int
-    """Those that the filters select."""
+    """The tables that the filters select."""
     scanned: int
-    """Those that were reached."""
+    """The tables that the scan reached."""
 
 
 class ScanStore(Records):
@@ -192,7 +192,7 @@ class ScanStore(Records):
         )
 
     def of_catalog(self, catalog: CatalogId) -> CatalogScan | None:
-        """The last scan of a catalog; ``None``: none is recorded."""
+        """The last scan of a catalog; ``None``: no scan is recorded."""
         item = self.table.get(_SCANS, _scan_key(catalog))
         return None if item is None else _scan(item)
 
@@ -228,7 +228,7 @@ class Part(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableLayout:
-    """What the manifests of a table said at ``observed_ms``: one part of it, ready for JSON."""
+    """One part of the facts in the manifests of a table at ``observed_ms``, ready for JSON."""
 
     identity: TableIdentity
     observed_ms: int

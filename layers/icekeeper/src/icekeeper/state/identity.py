@@ -1,10 +1,9 @@
 """The identity of a table in the state (rule: table-identity-is-its-uuid), and the address of the state itself.
 
-A table is identified by its UUID.  Its names are only shown to people: records filed under a name would be lost, and
-with them what they protect, after a rename, in a second catalog, or with another case or another spelling of the
-warehouse.  But copies of a table share its UUID, and anybody who writes a table's metadata chooses its UUID.  So only
-records that keep files from deletion are filed under the UUID alone.  All others, leases among them, are filed under
-UUID and location.
+A table is identified by its UUID.  Its names are only shown to people: after a rename, in a second catalog, or with
+another case or spelling of the warehouse, records filed under a name would be lost, and so would their protection.  But
+copies of a table share its UUID, and any writer of a table's metadata can choose its UUID.  So only records that keep
+files from deletion are filed under the UUID alone.  All others, such as leases, are filed under UUID and location.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class TableIdentity:
     """
 
     catalog: CatalogId
-    """Only shown to people, as is ``table``."""
+    """The catalog; like ``table``, only shown to people."""
     table: TableName
     uuid: str
     """In lower case; empty for v1 tables without a UUID."""
@@ -119,7 +118,7 @@ def parse_address(environment: Mapping[str, str]) -> TableAddress | None:
         PolicyError: the address is malformed.
     """
     text = environment.get(STATE_VARIABLE, "")
-    if "://" not in text and not text.startswith(f"{_SCHEME}:"):  # else a mistyped address would be a new, empty file
+    if "://" not in text and not text.startswith(f"{_SCHEME}:"):  # a mistyped address must not create an empty file
         return None
     try:
         parts = urlsplit(text)
@@ -137,7 +136,7 @@ def parse_address(environment: Mapping[str, str]) -> TableAddress | None:
         raise PolicyError(f"{STATE_VARIABLE}={text} names no DynamoDB table: {_HELP}")
     endpoint = settings.get("endpoint") or None
     if endpoint is not None and urlsplit(endpoint).scheme not in ("http", "https"):
-        raise PolicyError(f"{STATE_VARIABLE}={text} has an endpoint that is no http(s) address: {_HELP}")
+        raise PolicyError(f"{STATE_VARIABLE}={text} has an endpoint that is not an http(s) address: {_HELP}")
     region = settings.get("region") or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
     return TableAddress(parts.netloc, region or None, endpoint, settings.get("profile") or None)
 

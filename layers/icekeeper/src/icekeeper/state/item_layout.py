@@ -1,7 +1,7 @@
 """The layout of items: partition keys, sort keys and lists of paths, in DynamoDB and in SQLite alike.
 
-The quotas are DynamoDB's; a SQLite file keeps them, so that one contract holds for both.  docs/state.md lists what
-stands in which partition.
+The quotas are DynamoDB's; a SQLite file keeps them too, so that one contract holds for both.  docs/state.md lists the
+records in each partition.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LONGEST_PARTITION_KEY = 2048
 _LONGEST_SORT_KEY = 1024
 
 REQUESTS = "requests#all"
-"""The partition of requests, the only one that people may be allowed to write (docs/requests.md)."""
+"""The partition of requests, the only partition that people may be allowed to write (docs/requests.md)."""
 
 
 def named_key(kind: str, name: str) -> str:
@@ -74,7 +74,7 @@ def _fitted(key: str, limit: int) -> str:
     try:
         full = key.encode()
     except UnicodeEncodeError as error:
-        raise StorageError(f"{key!r} is no text that the state can keep") from error
+        raise StorageError(f"{key!r} is not text that the state can store") from error
     if len(full) <= limit:
         return key
     end = hashlib.sha256(full).hexdigest()

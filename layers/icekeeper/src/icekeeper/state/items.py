@@ -1,4 +1,4 @@
-"""Items, as which all records are stored, and the interface of a table of items.
+"""Items, the form in which all records are stored, and the interface of a table of items.
 
 An item has a partition key ``pk``, a sort key ``sk``, and attributes: text, whole numbers, booleans, sets of text, and
 bytes in ``paths``.  An attribute that is ``None`` is not stored.  Values with fractions are stored as JSON text.
@@ -25,11 +25,11 @@ Decision: TypeAlias = Callable[[Item | None], Item | None]
 class ItemTable(Protocol):
     """A table of items; threads may share it.
 
-    Every method raises StorageError when the table cannot be used.  A read returns what was written before it.
+    Every method raises StorageError when the table cannot be used.  A read sees all earlier writes.
     """
 
     is_local: bool
-    """Whether a read costs next to nothing, and one inside :meth:`together` sees what the block replaces."""
+    """Whether a read costs almost nothing, and inside :meth:`together` sees the items that the block replaces."""
 
     def get(self, pk: str, sk: str) -> Item | None: ...
 
@@ -53,7 +53,7 @@ class ItemTable(Protocol):
         ...
 
     def put(self, item: Item) -> None:
-        """Write an item, replacing one of the same key."""
+        """Write an item, replacing an item of the same key."""
         ...
 
     def put_all(self, items: Iterable[Item]) -> None:
@@ -80,7 +80,7 @@ class ItemTable(Protocol):
         ...
 
     def change(self, pk: str, sk: str, decide: Decision) -> bool:
-        """Replace or remove an item as ``decide`` returns, and return whether that was done.
+        """Replace or remove an item as ``decide`` returns, and return whether the item was changed.
 
         ``decide`` is called again if another writer was faster.  If it raises, nothing was changed.
         """
@@ -97,7 +97,7 @@ class ItemTable(Protocol):
         ...
 
     def together(self, *, to_read: bool = False) -> AbstractContextManager[None]:
-        """Inside the block, a store with transactions does all calls of this thread in one; DynamoDB does not.
+        """Inside the block, a store with transactions (not DynamoDB) does all calls of this thread in one transaction.
 
         ``to_read``: nothing is written, and all reads see one state.
         """
@@ -130,8 +130,8 @@ class Records:
         self.table = table
 
 
-_TYPE_NAMES: Mapping[type, str] = {int: "whole number", str: "text", bool: "boolean", bytes: "binary"}
-# The types of attributes that code computes with, parses or compares.  Others are only shown, or are not ours.
+_TYPE_NAMES: Mapping[type, str] = {int: "a whole number", str: "text", bool: "a boolean", bytes: "binary"}
+# The types of attributes that code computes with, parses or compares.  Others are only shown, or not Icekeeper's.
 _TYPES: Mapping[str, type] = {
     name: kind
     for kind, names in {
@@ -152,7 +152,7 @@ class FoundItem(Item):
     """An item that was read from a store; errors about its attributes name it (rule: bad-state-items-stop-readers)."""
 
     def __init__(self, store: str, values: Mapping[str, Any]) -> None:
-        """``store``: as what messages name the store.
+        """``store``: the name of the store in messages.
 
         Raises:
             StorageError: an attribute that Icekeeper writes has a wrong type; later: a missing attribute is looked up.
@@ -162,7 +162,7 @@ class FoundItem(Item):
         for name, value in values.items():
             kind = _TYPES.get(name)
             if kind is not None and type(value) is not kind:
-                raise damaged(self, f"its {name} is no {_TYPE_NAMES[kind]}")
+                raise damaged(self, f"its {name} is not {_TYPE_NAMES[kind]}")
 
     def __missing__(self, name: str) -> Any:
         raise damaged(self, f"it has no {name}")
@@ -171,8 +171,8 @@ class FoundItem(Item):
 def damaged(item: Mapping[str, Any], what: str) -> StorageError:
     """The error for a malformed item: it names the item's key and what to do."""
     return StorageError(
-        f"{named(item)} is damaged ({what}); restore it from a backup, or delete it, and make again the pin or staged "
-        "load that it held before anything is deleted"
+        f"{named(item)} is damaged ({what}); restore it from a backup, or delete it, and create the pin or staged "
+        "load that it held again before anything is deleted"
     )
 
 
@@ -198,7 +198,7 @@ def understood(item: Mapping[str, Any]) -> Iterator[None]:
 def decoded_items(
     found: Iterable[Stored], decode: Callable[[Stored], Item], passed_over: Callable[[StorageError], None] | None
 ) -> Iterator[Item]:
-    """The items of a table's answer; damaged ones raise, unless ``passed_over`` is given: see :meth:`ItemTable.query`.
+    """The items of a table's answer; a damaged item raises, unless there is ``passed_over`` (:meth:`ItemTable.query`).
 
     Raises:
         StorageError: as ``decode`` does.

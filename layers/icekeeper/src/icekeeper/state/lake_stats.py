@@ -1,4 +1,4 @@
-"""The health of every table that was ever seen, and records that are written many at a time."""
+"""The health of every table that a scan has seen, and a collector that writes many records at a time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class Gathered(Generic[Record]):
     """Collects records of several threads and writes many at a time.
 
     One write for each of ten thousand tables would cost more than the rest of a scan.  Records that are not written yet
-    are lost with the process.  So this is only for what the next scan finds again, never for what protects a table
+    are lost with the process.  So this is only for facts that the next scan finds again, never for records that protect
+    a table
     (rule: protection-is-written-at-once).
     """
 
@@ -68,7 +69,7 @@ class LakeStats:
 
 
 class LakeStatsStore(Records):
-    """The health of every table that was ever seen, maintained or not.
+    """The health of every table that a scan has seen, maintained or not.
 
     The stats of a catalog are in one partition, of which one request to DynamoDB reads a megabyte.
     """

@@ -5,19 +5,19 @@ a run that finds it free or expired writes its own, and of several runs only one
 (DynamoDB's TTL, which may be days late) only removes old items; it never decides who holds a lease.
 
 A lease is short, so that a killed process delays others for minutes only.  A thread of its holder renews it several
-times before it expires, and the holder renews it before every change that needs it.  A holder that stood still for
-longer (a laptop that slept) may have lost its lease to another one, and then changes nothing more
+times before it expires, and the holder renews it before every change that needs it.  A holder that was suspended for
+longer (a laptop that slept) may have lost its lease to another holder, and then changes nothing more
 (rule: lost-lease-changes-nothing).
 
 A killed process does not release its lease.  If the process is provably dead, others treat its lease as free; if not,
 the lease expires (rule: one-lease-holder).
 
 A slot is a lease without a table; slots limit how many tables are maintained at once over all runs that share a state
-(``max_concurrent_jobs``).  Each pass of a scheduled run takes one, so the limit also holds for overlapping runs and
+(``max_concurrent_jobs``).  Each pass of a scheduled run takes a slot, so the limit also holds for overlapping runs and
 processes.  The slot of a killed process expires.  A pass that a person starts
 takes no slot.
 
-Every function and method that uses the state raises StorageError when it does not answer.
+Every function and method that uses the state raises StorageError when the state does not answer.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from icekeeper.state.items import REMOVED, Item, Records
 log = logging.getLogger(__name__)
 
 LONGEST_LEASE_MS = 31 * 24 * HOUR_MS
-"""A lease with more time left was taken by a clock that was ahead, and is ignored."""
+"""A lease with more time left was taken with a clock that was ahead, and is ignored."""
 PROCESS_MARK = re.compile(r"\(process (?P<pid>\d+), run [^)]*\)(?P<mark> \[(?P<place>[0-9a-f]{16})\.(?P<start>\d+)\])$")
 """The end of a process's name as a holder: where it runs, and when it started."""
 
@@ -61,7 +61,7 @@ class Lease:
     """The table's name as its holder knows it, for messages."""
 
     def holds_at(self, now_ms: int) -> bool:
-        """Whether it keeps others out at ``now_ms``: it has not expired, and no clock that was ahead wrote it."""
+        """Whether the lease is valid at ``now_ms``: it has not expired, and was not written with a clock ahead."""
         return now_ms < self.expires_ms <= now_ms + LONGEST_LEASE_MS
 
     @property
@@ -84,7 +84,7 @@ class LeaseStore(Records):
     """
 
     def acquire(self, key: str, holder: str, *, now_ms: int, ttl_ms: int, name: str = "") -> Lease:
-        """Take a lease that is free or expired; if ``holder`` has it already, prolong it (never shorten it).
+        """Take a lease that is free or expired; if ``holder`` has it already, extend it (never shorten it).
 
         Raises:
             LeaseHeld: another holder has it; the message says who and until when.
@@ -101,7 +101,7 @@ class LeaseStore(Records):
         return taken
 
     def renew(self, lease: Lease, *, now_ms: int, ttl_ms: int) -> Lease:
-        """Prolong a lease, also one that has expired, unless another holder took it.
+        """Extend a lease, even an expired lease, unless another holder took it.
 
         Raises:
             LeaseLost: another holder has it, or it was released.
@@ -122,7 +122,7 @@ class LeaseStore(Records):
         return found
 
     def release(self, lease: Lease) -> bool:
-        """Give a lease up; false if its holder no longer had it."""
+        """Release a lease; false if its holder no longer had it."""
 
         def decide(item: Item | None) -> Item | None:
             return REMOVED if item is not None and item["holder"] == lease.holder else None
@@ -147,7 +147,7 @@ def _found(key: str, item: Item | None) -> Lease | None:
 
 
 def _taken(found: Lease | None, wanted: Lease, *, now_ms: int) -> Lease:
-    """The lease to write for :meth:`LeaseStore.acquire`; ``found`` is the stored one.
+    """The lease to write for :meth:`LeaseStore.acquire`; ``found`` is the stored lease.
 
     Raises:
         LeaseHeld: another holder has it.
@@ -155,7 +155,7 @@ def _taken(found: Lease | None, wanted: Lease, *, now_ms: int) -> Lease:
     if found is None:
         return wanted
     if found.holder == wanted.holder:
-        if found.expires_ms > wanted.expires_ms + LONGEST_LEASE_MS:  # a clock that was ahead wrote it
+        if found.expires_ms > wanted.expires_ms + LONGEST_LEASE_MS:  # written with a clock that was ahead
             return wanted
         return max(wanted, found, key=lambda lease: lease.expires_ms)
     if found.holds_at(now_ms):
@@ -165,12 +165,12 @@ def _taken(found: Lease | None, wanted: Lease, *, now_ms: int) -> Lease:
 
 
 SEEN_FOR_HOURS = 25
-"""How long after a detection the next one is expected; enough for a schedule that runs once a day."""
+"""How long after a detection the next detection is expected; enough for a schedule that runs once a day."""
 _KEY = "schedule"
 
 
 def note_detection(leases: LeaseStore, *, now_ms: int, interval_ms: int = 0) -> None:
-    """Record that a scheduled detection ran: requests are served.  The mark is a lease that all detections share.
+    """Record that a scheduled detection ran, so requests are served.  The mark is a lease that all detections share.
 
     ``interval_ms`` is the time until the next detection, if known.
     """
@@ -189,7 +189,7 @@ _LONGEST_RUN_MS = 12 * HOUR_MS
 
 
 def note_live_run(leases: LeaseStore, run_id: str, *, now_ms: int) -> frozenset[str]:
-    """Record that a run has tables, which scheduled runs leave to it until it has ended; the other live runs.
+    """Record that a run has tables, which scheduled runs leave to it until it ends; return the other live runs.
 
     Of two runs that are noted, the second always learns of the first.
     """
@@ -207,7 +207,7 @@ def note_live_run(leases: LeaseStore, run_id: str, *, now_ms: int) -> frozenset[
 
 
 def end_live_run(leases: LeaseStore, run_id: str, *, now_ms: int) -> None:
-    """Record that a run has ended; nothing happens for one that was never noted."""
+    """Record that a run has ended; a run that was never recorded is ignored."""
 
     def decide(item: Item | None) -> Item | None:
         live = _live(item, leases.table.to_table_clock(now_ms))
@@ -222,8 +222,8 @@ def end_live_run(leases: LeaseStore, run_id: str, *, now_ms: int) -> None:
 def _live(item: Item | None, now_ms: int) -> dict[str, int]:
     """Run → when it is forgotten.
 
-    The record only saves work, because leases protect tables: what is malformed, or of a clock that was far ahead,
-    does not count.  Clocks may differ by a little.
+    The record only saves work, because leases protect tables.  So malformed entries, and entries with a time far in the
+    future, are ignored.  Clocks may differ by a little.
     """
     try:
         runs = {} if item is None else json.loads(item.get("settings", "{}"))
@@ -243,7 +243,7 @@ def slot_keys(limit: int) -> list[str]:
 
 
 def held_slot(leases: LeaseStore, holder: str, limit: int, *, now_ms: int) -> Lease | None:
-    """The slot of a holder; ``None`` if it has none."""
+    """The slot of a holder; ``None`` if it has no slot."""
     found = (leases.current(key, now_ms=now_ms) for key in slot_keys(limit))
     return next((lease for lease in found if lease is not None and lease.holder == holder), None)
 
@@ -254,10 +254,10 @@ def taken_slots(leases: LeaseStore, limit: int, *, now_ms: int) -> int:
 
 
 def take_slot(leases: LeaseStore, holder: str, limit: int, *, now_ms: int, ttl_ms: int) -> Lease:
-    """Take a free slot; if the holder has one already, prolong it.
+    """Take a free slot; if the holder has a slot already, extend it.
 
     Raises:
-        LeaseHeld: all are taken.
+        LeaseHeld: all slots are taken.
     """
     own = held_slot(leases, holder, limit, now_ms=now_ms)
     for key in slot_keys(limit) if own is None else [own.key]:
@@ -311,7 +311,7 @@ class HeldLease:
         try:
             self._leases.release(self._lease)
         except StorageError as error:
-            log.warning("the lease on %s could not be given back: %s", self._lease.name or self._lease.key, error)
+            log.warning("the lease on %s could not be released: %s", self._lease.name or self._lease.key, error)
 
 
 @contextmanager
@@ -324,7 +324,7 @@ def kept_alive(held: HeldLease) -> Iterator[HeldLease]:
             try:
                 held.require()
             except (LeaseLost, StorageError) as error:  # the next require() raises it again
-                log.warning("a lease could not be prolonged: %s", error)
+                log.warning("a lease could not be renewed: %s", error)
 
     heart = Thread(target=beat, name="icekeeper-lease", daemon=True)
     heart.start()
@@ -344,7 +344,7 @@ _START_FIELD = 22 - 3
 def holder_name(command: str, run_id: str) -> str:
     """A unique name of this process as a holder: ``icekeeper maintain on HOST (process 12, run 0f3a9c1d)``.
 
-    On Linux it ends with a mark by which :func:`has_died` recognises that the process is dead.
+    On Linux it ends with a mark that lets :func:`has_died` recognise that the process is dead.
     """
     name = f"{command} on {platform.node() or 'this machine'} (process {os.getpid()}, run {run_id[:8]})"
     place, start = _place(), _start(os.getpid())
@@ -354,8 +354,8 @@ def holder_name(command: str, run_id: str) -> str:
 def has_died(holder: str) -> bool:
     """Whether a holder is a process of this boot and PID namespace that no longer runs.
 
-    Another process that has its number by now started at a different time.  Of processes in other namespaces or on
-    other machines nothing is known, because containers share host names and process numbers.
+    Another process that has since got its number started at a different time.  Processes in other namespaces or on
+    other machines count as alive, because containers share host names and process numbers.
     """
     found = PROCESS_MARK.search(holder)
     if found is None or found["place"] != _place():

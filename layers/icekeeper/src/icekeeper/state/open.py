@@ -1,4 +1,4 @@
-"""Opens the state store that the environment names: a local file, or a DynamoDB table that a fleet shares."""
+"""Opens the state store that the environment names: a local file, or a DynamoDB table shared by many processes."""
 
 from __future__ import annotations
 

@@ -18,14 +18,14 @@ from icekeeper.state.items import REMOVED, Item, Records, damaged
 log = logging.getLogger(__name__)
 
 MAX_SETTINGS = 16 * 1024
-"""Bytes of a request's settings as JSON text: failures need most of a payload."""
+"""The most bytes of a request's settings as JSON text: error messages need most of a payload."""
 
 MOST_READ = 1000
 """How many requests are read at once: ten times what a scan proposes by default (``max_jobs_per_detection``)."""
 MOST_BYTES = 4_000_000
-"""Characters that are read at once: 4 KB a request, where an honest one has some hundred."""
+"""Characters that are read at once: 4 KB a request, where a normal request has some hundred."""
 UNSERVED_MS = 8 * 24 * HOUR_MS
-"""A request for a table that no catalog of a scan has is dropped at this age: even a weekly run has seen it then."""
+"""A request for a table in no catalog of a scan is dropped at this age: by then, even a weekly run has seen it."""
 
 # A level of a name has at most 255 characters in Glue and S3 Tables; Iceberg allows many levels.
 _LONGEST_NAME = 4096
@@ -49,7 +49,7 @@ class RequestStore(Records):
     """
 
     def file(self, request: MaintenanceRequest) -> None:
-        """Record a request, replacing the table's pending one."""
+        """Record a request, replacing the table's pending request."""
         identity = request.identity
         self.table.put(
             {
@@ -65,21 +65,21 @@ class RequestStore(Records):
             }
         )
 
-    def pending(self, tell: Callable[[str], object] = log.warning) -> tuple[MaintenanceRequest, ...]:
+    def pending(self, notify: Callable[[str], object] = log.warning) -> tuple[MaintenanceRequest, ...]:
         """The unclaimed requests of all catalogs, oldest first: of the first ``MOST_READ`` and ``MOST_BYTES``.
 
         A record for which :func:`stored_request` raises is logged and skipped (rule: bad-state-items-stop-readers).
-        ``tell`` gets a sentence if there are more.
+        ``notify`` gets a sentence if there are more.
         """
-        found = self._stored("", tell)
-        return tuple(sorted(found, key=lambda one: (one.requested_ms, str(one.identity.table), one.identity.lease_key)))
+        found = self._stored("", notify)
+        return tuple(sorted(found, key=lambda req: (req.requested_ms, str(req.identity.table), req.identity.lease_key)))
 
     def of_table(self, identity: TableIdentity) -> MaintenanceRequest | None:
-        """The pending request for this copy of a table, under any name; a malformed one is logged and skipped."""
+        """The pending request for this copy of a table, under any name; a malformed request is logged and skipped."""
         found = self._stored(sort_key("", identity.lease_key), log.warning)
-        return next((one for one in found if one.identity.is_same_copy(identity)), None)
+        return next((request for request in found if request.identity.is_same_copy(identity)), None)
 
-    def _stored(self, prefix: str, tell: Callable[[str], object]) -> Iterator[MaintenanceRequest]:
+    def _stored(self, prefix: str, notify: Callable[[str], object]) -> Iterator[MaintenanceRequest]:
         """The requests whose keys start with ``prefix``, within the bounds."""
         items, size = 0, 0
 
@@ -91,7 +91,7 @@ class RequestStore(Records):
 
         def pass_over(error: StorageError) -> None:
             count(0)
-            _tell(error)
+            _log_damage(error)
 
         try:
             for item in self.table.query(REQUESTS, prefix, passed_over=pass_over):
@@ -99,15 +99,15 @@ class RequestStore(Records):
                 try:
                     yield stored_request(item)
                 except ValueError as error:
-                    _tell(damaged(item, str(error)))
+                    _log_damage(damaged(item, str(error)))
         except _EnoughError:
-            tell(
+            notify(
                 f"more requests are filed than are read at once ({MOST_READ:,}, or {MOST_BYTES // 1_000_000} MB): the "
-                "others wait; withdraw those that nobody needs (icekeeper request list)"
+                "others wait; withdraw those that are not needed (icekeeper request list)"
             )
 
     def claim(self, request: MaintenanceRequest) -> bool:
-        """Remove exactly this request; false if it was claimed already, or replaced by a newer one, which stays."""
+        """Remove exactly this request; false if it was claimed already, or replaced by a newer request, which stays."""
         this = request.requested_ms, json_text(request.settings)
 
         def decide(found: Item | None) -> Item | None:
@@ -120,8 +120,8 @@ class _EnoughError(Exception):
     """No more requests are read."""
 
 
-def _tell(error: StorageError) -> None:
-    log.error("a request is passed over: %s", error)
+def _log_damage(error: StorageError) -> None:
+    log.error("a request is skipped: %s", error)
 
 
 def requested_table(text: str) -> TableName:
@@ -132,7 +132,7 @@ def requested_table(text: str) -> TableName:
     """
     if len(text) > _LONGEST_NAME:
         raise ValueError(f"a table name of {len(text)} characters is longer than {_LONGEST_NAME}")
-    if hidden := next((one for one in text if unicodedata.category(one) in ("Cc", "Cf", "Cs", "Zl", "Zp")), None):
+    if hidden := next((char for char in text if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp")), None):
         raise ValueError(f"a table name cannot have the character U+{ord(hidden):04X}, which does not print")
     return TableName.parse(text)
 
@@ -140,7 +140,7 @@ def requested_table(text: str) -> TableName:
 def stored_request(record: Mapping[str, object]) -> MaintenanceRequest:
     """The request of an item.
 
-    Anybody who may request a pass can write any record.  So each value is checked, and the record must be filed under
+    A user who may request a pass can write any record.  So each value is checked, and the record must be filed under
     the key of its table: a request that ``claim`` does not find would be served forever.
 
     Raises:
@@ -151,7 +151,7 @@ def stored_request(record: Mapping[str, object]) -> MaintenanceRequest:
     )
     requested_ms = record.get("requested_ms")
     if not (isinstance(requested_ms, int) and not isinstance(requested_ms, bool) and 0 <= requested_ms <= LAST_MS):
-        raise ValueError("its requested_ms is no time in milliseconds")
+        raise ValueError("its requested_ms is not a time in milliseconds")
     identity = TableIdentity(CatalogId(catalog, warehouse), requested_table(table), uuid, location)
     if sort_key("", identity.lease_key) != record.get("sk"):
         raise ValueError("it is not filed under the key of its table")
@@ -161,7 +161,7 @@ def stored_request(record: Mapping[str, object]) -> MaintenanceRequest:
 def _text(record: Mapping[str, object], name: str) -> str:
     value = record.get(name)
     if not isinstance(value, str):
-        raise ValueError(f"its {name} is no text")
+        raise ValueError(f"its {name} is not text")
     if name != "settings" and len(value) > _LONGEST_NAME:
         raise ValueError(f"its {name} is longer than {_LONGEST_NAME} characters")
     value.encode()  # raises for a lone surrogate, which no key or file can hold
@@ -176,9 +176,9 @@ def _settings(text: str) -> dict[str, str]:
     except RecursionError:
         raise ValueError("its settings are nested too deeply") from None
     if not (isinstance(found, dict) and all(isinstance(value, str) for value in found.values())):
-        raise ValueError("its settings are no object of texts")
+        raise ValueError("its settings are not an object of strings")
     if json.dumps(found, sort_keys=True) != text:
-        raise ValueError("its settings are not written as Icekeeper writes them, by which a claim finds them")
+        raise ValueError("its settings are not in the form that Icekeeper writes, which a claim needs")
     for part in (*found, *found.values()):
         part.encode()
     return found

@@ -30,7 +30,7 @@ class LoadOrigin(StrEnum):
 
 
 class LoadState(StrEnum):
-    """``pending``: a commit may still add the files; ``adopted``: one has; ``failed``: none will."""
+    """``pending``: a commit may still add the files; ``adopted``: a commit has added them; ``failed``: none will."""
 
     PENDING = "pending"
     ADOPTED = "adopted"
@@ -55,7 +55,7 @@ class StagedLoad:
     """Folders whose files all belong to this load."""
     changed_ms: int
     expires_ms: int | None = None
-    """When a rewrite counts as dead unless it prolongs its record; ``None`` for users' loads."""
+    """When a rewrite counts as dead unless it extends its record; ``None`` for users' loads."""
     file_count: int = 0
 
     def is_protected(self, now_ms: int) -> bool:
@@ -63,7 +63,7 @@ class StagedLoad:
         return self.state is not LoadState.FAILED and not self.is_dead(now_ms)
 
     def is_dead(self, now_ms: int) -> bool:
-        """Whether it is a pending job that stopped prolonging its record: its process is gone."""
+        """Whether it is a pending job that stopped extending its record, because its process ended."""
         return self.state is LoadState.PENDING and self.expires_ms is not None and now_ms >= self.expires_ms
 
     def can_be_cleaned(self, now_ms: int, grace_ms: int) -> bool:
@@ -72,7 +72,7 @@ class StagedLoad:
         return since is not None and now_ms - since >= grace_ms
 
     def failed_since(self, now_ms: int) -> int | None:
-        """When it failed, or expired as a dead job; ``None`` if neither."""
+        """When the load failed, or expired as a dead job; ``None`` if neither."""
         if self.state is LoadState.FAILED:
             return self.changed_ms
         return self.expires_ms if self.is_dead(now_ms) else None
@@ -93,7 +93,7 @@ class StagingStore(Records):
     """
 
     def stage(self, load: StagedLoad, files: Iterable[str]) -> StagedLoad:
-        """Record a load, or change the one of its name: files are added, everything else is replaced.
+        """Record a load, or change the load of its name: files are added, everything else is replaced.
 
         Returns the record as it is now.  On an error, some files may be recorded: they are protected.
         """
@@ -205,7 +205,7 @@ _DELETIONS = "deletions#"
 
 
 class PendingDeletionStore(Records):
-    """Lists of files that a run is going to delete, so that a later run can finish after a crash.
+    """Lists of files that a run will delete, so that a later run can finish the deletion after a crash.
 
     A list is written before the commit that unreferences its files.  It does not allow a deletion: the run that
     finishes checks every path against the table's newest references.  Source: iceberg 7937, an expiry that resumes

@@ -61,8 +61,8 @@ def hour_of(time_ms: int) -> str:
 UNTIL_REMOVED_MS = 253_402_300_799_000
 """The expiry of a pin that only a person removes: the last second of the year 9999."""
 OVERLAP_MS = 24 * HOUR_MS
-"""Concurrent passes may report in another order than they ended, within this time.  A record that is later by more is
-from a clock that was ahead."""
+"""Concurrent passes may report in another order than they ended, within this time.  A record that is later by more was
+written with a clock that was ahead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,7 @@ class LastSeen:
     snapshot_id: int | None
     """The head before the pass."""
     looked_ms: int
-    """When files were looked at; a pass that only sweeps, because little came, goes on with that of an earlier one."""
+    """When files were looked at; a pass that only sweeps, because little was added, keeps the earlier pass's time."""
     finished_ms: int
     is_done: bool
     """Whether nothing failed and no work was left to a later pass."""
@@ -117,17 +117,17 @@ class LastSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenTable:
-    """What the last passes saw of a table, so that one rhythm does not look again because of another."""
+    """What the last passes saw of a table, so that passes with one digest do not look again because of another."""
 
     passes: Mapping[str, LastSeen]
-    """By the digest of their settings and operations; the newest of each, and of eight digests at most."""
+    """The newest pass of each digest of settings and operations, of at most eight digests."""
     failures: Mapping[str, int] = field(default_factory=dict)
-    """By operation that failed when it ran last: in how many passes in a row."""
+    """Operation that failed when it last ran → in how many passes in a row."""
 
     @property
     def finished_ms(self) -> int:
         """When the last pass ended."""
-        return max(one.finished_ms for one in self.passes.values())
+        return max(seen.finished_ms for seen in self.passes.values())
 
     def under(self, digest: str) -> LastSeen | None:
         """What the last pass of this digest saw."""
@@ -152,7 +152,7 @@ _PINS_KEPT_MS = 7 * 24 * HOUR_MS
 _LONGEST_SUMMARY = 50_000
 _LONGEST_OF_HOUR = 2_000  # of the fleet's journal
 _PINS = "now#pin#"
-# Two or three rhythms are usual; what a person runs with other settings adds a digest each.
+# Two or three digests are usual; each call of a person with other settings adds a digest.
 _MOST_DIGESTS = 8
 
 
@@ -238,7 +238,7 @@ class StateStore:
             for item in self.table.query(f"passes#{hour_of(hour * HOUR_MS)}"):
                 if item["ended_ms"] >= since_ms:
                     found[item["sk"]] = _pass_of_hour(item)  # a repeated record of a pass may have a later hour
-        return tuple(sorted(found.values(), key=lambda one: one.finished_ms, reverse=True))
+        return tuple(sorted(found.values(), key=lambda seen: seen.finished_ms, reverse=True))
 
     def history(self, identity: TableIdentity, *, limit: int = 100) -> tuple[PassRecord, ...]:
         """The newest passes over a table, newest first."""
@@ -247,7 +247,7 @@ class StateStore:
         return tuple(_pass(identity, item) for item in self.table.newest(copy_key(identity), limit))
 
     def add_pin(self, pin: Pin) -> None:
-        """Add a pin, or replace the one of the same name."""
+        """Add a pin, or replace the pin of the same name."""
         self.table.put(
             {
                 "pk": table_key(pin.identity),
@@ -267,7 +267,7 @@ class StateStore:
         return _pins(identity, self.table.query(table_key(identity), _PINS), now_ms)
 
     def forget_expired_pins(self, identity: TableIdentity, *, now_ms: int) -> None:
-        """Remove the pins that expired a week ago, as those of killed jobs, where the store has no TTL that does it."""
+        """Remove pins that expired a week ago, such as those of killed jobs, if the store has no TTL to do so."""
         key = table_key(identity)
         if self.table.is_local:
             with self.table.together():
@@ -275,7 +275,7 @@ class StateStore:
                 self.table.delete_all(key, [item["sk"] for item in items if item["until_ms"] <= expired_ms])
 
     def remove_pin(self, identity: TableIdentity, name: str) -> bool:
-        """Remove a pin; false if there is none of that name."""
+        """Remove a pin; false if there is no pin of that name."""
         return self.table.change(
             table_key(identity), sort_key(_PINS, name), lambda found: None if found is None else REMOVED
         )
@@ -283,10 +283,10 @@ class StateStore:
     def remember(
         self, identity: TableIdentity, digest: str, seen: LastSeen, *, started_ms: int, failed: Mapping[str, bool]
     ) -> Mapping[str, int]:
-        """Record what a pass saw, unless one of the same digest finished later by at most ``OVERLAP_MS``.
+        """Record what a pass saw, unless a pass of the same digest finished later by at most ``OVERLAP_MS``.
 
-        ``failed``: the operations of the pass, and whether each failed.  Returns in how many passes in a row each
-        operation has failed that failed in this one; recording a pass again counts it once.
+        ``failed``: the operations of the pass, and whether each failed.  Returns, for each operation that
+        failed in this pass, in how many passes in a row it has failed; recording a pass again counts it once.
         """
         failures: dict[str, int] = {}
 
@@ -303,11 +303,11 @@ class StateStore:
             if last is not None and 0 < last.finished_ms - seen.finished_ms <= OVERLAP_MS:
                 return None
             passes[digest] = seen
-            # Those of a clock that was ahead go with the next pass, whatever its digest.
-            passes = {name: one for name, one in passes.items() if one.finished_ms - seen.finished_ms <= OVERLAP_MS}
-            newest = sorted(passes.items(), key=lambda one: one[1].finished_ms)[-_MOST_DIGESTS:]
+            # Records with a time in the future are removed by the next pass, whatever its digest.
+            passes = {name: last for name, last in passes.items() if last.finished_ms - seen.finished_ms <= OVERLAP_MS}
+            newest = sorted(passes.items(), key=lambda seen: seen[1].finished_ms)[-_MOST_DIGESTS:]
             return {
-                "passes": json_text({name: asdict(one) for name, one in {**dict(newest), digest: seen}.items()}),
+                "passes": json_text({name: asdict(last) for name, last in {**dict(newest), digest: seen}.items()}),
                 **({"failures": json_text(counts)} if counts else {}),
             }
 
@@ -326,12 +326,12 @@ class StateStore:
         )
 
     def clustered_snapshots(self, identity: TableIdentity, recipe: str) -> frozenset[int]:
-        """The snapshots recorded for a recipe, expired ones too: manifest entries keep their ids."""
+        """The snapshots recorded for a recipe, including expired snapshots: manifest entries keep their ids."""
         found = self.table.query(copy_key(identity), _clusterings(recipe), attributes=("snapshot_id",))
         return frozenset(item["snapshot_id"] for item in found)
 
     def seen(self, identity: TableIdentity) -> SeenTable | None:
-        """What the last passes saw; ``None`` if none is known."""
+        """What the last passes saw; ``None`` if no pass is recorded."""
         found = self.table.get(table_key(identity), now_prefix("seen", identity))
         return None if found is None else _seen_table(found)
 
@@ -365,12 +365,12 @@ def _seen_table(item: Item) -> SeenTable:
         return SeenTable(
             passes={
                 str(digest): LastSeen(
-                    snapshot_id=None if one.get("snapshot_id") is None else int(one["snapshot_id"]),
-                    looked_ms=int(one.get("looked_ms")),
-                    finished_ms=int(one.get("finished_ms")),
-                    is_done=one.get("is_done") is True,
+                    snapshot_id=None if document.get("snapshot_id") is None else int(document["snapshot_id"]),
+                    looked_ms=int(document.get("looked_ms")),
+                    finished_ms=int(document.get("finished_ms")),
+                    is_done=document.get("is_done") is True,
                 )
-                for digest, one in json.loads(item["passes"]).items()
+                for digest, document in json.loads(item["passes"]).items()
             },
             failures={str(name): int(times) for name, times in json.loads(item.get("failures", "{}")).items()},
         )

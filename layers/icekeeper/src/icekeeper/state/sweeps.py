@@ -1,4 +1,4 @@
-"""When a table was last swept for orphans, and when it is to be swept first."""
+"""When a table was last swept for orphans, and when its first sweep is due."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from icekeeper.state.items import Item, Records, understood
 
 
 class SweepKind(StrEnum):
-    """What is recorded of the orphan sweeps of a table."""
+    """The kinds of records about the orphan sweeps of a table."""
 
     SWEPT = "swept"
     """The last whole sweep; counted from the start of its pass."""
     TRIED = "tried"
     """The last sweep that failed, was refused, could not delete some files, or was not possible."""
     FIRST = "first"
-    """Not a sweep, but the time from which the first one is due."""
+    """Not a sweep, but the time from which the first sweep is due."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepRecord:
-    """A sweep of a table for orphans, or when the first one is due."""
+    """A sweep of a table for orphans, or when the first sweep is due."""
 
     kind: SweepKind
     counted_ms: int
@@ -40,15 +40,15 @@ class SweepStore(Records):
     """The sweeps of each copy of a table (rule: table-identity-is-its-uuid)."""
 
     def record(self, identity: TableIdentity, sweep: SweepRecord) -> None:
-        """Replace the record of this kind, also one with a later time: a clock that was ahead has written it."""
+        """Replace the record of this kind, even if its time is later: it was written with a clock that was ahead."""
         self.table.put(_sweep_item(identity, sweep))
 
     def record_all(self, sweeps: Iterable[tuple[TableIdentity, SweepRecord]]) -> None:
-        """As :meth:`record`, for many tables; of several for one table and kind the last is kept.
+        """As :meth:`record`, for many tables; of several sweeps for the same table and kind, the last is kept.
 
         On an error, some may be recorded.
         """
-        items = {(item["pk"], item["sk"]): item for item in (_sweep_item(*one) for one in sweeps)}
+        items = {(item["pk"], item["sk"]): item for item in (_sweep_item(*sweep) for sweep in sweeps)}
         self.table.put_all(items.values())  # has no key twice
 
     def of_table(self, identity: TableIdentity) -> Mapping[SweepKind, SweepRecord]:
@@ -57,7 +57,7 @@ class SweepStore(Records):
 
 
 def sweep_prefix(identity: TableIdentity) -> str:
-    """What the sort keys of these records begin with, in the partition of the table."""
+    """The prefix of the sort keys of these records, in the partition of the table."""
     return f"{now_prefix('sweep', identity)}#"
 
 
@@ -75,7 +75,7 @@ def _sweep_item(identity: TableIdentity, sweep: SweepRecord) -> Item:
 
 def sweeps_of(items: Iterable[Item]) -> dict[SweepKind, SweepRecord]:
     """The records of these items."""
-    return {one.kind: one for one in map(_sweep, items)}
+    return {sweep.kind: sweep for sweep in map(_sweep, items)}
 
 
 def _sweep(item: Item) -> SweepRecord:

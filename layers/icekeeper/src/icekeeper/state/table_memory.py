@@ -18,7 +18,7 @@ from icekeeper.state.store import Pin, StateStore
 log = logging.getLogger(__name__)
 
 MOST_REMEMBERED = 10_000
-"""At most so many unreadable files of a pass are recorded."""
+"""The most unreadable files of a pass that are recorded."""
 _LONGEST_REASON = 1000
 
 
@@ -35,7 +35,7 @@ class TableMemory:
         return self.store.pins(self.identity, now_ms=self.clock())
 
     def forget_expired_pins(self) -> None:
-        """As :meth:`.StateStore.forget_expired_pins`, by the clock of the table's store, by which pins hold."""
+        """As :meth:`.StateStore.forget_expired_pins`, by the clock of the table's store, which decides about pins."""
         self.store.forget_expired_pins(self.identity, now_ms=self.clock())
 
     def pinned_metadata(self) -> Iterator[str]:
@@ -91,7 +91,7 @@ class TableMemory:
     def waiting_of(self, known: Mapping[str, UnreadableFile], schema_digest: str) -> dict[str, str]:
         """As :meth:`waiting_unreadable`, for records that were read already."""
         now_ms = self.clock() if known else 0
-        return {path: one.why for path, one in known.items() if one.waits(schema_digest, now_ms)}
+        return {path: file.why for path, file in known.items() if file.waits(schema_digest, now_ms)}
 
     def remember_unreadable(self, files: Mapping[str, str], schema_digest: str) -> None:
         """Record files that cannot be read (path → why), at most :data:`MOST_REMEMBERED`.
@@ -120,7 +120,7 @@ class TableMemory:
         try:
             known = self.unreadable_files()
         except StorageError as error:
-            log.warning("cannot read which files could not be read before: %s", error)
+            log.warning("the records of unreadable files cannot be read: %s", error)
             return
         if found := sorted(known.keys() & set(paths)):
             self.forget_unreadable(found)
@@ -130,8 +130,8 @@ class TableMemory:
         return self.store.refused_expiries.of_table(self.identity)
 
     def remember_refused_expiry(self, why: str, needed_by: Sequence[int], history: str) -> None:
-        """Record that unreadable metadata stopped an expiry; a failure is only logged, because the next pass finds it
-        again."""
+        """Record that unreadable metadata stopped an expiry; a failure is only logged, because the next pass finds the
+        problem again."""
         refused = RefusedExpiry(
             why=why[:_LONGEST_REASON],
             needed_by=tuple(needed_by[:MOST_NEEDING]),
@@ -141,14 +141,14 @@ class TableMemory:
         try:
             self.store.refused_expiries.record(self.identity, refused)
         except StorageError as error:
-            log.warning("that the expiry was refused could not be recorded: %s", error)
+            log.warning("the refusal of the expiry could not be recorded: %s", error)
 
     def forget_refused_expiry(self) -> None:
         """Remove that record; a failure is only logged."""
         try:
             self.store.refused_expiries.forget(self.identity)
         except StorageError as error:
-            log.warning("that an earlier expiry was refused is still recorded: %s", error)
+            log.warning("the refusal of an earlier expiry is still recorded: %s", error)
 
     def remember_files(self, facts: Mapping[str, Any]) -> None:
         """Record sizes and partitions of the table's files for the report page; a failure is only logged."""
@@ -168,4 +168,4 @@ class TableMemory:
             self.store.record_clustering(self.identity, snapshot_id, recipe)
         except StorageError as error:
             # Until the snapshot expires, its summary names the recipe.
-            log.warning("snapshot %s was clustered, which could not be recorded: %s", snapshot_id, error)
+            log.warning("the clustering of snapshot %s could not be recorded: %s", snapshot_id, error)

@@ -1,4 +1,4 @@
-"""What all passes over the tables of a catalog have done, added up for ever: the source of counters for monitoring."""
+"""The sums of what all passes over the tables of a catalog have done: the source of counters for monitoring."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TotalsStore(Records):
             self.table.add(_PARTITION, key, more, keep_ms=KEPT_MS)
 
     def all(self) -> Iterator[tuple[CatalogId, Counter[str]]]:
-        """The totals of every catalog that was ever scanned or maintained with this state."""
+        """The totals of every catalog that was scanned or maintained with this state."""
         for item in self.table.query(_PARTITION):
             try:
                 name, warehouse = json.loads(item["sk"])

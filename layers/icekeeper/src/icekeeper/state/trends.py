@@ -1,8 +1,8 @@
 """How the health of a table changed: rows of its lake stats, thinned to days and weeks.
 
-A row's key is its place in one of two rings: the day modulo 60, the week modulo 104.  A later row replaces the one that
-had the place before, so nothing has to remove rows, and a table has at most 164.  A day and a week keep their first
-row.  A scan that sees nothing new writes no row: a row holds until the next one.
+A row's key is its place in one of two rings: the day modulo 60, the week modulo 104.  A later row replaces the earlier
+row at its place, so no row must be removed, and a table has at most 164 rows.  A day and a week keep their first row.
+A scan that sees nothing new writes no row: a row applies until the next row.
 
 Keys are digests, so that the size of a row does not depend on the names of catalog and table.
 """
@@ -24,7 +24,7 @@ _RINGS: Mapping[str, tuple[int, int]] = {"d": (_DAY_MS, 60), "w": (7 * _DAY_MS, 
 _KEPT_MS = 2 * 366 * _DAY_MS
 # 96 bits: among a million tables, two have the same digest with a probability below 10^-16.
 _DIGEST = 24
-# A value of up to 16 hexadecimal digits; a larger one is damage of the table's summary.
+# A value of up to 16 hexadecimal digits; a larger value shows that the table's summary is damaged.
 _LARGEST = 2**63 - 1
 
 
@@ -47,7 +47,7 @@ class TrendRow:
     """How many warnings the table has."""
 
 
-_VALUES = tuple(one.name for one in fields(TrendRow) if one.name != "observed_ms")
+_VALUES = tuple(field.name for field in fields(TrendRow) if field.name != "observed_ms")
 
 
 def trend_row(observed_ms: int, counters: Mapping[str, int | float], warnings: int) -> TrendRow:
@@ -78,7 +78,9 @@ class TrendStore(Records):
                     "pk": _partition(identity),
                     "sk": _place(ring, bucket % count, identity),
                     "observed_ms": row.observed_ms,
-                    "values": ",".join("" if (one := getattr(row, name)) is None else f"{one:x}" for name in _VALUES),
+                    "values": ",".join(
+                        "" if (value := getattr(row, name)) is None else f"{value:x}" for name in _VALUES
+                    ),
                     "expires_s": self.table.expires_s(_KEPT_MS, at_least_ms=row.observed_ms),
                 }
 

@@ -36,7 +36,7 @@ class ProblemKind(StrEnum):
         "rows count twice; remove the file from the table and add it once, in one commit",
     )
     BROKEN_REF = "broken_ref", "set or drop the ref"
-    SEQUENCE_NUMBER = "sequence_number", "deletes may apply wrongly; ask before writing"
+    SEQUENCE_NUMBER = "sequence_number", "deletes may apply wrongly; get help before writing"
     SUMMARY = "summary", "statistics are wrong, data is not"
     ROW_LINEAGE = "row_lineage", "`_row_id` is null or not unique; data is not affected"
     DELETION_VECTOR = "deletion_vector", "readers disagree about which rows are deleted; drop the wrong entry"
@@ -47,7 +47,7 @@ class ProblemKind(StrEnum):
     STATISTICS = "statistics", "readers may plan badly, data is not affected; compute the statistics anew"
     NOT_ALLOWED = (
         "not_allowed",
-        "it was not looked at, and may be sound: admit its folder by `ICEKEEPER_ALLOWED_PREFIXES` if it is the table's "
+        "it was not read, and may be intact: allow its folder in `ICEKEEPER_ALLOWED_PREFIXES` if it is the table's "
         "own, else drop it from the table",
     )
 
@@ -116,7 +116,7 @@ def document_problems(metadata: TableMetadata, location: str) -> Iterator[Proble
 
 
 # Row ids and deletion vectors of format v3 (specification, "Row Lineage", "Deletion Vectors").  Iceberg-Java reads most
-# tables with such problems; two rows may then have one row id, or a row none
+# tables with such problems; two rows may then have the same row id, or a row may have no row id
 # (rule: assign-row-ids-per-attempt).
 
 _FIRST = "first-row-id"
@@ -131,20 +131,20 @@ def row_id_problems(metadata: TableMetadata, location: str) -> Iterator[Problem]
         first, added = snapshot.raw.get(_FIRST), snapshot.raw.get(_ADDED)
         if first is None or added is None:
             if taken is not None:
-                detail = f"snapshot {snapshot.snapshot_id} does not say which row ids it gave out"
+                detail = f"snapshot {snapshot.snapshot_id} does not say which row ids it assigned"
                 yield Problem(ProblemKind.ROW_LINEAGE, location, detail)
             continue
         if taken is not None and int(first) < taken:
-            detail = f"snapshot {snapshot.snapshot_id} starts at row id {first}, an earlier one ended at {taken}"
+            detail = f"snapshot {snapshot.snapshot_id} starts at row id {first}, an earlier snapshot ended at {taken}"
             yield Problem(ProblemKind.ROW_LINEAGE, location, detail)
         taken = max(taken or 0, int(first) + int(added))
     if taken is not None and taken > metadata.next_row_id:
-        detail = f"next-row-id is {metadata.next_row_id}, ids below {taken} were given out"
+        detail = f"next-row-id is {metadata.next_row_id}, ids below {taken} were assigned"
         yield Problem(ProblemKind.ROW_LINEAGE, location, detail)
 
 
 def manifest_row_id_problems(snapshot: Snapshot, manifests: Sequence[ManifestFile]) -> Iterator[Problem]:
-    """Check that every data manifest of a v3 snapshot has a first row id, and no delete manifest has one."""
+    """Check that every data manifest of a v3 snapshot has a first row id, and that no delete manifest does."""
     if snapshot.raw.get(_FIRST) is None:
         return
     for manifest in manifests:

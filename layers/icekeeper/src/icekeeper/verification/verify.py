@@ -115,13 +115,13 @@ def _check_manifest(
 
 
 def _delete_scope_problems(reader: TableReader, manifests: list[ManifestFile]) -> Iterator[Problem]:
-    """Delete files under another spec or partition than the data file that they name
+    """Delete files that have another spec or partition than the data file that they name
     (rule: named-deletes-reach-anywhere)."""
     with suppress(MetadataUnreadable):  # reported as a separate problem
         for delete in deletes_standing_elsewhere(reader, manifests):
             detail = (
-                f"it stands under another spec or partition than {named_file(delete.entry.file)}, whose rows it "
-                "deletes; Iceberg after 1.11 refuses to read such a table"
+                f"it has another spec or partition than {named_file(delete.entry.file)}, whose rows it deletes; "
+                "Iceberg after 1.11 refuses to read such a table"
             )
             yield Problem(ProblemKind.DELETE_SCOPE, delete.entry.file.file_path, detail)
 
@@ -146,7 +146,7 @@ def _check_statistics(metadata: TableMetadata, storage: Storage, sizes: dict[str
 
     with WorkThreads(_PARALLEL_REQUESTS, thread_name_prefix="verify") as pool:
         problems = [problem for found in pool.map(check, files) for problem in found]
-    detail = "the table's entry for it cannot be understood"
+    detail = "the table's entry for it cannot be parsed"
     return problems + [Problem(ProblemKind.STATISTICS, path, detail) for path in unclear]
 
 
@@ -185,7 +185,7 @@ def _duplicate(path: str, manifest_path: str) -> Problem:
 
 
 def _object(path: str) -> tuple[str, str]:
-    """What a path names: keys of S3 that normalise alike are two objects (rule: any-spelling-protects)."""
+    """The object at a path: keys of S3 that normalise alike are two objects (rule: any-spelling-protects)."""
     place = compared(path)
     return place.authority, place.key
 

@@ -1,7 +1,7 @@
 """The DynamoDB table of a fleet's state: its schema, its client, and the requests to it.
 
-The table's expiry of items (TTL, ``expires_s``) only removes old items, and may do so days late.  It never decides
-anything, and is never set before the end that an item itself names.
+The table's expiry of items (TTL, ``expires_s``) only removes old items, and may do so days late.  No decision depends
+on it, and it is never earlier than the end that the item itself states.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from icekeeper.aws.origins import require_members
 from icekeeper.aws.session import session_of
 from icekeeper.aws.settings import AwsIdentity
 from icekeeper.errors import PolicyError, StorageError
-from icekeeper.machine.clock import TOLD_SKEW_MS, Clock, ServerClock, ahead_ms, system_clock
+from icekeeper.machine.clock import LOGGED_SKEW_MS, Clock, ServerClock, ahead_ms, system_clock
 from icekeeper.state.identity import STATE_VARIABLE, TableAddress
 from icekeeper.state.items import Decision, FoundItem, Item, decoded_items
 
@@ -64,7 +64,7 @@ def create_table(client: Any, name: str) -> None:
 _ATTEMPTS = 30
 _LONGEST_PAUSE_S = 1.0
 _CONDITION_FAILED = "ConditionalCheckFailedException"
-# A transaction that met another one, or was throttled (API reference, TransactWriteItems, "CancellationReasons").
+# A transaction that collided with another, or was throttled (API reference, TransactWriteItems, "CancellationReasons").
 _COLLISIONS = frozenset({"TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"})
 _STILL_RUNNING = frozenset({"TransactionInProgressException"})
 # The same for a single write (API reference, PutItem, "Errors").
@@ -105,7 +105,7 @@ class DynamoTable:
         self._server_clock = server_clock or ServerClock()
         if server_clock is None:
             self._server_clock.listen(client)
-        self._has_told_skew = False
+        self._has_logged_skew = False
 
     def get(self, pk: str, sk: str) -> Item | None:
         with self._translated():
@@ -169,7 +169,9 @@ class DynamoTable:
                 return False
             if self._write_over(found, {**wanted, "pk": pk, "sk": sk}, is_removed=not wanted):
                 return True
-        raise StorageError(f"the state table {self.name} was changed by others each time an item was to be written")
+        raise StorageError(
+            f"the state table {self.name} was changed by other processes at each attempt to write an item"
+        )
 
     def set_if(
         self, pk: str, sk: str, values: Item, *, equal: Item, outside: Mapping[str, tuple[int, int]]
@@ -215,7 +217,7 @@ class DynamoTable:
                 raise StorageError(f"the state table {self.name} does not keep up: items were left unwritten")
 
     def _write_over(self, found: Item | None, item: Item, *, is_removed: bool) -> bool:
-        """Write an item with a new version, or remove it, if the stored one is still ``found``; return whether it was.
+        """Write an item with a new version, or remove it, if the stored item is still ``found``; return whether it was.
 
         ``found`` is ``None`` if no item may be stored yet.
         """
@@ -247,7 +249,9 @@ class DynamoTable:
                     return False
                 if not codes & _COLLISIONS and error_code(cause) not in _STILL_RUNNING:
                     raise
-        raise StorageError(f"the state table {self.name} does not keep up: a write met others each time")
+        raise StorageError(
+            f"the state table {self.name} does not keep up: a write collided with others at each attempt"
+        )
 
     def _sent(self, send: Callable[..., Mapping[str, Any]], request: Mapping[str, Any]) -> tuple[bool, Item | None]:
         """Send a conditional write, again after a collision; return whether it was written, and the item now."""
@@ -263,7 +267,9 @@ class DynamoTable:
                     return False, decoded(cause.response["Item"]) if "Item" in cause.response else None
                 if code not in _MET_OTHERS:
                     raise
-        raise StorageError(f"the state table {self.name} does not keep up: a write met others each time")
+        raise StorageError(
+            f"the state table {self.name} does not keep up: a write collided with others at each attempt"
+        )
 
     def _attempts(self) -> Iterator[None]:
         """A limited number of attempts, with pauses from 10 ms to a second between them, with jitter."""
@@ -278,7 +284,7 @@ class DynamoTable:
         return nullcontext()  # the client keeps its connections open anyway
 
     def require_writable(self) -> None:
-        """Test it with a write whose condition never holds."""
+        """Test it with a write whose condition is never true."""
         nothing = encoded({"pk": "writable", "sk": "?"})
         try:
             with self._translated():
@@ -296,11 +302,11 @@ class DynamoTable:
         So all users of the table agree on when a lease expires.
         """
         ahead = ahead_ms(self._clock(), self._server_clock.now_ms())
-        if abs(ahead) > TOLD_SKEW_MS and not self._has_told_skew:
-            self._has_told_skew = True
+        if abs(ahead) > LOGGED_SKEW_MS and not self._has_logged_skew:
+            self._has_logged_skew = True
             direction = "ahead of" if ahead > 0 else "behind"
             log.warning(
-                "this machine's clock is %d s %s that of the state table %s, by which leases run out; set it right",
+                "this machine's clock is %d s %s that of the state table %s, which decides about leases; correct it",
                 abs(ahead) // 1000,
                 direction,
                 self.name,

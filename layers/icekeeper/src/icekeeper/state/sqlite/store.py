@@ -35,14 +35,14 @@ BUSY_TIMEOUT_S = 30.0
 _SIGNS_OF_DAMAGE = ("Could not decode", "malformed")
 _AFTER_DAMAGE = (
     "put a copy of it in its place, or name another file with ICEKEEPER_STATE, where pins and staged loads must be "
-    "made again before anything is deleted"
+    "created again before anything is deleted"
 )
 _ELSEWHERE = "or name another file with ICEKEEPER_STATE"
 # What to do, by the text of SQLite's error.
 _ADVICE = {
     "disk is full": f"; free space there, {_ELSEWHERE}",
     "disk I/O error": f"; if its disk is full, free space there, {_ELSEWHERE}",
-    "not a database": f"; it is another program's, or damaged: {_AFTER_DAMAGE}",
+    "not a database": f"; it belongs to another program, or is damaged: {_AFTER_DAMAGE}",
     "is locked": "; another program holds it: end that program, or try again later",
     "readonly": f"; let this user write the file and its folder, {_ELSEWHERE}",
     "unable to open": f"; let this user read and write the file and its folder, {_ELSEWHERE}",
@@ -185,7 +185,7 @@ class SqliteFile:
         with suppress(OSError):  # the file exists, or SQLite reports what is wrong
             # O_EXCL: closing an existing file would drop all locks of this process on it.
             os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        # Autocommit: each statement is a transaction, unless one was begun.
+        # Autocommit: each statement is a transaction, unless a transaction was begun.
         return sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
@@ -196,7 +196,7 @@ class SqliteFile:
             raise StorageError(
                 f"the state file {self.path} has schema version {version}, and this Icekeeper reads only "
                 f"{SCHEMA_VERSION}; use the Icekeeper that wrote it, or name another file with ICEKEEPER_STATE, where "
-                "pins and staged loads must be made again before anything is deleted"
+                "pins and staged loads must be created again before anything is deleted"
             )
 
     def _create(self, connection: sqlite3.Connection) -> int:
@@ -289,7 +289,7 @@ class SqliteTable:
         def added(found: Item | None) -> Item:
             known = found or {}
             with understood(known):
-                sums = {name: known.get(name, 0) + one for name, one in more.items()}
+                sums = {name: known.get(name, 0) + added for name, added in more.items()}
             return {**known, **sums}
 
         self.change(pk, sk, added)
@@ -366,5 +366,5 @@ class SqliteTable:
 
 def _row(item: Item) -> tuple[Any, ...]:
     attributes = {name: value for name, value in item.items() if value is not None and name not in _COLUMNS}
-    # Sets become lists.  A lone surrogate, of which there is no UTF-8, raises a ValueError.
+    # Sets become lists.  A lone surrogate, which UTF-8 cannot encode, raises a ValueError.
     return item["pk"], item["sk"], to_json(attributes).decode(), item.get("paths"), item.get("finished_ms")
