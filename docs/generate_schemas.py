@@ -238,7 +238,7 @@ MAINTAIN_MORE = {
 EACH_PASS = {
     "anyOf": [
         fields("a pass", MAINTAIN, MAINTAIN_MORE),
-        fields("a table to which nothing was done", {**ABOUT, "error": ERROR}),
+        fields("a table whose pass ended with an error", {**ABOUT, "error": ERROR}),
     ]
 }
 SEVERAL = fields(
@@ -289,7 +289,7 @@ BOUNDS = fields(
         "oldest_pinned_snapshot_id": or_null(whole("this snapshot and all newer ones stay")),
         "pinned_metadata": each("metadata files that pins keep", text()),
         "staged": fields(
-            "files of loads that are not settled",
+            "files of recorded loads",
             {},
             {
                 "prefixes": each("folders", text()),
@@ -464,7 +464,7 @@ DOCUMENTS: dict[str, Schema] = {
         },
     ),
     "show": fields(
-        "What a table is made of",
+        "The metadata of a table",
         {
             **ABOUT,
             "uuid": or_null(text("the table's UUID")),
@@ -601,7 +601,7 @@ DOCUMENTS: dict[str, Schema] = {
     "pin-list": fields("The pins that hold", {**ABOUT, "pins": each("one for each pin", PIN)}),
     "pin-remove": fields("A pin that was removed", {**ABOUT, "removed": text("its name")}),
     **{f"stage-{verb}": fields("A staged load", {**ABOUT, "load": LOAD}) for verb in ("add", "adopted", "failed")},
-    "stage-list": fields("Loads that are not settled", {**ABOUT, "loads": each("one for each load", LOAD)}),
+    "stage-list": fields("The recorded loads", {**ABOUT, "loads": each("one for each load", LOAD)}),
     "orphans": fields(
         "The orphans of a bucket",
         {

@@ -81,7 +81,7 @@ def test_snapshots_that_aws_never_expires_are_expired(lake: Lake) -> None:
     assert len(lake.runtime.catalog.load(NAME).metadata.snapshots) == 1
     assert lake.runtime.afresh.health(NAME).warnings["bucket_jobs_failed"] == (
         f"the table bucket's own maintenance: icebergSnapshotManagement failed: {TAGS} "
-        "(this will last, so Icekeeper does it)"
+        "(it will fail again, so Icekeeper does it)"
     )
 
 

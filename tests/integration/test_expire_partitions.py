@@ -67,7 +67,7 @@ def test_a_table_without_the_setting_is_left_alone(table: MaintainedTable) -> No
     assert EXPIRE not in [part.operation for part in everything.operations]
     outcome = table.run(EXPIRE, partition_retention_hours="24")
     assert outcome.status is Status.SKIPPED
-    assert "no partition field of this table tells a time" in (outcome.reason or "")
+    assert "no partition field of this table has a time" in (outcome.reason or "")
     assert table.metadata.head("main") != head  # the pass over everything else did its work
     assert table.ids() == [1, 2, 3, 4, 5, 6]
 

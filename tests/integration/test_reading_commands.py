@@ -217,7 +217,7 @@ def test_a_requested_table_comes_first_with_its_settings(two_tables: Command, mo
     }
     assert next_run["filters"] == {"table_filter": {"source": "--set", "value": ["busy"]}}
     assert answer.err.splitlines()[-2:] == [
-        "a scheduled run would begin with ns.idle; 1 more waits for one to end: max_concurrent_jobs 1 "
+        "a scheduled run would begin with ns.idle; 1 more waits for a pass to end: max_concurrent_jobs 1 "
         "(deployment ICEKEEPER_MAX_CONCURRENT_JOBS)",
         "other tables are left out by table_filter busy (--set)",
     ]

@@ -509,7 +509,7 @@ def test_a_service_tells_of_an_empty_catalog_when_it_becomes_one(
     service.run()
     empty = (
         f"catalog {CATALOG} lists no tables; if it has any, the right to list them is missing, such as an AWS Lake "
-        "Formation"
+        "Formation grant"
     )
     looked = [f"{count} scanned, 0 need maintenance" for count in ("0 tables", "1 table")]
     assert lines == [empty, looked[0], looked[0], looked[1], empty, looked[0]]

@@ -347,7 +347,7 @@ def test_a_table_is_not_proposed_for_first_statistics_that_cannot_be_made(table:
     table.table.append(rows_of(1000, 10, "us"))
     found = table.runtime.detect(settings)
     assert found.proposals == ()
-    assert "1 file is left alone, but for a try a week" in (found.skipped[0].warning or "")
+    assert "1 file is left alone, except for one attempt a week" in (found.skipped[0].warning or "")
 
 
 # Which files statistics are computed from again, and that nothing that was deleted is counted.

@@ -133,7 +133,7 @@ def test_a_catalog_without_uri() -> None:
 def test_a_page_replaces_no_pipe_and_no_device(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    with pytest.raises(PolicyError, match="it is no ordinary file; choose another file"):
+    with pytest.raises(PolicyError, match="it is not a regular file; choose another file"):
         write_output("--output", pipe, "page")
     assert pipe.is_fifo()
 

@@ -86,7 +86,7 @@ def test_a_table_that_waits_is_not_read_and_one_that_ends_in_time_is_forgotten(
     name = TableName(("ns",), "t")
     looks.hang("t")
     again = LimitedLooks(looks.context, CATALOG)
-    with pytest.raises(StorageError, match=r"^ns\.t is not read: looking at it .*; it is tried again after "):
+    with pytest.raises(StorageError, match=r"^ns\.t is not read: reading it .*; it is tried again after "):
         again.look(name, lambda: pytest.fail("it waits"))
     looks.context.clock = lambda: NOW_MS + 3 * 3_600_000
     assert LimitedLooks(looks.context, CATALOG).look(name, lambda: 7) == 7

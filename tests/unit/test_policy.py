@@ -272,7 +272,7 @@ WRONG = {
     "a key twice": (RULE + "    min_input_files: 4\n", "policy file F: line "),
     "a tab": ("rules:\n\t- a\n", "policy file F: line "),
     "control characters": ("rules:\n- settings:\n    where: \x00\n", "policy file F"),
-    "bounds": (RULE + "bounds:\n  a: b\n", "policy file F cannot set bounds: they are the deployment's"),
+    "bounds": (RULE + "bounds:\n  a: b\n", "policy file F cannot set bounds: the deployment sets them"),
     "another field": (RULE + "rule:\n  a: b\n", "policy file F has an unknown field 'rule' (did you mean 'rules'?)"),
     "rules are no list": ("rules: all\n", "policy file F: rules must be a list, each rule beginning with '- '"),
     "a rule is text": ("rules:\n- x\n", "policy file F rule 1 must be fields of bucket, namespace, table, settings"),
@@ -283,8 +283,8 @@ WRONG = {
     ),
     "setting beside settings": (
         RULE + "  strategy: sort\n",
-        "policy file F rule 1 has an unknown field 'strategy'; fields are bucket, namespace, table, settings; settings "
-        "stand below 'settings:'",
+        "policy file F rule 1 has an unknown field 'strategy'; fields are bucket, namespace, table, settings; write "
+        "settings below 'settings:'",
     ),
     "no settings": ("rules:\n- table: x\n", "policy file F rule 1 (*/*/x) needs 'settings:' and below it KEY: VALUE"),
     "empty settings": ("rules:\n- settings:\n", "policy file F rule 1 (*/*/*) needs 'settings:' and below it KEY"),
@@ -292,7 +292,10 @@ WRONG = {
         RULE + "  table: a,,b\n",
         "policy file F rule 1 needs a comma-separated list of patterns (* and ?) for table, for example prod-*",
     ),
-    "a list of patterns": (RULE + "  table:\n  - a\n", "policy file F rule 1 needs for table a comma-separated list"),
+    "a list of patterns": (
+        RULE + "  table:\n  - a\n",
+        "policy file F rule 1 needs a comma-separated list of patterns (* and ?) for table, for example prod-*",
+    ),
     "a list of values": (
         "rules:\n- settings:\n    statistics_columns:\n    - a\n",
         "policy file F rule 1 (*/*/*) needs plain text for statistics_columns; write lists with commas",

@@ -214,7 +214,9 @@ def test_a_uuid_that_is_seen_at_two_locations_is_told_of_both(state: CountedStat
 # Catalogs that list no table, or may not list all of them: what is told, and what is done all the same.
 
 ARN = "arn:aws:s3tables:eu-west-1:123456789012:bucket/lake"
-NONE = "catalog C lists no tables; if it has any, the right to list them is missing, such as an AWS Lake Formation"
+NONE = (
+    "catalog C lists no tables; if it has any, the right to list them is missing, such as an AWS Lake Formation grant"
+)
 PROPERTIES = {"glue.region": "eu-west-1", "glue.access-key-id": "a", "glue.secret-access-key": "b"}
 
 

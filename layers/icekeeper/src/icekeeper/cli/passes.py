@@ -495,7 +495,7 @@ _Concurrency: TypeAlias = Annotated[
         "--concurrency",
         metavar="N",
         min=1,
-        help="tables that this process maintains at once; default: max_concurrent_jobs_per_worker, or 2",
+        help="tables that this process maintains at once; default: the policy's value, or 2",
     ),
 ]
 
