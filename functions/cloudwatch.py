@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from icekeeper.pipeline.detect_tables import Detected  # imports detection, which the report function does not need
 
 
-# One document of the embedded metric format holds at most this many.
+# A document of the embedded metric format holds at most this many metrics.
 _MAX_METRICS = 100
 _RUN_SUCCEEDED, _RUN_FAILED = "RunsSucceeded", "RunsFailed"
 # The totals that alarms and the dashboard read; a test compares them with the template.
@@ -68,7 +68,7 @@ _PASSES = {"succeeded": "PassesSucceeded", "partial": "PassesPartial", "failed":
 _REPEATEDLY = 3
 """An operation must have failed in this many passes in a row: a temporary problem raises no alarm."""
 _MOST_NAMED = 100
-"""Tables that a log line names; it holds 256 KB."""
+"""The most tables that a log line names; a line holds 256 KB."""
 
 
 def emit_detection(deployment: Deployment, found: Detected, *, is_scan: bool) -> None:

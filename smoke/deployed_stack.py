@@ -77,7 +77,7 @@ class DeployedStack:
             if described["status"] not in ("RUNNING", "PENDING_REDRIVE"):
                 break
         else:
-            raise TimeoutError(f"the run {run_id} has not ended after {limit_s:g} s; look at it in the console")
+            raise TimeoutError(f"the run {run_id} has not ended after {limit_s:g} s; open it in the console")
         report = self._document(f"runs/{run_id}/report.json") or {}
         sentence = str(described.get("cause") or report.get("summary") or described["status"])
         passed, plan = (self._document_of_table(run_id, name) or {} for name in ("pass.json", "plan.json"))

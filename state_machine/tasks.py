@@ -75,8 +75,8 @@ def function_task(function: str, payload: Mapping[str, Any], *, comment: str, wa
     """A task that calls a function, by its folder in functions/; a retry waits until the first attempt has surely
     ended.
 
-    It has no ``ResultPath``, ``Catch`` and ``Next`` yet.  ``waits``: it takes a table's lease, for which it may have to
-    wait.
+    It has no ``ResultPath``, ``Catch`` and ``Next`` yet.  ``waits``: it takes a table's lease, and may have to
+    wait for it.
     """
     return {
         "Type": "Task",
@@ -91,7 +91,7 @@ def function_task(function: str, payload: Mapping[str, Any], *, comment: str, wa
 def job_task(script: str, stage: Stage) -> State:
     """A task that runs a Glue job, by its script in glue_jobs/, over all tables of a stage; as :func:`function_task`.
 
-    It may wait for capacity (platform: glue-flex-waits), for which its time is longer than the job's.
+    It may wait for capacity (platform: glue-flex-waits), so its time limit is longer than the job's.
     """
     of = f"$.stages.{stage.value}"
     return {

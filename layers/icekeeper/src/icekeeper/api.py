@@ -131,7 +131,7 @@ class Icekeeper:
         return handle.state.history(identity_of(handle.catalog, handle.load()), limit=limit)
 
     def policy(self, table: str | Table, settings: Settings | None = None) -> ResolvedPolicy:
-        """The settings that hold for a table, each with its source."""
+        """The settings in force for a table, each with its source."""
         loaded = self._runtime.catalog.load(self._name(table))
         return self._runtime.policy(loaded, _settings(settings))
 

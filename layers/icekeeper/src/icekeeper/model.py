@@ -167,7 +167,7 @@ class FileIdentity(NamedTuple):
     """Shows whether a path is still the same live file, or was removed and added again."""
 
     sequence_number: int
-    """The data sequence number, by which deletes apply to the file."""
+    """The data sequence number, which decides which deletes apply to the file."""
     size: int
     snapshot_id: int | None
     """The snapshot that added the file."""

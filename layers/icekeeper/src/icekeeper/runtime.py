@@ -119,7 +119,7 @@ class Runtime:
 
     def of_requests(self, of_call: Mapping[str, str], asks: str = "a request") -> Runtime:
         """A copy whose overrides are settings of requests; ``of_call`` are those of the operator's call
-        (rule: requests-never-exceed-policy).  ``asks`` names in messages what asks for a pass."""
+        (rule: requests-never-exceed-policy).  ``asks`` names the source of the pass in messages."""
         runtime = copy(self)
         runtime._policies = self._policies.of_requests(of_call, asks)
         return runtime

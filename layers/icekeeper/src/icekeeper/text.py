@@ -278,7 +278,7 @@ def _without(text: str, forms: Iterable[str]) -> str:
 
 
 def _without_passwords(text: str) -> str:
-    """A password may hold slashes: it ends at the last @ before a blank."""
+    """A password may contain slashes: it ends at the last @ before a blank."""
     return _WORD.sub(_without_password, text) if "://" in text and "@" in text else text
 
 
@@ -289,7 +289,7 @@ def _without_password(word: re.Match[str]) -> str:
 
 
 def _forms(secret: str) -> set[str]:
-    """A secret as it may stand in plain text, an address, a JSON document or a Python string."""
+    """A secret as it may be written in plain text, an address, a JSON document or a Python string."""
     forms = {
         secret,
         quote(secret),

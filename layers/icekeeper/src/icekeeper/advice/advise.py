@@ -154,7 +154,7 @@ class TableSummary:
     """Of the current spec, with the values of ``fields``."""
     columns: tuple[ColumnFacts, ...] = ()
     clustered_by: tuple[str, ...] = ()
-    """The columns by which passes cluster files; empty: they do not."""
+    """The columns that passes cluster files by; empty: passes do not cluster."""
     deletes: DeleteFacts = DeleteFacts()
     changed_share: float | None = None
     """Of the rows, those added or deleted since statistics were computed; ``None``: there are no statistics."""

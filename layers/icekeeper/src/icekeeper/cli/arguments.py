@@ -317,7 +317,7 @@ class CommandGroup(TyperGroup):
         if command is not None and name in EXAMPLES:
             line, arguments = EXAMPLES[name]
             command.short_help = line
-            # Lines behind \b are not wrapped.
+            # Lines after \b are not wrapped.
             example = f"\b\nExample:\n  icekeeper {name} {arguments}\n\n" if arguments else ""
             command.epilog = f"{example}\b\nExit codes:\n" + "\n".join(f"  {code}" for code in EXIT_CODES)
         return command

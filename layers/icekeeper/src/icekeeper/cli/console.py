@@ -211,7 +211,7 @@ def print_error(kind: str, message: str, *, as_json: bool, page: str = "") -> in
 
 
 def print_interrupted(sentence: str, document: Mapping[str, Any] | None = None, *, as_json: bool) -> int:
-    """Print that the command was interrupted, as errors are; with ``--json`` the error goes into the document.
+    """Print that the command was interrupted, as errors are; with ``--json`` the document contains the error.
 
     Returns the exit code.
     """

@@ -92,7 +92,7 @@ def show(table: Table, catalog: CatalogName, as_json: AsJson = False) -> int:
 
 
 def described(metadata: TableMetadata) -> dict[str, Any]:
-    """What the metadata document says of a table, without its files (pure)."""
+    """The facts about a table in its metadata document, without its files (pure)."""
     orders = metadata.document.get("sort-orders") or ()
     return {
         "uuid": metadata.uuid,

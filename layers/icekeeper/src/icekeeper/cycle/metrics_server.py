@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# A client that sends nothing, or a byte now and then, must not hold a thread.
+# A client that sends nothing, or only a byte at a time, must not occupy a thread.
 _TIMEOUT_S = 10
 _DEADLINE_S = 30.0
 _MOST_HANDLERS = 16

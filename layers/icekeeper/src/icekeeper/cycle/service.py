@@ -93,7 +93,7 @@ class _Work:
 
 
 def workers_of(policy: Policy, environment: Mapping[str, str] = MappingProxyType({})) -> int:
-    """How many tables a process maintains at once: no more than all processes with the same state.
+    """How many tables a process maintains at once: at most as many as all processes with the same state.
 
     A driver that ``spark-submit`` started has one Spark context, so one pass at a time uses it.
     """

@@ -251,7 +251,7 @@ def _start(
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C goes to us, and we stop it in order
+                start_new_session=True,  # Ctrl-C reaches only this process, which stops the server in order
                 preexec_fn=_end_with_parent(),
             )
     except OSError as error:
@@ -267,7 +267,7 @@ def _end_with_parent() -> Callable[[], None] | None:
 
     def ask() -> None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # it died before we asked
+        if os.getppid() != parent:  # the parent died before the call
             os._exit(1)
 
     return ask

@@ -156,7 +156,7 @@ def _why_filters_misfit(loaded: LoadedTable, resolved: ResolvedPolicy) -> Skip |
 def settled_operations(
     metadata: TableMetadata, resolved: ResolvedPolicy, seen: SeenTable | None, now_ms: int
 ) -> frozenset[Operation]:
-    """The operations over the files of the head that find nothing to do at ``now_ms``, as passes have looked at it."""
+    """The operations over the files of the head that find nothing to do at ``now_ms``, by the records of passes."""
     head = metadata.head(resolved.policy.branch)
     if head is None or not looked_at(metadata, head, resolved, seen, now_ms).is_settled:
         return frozenset()

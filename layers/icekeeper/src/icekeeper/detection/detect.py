@@ -150,7 +150,7 @@ def look_again(
 
 
 def _manifest_counter() -> ManifestCounter:
-    """Counts manifests by the blocks of a manifest list, of which at most 8 MB are read: enough for 60,000."""
+    """Counts manifests by the blocks of a manifest list; reads at most 8 MB of it, enough for 60,000 manifests."""
 
     @lru_cache(maxsize=32)  # a catalog may give each table credentials of its own
     def store(properties: tuple[tuple[str, str], ...]) -> Storage:

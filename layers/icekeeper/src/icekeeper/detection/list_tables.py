@@ -164,7 +164,7 @@ def _filed_under(catalog: CatalogId) -> CatalogId:
 
 
 class FleetTable(NamedTuple):
-    """One table of a fleet; ``text`` is its name as people write it, by which tables are ordered."""
+    """One table of a fleet; ``text`` is its name as people write it, and defines the order of tables."""
 
     catalog: str
     text: str

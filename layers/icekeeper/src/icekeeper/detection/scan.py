@@ -139,7 +139,7 @@ class Scanner:
     """``None``: where a summary lacks the number, it is unknown."""
     check_request: RequestChecker = lambda catalog, loaded, settings: None
     own_policy: PolicyResolver | None = None
-    """Resolves the settings of a table without those of the call, by which its health is recorded; ``None``: by
+    """Resolves the settings of a table without those of the call, for the record of its health; ``None``: use
     ``resolve_policy``."""
     patterns: Sequence[str] = ()
     """The patterns of the call; without any, all tables that the filters select."""
@@ -169,7 +169,7 @@ class Scanner:
             budget_s=max(0.0, deadline_s - self.monotonic_s()),
             name="icekeeper-detect",
             monotonic_s=self.monotonic_s,
-            around=self.store.kept_open,  # opening a SQLite state takes ten times as long as reading it
+            around=self.store.kept_open,  # opening a SQLite state takes ten times as long as reading an item
         )
         refused = self._record(places, reached)
         proposals, more, beyond_limit = self._ranked(reached, places)

@@ -163,7 +163,7 @@ def _delete_debt(counters: Mapping[object, object], delete_files: int, policy: P
 
 
 def wanted_clustering(metadata: TableMetadata, policy: Policy) -> str | None:
-    """The recipe by which compaction would cluster the table, as in snapshot summaries; ``None``: it would not.
+    """The recipe that compaction would cluster the table by, as in snapshot summaries; ``None``: it would not cluster.
 
     Raises:
         PolicyError: the policy names an order or columns that the table does not have.

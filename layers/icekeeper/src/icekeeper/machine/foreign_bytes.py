@@ -39,7 +39,7 @@ _LARGEST_RATIO = 200
 # Threads unpack larger files one after the other, so that several decompression bombs at once do not add up.
 _UNPACKED_AT_ONCE = 16 * _MB
 _one_large_file = threading.Lock()
-# Unpacking a stream copies all streams behind it.
+# Unpacking a stream copies all streams that follow it.
 _MOST_STREAMS = 64
 _SNAPPY_CHECKSUM_BYTES = 4
 # The memory of CPython 3.11 and 3.12 for an item of a list or dict with a small value, and for a dict with one key.

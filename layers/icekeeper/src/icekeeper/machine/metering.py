@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 
 
 GETS_PER_FILE = 2
-"""Readers and rewrites ask for a Parquet file's footer and for its data."""
+"""Readers and rewrites request a Parquet file's footer and its data."""
 
 
 class RequestKind(StrEnum):

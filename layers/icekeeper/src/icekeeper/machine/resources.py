@@ -67,7 +67,7 @@ def search_cycles_seldom() -> None:
 
 
 def variables_set(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that hold more than blanks.
+    """The variables whose values are not blank.
 
     A template, compose file or shell script can often leave a variable empty, but not unset; ``sam local invoke`` turns
     ``AWS::NoValue`` into an empty variable.

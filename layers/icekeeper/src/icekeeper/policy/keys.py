@@ -193,7 +193,8 @@ class Policy(BaseModel):
     )
     partition_rest_hours: Amount = key(
         Fraction(24),
-        "a partition is merged once no file has arrived for this many hours, and for as long as files had arrived",
+        "a partition that got no file for this many hours, and for at least as long as files had been arriving, is "
+        "merged one time",
         tighter=HIGHER,
     )
     expected_scans: OptionalCount = key(

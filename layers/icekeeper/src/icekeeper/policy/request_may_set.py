@@ -109,7 +109,7 @@ def _loosest(own: ResolvedPolicy, asked: ResolvedPolicy, operation: Operation, m
 
 
 def _looser(own: Policy, asked: Policy, operation: Operation | None, may: frozenset[str]) -> dict[str, str]:
-    """The keys of an operation for which the request has a looser value, each with a clause of the message."""
+    """The keys of an operation that the request sets to a looser value, each with a clause of the message."""
     looser: dict[str, str] = {}
     for key in _DECIDING[operation]:
         before, after, direction = getattr(own, key), getattr(asked, key), KEY_FACTS[key].tighter

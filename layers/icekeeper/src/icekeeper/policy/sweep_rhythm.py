@@ -21,7 +21,7 @@ from icekeeper.text import age_text
 FORMER_TABLES = "remove_orphans.former_tables"
 """The metric of a sweep that was skipped for a dropped table at the same location."""
 
-# First sweeps per hour in a large fleet; a fleet of no more tables is swept at once.
+# First sweeps per hour in a large fleet; a fleet of at most this many tables is swept at once.
 _FIRST_PER_HOUR = 24
 # A sweep may be early by 2 % of the interval (29 minutes of 24 hours), so that a daily run that starts some minutes
 # earlier than yesterday need not wait until tomorrow.  A further 8 %, by table, separates tables swept together.

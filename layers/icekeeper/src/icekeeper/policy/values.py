@@ -46,9 +46,9 @@ class RewriteReason(StrEnum):
     """A property of a file that is sufficient reason to rewrite it, whatever its size."""
 
     CODEC = "codec"
-    """A compression codec other than the table's properties ask for, or a format other than Parquet."""
+    """A compression codec that differs from the table's properties, or a format other than Parquet."""
     BLOOM = "bloom"
-    """A Bloom filter is missing that the table's properties ask for."""
+    """A Bloom filter that the table's properties require is missing."""
     SPEC = "spec"
     """An older partition spec, if all rows of the file belong to one partition of the current spec."""
 

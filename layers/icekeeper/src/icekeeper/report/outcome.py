@@ -390,7 +390,7 @@ def _damage_is_an_error() -> Iterator[None]:
 
 
 CLOCK_SKEW = "clock.skew_s"
-"""Metric: by how many seconds this machine's clock is ahead of the store's (negative: behind); omitted below 60."""
+"""Metric: how many seconds this machine's clock is ahead of the store's (negative: behind); omitted below 60."""
 
 
 def skew_sentence(ahead_s: int) -> str:

@@ -156,7 +156,7 @@ class Verdict:
 
     @classmethod
     def parse(cls, text: str) -> Verdict:
-        """The verdict as the lake stats hold it, as JSON."""
+        """Read the verdict from its JSON text in the lake stats."""
         found = json.loads(text)
         return cls(**{**found, "reasons": tuple(found["reasons"])})
 
@@ -221,7 +221,7 @@ class Part(StrEnum):
     """A part of a table's layout, with an age of its own."""
 
     FILES = "files"
-    """Sizes and partitions; also what a pass leaves behind (:meth:`icekeeper.health.layout.LayoutTally.facts`)."""
+    """Sizes and partitions, also after a pass (:meth:`icekeeper.health.layout.LayoutTally.facts`)."""
     HOLDERS = "holders"
     """The bytes that each ref and snapshot alone holds, and advice."""
 

@@ -119,7 +119,7 @@ class ItemTable(Protocol):
         ...
 
     def to_table_clock(self, now_ms: int) -> int:
-        """Convert a time of this machine's clock to the clock by which leases of this table expire."""
+        """Convert a time of this machine's clock to the clock that decides when leases of this table expire."""
         ...
 
 

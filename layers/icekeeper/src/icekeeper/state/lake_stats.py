@@ -16,7 +16,7 @@ from icekeeper.state.items import Item, Records, understood
 
 Record = TypeVar("Record")
 
-# Eight requests to DynamoDB, or one SQLite transaction, which takes as long as one for a single row.
+# Eight requests to DynamoDB, or one SQLite transaction, which takes no longer than a transaction of a single row.
 _AT_ONCE = 200
 
 
@@ -71,7 +71,7 @@ class LakeStats:
 class LakeStatsStore(Records):
     """The health of every table that a scan has seen, maintained or not.
 
-    The stats of a catalog are in one partition, of which one request to DynamoDB reads a megabyte.
+    The stats of a catalog are in one partition; a request to DynamoDB reads a megabyte of it.
     """
 
     def record(self, *stats: LakeStats) -> None:

@@ -337,7 +337,7 @@ def kept_alive(held: HeldLease) -> Iterator[HeldLease]:
 
 
 _PROC = Path("/proc")
-# Field 22 of /proc/PID/stat is the start time (proc(5)); here fields are counted behind the program's name.
+# Field 22 of /proc/PID/stat is the start time (proc(5)); here fields are counted after the program's name.
 _START_FIELD = 22 - 3
 
 

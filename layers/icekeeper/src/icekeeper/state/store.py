@@ -181,7 +181,7 @@ class StateStore:
         return self.table.kept_open()
 
     def glance(self, identity: TableIdentity, *, now_ms: int) -> Glance:
-        """Read the state of a table for detection, with the pins that hold at ``now_ms``."""
+        """Read the state of a table for detection, with the pins in force at ``now_ms``."""
         seen, refused, sweeps, unreadable = (
             now_prefix("seen", identity),
             refused_expiry_key(identity),
@@ -263,7 +263,7 @@ class StateStore:
         )
 
     def pins(self, identity: TableIdentity, *, now_ms: int) -> tuple[Pin, ...]:
-        """The pins that hold at ``now_ms``, by name."""
+        """The pins in force at ``now_ms``, by name."""
         return _pins(identity, self.table.query(table_key(identity), _PINS), now_ms)
 
     def forget_expired_pins(self, identity: TableIdentity, *, now_ms: int) -> None:
@@ -342,7 +342,7 @@ def _clusterings(recipe: str) -> str:
 
 
 def _pins(identity: TableIdentity, items: Iterable[Item], now_ms: int) -> tuple[Pin, ...]:
-    """The pins that hold, ordered by name as UTF-8 bytes."""
+    """The pins in force, ordered by name as UTF-8 bytes."""
     pins = (_pin(identity, item) for item in items if item["sk"].startswith(_PINS) and item["until_ms"] > now_ms)
     return tuple(sorted(pins, key=lambda pin: pin.name.encode()))
 

@@ -31,7 +31,7 @@ class TableMemory:
     clock: Clock
 
     def pins(self) -> Sequence[Pin]:
-        """The pins that hold now, read again with each call."""
+        """The pins in force, read again with each call."""
         return self.store.pins(self.identity, now_ms=self.clock())
 
     def forget_expired_pins(self) -> None:
