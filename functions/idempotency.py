@@ -94,4 +94,4 @@ def once(step: str, key: Mapping[str, Any], context: Any, work: Callable[[], dic
         if answers:  # the work is done: a repetition finds its outcome in the control bucket
             logger.warning("the end of %s could not be recorded: %s", step, error)
             return answers[0]
-        raise StorageError(f"the state table cannot be read for a running attempt at {step}: {error}") from error
+        raise StorageError(f"the state table cannot show whether {step} is running already: {error}") from error

@@ -287,7 +287,7 @@ def test_a_changed_policy_or_a_failing_state_table_stops_what_has_not_begun_only
         patch.setattr(store, "_put_record", fail)
         told = aws_functions.send("compact_small")
     assert isinstance(told.error, StorageError)
-    assert "whether compact_small is being done already" in str(told.error)
+    assert "whether compact_small is running already" in str(told.error)
     assert len(aws_functions.table.data_files()) == 5
     with monkeypatch.context() as patch:  # the error of the work is reported, not that it could not be forgotten
         patch.setattr(store, "_delete_record", fail)
