@@ -176,7 +176,7 @@ def test_a_pattern_must_match_names_and_a_bound_holds_for_a_rhythm(
     monkeypatch.setenv("ICEKEEPER_SNAPSHOT_RETENTION_HOURS", "0")
     expires = ["run", "shop.*", "--catalog", "lake", "--operations", "expire_snapshots", "--once"]
     told = called(capsys, [*expires, "--set", "max_snapshots_to_keep=1"])
-    assert told.splitlines()[0].endswith("1 table looked at, 0 need maintenance")
+    assert told.splitlines()[0].endswith("1 table scanned, 0 need maintenance")
     monkeypatch.delenv("ICEKEEPER_BOUND_MAX_SNAPSHOTS_TO_KEEP")
     assert "expired 11 snapshot(s)" in called(capsys, [*expires, "--set", "max_snapshots_to_keep=1"])
 

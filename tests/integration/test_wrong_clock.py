@@ -49,7 +49,7 @@ def test_a_file_in_flight_stays_when_our_clock_is_days_ahead(table: MaintainedTa
     assert (part.status, part.files_planned, in_flight in table.files()) == (Status.REFUSED, (), True)
     assert (part.reason or "").startswith("this machine's clock is 34")
     assert "s ahead of the clock of the table's store" in (part.reason or "")
-    assert "set it right" in (part.reason or "")
+    assert "correct this machine's clock" in (part.reason or "")
     assert "orphan_older_than_hours (72 h)" in (part.reason or "")
     assert abs(part.metrics["clock.skew_s"] - HOURS_4_DAYS * 3600) < 60
 

@@ -75,7 +75,7 @@ def test_beside_many_tables_that_hang_the_others_have_a_short_time(
     assert told == "ns.t19 is not read: 19 other tables took too long"
     assert len(looks.cuts()) == 16
     short = Looks(tmp_path / "short", 59, monkeypatch)
-    assert short.hang("t") == "ns.t is not read: looking at it did not end within detection_timeout_s 59"
+    assert short.hang("t") == "ns.t is not read: reading it did not end within detection_timeout_s 59"
     assert short.cuts() == []
 
 

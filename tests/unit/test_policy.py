@@ -559,7 +559,7 @@ OF_TABLE = "table property icekeeper.operations"
         ),
         (
             [Layer(OF_TABLE, WIDER, is_table=True)],
-            f"{OF_TABLE} 'all,expire_partitions' does not count: operations is compact,rewrite_position_deletes,"
+            f"{OF_TABLE} 'all,expire_partitions' is ignored: operations is compact,rewrite_position_deletes,"
             "expire_snapshots,remove_orphans,rewrite_manifests (default), and a table may only leave some of these out",
         ),
         ([], ""),

@@ -658,7 +658,7 @@ def test_a_dry_run_says_what_the_pass_will_plan_anew() -> None:
     assert told not in printed_outcome(outcome_of(*parts))
     assert order_json(parts) == {"expire_snapshots": ["compact"], "rewrite_manifests": ["compact"]}
     unchanged = (skipped(Operation.COMPACT, "no files eligible for compaction"), *parts[2:])
-    assert (told_anew(unchanged), order_json(unchanged)) == (None, {})
+    assert (replanned_sentence(unchanged), order_json(unchanged)) == (None, {})
 
 
 def test_bins_are_file_groups_to_people() -> None:

@@ -91,7 +91,7 @@ def test_a_file_that_is_no_state_is_a_storage_error_and_stays_as_it_is(tmp_path:
     pin = Pin(identity=TABLE_OF_SQLITE, name="p", snapshot_id=1, metadata_location="m", expires_ms=1)
     for path, sentence in (
         (below, f"the state file {below} cannot be used: "),
-        (damaged, f"the state file {damaged} cannot be used: file is not a database; it is another"),
+        (damaged, f"the state file {damaged} cannot be used: file is not a database; it belongs to another"),
         (foreign, f"the file {foreign} is a database of another application, not a state file"),
     ):
         with pytest.raises(StorageError) as caught:
